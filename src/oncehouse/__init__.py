@@ -1,0 +1,3 @@
+"""oncehouse: events reach ClickHouse once."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,58 @@
+"""Every error of oncehouse, in one tree.
+
+    OncehouseError
+    ├── ConfigurationError      the user's file or set-up is wrong; nothing was changed        exit 2
+    ├── TransientError          the same call may succeed later; callers back off and retry    exit 75
+    └── PermanentError          retrying cannot help; somebody has to look                     exit 1
+        ├── FencedError         another process holds the lease now; this one must stop        exit 4
+        ├── LeaseHeldError      the lease is held by a live process; this one waits or leaves  exit 4
+        ├── OffsetGapError      a range does not start where the ledger ends
+        ├── CorruptFileError    bytes of the ledger do not match their checksum
+        ├── DataLossError       Kafka no longer has what the ledger has not read               exit 5
+        └── PoisonError         too large a share of records cannot be decoded                 exit 6
+
+A message says what happened, where, and what to do. Errors survive pickling, because Spark's workers ship
+them: every argument is passed on to `Exception.__init__`, and no subclass adds a constructor of its own.
+"""
+
+
+class OncehouseError(Exception):
+    """Root of all errors that oncehouse raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigurationError(OncehouseError):
+    exit_code = 2
+
+
+class TransientError(OncehouseError):
+    exit_code = 75
+
+
+class PermanentError(OncehouseError):
+    exit_code = 1
+
+
+class FencedError(PermanentError):
+    exit_code = 4
+
+
+class LeaseHeldError(PermanentError):
+    exit_code = 4
+
+
+class OffsetGapError(PermanentError):
+    pass
+
+
+class CorruptFileError(PermanentError):
+    pass
+
+
+class DataLossError(PermanentError):
+    exit_code = 5
+
+
+class PoisonError(PermanentError):
+    exit_code = 6
