@@ -1,0 +1,26 @@
+"""What a running pipeline has done so far, as one frozen value.
+
+`run` makes a new one after each epoch and each insert and hands it on; the CLI only draws it. Counts are
+records since the process started, except those that say what stands now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    read: int = 0
+    new: int = 0
+    duplicate: int = 0
+    rejected: int = 0
+    """Records that became dead letters."""
+    batches_waiting: int = 0
+    """Batches now in the ledger that are not in ClickHouse yet, parked ones included."""
+    rows_in_clickhouse: int = 0
+    """Rows of the batches that ClickHouse has confirmed."""
+    lag: int | None = None
+    """Records now in Kafka that no epoch has settled; None while it is not known."""
+    events_per_second: float = 0.0
+    """Records read a second, over the last few epochs."""
