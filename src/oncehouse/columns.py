@@ -1,0 +1,254 @@
+"""Column types: ClickHouse's spelling, read once into a frozen tree, and the Arrow type that carries each.
+
+`parse_type` reads a type as the pipeline file spells it, `clickhouse_name` writes the canonical spelling,
+and `arrow_type` names the type in a part's Parquet file, which ClickHouse takes as ArrowStream without loss.
+Values are none of this module's business: what JSON may stand for a type is decided in `pipeline/decode.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+
+from oncehouse.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """Root of the tree; every kind of type is one of the classes below."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Integer(ColumnType):
+    bits: int
+    signed: bool
+
+    @property
+    def least(self) -> int:
+        return -(1 << (self.bits - 1)) if self.signed else 0
+
+    @property
+    def greatest(self) -> int:
+        return (1 << (self.bits - self.signed)) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Float(ColumnType):
+    bits: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decimal(ColumnType):
+    precision: int
+    scale: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bool(ColumnType):
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class String(ColumnType):
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedString(ColumnType):
+    length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Date(ColumnType):
+    """`Date` (1970-01-01 to 2149-06-06), or `Date32` (1900-01-01 to 2299-12-31) when wide."""
+
+    wide: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class DateTime(ColumnType):
+    """Whole seconds from 1970-01-01 to 2106-02-07; without a zone it is read and shown as UTC."""
+
+    zone: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DateTime64(ColumnType):
+    precision: int
+    zone: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uuid(ColumnType):
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Enum(ColumnType):
+    bits: int
+    members: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Array(ColumnType):
+    item: ColumnType
+
+
+@dataclass(frozen=True, kw_only=True)
+class Map(ColumnType):
+    key: ColumnType
+    value: ColumnType
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuple(ColumnType):
+    fields: tuple[tuple[str, ColumnType], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nullable(ColumnType):
+    inner: ColumnType
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowCardinality(ColumnType):
+    inner: ColumnType
+
+
+def parse_type(text: str) -> ColumnType:
+    """The type that `text` spells; refused with what is wrong, where, and the nearest right type."""
+    from oncehouse.columns_parser import parse  # the parser needs the classes above
+
+    return parse(text)
+
+
+def bare(type_: ColumnType) -> ColumnType:
+    """The type without Nullable and LowCardinality around it, which change no value."""
+    while isinstance(type_, Nullable | LowCardinality):
+        type_ = type_.inner
+    return type_
+
+
+def is_nullable(type_: ColumnType) -> bool:
+    while isinstance(type_, LowCardinality):
+        type_ = type_.inner
+    return isinstance(type_, Nullable)
+
+
+def zone_of(type_: DateTime | DateTime64) -> str:
+    return type_.zone or "UTC"
+
+
+def unit_of(type_: DateTime64) -> str:
+    """Arrow's coarsest unit that holds every tick of the type."""
+    return ("s", "ms", "ms", "ms", "us", "us", "us", "ns", "ns", "ns")[type_.precision]
+
+
+def arrow_type(type_: ColumnType) -> pa.DataType:
+    """The type in a part's Parquet file and on the wire, verified to enter ClickHouse without loss.
+
+    UUIDs are their 16 bytes in the order of the text; integers beyond 64 bits are little-endian bytes.
+    """
+    match type_:
+        case Nullable(inner=inner) | LowCardinality(inner=inner):
+            return arrow_type(inner)
+        case Array(item=item):
+            return pa.list_(arrow_type(item))
+        case Map(key=key, value=value):
+            return pa.map_(arrow_type(key), arrow_type(value))
+        case Tuple(fields=fields):
+            return pa.struct([(name, arrow_type(inner)) for name, inner in fields])
+        case _:
+            return _scalar_arrow_type(type_)
+
+
+def _scalar_arrow_type(type_: ColumnType) -> pa.DataType:  # noqa: C901, PLR0911 - one case a type
+    match type_:
+        case Integer(bits=bits) if bits > 64:
+            return pa.binary(bits // 8)
+        case Integer(bits=bits, signed=signed):
+            return pa.type_for_alias(f"{'' if signed else 'u'}int{bits}")
+        case Float(bits=bits):
+            return pa.float32() if bits == 32 else pa.float64()
+        case Decimal(precision=precision, scale=scale):
+            return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
+        case Bool():
+            return pa.bool_()
+        case FixedString(length=length):
+            return pa.binary(length)
+        case Uuid():
+            return pa.binary(16)
+        case Date():
+            return pa.date32()
+        case DateTime():
+            return pa.timestamp("s", tz=zone_of(type_))
+        case DateTime64():
+            return pa.timestamp(unit_of(type_), tz=zone_of(type_))
+        case String() | Enum():
+            return pa.string()
+        case _:
+            raise ConfigurationError(f"{type_!r} has no Arrow type; declare the field with a supported type")
+
+
+def clickhouse_name(type_: ColumnType) -> str:
+    """The canonical spelling, as ClickHouse's own `system.columns` shows it."""
+    match type_:
+        case Nullable(inner=inner):
+            return f"Nullable({clickhouse_name(inner)})"
+        case LowCardinality(inner=inner):
+            return f"LowCardinality({clickhouse_name(inner)})"
+        case Array(item=item):
+            return f"Array({clickhouse_name(item)})"
+        case Map(key=key, value=value):
+            return f"Map({clickhouse_name(key)}, {clickhouse_name(value)})"
+        case Tuple(fields=fields):
+            inside = ", ".join(f"{_quote_name(name)} {clickhouse_name(inner)}" for name, inner in fields)
+            return f"Tuple({inside})"
+        case _:
+            return _scalar_name(type_)
+
+
+def _scalar_name(type_: ColumnType) -> str:  # noqa: C901, PLR0911 - one case a type
+    match type_:
+        case Integer(bits=bits, signed=signed):
+            return f"{'' if signed else 'U'}Int{bits}"
+        case Float(bits=bits):
+            return f"Float{bits}"
+        case Decimal(precision=precision, scale=scale):
+            return f"Decimal({precision}, {scale})"
+        case FixedString(length=length):
+            return f"FixedString({length})"
+        case Date(wide=wide):
+            return "Date32" if wide else "Date"
+        case DateTime(zone=zone):
+            return f"DateTime({quote_text(zone)})" if zone else "DateTime"
+        case DateTime64(precision=precision, zone=zone):
+            return f"DateTime64({precision}, {quote_text(zone)})" if zone else f"DateTime64({precision})"
+        case Enum(bits=bits, members=members):
+            inside = ", ".join(f"{quote_text(name)} = {number}" for name, number in members)
+            return f"Enum{bits}({inside})"
+        case Uuid():
+            return "UUID"
+        case Bool() | String():
+            return type(type_).__name__
+        case _:
+            raise ConfigurationError(f"{type_!r} has no name in ClickHouse")
+
+
+def quote_text(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _quote_name(name: str) -> str:
+    plain = name.isascii() and name.replace("_", "a").isalnum() and not name[0].isdigit()
+    return name if plain else "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
+
+
+def is_known_zone(zone: str) -> bool:
+    try:
+        ZoneInfo(zone)
+    except (ValueError, OSError, KeyError):
+        return False
+    return True
