@@ -1,0 +1,198 @@
+"""The catalog: transactions over the ledger's tables, fenced by leases.
+
+Every write of a stage goes through `Catalog.write`, which checks the stage's fencing token in the same
+transaction, and names the write, so that a commit whose answer was lost is looked up instead of repeated.
+Which rows mean what is the business of the modules beside this one (epochs, batches, leases, requests).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from sqlalchemy import Connection, select, update
+from sqlalchemy.exc import DBAPIError
+
+from oncehouse.errors import ConfigurationError, FencedError, TransientError
+from oncehouse.ledger import dialects, tables
+from oncehouse.ledger.records import Identity, Stage
+from oncehouse.ledger.tables import leases, pipelines
+
+Result = TypeVar("Result")
+
+_RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+
+
+class Catalog:
+    """One pipeline's view of a catalog database. Safe to use from several threads."""
+
+    def __init__(self, url: str, pipeline: str, *, retry_seconds: tuple[float, ...] = _RETRY_SECONDS) -> None:
+        self.pipeline = pipeline
+        self.engine = dialects.open_engine(url)
+        self.clock = dialects.clock(self.engine)
+        self._writer = self.engine.execution_options(oncehouse_writes=True)
+        self._retry_seconds = retry_seconds
+        # One write a stage at a time, so that `last_write` names the one that is looked up.
+        self._stage_locks = {stage: threading.Lock() for stage in Stage}
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    def prepare(self) -> None:
+        """Create or migrate the tables."""
+
+        def run(connection: Connection) -> None:
+            tables.migrate(connection)
+
+        self._retry(lambda: self._transaction(run))
+
+    def exists(self) -> bool:
+        """Whether the tables are there; raises when they are of another version."""
+        with self.read() as connection:
+            version = tables.read_version(connection)
+        if version > tables.VERSION:
+            raise ConfigurationError(
+                f"The ledger's catalog has version {version}, this oncehouse knows up to {tables.VERSION}. "
+                "Use the newer oncehouse that wrote it; nothing was changed."
+            )
+        return version > 0
+
+    def now(self) -> float:
+        with self.read() as connection:
+            return self.now_in(connection)
+
+    def now_in(self, connection: Connection) -> float:
+        return float(connection.execute(select(self.clock)).scalar_one())
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A read-only view; raises TransientError when the database is away."""
+        try:
+            with self.engine.connect() as connection:
+                yield connection
+        except DBAPIError as error:
+            raise self._wrapped(error) from error
+
+    def write(self, stage: Stage, token: int, change: Callable[[Connection], Result]) -> Result:
+        """Run `change` in one transaction under the stage's lease.
+
+        `change` may run several times (its transaction having been undone), so it must only touch the catalog.
+        Raises FencedError when another process has taken the lease, TransientError when the database stays away.
+        """
+        with self._stage_locks[stage]:
+            name = str(uuid.uuid4())
+            done: list[Result] = []
+
+            def run(connection: Connection) -> None:
+                self._fence(connection, stage, token, name)
+                done[:] = [change(connection)]
+
+            def attempt() -> Result:
+                if done and self._was_committed(stage, name):
+                    return done[0]
+                self._transaction(run)
+                return done[0]
+
+            return self._retry(attempt)
+
+    def change(self, change: Callable[[Connection], Result]) -> Result:
+        """One transaction outside any stage: a person's request, or a lease itself."""
+        done: list[Result] = []
+
+        def run(connection: Connection) -> None:
+            done[:] = [change(connection)]
+
+        def attempt() -> Result:
+            self._transaction(run)
+            return done[0]
+
+        return self._retry(attempt)
+
+    def adopt(self, identity: Identity) -> None:
+        """Enter the pipeline into the catalog, or refuse one whose identity rule or buckets have changed."""
+
+        def run(connection: Connection) -> None:
+            known = self.identity_in(connection)
+            if known is None:
+                connection.execute(
+                    pipelines.insert().values(
+                        pipeline=self.pipeline,
+                        fingerprint=identity.fingerprint,
+                        buckets=identity.buckets,
+                        created_at=self.clock,
+                    )
+                )
+                return
+            check_identity(self.pipeline, known, identity)
+
+        self.change(run)
+
+    def identity(self) -> Identity | None:
+        with self.read() as connection:
+            return self.identity_in(connection)
+
+    def identity_in(self, connection: Connection) -> Identity | None:
+        row = connection.execute(select(pipelines).where(pipelines.c.pipeline == self.pipeline)).first()
+        return None if row is None else Identity(fingerprint=row.fingerprint, buckets=row.buckets)
+
+    def _fence(self, connection: Connection, stage: Stage, token: int, name: str) -> None:
+        fenced = connection.execute(
+            update(leases)
+            .where(leases.c.pipeline == self.pipeline, leases.c.stage == stage, leases.c.token == token)
+            .values(last_write=name)
+        )
+        if fenced.rowcount != 1:
+            raise FencedError(
+                f"Pipeline {self.pipeline}: another process has taken over the stage {stage} "
+                f"(this one held token {token}). Nothing was written; this process stops."
+            )
+
+    def _was_committed(self, stage: Stage, name: str) -> bool:
+        with self.read() as connection:
+            row = connection.execute(
+                select(leases.c.last_write).where(leases.c.pipeline == self.pipeline, leases.c.stage == stage)
+            ).first()
+        return row is not None and row[0] == name
+
+    def _transaction(self, run: Callable[[Connection], None]) -> None:
+        try:
+            with self._writer.begin() as connection:
+                run(connection)
+        except DBAPIError as error:
+            raise self._wrapped(error) from error
+
+    def _retry(self, attempt: Callable[[], Result]) -> Result:
+        for seconds in self._retry_seconds:
+            try:
+                return attempt()
+            except TransientError:
+                time.sleep(seconds)
+        return attempt()
+
+    def _wrapped(self, error: DBAPIError) -> Exception:
+        where = self.engine.url.render_as_string(hide_password=True)
+        text = str(error.orig).strip().splitlines()[0] if error.orig is not None else type(error).__name__
+        if dialects.is_passing(error):
+            return TransientError(
+                f"Pipeline {self.pipeline}: the catalog {where} does not answer ({text}). "
+                "Check that the database is up, reachable and has space; nothing is lost meanwhile."
+            )
+        return error
+
+
+def check_identity(pipeline: str, known: Identity, asked: Identity) -> None:
+    if known.fingerprint != asked.fingerprint:
+        raise ConfigurationError(
+            f"Pipeline {pipeline}: the identity rule has changed since this ledger was made "
+            f"(ledger: {known.fingerprint}; pipeline file: {asked.fingerprint}). Ids made by another rule would "
+            "let duplicates through. Put the old rule back, or start the pipeline under a new name and ledger."
+        )
+    if known.buckets != asked.buckets:
+        raise ConfigurationError(
+            f"Pipeline {pipeline}: identity.buckets is {asked.buckets}, the ledger was made with "
+            f"{known.buckets}. Put {known.buckets} back, or start the pipeline under a new name and ledger."
+        )

@@ -1,0 +1,82 @@
+"""What differs between SQL databases, in one place: how to connect, the database's own clock, lost connections.
+
+A further dialect is one more branch in each function here and one more run of the contract suite.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, Engine, Float, create_engine, event, literal_column
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+
+from oncehouse.errors import ConfigurationError
+
+_SUPPORTED = ("sqlite", "postgresql")
+
+
+def open_engine(url: str) -> Engine:
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise ConfigurationError(
+            "ledger.catalog is not a database URL; write sqlite:///ledger/catalog.db "
+            "or postgresql+psycopg://user:password@host/database"
+        ) from error
+    backend = parsed.get_backend_name()
+    if backend not in _SUPPORTED:
+        raise ConfigurationError(
+            f"ledger.catalog names the database {backend!r}; the ledger keeps its catalog in "
+            + " or ".join(_SUPPORTED)
+        )
+    if backend == "sqlite":
+        return _open_sqlite(url, parsed.database)
+    try:
+        return create_engine(url, pool_pre_ping=True, pool_size=8, isolation_level="READ COMMITTED")
+    except (NoSuchModuleError, ModuleNotFoundError) as error:
+        raise ConfigurationError(
+            f"ledger.catalog asks for the driver {parsed.drivername!r}, which is not installed; "
+            "write postgresql+psycopg://…"
+        ) from error
+
+
+def _open_sqlite(url: str, database: str | None) -> Engine:
+    if database:
+        folder = Path(database).parent
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Created here so that nobody else may read it from its first byte on.
+        os.close(os.open(database, os.O_CREAT | os.O_RDWR, 0o600))
+    # Transactions are begun by hand (below), so that a writer takes its lock first and never deadlocks
+    # by upgrading a read lock.
+    engine = create_engine(url, connect_args={"timeout": 60, "check_same_thread": False, "isolation_level": None})
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA busy_timeout=60000")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Any) -> None:
+        immediate = connection.get_execution_options().get("oncehouse_writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+    return engine
+
+
+def clock(engine: Engine) -> ColumnElement[float]:
+    """Now, in seconds since 1970, on the database's clock: leases must not depend on a driver's."""
+    if engine.dialect.name == "sqlite":
+        return literal_column("(julianday('now') - 2440587.5) * 86400.0", Float)
+    return literal_column("extract(epoch from clock_timestamp())::double precision", Float)
+
+
+def is_passing(error: DBAPIError) -> bool:
+    """Whether the same statement may succeed later: the database is away, busy or out of space."""
+    if error.connection_invalidated:
+        return True
+    return isinstance(error, OperationalError)

@@ -1,0 +1,168 @@
+"""The ledger's files: written once, never changed, named by the catalog together with size and checksum.
+
+A folder on this machine or a bucket behind an S3 API. Names carry fencing token and attempt, so two writers
+never meet; what the catalog does not name may be swept. Reading hands out a local path: in a folder the file
+itself, for a bucket a copy cached by its checksum, which can never be stale because files never change.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pyarrow import fs
+
+from oncehouse.errors import ConfigurationError, CorruptFileError, TransientError
+from oncehouse.ledger.records import FileRef
+
+_BLOCK_BYTES = 1 << 22
+
+
+class FileStore:
+    """Picklable: only the root travels to Spark's workers."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._remote = "://" in root and not root.startswith("file://")
+        if not self._remote:
+            self._folder = Path(root.removeprefix("file://"))
+
+    def put(self, path: str, write: Callable[[str], None]) -> FileRef:
+        """Let `write` fill a local file, make it durable, and return what the catalog has to remember."""
+        if self._remote:
+            return self._upload(path, write)
+        target = self._folder / path
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write(str(target))
+            ref = FileRef(path=path, size_bytes=target.stat().st_size, checksum=checksum(target))
+            _sync(target)
+        except OSError as error:
+            target.unlink(missing_ok=True)
+            raise _wrapped(error, str(target)) from error
+        return ref
+
+    def local(self, ref: FileRef) -> Path:
+        """A readable local path of a registered file; its size is checked, its bytes by `verify`."""
+        path = self._cached(ref) if self._remote else self._folder / ref.path
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            raise CorruptFileError(
+                f"The ledger's file {ref.path} is missing under {self.root}. Restore it from a backup; "
+                "`oncehouse verify` lists every file that is missing or damaged."
+            ) from None
+        if size != ref.size_bytes:
+            raise CorruptFileError(
+                f"The ledger's file {ref.path} has {size} bytes, the catalog knows {ref.size_bytes}: it was cut "
+                "or overwritten. Restore it from a backup; `oncehouse verify` lists all damaged files."
+            )
+        return path
+
+    def verify(self, ref: FileRef) -> None:
+        """Compare every byte with the checksum; raises CorruptFileError."""
+        found = checksum(self.local(ref))
+        if found != ref.checksum:
+            raise CorruptFileError(
+                f"The ledger's file {ref.path} does not match its checksum (catalog {ref.checksum}, "
+                f"file {found}): some bytes have changed. Restore it from a backup."
+            )
+
+    def delete(self, path: str) -> None:
+        if self._remote:
+            filesystem, prefix = self._filesystem()
+            try:
+                filesystem.delete_file(f"{prefix}/{path}")
+            except FileNotFoundError:
+                return
+            return
+        (self._folder / path).unlink(missing_ok=True)
+
+    def walk(self, prefix: str) -> Iterable[str]:
+        """Paths of all files below a prefix, registered or not."""
+        if not self._remote:
+            top = self._folder / prefix
+            return [str(found.relative_to(self._folder)) for found in sorted(top.rglob("*")) if found.is_file()]
+        filesystem, root = self._filesystem()
+        selector = fs.FileSelector(f"{root}/{prefix}", recursive=True, allow_not_found=True)
+        found = filesystem.get_file_info(selector)
+        return sorted(info.path.removeprefix(f"{root}/") for info in found if info.is_file)
+
+    def check(self) -> None:
+        """Raise ConfigurationError unless files can be written here."""
+        try:
+            self.delete(self.put(".writable", lambda path: Path(path).write_bytes(b"")).path)
+        except (OSError, TransientError) as error:
+            raise ConfigurationError(f"ledger.files: nothing can be written under {self.root}: {error}") from error
+
+    def _filesystem(self) -> tuple[fs.FileSystem, str]:
+        try:
+            filesystem, prefix = fs.FileSystem.from_uri(self.root)
+        except (ValueError, OSError) as error:
+            raise ConfigurationError(f"ledger.files: {self.root!r} cannot be opened: {error}") from error
+        return filesystem, prefix.rstrip("/")
+
+    def _upload(self, path: str, write: Callable[[str], None]) -> FileRef:
+        filesystem, prefix = self._filesystem()
+        with tempfile.TemporaryDirectory(prefix="oncehouse-") as folder:
+            local = Path(folder) / "file"
+            try:
+                write(str(local))
+                ref = FileRef(path=path, size_bytes=local.stat().st_size, checksum=checksum(local))
+                with local.open("rb") as source, filesystem.open_output_stream(f"{prefix}/{path}") as target:
+                    shutil.copyfileobj(source, target, _BLOCK_BYTES)
+            except OSError as error:
+                raise _wrapped(error, f"{self.root}/{path}") from error
+        return ref
+
+    def _cached(self, ref: FileRef) -> Path:
+        folder = Path(tempfile.gettempdir()) / f"oncehouse-cache-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        cached = folder / ref.checksum
+        if cached.exists():
+            return cached
+        filesystem, prefix = self._filesystem()
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as target:
+            try:
+                with filesystem.open_input_stream(f"{prefix}/{ref.path}") as source:
+                    shutil.copyfileobj(source, target, _BLOCK_BYTES)
+            except FileNotFoundError:
+                Path(target.name).unlink()
+                return cached
+            except OSError as error:
+                Path(target.name).unlink()
+                raise _wrapped(error, f"{self.root}/{ref.path}") from error
+        Path(target.name).rename(cached)
+        return cached
+
+
+def checksum(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as source:
+        while block := source.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    # The catalog may name a file only once its bytes would survive a power cut, and so would its name.
+    for target in (path, path.parent):
+        handle = os.open(target, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _wrapped(error: OSError, where: str) -> Exception:
+    if error.errno == errno.ENOSPC:
+        return TransientError(
+            f"No space is left for the ledger's files ({where}). Nothing is lost: free some space, "
+            "and the pipeline goes on from where the ledger ends."
+        )
+    return TransientError(f"The ledger's file {where} cannot be written: {error}")

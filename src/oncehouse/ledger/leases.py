@@ -1,0 +1,141 @@
+"""Leases: the right to run one stage of one pipeline, with a fencing token that only grows.
+
+All times are the catalog's own, so a driver with a wrong clock can neither keep nor steal a lease. A token is
+never given twice: whoever takes over gets a higher one, and the old holder's writes are refused.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from sqlalchemy import Connection, insert, select, update
+
+from oncehouse.errors import FencedError, LeaseHeldError, OncehouseError, TransientError
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.records import Lease, Stage
+from oncehouse.ledger.tables import leases
+
+
+def acquire(catalog: Catalog, stage: Stage, *, holder: str, lease_seconds: float) -> Lease:
+    """Take the lease if it is free or has run out; raises LeaseHeldError that names the holder otherwise."""
+
+    def run(connection: Connection) -> Lease:
+        mine = (leases.c.pipeline == catalog.pipeline, leases.c.stage == stage)
+        now = catalog.now_in(connection)
+        row = connection.execute(select(leases).where(*mine).with_for_update()).first()
+        expires_at = now + lease_seconds
+        if row is None:
+            values = {"token": 1, "holder": holder, "expires_at": expires_at}
+            connection.execute(insert(leases).values(pipeline=catalog.pipeline, stage=stage, **values))
+            return _lease(catalog, stage, values)
+        if row.expires_at > now and row.holder != holder:
+            raise LeaseHeldError(
+                f"Pipeline {catalog.pipeline}: the stage {stage} is run by {row.holder} (token {row.token}, its "
+                f"lease ends in {row.expires_at - now:.0f} s unless renewed). Stop that process, or wait until "
+                "its lease has run out."
+            )
+        values = {"token": row.token + 1, "holder": holder, "expires_at": expires_at}
+        connection.execute(update(leases).where(*mine).values(**values))
+        return _lease(catalog, stage, values)
+
+    return catalog.change(run)
+
+
+def renew(catalog: Catalog, lease: Lease, *, lease_seconds: float) -> None:
+    def run(connection: Connection) -> None:
+        renewed = connection.execute(
+            update(leases)
+            .where(
+                leases.c.pipeline == catalog.pipeline,
+                leases.c.stage == lease.stage,
+                leases.c.token == lease.token,
+            )
+            .values(expires_at=catalog.clock + lease_seconds)
+        )
+        if renewed.rowcount != 1:
+            raise FencedError(
+                f"Pipeline {catalog.pipeline}: the lease of stage {lease.stage} (token {lease.token}) was taken "
+                "over by another process. This one stops."
+            )
+
+    catalog.change(run)
+
+
+def release(catalog: Catalog, lease: Lease) -> None:
+    """Let the next process start at once; a lease taken over meanwhile is left alone."""
+
+    def run(connection: Connection) -> None:
+        connection.execute(
+            update(leases)
+            .where(
+                leases.c.pipeline == catalog.pipeline,
+                leases.c.stage == lease.stage,
+                leases.c.token == lease.token,
+            )
+            .values(expires_at=0.0)
+        )
+
+    catalog.change(run)
+
+
+def list_leases(catalog: Catalog) -> tuple[Lease, ...]:
+    with catalog.read() as connection:
+        rows = connection.execute(
+            select(leases).where(leases.c.pipeline == catalog.pipeline).order_by(leases.c.stage)
+        ).all()
+    return tuple(
+        Lease(
+            pipeline=row.pipeline,
+            stage=Stage(row.stage),
+            token=row.token,
+            holder=row.holder,
+            expires_at=row.expires_at,
+        )
+        for row in rows
+    )
+
+
+class Heartbeat:
+    """Renews leases in the background, at a third of their length; tells once when one is lost."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        held: tuple[Lease, ...],
+        *,
+        lease_seconds: float,
+        on_lost: Callable[[OncehouseError], None],
+    ) -> None:
+        self._catalog = catalog
+        self._held = held
+        self._lease_seconds = lease_seconds
+        self._on_lost = on_lost
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="oncehouse-heartbeat", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._lease_seconds / 3):
+            try:
+                for lease in self._held:
+                    renew(self._catalog, lease, lease_seconds=self._lease_seconds)
+            except TransientError:
+                continue  # the catalog is away: nothing can be written meanwhile, by nobody
+            except FencedError as error:
+                self._on_lost(error)
+                return
+
+
+def _lease(catalog: Catalog, stage: Stage, values: dict[str, object]) -> Lease:
+    return Lease(
+        pipeline=catalog.pipeline,
+        stage=stage,
+        token=int(str(values["token"])),
+        holder=str(values["holder"]),
+        expires_at=float(str(values["expires_at"])),
+    )

@@ -1,0 +1,223 @@
+"""What the catalog knows, as frozen values under the design's own words.
+
+Nothing here does I/O. Times are seconds since 1970 on the catalog's clock. A file is named by its path below
+the ledger's root, with its size and checksum; what no record names does not exist.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Stage(StrEnum):
+    """What a lease is for: one process at a time a stage of a pipeline."""
+
+    INGEST = "ingest"
+    LOAD = "load"
+    RETENTION = "retention"
+
+
+class EpochKind(StrEnum):
+    KAFKA = "kafka"
+    REPLAY = "replay"
+    """Dead letters tried again."""
+    REFILL = "refill"
+    """Rows of the ledger written again for one table; no event is new."""
+
+
+class BatchStatus(StrEnum):
+    NEW = "NEW"
+    IN_PROCESS = "IN_PROCESS"
+    RETRY = "RETRY"
+    IN_CLICKHOUSE = "IN_CLICKHOUSE"
+    PARKED = "PARKED"
+
+
+class RequestKind(StrEnum):
+    REPLAY_DEAD_LETTERS = "replay-dead-letters"
+    REFILL_TABLE = "refill-table"
+    REBUILD_INDEX = "rebuild-index"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRef:
+    path: str
+    size_bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class OffsetRange:
+    """Offsets start (included) to end (left out) of one Kafka partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyFile:
+    """The ids of the events one read task put down, with their raw bytes; `ordinal` follows Kafka's order."""
+
+    key_file: str
+    ordinal: int
+    events: int
+    keys: FileRef
+    raw: FileRef
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    part: str
+    epoch: int
+    table: str
+    key_file: str
+    ordinal: int
+    rows: int
+    live_rows: int
+    size_bytes: int
+    file: FileRef
+    registered_at: float = 0.0
+    batch_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DuplicateFile:
+    """Positions of duplicates, by key file ordinal and event, that one decide task found."""
+
+    rows: int
+    file: FileRef
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetterFile:
+    dead_letter_file: str
+    epoch: int
+    rows: int
+    reasons: dict[str, int]
+    file: FileRef
+    registered_at: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """Sorted ids of the key index; covers the buckets `bucket_from` to `bucket_to`, both included."""
+
+    segment: str
+    bucket_from: int
+    bucket_to: int
+    keys: int
+    first_seen_from: float
+    first_seen_to: float
+    file: FileRef
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Every record read is counted exactly once."""
+
+    read: int = 0
+    new: int = 0
+    duplicate: int = 0
+    dead_letter: int = 0
+    skipped: int = 0
+    waiting: int = 0
+    conflicts: int = 0
+    """Of the duplicates: those whose payload differs from their winner's."""
+
+    @property
+    def balanced(self) -> bool:
+        return self.read == self.new + self.duplicate + self.dead_letter + self.skipped + self.waiting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration:
+    """All that one epoch settles; written in one transaction or not at all."""
+
+    epoch: int
+    kind: EpochKind
+    started_at: float
+    counts: Counts
+    ranges: tuple[OffsetRange, ...] = ()
+    topic_ids: dict[str, str]
+    key_files: tuple[KeyFile, ...] = ()
+    parts: tuple[Part, ...] = ()
+    duplicate_files: tuple[DuplicateFile, ...] = ()
+    dead_letter_files: tuple[DeadLetterFile, ...] = ()
+    segments: tuple[Segment, ...] = ()
+    tried_dead_letter_files: tuple[str, ...] = ()
+    request: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochRow:
+    epoch: int
+    kind: EpochKind
+    token: int
+    started_at: float
+    registered_at: float
+    counts: Counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    batch_id: str
+    table: str
+    status: BatchStatus
+    rows: int
+    size_bytes: int
+    created_at: float
+    attempts: int
+    next_attempt_at: float
+    reason: str | None = None
+    loaded_at: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    batch_id: str
+    attempt: int
+    query_id: str
+    started_at: float
+    finished_at: float | None
+    outcome: str | None
+    """`inserted`, `already there`, `failed`, or `unknown`; none while it runs or when its driver died."""
+    detail: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadPart:
+    """What a load task needs to send one part: its rows, and where its epoch's duplicates are written down."""
+
+    part: Part
+    events: int
+    duplicate_files: tuple[FileRef, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    pipeline: str
+    stage: Stage
+    token: int
+    holder: str
+    expires_at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    request: int
+    kind: RequestKind
+    arguments: dict[str, object]
+    created_at: float
+    done_at: float | None = None
+    result: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What a ledger was made for; a pipeline with another rule may not write to it."""
+
+    fingerprint: str
+    buckets: int

@@ -1,0 +1,65 @@
+"""Requests: what a person asks of a pipeline and only the holder of the ingest lease may perform.
+
+A request is written down by the CLI, performed between epochs, and marked done in the same transaction that
+makes its effect exist.
+"""
+
+from __future__ import annotations
+
+import json
+
+from sqlalchemy import Connection, func, insert, select
+
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.epochs import finish_request_in
+from oncehouse.ledger.records import Request, RequestKind, Stage
+from oncehouse.ledger.tables import requests
+
+
+def add_request(catalog: Catalog, kind: RequestKind, arguments: dict[str, object]) -> int:
+    def run(connection: Connection) -> int:
+        number = connection.execute(
+            select(func.coalesce(func.max(requests.c.request), 0)).where(requests.c.pipeline == catalog.pipeline)
+        ).scalar_one()
+        connection.execute(
+            insert(requests).values(
+                pipeline=catalog.pipeline,
+                request=number + 1,
+                kind=kind,
+                arguments=json.dumps(arguments),
+                created_at=catalog.clock,
+            )
+        )
+        return int(number) + 1
+
+    return catalog.change(run)
+
+
+def open_requests(catalog: Catalog) -> tuple[Request, ...]:
+    return tuple(request for request in list_requests(catalog) if request.done_at is None)
+
+
+def list_requests(catalog: Catalog) -> tuple[Request, ...]:
+    query = select(requests).where(requests.c.pipeline == catalog.pipeline).order_by(requests.c.request)
+    with catalog.read() as connection:
+        rows = connection.execute(query).all()
+    return tuple(
+        Request(
+            request=row.request,
+            kind=RequestKind(row.kind),
+            arguments=json.loads(row.arguments),
+            created_at=row.created_at,
+            done_at=row.done_at,
+            result=row.result,
+        )
+        for row in rows
+    )
+
+
+def finish_request(catalog: Catalog, token: int, request: int, result: str) -> None:
+    """For a request that changed nothing: say so."""
+
+    def run(connection: Connection) -> None:
+        finish_request_in(connection, catalog, request, result)
+
+    catalog.write(Stage.INGEST, token, run)

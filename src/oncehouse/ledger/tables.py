@@ -1,0 +1,265 @@
+"""The catalog's tables and its versioned migrations.
+
+Only plain types and single-table statements, so that a further SQL dialect needs no change here. Every row
+belongs to a pipeline; ids are made by the writer, never by the database.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    insert,
+    inspect,
+    select,
+    update,
+)
+
+from oncehouse.errors import ConfigurationError
+
+VERSION = 1
+
+metadata = MetaData()
+
+ledger_version = Table(
+    "oncehouse_ledger", metadata, Column("name", String(32), primary_key=True), Column("version", Integer)
+)
+
+pipelines = Table(
+    "oncehouse_pipelines",
+    metadata,
+    Column("pipeline", String(64), primary_key=True),
+    Column("fingerprint", Text, nullable=False),
+    Column("buckets", Integer, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+)
+
+leases = Table(
+    "oncehouse_leases",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("stage", String(16)),
+    Column("token", BigInteger, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("expires_at", Float(53), nullable=False),
+    # Names the last write made under this lease: how an unknown commit is looked up.
+    Column("last_write", String(36)),
+    PrimaryKeyConstraint("pipeline", "stage"),
+)
+
+positions = Table(
+    "oncehouse_positions",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("topic", String(255)),
+    Column("partition_id", Integer),
+    Column("topic_id", String(64), nullable=False),
+    Column("next_offset", BigInteger, nullable=False),
+    PrimaryKeyConstraint("pipeline", "topic", "partition_id"),
+)
+
+epochs = Table(
+    "oncehouse_epochs",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("epoch", BigInteger),
+    Column("kind", String(16), nullable=False),
+    Column("token", BigInteger, nullable=False),
+    Column("started_at", Float(53), nullable=False),
+    Column("registered_at", Float(53), nullable=False),
+    Column("rows_read", BigInteger, nullable=False),
+    Column("rows_new", BigInteger, nullable=False),
+    Column("rows_duplicate", BigInteger, nullable=False),
+    Column("rows_dead_letter", BigInteger, nullable=False),
+    Column("rows_skipped", BigInteger, nullable=False),
+    Column("rows_waiting", BigInteger, nullable=False),
+    Column("conflicts", BigInteger, nullable=False),
+    PrimaryKeyConstraint("pipeline", "epoch"),
+)
+
+ranges = Table(
+    "oncehouse_ranges",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("topic", String(255)),
+    Column("partition_id", Integer),
+    Column("start_offset", BigInteger),
+    Column("end_offset", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    PrimaryKeyConstraint("pipeline", "topic", "partition_id", "start_offset"),
+)
+
+key_files = Table(
+    "oncehouse_key_files",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("key_file", String(64)),
+    Column("epoch", BigInteger, nullable=False),
+    Column("ordinal", Integer, nullable=False),
+    Column("events", BigInteger, nullable=False),
+    Column("registered_at", Float(53), nullable=False),
+    Column("keys_path", Text, nullable=False),
+    Column("keys_bytes", BigInteger, nullable=False),
+    Column("keys_checksum", String(80), nullable=False),
+    Column("raw_path", Text, nullable=False),
+    Column("raw_bytes", BigInteger, nullable=False),
+    Column("raw_checksum", String(80), nullable=False),
+    PrimaryKeyConstraint("pipeline", "key_file"),
+    Index("oncehouse_key_files_epoch", "pipeline", "epoch"),
+)
+
+parts = Table(
+    "oncehouse_parts",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("part", String(64)),
+    Column("epoch", BigInteger, nullable=False),
+    Column("table_name", String(255), nullable=False),
+    Column("key_file", String(64), nullable=False),
+    Column("ordinal", Integer, nullable=False),
+    Column("rows_total", BigInteger, nullable=False),
+    Column("rows_live", BigInteger, nullable=False),
+    Column("live_bytes", BigInteger, nullable=False),
+    Column("registered_at", Float(53), nullable=False),
+    Column("file_path", Text, nullable=False),
+    Column("file_bytes", BigInteger, nullable=False),
+    Column("file_checksum", String(80), nullable=False),
+    Column("batch_id", String(36)),
+    Column("batch_position", Integer),
+    PrimaryKeyConstraint("pipeline", "part"),
+    Index("oncehouse_parts_batch", "pipeline", "batch_id"),
+    Index("oncehouse_parts_epoch", "pipeline", "epoch"),
+)
+
+duplicate_files = Table(
+    "oncehouse_duplicate_files",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("epoch", BigInteger),
+    Column("file_path", String(255)),
+    Column("rows_total", BigInteger, nullable=False),
+    Column("file_bytes", BigInteger, nullable=False),
+    Column("file_checksum", String(80), nullable=False),
+    PrimaryKeyConstraint("pipeline", "epoch", "file_path"),
+)
+
+dead_letter_files = Table(
+    "oncehouse_dead_letter_files",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("dead_letter_file", String(64)),
+    Column("epoch", BigInteger, nullable=False),
+    Column("rows_total", BigInteger, nullable=False),
+    Column("reasons", Text, nullable=False),
+    Column("registered_at", Float(53), nullable=False),
+    Column("file_path", Text, nullable=False),
+    Column("file_bytes", BigInteger, nullable=False),
+    Column("file_checksum", String(80), nullable=False),
+    # The epoch that tried these letters again; what failed again stands in that epoch's own file.
+    Column("tried_in_epoch", BigInteger),
+    PrimaryKeyConstraint("pipeline", "dead_letter_file"),
+)
+
+segments = Table(
+    "oncehouse_segments",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("segment", String(64)),
+    Column("bucket_from", Integer, nullable=False),
+    Column("bucket_to", Integer, nullable=False),
+    Column("keys_total", BigInteger, nullable=False),
+    Column("first_seen_from", Float(53), nullable=False),
+    Column("first_seen_to", Float(53), nullable=False),
+    Column("file_path", Text, nullable=False),
+    Column("file_bytes", BigInteger, nullable=False),
+    Column("file_checksum", String(80), nullable=False),
+    # Set when a merge or the window has taken its place; the file outlives the epochs that may read it.
+    Column("replaced_at", Float(53)),
+    PrimaryKeyConstraint("pipeline", "segment"),
+)
+
+batches = Table(
+    "oncehouse_batches",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("batch_id", String(36)),
+    Column("table_name", String(255), nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("rows_total", BigInteger, nullable=False),
+    Column("live_bytes", BigInteger, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("next_attempt_at", Float(53), nullable=False),
+    Column("reason", Text),
+    Column("loaded_at", Float(53)),
+    PrimaryKeyConstraint("pipeline", "batch_id"),
+    Index("oncehouse_batches_status", "pipeline", "status"),
+)
+
+attempts = Table(
+    "oncehouse_attempts",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("batch_id", String(36)),
+    Column("attempt", Integer),
+    Column("query_id", String(64), nullable=False),
+    Column("started_at", Float(53), nullable=False),
+    Column("finished_at", Float(53)),
+    Column("outcome", String(16)),
+    Column("detail", Text),
+    PrimaryKeyConstraint("pipeline", "batch_id", "attempt"),
+)
+
+requests = Table(
+    "oncehouse_requests",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("request", BigInteger),
+    Column("kind", String(32), nullable=False),
+    Column("arguments", Text, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    Column("done_at", Float(53)),
+    Column("result", Text),
+    PrimaryKeyConstraint("pipeline", "request"),
+)
+
+
+def _create_all(connection: Connection) -> None:
+    metadata.create_all(connection)
+
+
+# One entry a version, each taking a ledger from the version before to its own.
+_MIGRATIONS = {1: _create_all}
+
+
+def read_version(connection: Connection) -> int:
+    if not inspect(connection).has_table(ledger_version.name):
+        return 0
+    row = connection.execute(select(ledger_version.c.version)).first()
+    return int(row[0]) if row else 0
+
+
+def migrate(connection: Connection) -> None:
+    """Bring the catalog to VERSION; refuse one that a newer oncehouse has written."""
+    found = read_version(connection)
+    if found > VERSION:
+        raise ConfigurationError(
+            f"The ledger's catalog has version {found}, this oncehouse knows up to {VERSION}. "
+            "Use the newer oncehouse that wrote it; nothing was changed."
+        )
+    for version in range(found + 1, VERSION + 1):
+        _MIGRATIONS[version](connection)
+        if version == 1:
+            connection.execute(insert(ledger_version).values(name="ledger", version=version))
+        else:
+            connection.execute(update(ledger_version).values(version=version))
