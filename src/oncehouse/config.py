@@ -1,180 +1,412 @@
 """The pipeline file as typed, frozen values: the one place where YAML and environment come in.
 
 Every word means what ARCHITECTURE.md says. Reading YAML, naming lines and resolving secrets is
-`config_file.py`; this module holds only the shape, its defaults and what must hold between fields.
+`config_file.py`, the wording of problems `config_problems.py`; this module holds only the shape, its
+defaults and what must hold between fields. The text under a field is what editors show for its key.
+Building any section by hand raises ConfigurationError with the same wording as the file.
 """
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    SecretStr,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+from pydantic._internal._model_construction import ModelMetaclass
 
-_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*$")
-_DURATION_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(B|KB|MB|GB|TB)\s*$", re.IGNORECASE)
-_SIZE_BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+from oncehouse.config_problems import Problem, combine_problems, explain, nearest, tell
+from oncehouse.config_values import (
+    HIDDEN,
+    Bytes,
+    ColumnTypeText,
+    Count,
+    HttpUrl,
+    Name,
+    RouteValue,
+    Seconds,
+    SecretSettings,
+    Servers,
+    Settings,
+    TableName,
+    Topic,
+    hide_credentials,
+    is_secret_setting,
+    refuse_crossed,
+    refuse_repeats,
+    reveal,
+)
+from oncehouse.errors import ConfigurationError
+
+__all__ = [
+    "BatchLimits",
+    "ClickHouse",
+    "DeadLetters",
+    "Epoch",
+    "Identity",
+    "Kafka",
+    "Ledger",
+    "Pipeline",
+    "Retry",
+    "Route",
+    "Section",
+    "Source",
+    "Spark",
+    "Table",
+    "reveal",
+]
+
+SectionT = TypeVar("SectionT", bound="Section")
+
+_OWNED_OPTIONS = {
+    "bootstrap.servers": "it is source.kafka.bootstrap_servers",
+    "enable.auto.commit": "offsets are settled in the ledger, never in Kafka",
+    "auto.offset.reset": "the ledger says where to read on; new partitions begin at the earliest offset",
+    "group.id": "the ledger holds the offsets, so that no consumer group is needed",
+    "key.deserializer": "records are read as bytes",
+    "value.deserializer": "records are read as bytes",
+}
 
 
-def parse_duration(value: object) -> object:
-    """Seconds from "500ms", "5s", "10m", "2h", "60d" or a plain number of seconds."""
-    if not isinstance(value, str):
-        return value
-    match = _DURATION.match(value)
-    if match is None:
-        raise ValueError(f'{value!r} is not a duration; write it like "500ms", "5s", "10m", "2h" or "60d"')
-    return float(match[1]) * _DURATION_SECONDS[match[2]]
+class SectionType(ModelMetaclass):
+    """Words the problems of a section that is built by hand; pydantic builds nested ones without this."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except ValidationError as error:
+            problems = explain(error, section=self)
+        raise ConfigurationError(tell(problems, where=self.__name__))
 
 
-def parse_size(value: object) -> object:
-    """Bytes from "64KB", "16MB", "2GB" or a plain number of bytes."""
-    if not isinstance(value, str):
-        return value
-    match = _SIZE.match(value)
-    if match is None:
-        raise ValueError(f'{value!r} is not a size; write it like "64KB", "16MB" or "2GB"')
-    return int(float(match[1]) * _SIZE_BYTES[match[2].upper()])
+class Section(BaseModel, metaclass=SectionType):
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+    )
 
-
-Seconds = Annotated[float, BeforeValidator(parse_duration), Field(ge=0)]
-Bytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield name, hide_credentials(value) if isinstance(value, str) else value
 
 
 class Kafka(Section):
-    bootstrap_servers: str
-    topics: tuple[str, ...] = Field(min_length=1)
-    options: dict[str, str | SecretStr] = Field(default_factory=dict)
-    """Client settings in librdkafka's and Kafka's common spelling, such as `security.protocol`."""
+    bootstrap_servers: Servers
+    """Where to find the brokers: `host:port`, several with commas between."""
+    topics: tuple[Topic, ...] = Field(min_length=1)
+    """Topics to read, each from its earliest record on."""
+    options: SecretSettings = Field(default_factory=dict)
+    """Settings of the Kafka client in Kafka's own spelling, such as `security.protocol`."""
+
+    @field_validator("topics")
+    @classmethod
+    def _topics_differ(cls, topics: tuple[str, ...]) -> tuple[str, ...]:
+        return refuse_repeats(topics)
+
+    @field_validator("options")
+    @classmethod
+    def _options_are_free(cls, options: Mapping[str, str | SecretStr]) -> Mapping[str, str | SecretStr]:
+        for option in options:
+            if reason := _OWNED_OPTIONS.get(option.removeprefix("kafka.")):
+                raise ValueError(f"{option!r} cannot be set here: {reason}")
+            if option.startswith("kafka."):
+                raise ValueError(f"write {option.removeprefix('kafka.')!r} without the prefix `kafka.`")
+        return options
 
 
 class Source(Section):
     kafka: Kafka
+    """The brokers and topics that events come from."""
     format: Literal["json"] = "json"
-    fields: dict[str, str] = Field(min_length=1)
-    """Field of the event -> ClickHouse type, in the order of the columns."""
+    """How a record's value is written: one JSON object a record."""
+    fields: dict[Name, ColumnTypeText] = Field(min_length=1)
+    """Field of the event and its ClickHouse type, in the order of the columns. Nullable ones may miss."""
     max_message_bytes: Bytes = 1 << 20
-    max_depth: int = Field(default=64, ge=1)
+    """A larger record becomes a dead letter."""
+    max_depth: Count = Field(default=64, ge=1, le=1000)
+    """A record nested deeper than this becomes a dead letter."""
 
 
 class Identity(Section):
-    fields: tuple[str, ...] = Field(min_length=1)
-    window: Seconds = 60 * 86400.0
-    buckets: int = Field(default=16, ge=1, le=4096)
-    """A power of two; fixed once the ledger exists."""
+    fields: tuple[Name, ...] = Field(min_length=1)
+    """Fields whose values together make an event the same event."""
+    window: Seconds = Field(default=60 * 86400.0, gt=0)
+    """How long at least an event is remembered, counted from when it was first seen."""
+    buckets: Count = Field(default=16, ge=1, le=4096)
+    """Into how many ranges the key index is cut. A power of two; fixed once the ledger exists."""
+
+    @field_validator("fields")
+    @classmethod
+    def _fields_differ(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
+        return refuse_repeats(fields)
+
+    @field_validator("buckets")
+    @classmethod
+    def _buckets_halve(cls, buckets: int) -> int:
+        if buckets & (buckets - 1):
+            lower = 1 << (buckets.bit_length() - 1)
+            raise ValueError(f"must be a power of two, such as {lower} or {lower * 2}; not {buckets}")
+        return buckets
 
 
 class Route(Section):
-    field: str
-    values: tuple[str | int | bool, ...] = Field(min_length=1)
+    field: Name
+    """Field of the event that decides."""
+    values: tuple[RouteValue, ...] = Field(min_length=1)
+    """The table takes an event whose field has one of these values."""
 
 
 class BatchLimits(Section):
-    min_rows: int = Field(default=10_000, ge=1)
+    min_rows: Count = Field(default=10_000, ge=1)
     """A batch of this many rows may go at once; fewer wait for `max_wait`."""
-    max_rows: int = Field(default=1_000_000, ge=1)
+    max_rows: Count = Field(default=1_000_000, ge=1)
+    """A batch never holds more rows."""
     max_bytes: Bytes = 256 << 20
+    """A batch never holds more bytes."""
     max_wait: Seconds = 5.0
+    """The longest that a row waits for others before its batch goes."""
     min_interval: Seconds = 1.0
     """Least time between the starts of two inserts into one table."""
 
+    @model_validator(mode="after")
+    def _least_is_at_most(self) -> Self:
+        refuse_crossed(("min_rows", self.min_rows), ("max_rows", self.max_rows))
+        return self
+
 
 class Table(Section):
-    name: str
+    name: TableName
     """`database.table`, or `table` in the connection's database."""
-    columns: dict[str, str] | None = None
-    """Column of the table -> field of the event; all fields under their own names when left out."""
+    columns: dict[Name, Name] | None = Field(default=None, min_length=1)
+    """Column of the table and field of the event; all fields under their own names when left out."""
     route: Route | None = None
-    batch_column: str = "_batch_id"
+    """Which events the table takes; all of them when left out."""
+    batch_column: Name = "_batch_id"
     """UUID column that holds the batch id: how a retry knows what has arrived."""
-    id_column: str | None = "_unique_id"
+    id_column: Name | None = "_unique_id"
     """FixedString(16) column for the unique id; null leaves it out."""
     batch: BatchLimits | None = None
+    """Limits of this table alone, in place of the pipeline's `batch`."""
 
 
 class ClickHouse(Section):
-    url: str
+    url: HttpUrl
+    """HTTP address, such as http://localhost:8123 or https://host:8443/database."""
     user: str = "default"
+    """User who may insert into the tables and read them."""
     password: SecretStr = SecretStr("")
+    """The user's password; take it from the environment or a file, as in ${env:CLICKHOUSE_PASSWORD}."""
     verify_tls: bool = True
+    """Whether the server's certificate is checked when the address begins with https."""
     ca_file: str | None = None
-    connect_timeout: Seconds = 10.0
-    insert_timeout: Seconds = 300.0
+    """Certificates to trust (PEM) instead of the system's; relative to the pipeline file."""
+    connect_timeout: Seconds = Field(default=10.0, gt=0)
+    """How long to wait for a connection."""
+    insert_timeout: Seconds = Field(default=300.0, gt=0)
+    """How long to wait for the answer to one insert before it counts as unknown."""
 
 
 class Epoch(Section):
-    max_rows: int = Field(default=1_500_000, ge=1)
-    min_rows: int = Field(default=0, ge=0)
+    max_rows: Count = Field(default=1_500_000, ge=1)
+    """An epoch reads at most about this many records."""
+    min_rows: Count = Field(default=0, ge=0)
     """Wait for this many records before an epoch starts, but never longer than `max_wait`."""
     max_wait: Seconds = 1.0
-    part_rows: int = Field(default=500_000, ge=1)
+    """The longest that a record waits for an epoch to start while there are fewer than `min_rows`."""
+    part_rows: Count = Field(default=500_000, ge=1)
+    """A part rolls over to the next at this many rows, so that a batch is always whole parts."""
     part_bytes: Bytes = 128 << 20
-    """A part rolls over to the next at this many rows or bytes, so that a batch is always whole parts."""
+    """A part rolls over to the next at this many bytes."""
+
+    @model_validator(mode="after")
+    def _least_is_at_most(self) -> Self:
+        refuse_crossed(("min_rows", self.min_rows), ("max_rows", self.max_rows))
+        return self
 
 
 class Retry(Section):
-    base: Seconds = 0.5
-    longest: Seconds = 300.0
+    base: Seconds = Field(default=0.5, gt=0)
+    """The first wait after a failed insert is up to this long; each further one up to twice as long."""
+    longest: Seconds = Field(default=300.0, gt=0)
+    """No wait is longer."""
+
+    @model_validator(mode="after")
+    def _base_is_at_most(self) -> Self:
+        refuse_crossed(("base", self.base), ("longest", self.longest))
+        return self
 
 
 class Ledger(Section):
     catalog: SecretStr
-    """SQLAlchemy URL: sqlite:///… or postgresql+psycopg://…"""
-    files: str
-    """A folder, or s3://bucket/prefix."""
+    """SQLAlchemy URL: sqlite:///ledger/catalog.db (relative to the pipeline file) or postgresql+psycopg://…"""
+    files: str = Field(min_length=1)
+    """A folder (relative to the pipeline file), or s3://bucket/prefix."""
+
+    @field_validator("catalog")
+    @classmethod
+    def _catalog_is_known(cls, catalog: SecretStr) -> SecretStr:
+        # The URL may hold a password, so the message shows at most what stands before the colon.
+        scheme, colon, _ = catalog.get_secret_value().partition("://")
+        if not colon:
+            raise ValueError(
+                "must be a URL: sqlite:///path/to/catalog.db or postgresql+psycopg://host/database"
+            )
+        if scheme.partition("+")[0] == "sqlite" or scheme == "postgresql+psycopg":
+            return catalog
+        raise ValueError(f"{scheme[:40]!a} is no catalog; use sqlite:/// or postgresql+psycopg://")
+
+    @field_serializer("files", when_used="json")
+    def _hide_files(self, files: str) -> str:
+        return hide_credentials(files)
 
 
 class DeadLetters(Section):
     max_share: float | None = Field(default=0.5, ge=0, le=1)
     """Above this share of dead letters in an epoch the pipeline stops; null never stops."""
-    min_records: int = Field(default=1000, ge=1)
+    min_records: Count = Field(default=1000, ge=1)
     """Epochs with fewer records are not judged by their share."""
 
 
 class Spark(Section):
     master: str = "local[*]"
-    settings: dict[str, str] = Field(default_factory=dict)
+    """Where Spark runs: local[*], local[2], spark://host:7077, yarn, k8s://…"""
+    settings: Settings = Field(default_factory=dict)
+    """Spark's own settings, such as `spark.driver.memory`."""
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        yield "master", self.master
+        yield "settings", self._hide_settings(self.settings)
+
+    @field_serializer("settings", when_used="json")
+    def _hide_settings(self, settings: Mapping[str, str]) -> dict[str, str]:
+        return {k: HIDDEN if is_secret_setting(k) else v for k, v in settings.items()}
 
 
 class Pipeline(Section):
     pipeline: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")
+    """Name of the pipeline: small letters, digits, `_` and `-`. The ledger is bound to it."""
     source: Source
+    """Where events come from and what they look like."""
     identity: Identity
+    """What makes two events the same, and for how long that is remembered."""
     tables: tuple[Table, ...] = Field(min_length=1)
+    """The ClickHouse tables that events go to."""
     clickhouse: ClickHouse
+    """The ClickHouse server that holds the tables."""
     ledger: Ledger
+    """Where the pipeline keeps what it knows: the one thing to back up."""
     batch: BatchLimits = BatchLimits()
+    """When rows are inserted, and how many at once."""
     epoch: Epoch = Epoch()
+    """How much is read at once."""
     retry: Retry = Retry()
+    """How long to wait between attempts at an insert."""
     dead_letters: DeadLetters = DeadLetters()
-    lease: Seconds = 30.0
+    """When records that cannot be read stop the pipeline."""
+    lease: Annotated[Seconds, Field(ge=1)] = 30.0
+    """After this long without a sign of life another process may take over."""
     spark: Spark = Spark()
+    """How Spark is started."""
 
-    @model_validator(mode="after")
-    def _fields_are_known(self) -> Pipeline:
-        known = self.source.fields
-        for field in self.identity.fields:
-            if field not in known:
-                raise ValueError(f"identity.fields names {field!r}, which source.fields does not declare")
-        names = [table.name for table in self.tables]
-        if len(set(names)) != len(names):
-            raise ValueError("tables: each table may stand only once")
-        if self.identity.buckets & (self.identity.buckets - 1):
-            raise ValueError("identity.buckets must be a power of two")
-        for table in self.tables:
-            for column, field in (table.columns or {}).items():
-                if field not in known:
-                    raise ValueError(f"tables: column {column!r} of {table.name} names unknown field {field!r}")
-            if table.route is not None and table.route.field not in known:
-                raise ValueError(f"tables: route of {table.name} names unknown field {table.route.field!r}")
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _sections_agree(cls, data: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
+        """Also looks for contradictions between the sections that are sound, so that one look shows all."""
+        failure: ValidationError | None = None
+        made: Self | None = None
+        try:
+            made = build(data)
+        except ValidationError as error:
+            failure = error
+        found = find_contradictions(
+            fields=_entry(_entry(made or data, "source"), "fields"),
+            identity=_entry(_entry(made or data, "identity"), "fields"),
+            tables=_entry(made or data, "tables"),
+        )
+        if made is not None and not found:
+            return made
+        raise combine_problems(failure, found, title=cls.__name__)
 
     def limits(self, table: str) -> BatchLimits:
         for declared in self.tables:
             if declared.name == table:
                 return declared.batch or self.batch
         return self.batch
+
+
+def find_contradictions(*, fields: Any, identity: Any, tables: Any) -> list[Problem]:
+    """What does not fit together; what is not sound by itself has its own problem and is left out here."""
+    known = [name for name in fields if isinstance(name, str)] if isinstance(fields, Mapping) else None
+    found: list[Problem] = []
+    if known is not None:
+        found += [
+            Problem(path=("identity", "fields", at), text=_unknown_field(name, known))
+            for at, name in enumerate(_items(identity))
+            if isinstance(name, str) and name not in known
+        ]
+    seen: dict[str, int] = {}
+    for at, value in enumerate(_items(tables)):
+        table = _sound(Table, value)
+        if table is None:
+            continue
+        if table.name in seen:
+            found.append(
+                Problem(
+                    path=("tables", at, "name"), text=f"{table.name!r} is already tables[{seen[table.name]}]"
+                )
+            )
+        seen.setdefault(table.name, at)
+        found += [
+            Problem(path=("tables", at, *problem.path), text=problem.text)
+            for problem in _judge_table(table, known)
+        ]
+    return found
+
+
+def _judge_table(table: Table, known: list[str] | None) -> list[Problem]:
+    found: list[Problem] = []
+    if known is not None:
+        found += [
+            Problem(path=("columns", column), text=_unknown_field(field, known))
+            for column, field in (table.columns or {}).items()
+            if field not in known
+        ]
+        if table.route is not None and table.route.field not in known:
+            found.append(Problem(path=("route", "field"), text=_unknown_field(table.route.field, known)))
+    taken = set(table.columns or known or ())
+    for key, column in (("batch_column", table.batch_column), ("id_column", table.id_column)):
+        if column is not None and column in taken:
+            found.append(Problem(path=(key,), text=f"column {column!r} is already filled by another value"))
+        taken.add(column or "")
+    return found
+
+
+def _unknown_field(name: str, known: list[str]) -> str:
+    hint = nearest(name, known)
+    return f"{name!r} is not declared in source.fields" + (f"; did you mean {hint!r}?" if hint else "")
+
+
+def _entry(holder: Any, key: str) -> Any:
+    return holder.get(key) if isinstance(holder, Mapping) else getattr(holder, key, None)
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _sound(section: type[SectionT], value: Any) -> SectionT | None:
+    try:
+        return section.model_validate(value)
+    except ValidationError:
+        return None

@@ -1,0 +1,248 @@
+"""Reads a pipeline file: text to values with lines, references to secrets, paths, and every problem at once.
+
+`${env:NAME}` and `${file:/path}` may stand anywhere in a text value (never in a key). What they stand for
+is never shown: messages carry the reference in its place. Nothing is written and no server is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import SecretStr, ValidationError
+
+from oncehouse.config import Pipeline
+from oncehouse.config_problems import Path as KeyPath
+from oncehouse.config_problems import Problem, dotted, explain, printable
+from oncehouse.config_values import format_duration, format_size
+from oncehouse.config_yaml import MAX_FILE_BYTES, SECOND_PLACE, Document, UnreadableError, read_yaml
+from oncehouse.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SCHEMA_FILE_NAME = "pipeline.schema.json"
+
+_REFERENCE = re.compile(r"\$\{([^}]*)\}")
+_MAX_SECRET_BYTES = 64 << 10
+
+
+def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
+    """The pipeline that a file declares, or a ConfigurationError that lists everything wrong with it."""
+    file = Path(path)
+    try:
+        with file.open("rb") as stream:
+            raw = stream.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigurationError(f"{file}: no such file; `oncehouse init {file}` writes an example") from None
+    except OSError as error:
+        raise ConfigurationError(f"{file}: cannot be read: {error.strerror}") from None
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if len(raw) <= MAX_FILE_BYTES:
+            line = raw.count(b"\n", 0, error.start) + 1
+            raise ConfigurationError(f"{file}:{line}: is not UTF-8 text; save the file as UTF-8") from None
+        text = raw.decode("utf-8-sig", "replace")
+    return parse_pipeline(text, str(file), folder=file.absolute().parent)
+
+
+def parse_pipeline(
+    text: str, name: str, *, folder: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Pipeline:
+    """As `load_pipeline`, from text; `name` stands in messages, relative paths are read from `folder`."""
+    try:
+        document = read_yaml(text)
+    except UnreadableError as error:
+        line, reason = error.args
+        raise ConfigurationError(f"{name}:{line}: {reason}") from None
+    references = _References(
+        environment=os.environ if environment is None else environment, folder=folder or Path()
+    )
+    value = references.resolve(document.value, ())
+    problems = [*document.problems, *references.problems]
+    pipeline: Pipeline | None = None
+    if not isinstance(value, dict):
+        problems.append(Problem(path=(), text="must be keys and values, such as `pipeline: events`"))
+    else:
+        try:
+            pipeline = Pipeline.model_validate(_place_paths(value, folder))
+        except ValidationError as error:
+            told = {problem.path for problem in problems}
+            problems += [problem for problem in explain(error, section=Pipeline) if problem.path not in told]
+    if pipeline is None or problems:
+        raise ConfigurationError(_tell([references.hide(problem) for problem in problems], name, document))
+    return pipeline
+
+
+def _tell(problems: list[Problem], name: str, document: Document) -> str:
+    """One line a problem, in the order of the file, in the form that editors and terminals make links of."""
+    lines = sorted(
+        {(document.line(problem.path), dotted(_shown(problem.path)), problem.text) for problem in problems}
+    )
+    return "\n".join(f"{name}:{line}: {key + ': ' if key else ''}{text}" for line, key, text in lines)
+
+
+def _shown(path: KeyPath) -> KeyPath:
+    return path[:-1] if path and path[-1] == SECOND_PLACE else path
+
+
+@dataclass(kw_only=True)
+class _References:
+    """Replaces references by what they stand for and remembers it, so that no message shows it."""
+
+    environment: Mapping[str, str]
+    folder: Path
+    problems: list[Problem] = field(default_factory=list)
+    secrets: dict[str, str] = field(default_factory=dict)
+    """What a reference stands for, and the text to show in its place."""
+    places: set[KeyPath] = field(default_factory=set)
+
+    def resolve(self, value: Any, path: KeyPath) -> Any:
+        match value:
+            case dict():
+                return {key: self.resolve(inner, (*path, key)) for key, inner in value.items()}
+            case list():
+                return [self.resolve(inner, (*path, at)) for at, inner in enumerate(value)]
+            case str() if "${" in value:
+                return self._replace(value, path)
+            case _:
+                return value
+
+    def _replace(self, text: str, path: KeyPath) -> Any:
+        try:
+            resolved = _REFERENCE.sub(self._look_up, text)
+        except ValueError as error:
+            self.problems.append(Problem(path=path, text=str(error)))
+            # Takes the value's place, so that a missing secret is not also told as a wrong value.
+            return text
+        if resolved:
+            self.secrets.setdefault(resolved, text)
+        self.places.add(path)
+        # A client's setting has no type that hides it, so whatever came by reference is hidden.
+        return SecretStr(resolved) if path[:3] == ("source", "kafka", "options") else resolved
+
+    def _look_up(self, reference: re.Match[str]) -> str:
+        kind, _, name = reference[1].partition(":")
+        match kind:
+            case "env" if name:
+                found = self._variable(name)
+            case "file" if name:
+                found = self._file(name)
+            case _:
+                raise ValueError(
+                    f"{printable(reference[0])} is no reference; write ${{env:NAME}} or ${{file:/path}}"
+                )
+        if found:
+            self.secrets.setdefault(found, reference[0])
+        return found
+
+    def _variable(self, name: str) -> str:
+        if name not in self.environment:
+            raise ValueError(
+                f"the environment variable {printable(name)} is not set; export it before the start"
+            )
+        return self.environment[name]
+
+    def _file(self, name: str) -> str:
+        path = self.folder / name
+        try:
+            with path.open("rb") as stream:
+                raw = stream.read(_MAX_SECRET_BYTES + 1)
+            if len(raw) > _MAX_SECRET_BYTES:
+                raise ValueError(
+                    f"the file {printable(str(path))} is larger than {_MAX_SECRET_BYTES >> 10} KB"
+                )
+            return raw.decode().rstrip("\r\n")
+        except OSError as error:
+            raise ValueError(f"the file {printable(str(path))} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ValueError(f"the file {printable(str(path))} is not UTF-8 text") from None
+
+    def hide(self, problem: Problem) -> Problem:
+        """Longest first, so that a secret inside another one does not leave the other's rest behind."""
+        text = problem.text
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            spellings = {secret, repr(secret)[1:-1], ascii(secret)[1:-1]}
+            # A short value is a part of many words; it is only looked for where it was put.
+            if len(secret) >= 4 or problem.path in self.places:
+                for spelling in spellings:
+                    text = text.replace(spelling, self.secrets[secret])
+        return replace(problem, text=text)
+
+
+def _place_paths(value: dict[str, Any], folder: Path | None) -> dict[str, Any]:
+    """Paths as the file means them: from its own folder, wherever the command was started."""
+    if folder is None:
+        return value
+    placed = dict(value)
+    for section, key, place in (
+        ("ledger", "files", _place_folder),
+        ("ledger", "catalog", _place_sqlite),
+        ("clickhouse", "ca_file", _place_folder),
+    ):
+        holder = placed.get(section)
+        if isinstance(holder, dict) and isinstance(holder.get(key), str):
+            placed[section] = {**holder, key: place(holder[key], folder)}
+    return placed
+
+
+def _place_folder(text: str, folder: Path) -> str:
+    return text if not text or "://" in text else str(folder / Path(text).expanduser())
+
+
+def _place_sqlite(url: str, folder: Path) -> str:
+    scheme, marker, rest = url.partition(":///")
+    path, question, query = rest.partition("?")
+    if (
+        not marker
+        or scheme.partition("+")[0] != "sqlite"
+        or not path
+        or path.startswith((":memory:", "file:"))
+    ):
+        return url
+    return f"{scheme}:///{folder / Path(path).expanduser()}{question}{query}"
+
+
+def example_text() -> str:
+    """The commented pipeline file that `oncehouse init` writes; it loads as it is."""
+    return resources.files("oncehouse").joinpath("example_pipeline.yaml").read_text(encoding="utf-8")
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of the pipeline file, for editors to complete and explain keys."""
+    schema = Pipeline.model_json_schema()
+    for section in (schema, *schema["$defs"].values()):
+        section.pop("title", None)
+        for key in section.get("properties", {}).values():
+            _polish_key(key)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "oncehouse pipeline file",
+        **schema,
+    }
+
+
+def json_schema_text() -> str:
+    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _polish_key(key: dict[str, Any]) -> None:
+    """Defaults as people write them, and references wherever a number or a switch may stand."""
+    key.pop("title", None)
+    patterns = {choice.get("pattern") for choice in key.get("anyOf", ())}
+    if isinstance(key.get("default"), dict):
+        # The section's own keys carry their defaults.
+        del key["default"]
+    if any(pattern and "ms|s|m" in pattern for pattern in patterns):
+        key["default"] = format_duration(key["default"])
+    if any(pattern and "[Kk" in pattern for pattern in patterns):
+        key["default"] = format_size(key["default"])
+    if key.get("type") in {"integer", "number", "boolean"}:
+        kept = {name: key.pop(name) for name in list(key) if name not in {"description", "default"}}
+        key["anyOf"] = [kept, {"type": "string", "pattern": r"^\$\{"}]
