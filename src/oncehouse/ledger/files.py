@@ -32,7 +32,7 @@ class FileStore:
         if not self._remote:
             self._folder = Path(root.removeprefix("file://"))
 
-    def put(self, path: str, write: Callable[[str], None]) -> FileRef:
+    def put(self, path: str, write: Callable[[str], object]) -> FileRef:
         """Let `write` fill a local file, make it durable, and return what the catalog has to remember."""
         if self._remote:
             return self._upload(path, write)
@@ -107,7 +107,7 @@ class FileStore:
             raise ConfigurationError(f"ledger.files: {self.root!r} cannot be opened: {error}") from error
         return filesystem, prefix.rstrip("/")
 
-    def _upload(self, path: str, write: Callable[[str], None]) -> FileRef:
+    def _upload(self, path: str, write: Callable[[str], object]) -> FileRef:
         filesystem, prefix = self._filesystem()
         with tempfile.TemporaryDirectory(prefix="oncehouse-") as folder:
             local = Path(folder) / "file"

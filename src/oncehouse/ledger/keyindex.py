@@ -1,0 +1,132 @@
+"""The key index: sorted 128-bit ids in files that never change, searched with sorted ids.
+
+A key table is an Arrow IPC file with one record batch: `hi` and `lo` (the id's halves, sorted by both),
+`payload` (a hash of the record's bytes), and in the key file of a part also `event` (its row) and `routes`
+(a bit a table it goes to). Files are mapped into memory, so that a look-up touches only the pages it needs.
+Which files make up the index is the catalog's business; nothing here knows the catalog or Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from oncehouse.errors import CorruptFileError
+
+UInt64 = npt.NDArray[np.uint64]
+UInt32 = npt.NDArray[np.uint32]
+Int64 = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+_NO_ROWS: UInt32 = np.empty(0, dtype=np.uint32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """Ids sorted by (hi, lo, event), with what travels beside them; all arrays are equally long or empty."""
+
+    hi: UInt64
+    lo: UInt64
+    payload: UInt64
+    event: UInt32 = field(default_factory=lambda: _NO_ROWS)
+    routes: UInt32 = field(default_factory=lambda: _NO_ROWS)
+
+    def __len__(self) -> int:
+        return len(self.hi)
+
+    def take(self, chosen: Int64 | Flags | slice) -> Keys:
+        return Keys(
+            hi=self.hi[chosen],
+            lo=self.lo[chosen],
+            payload=self.payload[chosen],
+            event=self.event[chosen] if len(self.event) else self.event,
+            routes=self.routes[chosen] if len(self.routes) else self.routes,
+        )
+
+
+def write_keys(path: str, keys: Keys) -> None:
+    columns: dict[str, npt.NDArray[np.generic]] = {"hi": keys.hi, "lo": keys.lo, "payload": keys.payload}
+    if len(keys.event):
+        columns["event"] = keys.event
+    if len(keys.routes):
+        columns["routes"] = keys.routes
+    batch = pa.record_batch([pa.array(column) for column in columns.values()], names=list(columns))
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def open_keys(path: Path) -> Keys:
+    """Map a key table into memory without reading it."""
+    try:
+        batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+        columns = {name: batch.column(name).to_numpy(zero_copy_only=True) for name in batch.schema.names}
+    except (pa.ArrowInvalid, OSError, IndexError) as error:
+        raise CorruptFileError(f"The key table {path} cannot be read: {error}. Restore it from a backup.") from error
+    return Keys(**columns)
+
+
+def sort_order(hi: UInt64, lo: UInt64) -> Int64:
+    """The order by (hi, lo), equal ids in the order in which they came.
+
+    Nearly all high halves differ, so one fast unstable sort does the work and only runs of equal halves are
+    sorted properly.
+    """
+    order = np.argsort(hi).astype(np.int64, copy=False)
+    ordered = hi[order]
+    equal = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if len(equal):
+        tied = np.union1d(equal, equal + 1)
+        rows = order[tied]
+        order[tied] = rows[np.lexsort((rows, lo[rows], hi[rows]))]
+    return order
+
+
+def slice_buckets(keys: Keys, bucket_from: int, bucket_to: int, buckets: int) -> Keys:
+    """The ids of buckets `bucket_from` to `bucket_to`, both included: a bucket is a range of the high bits."""
+    width = (1 << 64) // buckets
+    start = int(np.searchsorted(keys.hi, np.uint64(bucket_from * width), side="left"))
+    after = (bucket_to + 1) * width
+    end = len(keys) if after >= 1 << 64 else int(np.searchsorted(keys.hi, np.uint64(after), side="left"))
+    return keys.take(slice(start, end))
+
+
+def find(segment: Keys, hi: UInt64, lo: UInt64) -> Int64:
+    """Where each id (sorted by hi) stands in the segment, or -1."""
+    found = np.full(len(hi), -1, dtype=np.int64)
+    if not len(segment) or not len(hi):
+        return found
+    at = np.searchsorted(segment.hi, hi, side="left")
+    asked = np.flatnonzero(at < len(segment))
+    at = at[asked]
+    # Ids that share a high half stand beside each other: step along until the low half fits or the run ends.
+    while len(asked):
+        same = segment.hi[at] == hi[asked]
+        asked, at = asked[same], at[same]
+        hit = segment.lo[at] == lo[asked]
+        found[asked[hit]] = at[hit]
+        asked, at = asked[~hit], at[~hit] + 1
+        inside = at < len(segment)
+        asked, at = asked[inside], at[inside]
+    return found
+
+
+def first_of_each(keys: Keys) -> Flags:
+    """Marks the first of each run of equal ids in sorted keys."""
+    first = np.ones(len(keys), dtype=np.bool_)
+    first[1:] = (keys.hi[1:] != keys.hi[:-1]) | (keys.lo[1:] != keys.lo[:-1])
+    return first
+
+
+def merge(tables: Sequence[Keys]) -> Keys:
+    """All ids of several sorted tables, sorted, each once (the earliest table's entry stays)."""
+    hi = np.concatenate([table.hi for table in tables])
+    lo = np.concatenate([table.lo for table in tables])
+    payload = np.concatenate([table.payload for table in tables])
+    order = sort_order(hi, lo)
+    merged = Keys(hi=hi[order], lo=lo[order], payload=payload[order])
+    return merged.take(first_of_each(merged))
