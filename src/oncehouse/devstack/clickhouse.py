@@ -1,7 +1,7 @@
 """A ClickHouse server: the `clickhouse` binary when one is on PATH, else the engine of the chdb-core wheel.
 
-Both read the same settings. The wheel's engine runs in a process of its own (`clickhouse_server.py`) and takes
-its settings from a home folder of its own.
+Both read the same settings. The wheel's engine runs in a process of its own (`clickhouse_server.py`) and
+takes its settings from a home folder of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import importlib.util
 import shutil
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -34,10 +33,6 @@ _SETTINGS = """\
     <database>system</database><table>query_log</table>
     <flush_interval_milliseconds>500</flush_interval_milliseconds>
   </query_log>
-  <part_log>
-    <database>system</database><table>part_log</table>
-    <flush_interval_milliseconds>500</flush_interval_milliseconds>
-  </part_log>
   <user_directories><users_xml><path>{settings}</path></users_xml></user_directories>
   <profiles><default/></profiles>
   <quotas><default/></quotas>
@@ -72,7 +67,7 @@ class ClickHouse:
     def address(self) -> str:
         return self.url
 
-    def prepare(self, say: Callable[[str], None]) -> None:
+    def prepare(self) -> None:
         if shutil.which("clickhouse") is None and importlib.util.find_spec("chdb") is None:
             raise ConfigurationError(
                 "There is no ClickHouse here. Run `pip install 'oncehouse[dev-stack]'`, "

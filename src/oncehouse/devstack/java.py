@@ -11,7 +11,9 @@ from pathlib import Path
 
 from oncehouse.errors import ConfigurationError
 
-_ADVICE = "Install Java 17 or 21 (on Debian or Ubuntu: apt install openjdk-17-jre-headless), or set JAVA_HOME."
+_ADVICE = (
+    "Install Java 17 or 21 (on Debian or Ubuntu: apt install openjdk-17-jre-headless), or set JAVA_HOME."
+)
 _OLDEST, _TOO_NEW = 17, 24
 
 LOG4J_PROPERTIES = """\
@@ -34,7 +36,9 @@ def find_java() -> str:
     shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     major = parse_java_major(shown)
     if major is None or not _OLDEST <= major < _TOO_NEW:
-        raise ConfigurationError(f"{java} is Java {major or 'of unknown version'}, which does not serve. {_ADVICE}")
+        raise ConfigurationError(
+            f"{java} is Java {major or 'of unknown version'}, which does not serve. {_ADVICE}"
+        )
     return java
 
 

@@ -1,4 +1,4 @@
-"""A Kafka 4.1 broker in KRaft mode: broker and controller in one JVM, topics only when somebody makes them."""
+"""A Kafka 4.1 broker in KRaft mode: broker and controller in one JVM, topics only when asked for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -41,8 +40,8 @@ class Kafka:
     def address(self) -> str:
         return self.bootstrap_servers
 
-    def prepare(self, say: Callable[[str], None]) -> None:
-        kafka_broker_jars(say)
+    def prepare(self) -> None:
+        kafka_broker_jars()
         if not self._data.is_dir():
             self._format()
 
@@ -109,5 +108,8 @@ class Kafka:
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
+            # After a kill the controller waits this long before it lets the broker in again.
+            "broker.session.timeout.ms": "4000",
+            "broker.heartbeat.interval.ms": "500",
         }
         return "".join(f"{key}={value}\n" for key, value in settings.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -23,11 +23,12 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """How a part starts: files that must be there, then the command."""
+    """How a part starts: what a dead predecessor left is removed, files are written, the command runs."""
 
     command: tuple[str, ...]
     files: Mapping[Path, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    left_by_dead: tuple[Path, ...] = ()
 
 
 class Part(Protocol):
@@ -44,8 +45,8 @@ class Part(Protocol):
         """What a client is configured with."""
         ...
 
-    def prepare(self, say: Callable[[str], None]) -> None:
-        """Fetch programs and lay out data, once. May take long; must leave nothing half done under its final name."""
+    def prepare(self) -> None:
+        """Fetch programs and lay out data, once. Leaves nothing half done under its final name."""
         ...
 
     def launch(self) -> Launch: ...

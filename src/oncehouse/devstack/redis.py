@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -30,7 +29,7 @@ class Redis:
     def address(self) -> str:
         return self.url
 
-    def prepare(self, say: Callable[[str], None]) -> None:
+    def prepare(self) -> None:
         _find_program()
         self._data.mkdir(exist_ok=True)
 

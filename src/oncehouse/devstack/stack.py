@@ -1,8 +1,8 @@
 """The stack of one folder: bring parts up, look at them, take them down.
 
-`up` may be interrupted at any point and called again: what runs is kept, what is half done is done anew. `down`
-ends exactly the processes that the folder's pid files name, and keeps data and ports. Everything that changes
-the folder holds its lock.
+`up` may be interrupted at any point and called again: what runs is kept, what is half done is done anew.
+`down` ends exactly the processes that the folder's pid files name, and keeps data and ports. Everything that
+changes the folder holds its lock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oncehouse.devstack.clickhouse import ClickHouse
-from oncehouse.devstack.jars import keep_quiet
+from oncehouse.devstack.jars import kafka_broker_jars, keep_quiet
 from oncehouse.devstack.kafka import Kafka
 from oncehouse.devstack.part import Part, Place
 from oncehouse.devstack.postgres import Postgres
@@ -29,7 +29,7 @@ DEFAULT_PARTS = ("kafka", "clickhouse")
 EXTRA_PARTS = ("postgres", "redis", "zookeeper")
 
 # In the order in which they start: ClickHouse looks for ZooKeeper.
-_PARTS: dict[str, type[Part]] = {
+_PARTS: dict[str, type[ZooKeeper | Kafka | ClickHouse | Postgres | Redis]] = {
     part.name: part for part in (ZooKeeper, Kafka, ClickHouse, Postgres, Redis)
 }
 _STOP_PATIENCE_SECONDS = 20.0
@@ -53,29 +53,13 @@ def up(
 ) -> Stack:
     """Start the named parts that do not run yet, and return when all of them answer."""
     stack = Stack(folder=folder.expanduser().resolve())
-    wanted = in_starting_order(parts)
-    with exclusive(stack.folder):
-        ports = load_ports(stack.folder)
-        for name in wanted:
-            ports = add_ports(ports, part=name, names=_PARTS[name].port_names)
-        save_ports(stack.folder, ports)
-        for name in wanted:
-            stack._start(name, say)
-        for name in wanted:
-            stack._await_ready(name)
+    stack.up(parts, say)
     return stack
 
 
 def down(folder: Path = DEFAULT_FOLDER) -> list[str]:
-    """Stop every part that runs, in order, and name them. Data and ports stay."""
-    stack = Stack(folder=folder.expanduser().resolve())
-    if not stack.folder.is_dir():
-        return []
-    with exclusive(stack.folder):
-        running = [part.part for part in stack.status() if part.running]
-        for name in reversed(in_starting_order(running)):
-            stack._stop(name, _PARTS[name].stop_signal)
-    return running
+    """Stop every part that runs, and name them. Data and ports stay."""
+    return Stack(folder=folder.expanduser().resolve()).down()
 
 
 def status(folder: Path = DEFAULT_FOLDER) -> list[PartStatus]:
@@ -118,6 +102,29 @@ class Stack:
     def zookeeper(self) -> ZooKeeper:
         return ZooKeeper(place=self._place("zookeeper"))
 
+    def up(self, parts: Iterable[str] = DEFAULT_PARTS, say: Callable[[str], None] = keep_quiet) -> None:
+        wanted = in_starting_order(parts)
+        with exclusive(self.folder):
+            ports = load_ports(self.folder)
+            for name in wanted:
+                ports = add_ports(ports, part=name, names=_PARTS[name].port_names)
+            save_ports(self.folder, ports)
+            if Kafka.name in wanted:
+                kafka_broker_jars(say)  # takes a minute the first time, so somebody should hear of it
+            for name in wanted:
+                self._start(name)
+            for name in wanted:
+                self._await_ready(name)
+
+    def down(self) -> list[str]:
+        if not self.folder.is_dir():
+            return []
+        with exclusive(self.folder):
+            running = [name for name in _PARTS if self.process(name) is not None]
+            for name in reversed(running):
+                self._stop(name, _PARTS[name].stop_signal)
+        return running
+
     def status(self) -> list[PartStatus]:
         return [self._look_at(name) for name in in_starting_order(load_ports(self.folder))]
 
@@ -129,7 +136,7 @@ class Stack:
     def start(self, name: str) -> None:
         """Start a part that was stopped or killed, on its old ports and data, and wait until it answers."""
         with exclusive(self.folder):
-            self._start(name, keep_quiet)
+            self._start(name)
             self._await_ready(name)
 
     def stop(self, name: str) -> None:
@@ -145,15 +152,17 @@ class Stack:
     def log(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.log"
 
-    def _start(self, name: str, say: Callable[[str], None]) -> None:
+    def _start(self, name: str) -> None:
         part = self._part(name)
         part.place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        part.prepare(say)
+        part.prepare()
         launch = part.launch()
         changed = [file for file, text in launch.files.items() if not _holds(file, text)]
         if self.process(name) is not None and not changed:
             return
         self._stop(name, part.stop_signal)
+        for file in launch.left_by_dead:
+            file.unlink(missing_ok=True)
         for file, text in launch.files.items():
             write_private(file, text)
         self._demand_free_ports(part)
@@ -177,7 +186,8 @@ class Stack:
                 self._stop(name, signal.SIGKILL)
                 what = "ended" if ended else f"did not answer within {part.ready_within_seconds:.0f} s"
                 raise PermanentError(
-                    f"{name} {what} after its start. The last lines of {self.log(name)}:\n{self._last_lines(name)}"
+                    f"{name} {what} after its start. "
+                    f"The last lines of {self.log(name)}:\n{self._last_lines(name)}"
                 )
             time.sleep(0.1)
 

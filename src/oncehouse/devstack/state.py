@@ -1,8 +1,8 @@
 """What a stack's folder remembers: state.json with the ports of its parts, and one lock for who changes it.
 
 Ports are chosen once and kept, so that URLs survive a restart. They are taken from below the range that the
-kernel hands out to clients, where nobody takes them by accident while a server is down. Who runs is not written
-here: the pid files, which the servers write themselves, say that.
+kernel hands out to clients, where nobody takes them by accident while a server is down. Who runs is not
+written here: the pid files, which the servers write themselves, say that.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def load_ports(folder: Path) -> Ports:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigurationError(
-            f"{file} is not readable as the state of a dev stack ({error}). Move {folder} away to start afresh."
+            f"{file} is not the state of a dev stack ({error}). Move {folder} away to start afresh."
         ) from error
 
 
@@ -73,7 +73,9 @@ def choose_free_port(taken: Collection[int]) -> int:
     for port in random.SystemRandom().sample(_PORTS, 200):
         if port not in taken and is_free(port):
             return port
-    raise TransientError(f"No free port between {_PORTS.start} and {_PORTS.stop} on {LOCALHOST}. Try again later.")
+    raise TransientError(
+        f"No free port between {_PORTS.start} and {_PORTS.stop} on {LOCALHOST}. Try again later."
+    )
 
 
 def is_free(port: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,7 +27,7 @@ class ZooKeeper:
     def address(self) -> str:
         return self.hosts
 
-    def prepare(self, say: Callable[[str], None]) -> None:
+    def prepare(self) -> None:
         """Nothing to fetch: the jars came with PySpark, and the server lays out its data itself."""
 
     def launch(self) -> Launch:
