@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SCHEMA_FILE_NAME = "pipeline.schema.json"
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
+_REFERENCE_PATTERN = r"\$\{(?:env|file):[^}]+\}"
 _MAX_SECRET_BYTES = 64 << 10
 
 
@@ -245,4 +246,7 @@ def _polish_key(key: dict[str, Any]) -> None:
         key["default"] = format_size(key["default"])
     if key.get("type") in {"integer", "number", "boolean"}:
         kept = {name: key.pop(name) for name in list(key) if name not in {"description", "default"}}
-        key["anyOf"] = [kept, {"type": "string", "pattern": r"^\$\{"}]
+        key["anyOf"] = [kept, {"type": "string", "pattern": _REFERENCE_PATTERN}]
+    for holder in (key, key.get("items", {}), *key.get("anyOf", ())):
+        if holder.get("pattern", _REFERENCE_PATTERN) != _REFERENCE_PATTERN:
+            holder["pattern"] = f"{holder['pattern']}|{_REFERENCE_PATTERN}"

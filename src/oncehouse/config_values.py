@@ -16,8 +16,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJson
 HIDDEN = "**********"
 MAX_NAME_LENGTH = 200
 
-DURATION_PATTERN = r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*$"
-SIZE_PATTERN = r"^\s*(\d+(?:\.\d+)?)\s*([KkMmGgTt]?[Bb])\s*$"
+DURATION_PATTERN = r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d|w)\s*$"
+SIZE_PATTERN = r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([KkMmGgTt]?[Bb])\s*$"
 _DURATION_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _SIZE_BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
