@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oncehouse.devstack.java import find_java, spark_jars, spark_jars_folder
-from oncehouse.errors import TransientError
+from oncehouse.errors import OncehouseError, TransientError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,3 +105,18 @@ def _ivy_command(wanted: Coordinates, into: Path) -> list[str]:
     command = [find_java(), "-jar", str(ivy), "-cache", str(cache_folder() / "ivy"), "-confs", "default"]
     dependency = ["-dependency", wanted.organisation, wanted.module, wanted.revision]
     return [*command, *dependency, "-retrieve", f"{into}/[artifact]-[revision].[ext]"]
+
+
+def main() -> int:
+    """Fetch everything that is not there yet: `python -m oncehouse.devstack.jars`."""
+    try:
+        kafka_broker_jars(print)
+        connector_jars(print)
+    except OncehouseError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

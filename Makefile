@@ -1,0 +1,69 @@
+# Every target sets up what it needs by itself, once: virtual environment, wheels, package, jars.
+# Stamps in .venv remember what is done, so the second time costs nothing.
+
+PYTHON ?= $(firstword $(foreach name,python3 python3.11 python3.12 python3.13,\
+	$(shell $(name) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(name))))
+BIN := .venv/bin
+ADVICE_PYTHON := oncehouse needs Python 3.11 or newer as python3; set PYTHON=/path/to/python3.11 if it stands elsewhere
+ADVICE_VENV := The virtual environment could not be made; on Debian or Ubuntu: apt install python3-venv
+ADVICE_JAVA := oncehouse needs Java 17 or 21; on Debian or Ubuntu: apt install openjdk-17-jre-headless, or set JAVA_HOME
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup demo test check chaos bench lock clean java
+MAKEFLAGS += --no-print-directory
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: java .venv/.jars ## virtual environment, wheels, package and jars
+
+demo: setup ## a million events with duplicates, a crash and a lost answer; ends well only with nothing lost or doubled
+	@$(BIN)/python -m oncehouse.devstack.demo
+
+test: setup ## checks and tests on real servers, with the short chaos scenarios
+	@$(MAKE) check
+	@$(BIN)/python -m pytest
+
+check: .venv/.package ## ruff, mypy, import-linter
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet || { echo "ruff format would change these files:"; $(BIN)/ruff format --check; exit 1; } >&2
+	@out=$$($(BIN)/mypy 2>&1) || { echo "$$out"; exit 1; } >&2
+	@out=$$($(BIN)/lint-imports 2>&1) || { echo "$$out"; exit 1; } >&2
+
+chaos: setup ## every crash and fault scenario
+	@$(BIN)/python -m pytest tests/chaos --all-chaos
+
+bench: setup ## speed on this machine; figures go to build/bench.json too
+	@mkdir -p build
+	@$(BIN)/python benchmarks/run.py
+
+lock: ## pin requirements anew, with hashes and without addresses
+	@$(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet uv
+	@for name in runtime dev; do build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
+		requirements/$$name.in -o requirements/$$name.txt || exit 1; done
+
+clean: ## stop the dev stack and remove all that was made here, its data included
+	@if [ -d .oncehouse/dev ] && [ -x $(BIN)/python ]; then \
+		$(BIN)/python -c 'from oncehouse.devstack.stack import down; down()'; fi
+	@rm -rf .venv .oncehouse build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+java:
+	@{ [ -n "$$JAVA_HOME" ] && [ -x "$$JAVA_HOME/bin/java" ]; } || command -v java >/dev/null \
+		|| { echo "$(ADVICE_JAVA)"; exit 1; } >&2
+
+.venv/.wheels: requirements/dev.txt
+	@[ -n "$(PYTHON)" ] || { echo "$(ADVICE_PYTHON)"; exit 1; } >&2
+	@echo "setting up .venv (once)"
+	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv --clear .venv >/dev/null || { echo "$(ADVICE_VENV)"; exit 1; } >&2
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@touch $@
+
+.venv/.package: .venv/.wheels pyproject.toml
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/.jars: .venv/.package src/oncehouse/devstack/jars.py
+	@$(BIN)/python -m oncehouse.devstack.jars
+	@touch $@
