@@ -1,0 +1,98 @@
+"""The `oncehouse` command: its parts, and how every failure ends.
+
+An OncehouseError is one message and its exit code, never a trace. Anything else is a defect of ours: a short
+message, and the trace for those who ask. Engines are imported by the commands that need them, so that
+`oncehouse version` stays quick.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from oncehouse import __version__
+from oncehouse.cli.arguments import AsJson
+from oncehouse.cli.init import init
+from oncehouse.cli.output import say, show_error, show_json
+from oncehouse.errors import OncehouseError
+
+DEFECT_EXIT_CODE = 70
+INTERRUPTED_EXIT_CODE = 130
+
+app = typer.Typer(
+    name="oncehouse",
+    help="Events reach ClickHouse once: Kafka to ClickHouse with exact deduplication and harmless retries.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def accept_debug(
+    *,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the trace of an unexpected failure.")] = False,
+) -> None:
+    # `main` looks for the word itself, because it must know even when reading the arguments fails.
+    _ = debug
+
+
+@app.command()
+def version(*, as_json: AsJson = False) -> None:
+    """Print the version of oncehouse and of Python."""
+    if as_json:
+        show_json({"oncehouse": __version__, "python": platform.python_version()})
+    else:
+        say(f"oncehouse {__version__} (Python {platform.python_version()})")
+
+
+app.command()(init)
+
+
+def _mount_dev() -> None:
+    try:
+        from oncehouse.devstack.cli import app as dev
+    except ImportError:
+        # The embedded servers are an extra; without it there is no `dev`, and nothing else is missing.
+        return
+    app.add_typer(dev, name="dev")
+
+
+_mount_dev()
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: list[str]) -> int:
+    """Run one command line and return its exit code."""
+    try:
+        app(arguments, prog_name="oncehouse")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except OncehouseError as error:
+        show_error(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED_EXIT_CODE
+    except Exception as error:  # noqa: BLE001 - the edge of the process: whatever it is must end in an exit code
+        return _tell_defect(error, debug="--debug" in arguments)
+    return 0
+
+
+def _tell_defect(error: Exception, *, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error)
+        return DEFECT_EXIT_CODE
+    first_line = (str(error).splitlines() or [""])[0]
+    show_error(
+        f"unexpected {type(error).__name__}: {first_line[:300]}",
+        hint="this is a defect of oncehouse; `oncehouse --debug …` shows the trace",
+    )
+    return DEFECT_EXIT_CODE

@@ -1,0 +1,13 @@
+"""Arguments that commands share, under one name and one explanation each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_FILE = Path("pipeline.yaml")
+
+File = Annotated[Path, typer.Argument(help="The pipeline file.", show_default=True)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]

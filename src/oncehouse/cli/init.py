@@ -1,0 +1,36 @@
+"""`oncehouse init`: a commented pipeline file and, beside it, the schema that explains it to editors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
+from oncehouse.cli.output import say, show_json
+from oncehouse.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def init(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
+    """Write a commented example to FILE, and its schema beside it. An existing FILE is left alone."""
+    from oncehouse.config_file import SCHEMA_FILE_NAME, example_text, json_schema_text
+
+    schema = file.parent / SCHEMA_FILE_NAME
+    write_new(file, example_text())
+    if not schema.exists() or schema.read_text(encoding="utf-8") != json_schema_text():
+        schema.write_text(json_schema_text(), encoding="utf-8")
+    if as_json:
+        show_json({"file": file, "schema": schema})
+        return
+    say(f"wrote {file} and {schema}\nnext: edit it, then `oncehouse check {file}`")
+
+
+def write_new(file: Path, text: str) -> None:
+    try:
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise ConfigurationError(f"{file} exists already; name another file or remove it first") from None
+    except OSError as error:
+        raise ConfigurationError(f"{file}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,133 @@
+"""What commands print: tables and facts for people, JSON for programs, errors on standard error.
+
+Everything shown may come from a stranger's record, so no text is read as markup and no control character
+reaches the terminal. With JSON asked for, standard output holds JSON and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, TextIO
+
+from pydantic import BaseModel, SecretStr
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from oncehouse.config_values import HIDDEN
+
+_PIPE_WIDTH = 100_000
+
+
+def open_console(stream: TextIO | None = None) -> Console:
+    """A console for one answer. Without a terminal nothing is wrapped or cut, so that other tools read it."""
+    file = stream or sys.stdout
+    width = None if file.isatty() else _PIPE_WIDTH
+    return Console(file=file, width=width, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+def show_json(value: object) -> None:
+    """One JSON document in one line."""
+    sys.stdout.write(json.dumps(plain(value), ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    open_console().print(Text(visible(text)))
+
+
+def show_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """A table without lines; numbers stand to the right. `empty` is said when there are no rows."""
+    listed = [list(row) for row in rows]
+    if not listed:
+        say(empty)
+        return
+    table = Table(box=None, pad_edge=False)
+    for at, heading in enumerate(headings):
+        numbers = all(isinstance(row[at], int | float | None) for row in listed)
+        table.add_column(
+            heading, justify="right" if numbers else "left", header_style="bold", overflow="fold"
+        )
+    for row in listed:
+        table.add_row(*(Text(spell(value)) for value in row))
+    open_console().print(table)
+
+
+def show_facts(facts: Mapping[str, object]) -> None:
+    """Names and values, one a line."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(Text(name), Text(spell(value)))
+    open_console().print(table)
+
+
+def show_error(message: str, *, hint: str | None = None) -> None:
+    console = open_console(sys.stderr)
+    console.print(Text.assemble(("error: ", "bold red"), visible(message)))
+    if hint is not None:
+        console.print(Text(hint, style="dim"))
+
+
+def spell(value: object) -> str:
+    """A value as people read it."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.2f}"
+        case _:
+            return visible(str(plain(value)))
+
+
+def spell_time(seconds: float | None) -> str:
+    """Seconds since 1970 as a moment in UTC."""
+    if not seconds:
+        return "-"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def visible(text: str) -> str:
+    """Text with every control and invisible character spelt out, line ends aside."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def plain(value: object) -> Any:  # noqa: C901, PLR0911 - one case a type
+    """A value as JSON holds it. Secrets stay hidden; bytes are base64."""
+    match value:
+        case SecretStr():
+            return HIDDEN
+        case BaseModel():
+            return value.model_dump(mode="json")
+        case Enum():
+            return value.value
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime():
+            return value.isoformat()
+        case PurePath():
+            return str(value)
+        case Mapping():
+            return {str(plain(key)): plain(inner) for key, inner in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(inner) for inner in value]
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        case float() if value != value or value in {float("inf"), float("-inf")}:  # noqa: PLR0124 - finds NaN
+            return None
+        case _:
+            return value if value is None or isinstance(value, str | int | float) else str(value)

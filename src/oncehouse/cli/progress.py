@@ -1,0 +1,116 @@
+"""How a running pipeline looks: a live view on a terminal, plain lines without one, or a line of JSON each.
+
+Rendering is pure. The view shows the newest `Progress` it was given, from whatever thread it comes, and the
+last one always, so that the end of a run is never left out.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from oncehouse.cli.output import say, show_json
+from oncehouse.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+PLAIN_INTERVAL_SECONDS = 5.0
+
+
+def spell_lag(lag: int | None) -> str:
+    return "?" if lag is None else f"{lag:,}"
+
+
+def plain_line(progress: Progress) -> str:
+    """One line that reads well in a log."""
+    return (
+        f"read {progress.read:,} ({progress.events_per_second:,.0f}/s), new {progress.new:,}, "
+        f"duplicate {progress.duplicate:,}, rejected {progress.rejected:,}, "
+        f"batches waiting {progress.batches_waiting:,}, in ClickHouse {progress.rows_in_clickhouse:,}, "
+        f"lag {spell_lag(progress.lag)}"
+    )
+
+
+def render(progress: Progress, *, pipeline: str) -> Table:
+    """The live view: what came in on the left, where it is on the right."""
+    table = Table(box=None, pad_edge=False, show_header=False, title=Text(pipeline), title_justify="left")
+    for style in ("dim", "", "dim", ""):
+        table.add_column(
+            style=style, justify="right" if not style else "left", min_width=12 if not style else 0
+        )
+    alarm = "red" if progress.rejected else ""
+    table.add_row("read", f"{progress.read:,}", "events/s", f"{progress.events_per_second:,.0f}")
+    table.add_row("new", f"{progress.new:,}", "rows in ClickHouse", f"{progress.rows_in_clickhouse:,}")
+    table.add_row("duplicate", f"{progress.duplicate:,}", "batches waiting", f"{progress.batches_waiting:,}")
+    table.add_row("rejected", Text(f"{progress.rejected:,}", style=alarm), "lag", spell_lag(progress.lag))
+    return table
+
+
+@dataclass(kw_only=True)
+class Pace:
+    """Lets a value through at most once an interval."""
+
+    interval_seconds: float
+    last: float | None = None
+
+    def is_due(self, now: float) -> bool:
+        if self.last is not None and now - self.last < self.interval_seconds:
+            return False
+        self.last = now
+        return True
+
+
+class ProgressView(AbstractContextManager["ProgressView"]):
+    """Give it to `run_pipeline` as its `progress`. Lines, also of JSON, keep an interval by `clock`."""
+
+    def __init__(
+        self, *, pipeline: str, as_json: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._pipeline = pipeline
+        self._write: Callable[[Progress], None] = show_json if as_json else lambda p: say(plain_line(p))
+        self._clock = clock
+        self._pace = Pace(interval_seconds=PLAIN_INTERVAL_SECONDS)
+        self._lock = threading.Lock()
+        self._held: Progress | None = None
+        self._live = None if as_json or not sys.stdout.isatty() else self._open_live()
+
+    def _open_live(self) -> Live:
+        return Live(render(Progress(), pipeline=self._pipeline), console=Console(), refresh_per_second=4)
+
+    def __call__(self, progress: Progress) -> None:
+        if self._live is not None:
+            self._live.update(render(progress, pipeline=self._pipeline))
+            return
+        with self._lock:
+            self._held = progress
+            if self._pace.is_due(self._clock()):
+                self._flush()
+
+    def _flush(self) -> None:
+        if self._held is not None:
+            self._write(self._held)
+        self._held = None
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+        with self._lock:
+            self._flush()
