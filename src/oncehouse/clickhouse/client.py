@@ -1,0 +1,211 @@
+"""The connection to ClickHouse over HTTP: one thin client, whose failures are oncehouse's own errors.
+
+Holds: a client costs nothing until its first call and travels to Spark's workers by pickling; workers of
+one process share the driver's connection pool; no sessions, so calls may run in parallel; an INSERT is sent
+once and never again by any layer below; no message holds the password. What to send is its callers' part.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import clickhouse_connect
+import urllib3.exceptions as transport
+from clickhouse_connect.driver import exceptions as driver
+from clickhouse_connect.driver.httpclient import HttpClient
+
+from oncehouse.clickhouse.errors import Failure, Kind, classify
+from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+
+    import pyarrow as pa
+
+    from oncehouse.config import ClickHouse
+
+# Every failure is raised, so the driver's own log lines would only say it twice.
+logging.getLogger("clickhouse_connect").addHandler(logging.NullHandler())
+
+_Answer = TypeVar("_Answer")
+
+_CHUNK_BYTES = 1 << 20
+_DRIVER_ERRORS = (driver.Error, transport.HTTPError, OSError)
+
+
+class Client:
+    """What oncehouse asks of ClickHouse. Raises TransientError, PermanentError or ConfigurationError."""
+
+    def __init__(self, config: ClickHouse) -> None:
+        self.config = config
+
+    def __reduce__(self) -> tuple[type[Client], tuple[ClickHouse]]:
+        return Client, (self.config,)
+
+    @property
+    def address(self) -> str:
+        parts = urlsplit(self.config.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+    @property
+    def database(self) -> str:
+        """The database of table names that do not name one."""
+        return _database(urlsplit(self.config.url)) or "default"
+
+    @property
+    def insert_timeout_seconds(self) -> float:
+        return self.config.insert_timeout
+
+    def query(
+        self,
+        sql: str,
+        parameters: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> list[tuple[Any, ...]]:
+        """Rows of a SELECT; values are bound to `{name:Type}` in the text."""
+        result = self._call(
+            lambda http: http.query(sql, parameters=dict(parameters or {}), settings=dict(settings or {}))
+        )
+        return [tuple(row) for row in result.result_rows]
+
+    def command(
+        self,
+        sql: str,
+        parameters: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> object:
+        """Run a statement; a single value that it answers is returned."""
+        return self._call(
+            lambda http: http.command(sql, parameters=dict(parameters or {}), settings=dict(settings or {}))
+        )
+
+    def insert_arrow(
+        self, table: str, columns: tuple[str, ...], stream: pa.Buffer, settings: Mapping[str, Any]
+    ) -> None:
+        """Send one INSERT with an Arrow stream as its body, exactly once."""
+        quoted_table, quoted_columns = quote_table(table), [quote(column) for column in columns]
+        self._call(
+            lambda http: http.raw_insert(
+                quoted_table, quoted_columns, _in_chunks(stream), dict(settings), fmt="ArrowStream"
+            )
+        )
+
+    def knows_setting(self, name: str) -> bool:
+        return self._call(lambda http: name in http.server_settings)
+
+    def server_version(self) -> str:
+        """Also the cheapest way to find out whether the server answers and lets the user in."""
+        return self._call(lambda http: http.server_version or "")
+
+    def _call(self, call: Callable[[HttpClient], _Answer]) -> _Answer:
+        try:
+            return call(_open(self.config, os.getpid()))
+        except _DRIVER_ERRORS as error:
+            self._raise(error)
+
+    def _raise(self, error: Exception) -> NoReturn:
+        failure = classify(error)
+        raise error_class(failure)(_say(failure, self.config, self.address)) from error
+
+
+def connect(config: ClickHouse) -> Client:
+    """A client for the server of the pipeline file. It connects at its first call."""
+    return Client(config)
+
+
+def failure_of(error: OncehouseError) -> Failure:
+    """The judgement behind an error that a client raised."""
+    cause = error.__cause__
+    if isinstance(cause, _DRIVER_ERRORS):
+        return classify(cause)
+    kind = Kind.TRANSIENT if isinstance(error, TransientError) else Kind.PERMANENT
+    return Failure(kind=kind, message=str(error), outcome_unknown=False)
+
+
+def error_class(failure: Failure) -> type[OncehouseError]:
+    match failure.kind:
+        case Kind.TRANSIENT:
+            return TransientError
+        case Kind.CONFIGURATION:
+            return ConfigurationError
+        case Kind.PERMANENT | Kind.UNLISTED:
+            return PermanentError
+
+
+@lru_cache(maxsize=8)
+def _open(config: ClickHouse, _process: int) -> HttpClient:
+    """One driver a server and process: a forked worker must not share its parent's sockets."""
+    parts = urlsplit(config.url)
+    client = clickhouse_connect.get_client(
+        interface=parts.scheme,
+        host=parts.hostname,
+        port=parts.port or (8443 if parts.scheme == "https" else 8123),
+        database=_database(parts) or "__default__",
+        username=config.user,
+        password=config.password.get_secret_value(),
+        verify=config.verify_tls,
+        ca_cert=config.ca_file,
+        connect_timeout=max(1, math.ceil(config.connect_timeout)),
+        send_receive_timeout=max(1, math.ceil(config.insert_timeout)) + 5,
+        compress=False,
+        autogenerate_session_id=False,
+        dedicated_pool=True,
+    )
+    if not isinstance(client, HttpClient):
+        raise ConfigurationError(f"clickhouse.url {config.url} does not lead to ClickHouse's HTTP interface")
+    # urllib3 would repeat any request, inserts too, after some errors of TLS and of proxies.
+    client.http_retries = False
+    async_insert = client.server_settings.get("async_insert")
+    if async_insert is not None and not async_insert.readonly:
+        client.set_client_setting("async_insert", 0)
+    return client
+
+
+def _in_chunks(stream: pa.Buffer) -> Generator[bytes, None, None]:
+    """The body as a generator, for two reasons.
+
+    The driver (clickhouse-connect 1.12) repeats an insert by itself when the connection is reset, but only
+    if its body is bytes. And a socket's timeout spans a whole send: a large body on a slow line would
+    overrun it, one chunk of it does not.
+    """
+    for start in range(0, stream.size, _CHUNK_BYTES):
+        yield stream.slice(start, min(_CHUNK_BYTES, stream.size - start)).to_pybytes()
+
+
+def _database(parts: SplitResult) -> str:
+    return unquote(parts.path.strip("/"))
+
+
+def _say(failure: Failure, config: ClickHouse, address: str) -> str:
+    message = failure.message
+    if secret := config.password.get_secret_value():
+        message = message.replace(secret, "***")
+    return f"ClickHouse at {address} (user {config.user!r}): {message}\n{_advise(failure)}"
+
+
+def _advise(failure: Failure) -> str:
+    match failure.kind:
+        case Kind.TRANSIENT if not failure.outcome_unknown and failure.code is None:
+            return (
+                "Check that the server runs and that clickhouse.url names its HTTP port (often 8123 or 8443)."
+            )
+        case Kind.TRANSIENT:
+            return "This may pass by itself; the same call can be tried again."
+        case Kind.CONFIGURATION if failure.code is None:
+            return "Check clickhouse.url, clickhouse.verify_tls and clickhouse.ca_file."
+        case Kind.CONFIGURATION if failure.code == 81:
+            return "Create the database, or correct the one in clickhouse.url."
+        case Kind.CONFIGURATION:
+            return (
+                "Check clickhouse.user and clickhouse.password, and the user's grants and settings profile."
+            )
+        case Kind.PERMANENT | Kind.UNLISTED:
+            return (
+                "Trying again will not help by itself; run `oncehouse check` to compare table and pipeline."
+            )

@@ -1,0 +1,147 @@
+"""What a destination table is, as far as inserting once depends on it: frozen facts, read and not judged.
+
+Reads ClickHouse's system tables only. `preflight.py` judges the facts; loader and verify ask them how far
+the table's memory of tokens reaches and whether counting its rows proves anything.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oncehouse.clickhouse.names import split_table
+
+if TYPE_CHECKING:
+    from oncehouse.clickhouse.client import Client
+
+_MERGING = ("Replacing", "Collapsing", "Summing", "Aggregating", "Graphite", "Coalescing")
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`")
+_WINDOW_SETTINGS = (
+    "non_replicated_deduplication_window",
+    "replicated_deduplication_window",
+    "replicated_deduplication_window_seconds",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    name: str
+    type: str
+    default_kind: str
+    """Empty, DEFAULT, MATERIALIZED, ALIAS or EPHEMERAL."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFacts:
+    database: str
+    table: str
+    uuid: str
+    engine: str
+    columns: tuple[Column, ...]
+    partition_key: str
+    sorting_key: str
+    window_blocks: int
+    """How many of the latest blocks the table remembers; 0 remembers nothing."""
+    window_seconds: float | None
+    """How long a block is remembered at most; None without a limit."""
+    expires_rows: bool
+    views: tuple[str, ...]
+    """Materialized views that read what is inserted."""
+
+    @property
+    def is_merge_tree(self) -> bool:
+        return self.engine.endswith("MergeTree")
+
+    @property
+    def is_replicated(self) -> bool:
+        return self.engine.startswith(("Replicated", "Shared"))
+
+    @property
+    def merges_rows(self) -> bool:
+        return self.engine.removeprefix("Replicated").removeprefix("Shared").startswith(_MERGING)
+
+    @property
+    def loses_rows(self) -> bool:
+        """Rows may vanish by the table's own doing, so a count that falls short proves nothing."""
+        return self.merges_rows or self.expires_rows
+
+    @property
+    def window_setting(self) -> str:
+        return (
+            "replicated_deduplication_window" if self.is_replicated else "non_replicated_deduplication_window"
+        )
+
+    def column(self, name: str) -> Column | None:
+        return next((column for column in self.columns if column.name == name), None)
+
+    def remembers(self, *, blocks_since: int, seconds_since: float) -> bool:
+        """Whether a token is surely still known after so many later blocks and so much time."""
+        in_time = self.window_seconds is None or seconds_since < self.window_seconds
+        return in_time and blocks_since < self.window_blocks
+
+
+def describe_table(client: Client, table: str) -> TableFacts | None:
+    """The facts of the table, or None when it does not exist or the user may not see it."""
+    name = split_table(table)
+    key = {"database": name.database or client.database, "table": name.table}
+    found = client.query(
+        "SELECT toString(uuid), engine, engine_full, partition_key, sorting_key, "
+        "arrayMap((d, t) -> d || '.' || t, dependencies_database, dependencies_table) "
+        "FROM system.tables WHERE database = {database:String} AND name = {table:String}",
+        key,
+    )
+    if not found:
+        return None
+    uuid, engine, engine_full, partition_key, sorting_key, views = found[0]
+    windows = _read_windows(client, engine_full)
+    replicated = engine.startswith(("Replicated", "Shared"))
+    return TableFacts(
+        database=key["database"],
+        table=key["table"],
+        uuid=uuid,
+        engine=engine,
+        columns=_read_columns(client, key),
+        partition_key=partition_key,
+        sorting_key=sorting_key,
+        window_blocks=windows[_WINDOW_SETTINGS[1 if replicated else 0]],
+        window_seconds=float(windows[_WINDOW_SETTINGS[2]]) if replicated else None,
+        expires_rows=has_row_ttl(engine_full),
+        views=tuple(views),
+    )
+
+
+def has_row_ttl(engine_full: str) -> bool:
+    """Whether the definition has a TTL clause; moves between disks count too, which errs on the safe side."""
+    return re.search(r"\bTTL\b", _QUOTED.sub("''", engine_full)) is not None
+
+
+def read_setting(engine_full: str, name: str) -> int | None:
+    """A numeric setting in the table's own definition."""
+    found = re.search(rf"(?<!\w){name}\s*=\s*(\d+)", _QUOTED.sub("''", engine_full))
+    return int(found[1]) if found else None
+
+
+def _read_windows(client: Client, engine_full: str) -> dict[str, int]:
+    defaults = dict.fromkeys(_WINDOW_SETTINGS, 0)
+    # Servers may set other defaults for replicated tables, in a system table of their own.
+    for source, names in (
+        ("system.merge_tree_settings", _WINDOW_SETTINGS[:1]),
+        ("system.replicated_merge_tree_settings", _WINDOW_SETTINGS[1:]),
+    ):
+        rows = client.query(
+            f"SELECT name, value FROM {source} WHERE name IN {{names:Array(String)}}",  # noqa: S608 - constants
+            {"names": list(names)},
+        )
+        defaults |= {name: int(value) for name, value in rows}
+    own = {name: read_setting(engine_full, name) for name in _WINDOW_SETTINGS}
+    return defaults | {name: value for name, value in own.items() if value is not None}
+
+
+def _read_columns(client: Client, key: dict[str, str]) -> tuple[Column, ...]:
+    rows = client.query(
+        "SELECT name, type, default_kind FROM system.columns "
+        "WHERE database = {database:String} AND table = {table:String} ORDER BY position",
+        key,
+    )
+    return tuple(Column(name=name, type=type_, default_kind=kind) for name, type_, kind in rows)

@@ -1,0 +1,84 @@
+"""The DDL of a destination table that is safe to load: what `oncehouse table create` shows before it runs it.
+
+Pure text. Types go through `columns.py`, so nothing of the pipeline file reaches the statement unread, and
+names are quoted. The table's memory of tokens is sized by what the pipeline needs.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.windows import WindowNeeds, blocks_needed, seconds_needed
+from oncehouse.columns import Array, Float, Map, Tuple, bare, clickhouse_name, is_nullable, parse_type
+from oncehouse.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ENGINE = re.compile(r"^(?P<family>[A-Za-z]*MergeTree)(?P<arguments>\(.*\))?$", re.DOTALL)
+
+
+def create_table_ddl(
+    *,
+    table: str,
+    columns: Mapping[str, str],
+    identity_columns: tuple[str, ...],
+    batch_column: str,
+    id_column: str | None,
+    window: WindowNeeds,
+    engine: str = "MergeTree",
+) -> str:
+    """One CREATE TABLE; `columns` maps each column to its ClickHouse type, in order."""
+    taken = [name for name in (batch_column, id_column) if name in columns]
+    if taken:
+        raise ConfigurationError(
+            f"{table}: column {taken[0]!r} is oncehouse's own; rename batch_column or id_column"
+        )
+    lines = [f"{quote(name)} {clickhouse_name(parse_type(type_))}" for name, type_ in columns.items()]
+    if id_column is not None:
+        lines.append(f"{quote(id_column)} FixedString(16)")
+    lines.append(f"{quote(batch_column)} UUID")
+    # A batch's rows arrive together, so few granules hold them; the index finds those without a full scan.
+    lines.append(f"INDEX {quote('by_' + batch_column)} {quote(batch_column)} TYPE bloom_filter GRANULARITY 4")
+    body = ",\n".join(f"    {line}" for line in lines)
+    return (
+        f"CREATE TABLE {quote_table(table)}\n(\n{body}\n)\n"
+        f"ENGINE = {_check_engine(engine)}\n"
+        f"ORDER BY {_sorting_key(columns, identity_columns)}\n"
+        f"SETTINGS {_window_settings(engine, window)}"
+    )
+
+
+def widen_window_ddl(table: str, setting: str, blocks: int) -> str:
+    return f"ALTER TABLE {quote_table(table)} MODIFY SETTING {setting} = {blocks}"
+
+
+def _check_engine(engine: str) -> str:
+    match = _ENGINE.match(engine.strip())
+    if match is None or ";" in engine:
+        raise ConfigurationError(
+            f"{engine!r} is not an engine that can tell a repeated insert; use one of the MergeTree family, "
+            "such as MergeTree or ReplicatedMergeTree('/clickhouse/tables/{shard}/events', '{replica}')"
+        )
+    return engine.strip()
+
+
+def _sorting_key(columns: Mapping[str, str], identity_columns: tuple[str, ...]) -> str:
+    keys = [quote(name) for name in identity_columns if name in columns and _can_sort(columns[name])]
+    return f"({', '.join(keys)})" if keys else "tuple()"
+
+
+def _can_sort(type_: str) -> bool:
+    parsed = parse_type(type_)
+    return not is_nullable(parsed) and not isinstance(bare(parsed), Array | Map | Tuple | Float)
+
+
+def _window_settings(engine: str, window: WindowNeeds) -> str:
+    if engine.strip().startswith(("Replicated", "Shared")):
+        return (
+            f"replicated_deduplication_window = {blocks_needed(window)}, "
+            f"replicated_deduplication_window_seconds = {seconds_needed(window)}"
+        )
+    return f"non_replicated_deduplication_window = {blocks_needed(window)}"

@@ -1,0 +1,100 @@
+"""What the server lets its user do, where inserting once depends on it: frozen facts, read and not judged."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from oncehouse.clickhouse.client import failure_of
+from oncehouse.clickhouse.insert import insert_settings
+from oncehouse.clickhouse.names import quote_table
+from oncehouse.errors import PermanentError
+
+if TYPE_CHECKING:
+    from oncehouse.clickhouse.client import Client
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForcedSetting:
+    """A setting of the user's profile that inserts need otherwise and may not change."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerFacts:
+    version: str
+    missing_grants: tuple[str, ...]
+    """Grants that the user lacks, as they stand in a GRANT statement."""
+    forced_settings: tuple[ForcedSetting, ...]
+    reads_uuids_in_order: bool
+    """UUIDs sent as 16 bytes arrive as the text they stand for."""
+
+
+def read_server(client: Client, table: str) -> ServerFacts:
+    return ServerFacts(
+        version=client.server_version(),
+        missing_grants=tuple(grant for grant in _grants_needed(table) if not _is_granted(client, grant)),
+        forced_settings=_read_forced_settings(client),
+        reads_uuids_in_order=_reads_uuids_in_order(client),
+    )
+
+
+def _grants_needed(table_name: str) -> tuple[str, ...]:
+    table = quote_table(table_name)
+    # KILL QUERY asks for system.processes; a user may end queries of its own without a further grant.
+    return f"INSERT ON {table}", f"SELECT ON {table}", "SELECT ON system.processes"
+
+
+def _is_granted(client: Client, grant: str) -> bool:
+    try:
+        return client.command(f"CHECK GRANT {grant}") == 1
+    except PermanentError as error:
+        if (
+            failure_of(error).code == 62
+        ):  # a server that does not know the statement yet: found out on the way
+            return True
+        raise
+
+
+def _read_forced_settings(client: Client) -> tuple[ForcedSetting, ...]:
+    wanted = {name: str(value) for name, value in insert_settings("").items()}
+    rows = client.query(
+        "SELECT name, value, readonly, toString(min), toString(max) FROM system.settings "
+        "WHERE name IN {names:Array(String)} ORDER BY name",
+        {"names": list(wanted)},
+    )
+    return tuple(
+        ForcedSetting(name=name, value=value)
+        for name, value, readonly, least, most in rows
+        if value != wanted[name] and (readonly or _is_outside(wanted[name], least, most))
+    )
+
+
+def _is_outside(value: str, least: str | None, most: str | None) -> bool:
+    if not value.isdigit():
+        return False
+    below = least is not None and least.isdigit() and int(value) < int(least)
+    return below or (most is not None and most.isdigit() and int(value) > int(most))
+
+
+def _reads_uuids_in_order(client: Client) -> bool:
+    probe = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
+    sink = pa.BufferOutputStream()
+    table = pa.table({"u": pa.array([probe.bytes], pa.binary(16))})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    text = base64.b64encode(sink.getvalue()).decode()
+    try:
+        rows = client.query(
+            "SELECT toString(u) FROM format(ArrowStream, 'u UUID', base64Decode({arrow:String}))",
+            {"arrow": text},
+        )
+    except PermanentError:
+        return False
+    return rows == [(str(probe),)]
