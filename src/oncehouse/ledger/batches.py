@@ -78,21 +78,27 @@ def create_batches(catalog: Catalog, token: int, planned: Sequence[NewBatch]) ->
                 )
             )
             for position, part in enumerate(batch.parts):
-                _take(connection, catalog, part, batch.batch_id, position)
+                _take(connection, catalog, part, batch, position)
 
     if planned:
         catalog.write(Stage.LOAD, token, run)
 
 
-def _take(connection: Connection, catalog: Catalog, part: Part, batch_id: str, position: int) -> None:
+def _take(connection: Connection, catalog: Catalog, part: Part, batch: NewBatch, position: int) -> None:
     taken = connection.execute(
         update(parts)
-        .where(parts.c.pipeline == catalog.pipeline, parts.c.part == part.part, parts.c.batch_id.is_(None))
-        .values(batch_id=batch_id, batch_position=position)
+        .where(
+            parts.c.pipeline == catalog.pipeline,
+            parts.c.part == part.part,
+            parts.c.table_name == batch.table,
+            parts.c.batch_id.is_(None),
+        )
+        .values(batch_id=batch.batch_id, batch_position=position)
     )
     if taken.rowcount != 1:
         raise PermanentError(
-            f"Pipeline {catalog.pipeline}: part {part.part} is in a batch already; no batch was made."
+            f"Pipeline {catalog.pipeline}: part {part.part} is not open for a batch of {batch.table} (it is in "
+            "a batch already, unknown, or of another table); no batch was made."
         )
 
 
@@ -163,7 +169,13 @@ def start_attempt(catalog: Catalog, token: int, batch_id: str) -> Attempt:
 
     def run(connection: Connection) -> Attempt:
         mine = (batches.c.pipeline == catalog.pipeline, batches.c.batch_id == batch_id)
-        number = connection.execute(select(batches.c.attempts).where(*mine)).scalar_one() + 1
+        known = connection.execute(select(batches.c.attempts, batches.c.status).where(*mine)).first()
+        if known is None or known.status not in WAITING:
+            raise PermanentError(
+                f"Pipeline {catalog.pipeline}: batch {batch_id} is {known.status if known else 'unknown'} "
+                "and must not be sent; nothing was started."
+            )
+        number = known.attempts + 1
         now = catalog.now_in(connection)
         query_id = f"{batch_id}-{number}"
         connection.execute(update(batches).where(*mine).values(status=BatchStatus.IN_PROCESS, attempts=number))

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from sqlalchemy import Connection, select, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from oncehouse.errors import ConfigurationError, FencedError, TransientError
+from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
 from oncehouse.ledger import dialects, tables
 from oncehouse.ledger.records import Identity, Stage
 from oncehouse.ledger.tables import leases, pipelines
@@ -46,6 +46,7 @@ class Catalog:
         """Create or migrate the tables."""
 
         def run(connection: Connection) -> None:
+            dialects.take_turn(connection)
             tables.migrate(connection)
 
         self._retry(lambda: self._transaction(run))
@@ -88,12 +89,12 @@ class Catalog:
             done: list[Result] = []
 
             def run(connection: Connection) -> None:
+                if done and self._was_committed(connection, stage, name):
+                    return
                 self._fence(connection, stage, token, name)
                 done[:] = [change(connection)]
 
             def attempt() -> Result:
-                if done and self._was_committed(stage, name):
-                    return done[0]
                 self._transaction(run)
                 return done[0]
 
@@ -107,7 +108,11 @@ class Catalog:
             done[:] = [change(connection)]
 
         def attempt() -> Result:
-            self._transaction(run)
+            try:
+                self._transaction(run)
+            except _CollisionError:
+                # Somebody made the same row first; the second look sees it.
+                self._transaction(run)
             return done[0]
 
         return self._retry(attempt)
@@ -151,11 +156,13 @@ class Catalog:
                 f"(this one held token {token}). Nothing was written; this process stops."
             )
 
-    def _was_committed(self, stage: Stage, name: str) -> bool:
-        with self.read() as connection:
-            row = connection.execute(
-                select(leases.c.last_write).where(leases.c.pipeline == self.pipeline, leases.c.stage == stage)
-            ).first()
+    def _was_committed(self, connection: Connection, stage: Stage, name: str) -> bool:
+        # With its lock, so that a commit that is still under way on the server is waited for.
+        row = connection.execute(
+            select(leases.c.last_write)
+            .where(leases.c.pipeline == self.pipeline, leases.c.stage == stage)
+            .with_for_update()
+        ).first()
         return row is not None and row[0] == name
 
     def _transaction(self, run: Callable[[Connection], None]) -> None:
@@ -181,7 +188,15 @@ class Catalog:
                 f"Pipeline {self.pipeline}: the catalog {where} does not answer ({text}). "
                 "Check that the database is up, reachable and has space; nothing is lost meanwhile."
             )
-        return error
+        kind = _CollisionError if isinstance(error, IntegrityError) else PermanentError
+        return kind(
+            f"Pipeline {self.pipeline}: the catalog {where} refused a statement ({text}); nothing was written. "
+            "Check that the database is oncehouse's own and that its user may read and write there."
+        )
+
+
+class _CollisionError(PermanentError):
+    """Two writers made the same row."""
 
 
 def check_identity(pipeline: str, known: Identity, asked: Identity) -> None:

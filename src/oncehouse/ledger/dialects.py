@@ -10,13 +10,33 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, Float, create_engine, event, literal_column
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Float,
+    create_engine,
+    event,
+    func,
+    literal_column,
+    select,
+)
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 
 from oncehouse.errors import ConfigurationError
 
 _SUPPORTED = ("sqlite", "postgresql")
+
+# Busy, locked, a failing disk, a full one, and a file that cannot be opened just now.
+_PASSING_SQLITE_CODES = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+}
+_MIGRATION_LOCK = 0x6F6E6365
 
 
 def open_engine(url: str) -> Engine:
@@ -75,8 +95,18 @@ def clock(engine: Engine) -> ColumnElement[float]:
     return literal_column("extract(epoch from clock_timestamp())::double precision", Float)
 
 
+def take_turn(connection: Connection) -> None:
+    """Let one migration run at a time; SQLite's writers already do."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+
+
 def is_passing(error: DBAPIError) -> bool:
     """Whether the same statement may succeed later: the database is away, busy or out of space."""
     if error.connection_invalidated:
         return True
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    if code is not None:
+        # The low byte is the primary code, the rest says more about it.
+        return code & 0xFF in _PASSING_SQLITE_CODES
     return isinstance(error, OperationalError)

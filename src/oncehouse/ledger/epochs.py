@@ -75,6 +75,7 @@ def register(catalog: Catalog, token: int, registration: Registration) -> None:
         now = catalog.now_in(connection)
         _demand_next_epoch(connection, catalog, registration.epoch)
         _insert_epoch(connection, catalog, token, registration, now)
+        _demand_same_topics(connection, catalog, registration.topic_ids)
         for span in registration.ranges:
             _advance(connection, catalog, span, registration.topic_ids[span.topic], registration.epoch)
         _insert_files(connection, catalog, registration, now)
@@ -117,13 +118,35 @@ def _insert_epoch(
     )
 
 
+def _demand_same_topics(connection: Connection, catalog: Catalog, topic_ids: dict[str, str]) -> None:
+    for topic, topic_id in topic_ids.items():
+        known = connection.execute(
+            select(positions.c.topic_id).where(
+                positions.c.pipeline == catalog.pipeline,
+                positions.c.topic == topic,
+                positions.c.topic_id != topic_id,
+            )
+        ).first()
+        if known is not None:
+            raise DataLossError(
+                f"Pipeline {catalog.pipeline}: topic {topic} was deleted and made anew (its id was "
+                f"{known.topic_id}, it is {topic_id}). Its offsets mean something else now. Give the pipeline a "
+                "new name, or the topic another, so that nothing is mixed up."
+            )
+
+
 def _advance(connection: Connection, catalog: Catalog, span: OffsetRange, topic_id: str, epoch: int) -> None:
+    if span.end < span.start:
+        raise OffsetGapError(
+            f"Pipeline {catalog.pipeline}: topic {span.topic} partition {span.partition}: a range cannot run "
+            f"backwards, from offset {span.start} to {span.end}. Nothing was registered."
+        )
     here = (
         positions.c.pipeline == catalog.pipeline,
         positions.c.topic == span.topic,
         positions.c.partition_id == span.partition,
     )
-    row = connection.execute(select(positions.c.next_offset, positions.c.topic_id).where(*here)).first()
+    row = connection.execute(select(positions.c.next_offset).where(*here)).first()
     if row is None:
         connection.execute(
             insert(positions).values(
@@ -135,12 +158,6 @@ def _advance(connection: Connection, catalog: Catalog, span: OffsetRange, topic_
             )
         )
     else:
-        if row.topic_id != topic_id:
-            raise DataLossError(
-                f"Pipeline {catalog.pipeline}: topic {span.topic} was deleted and made anew (its id was "
-                f"{row.topic_id}, it is {topic_id}). Its offsets mean something else now. Give the pipeline a "
-                "new name, or the topic another, so that nothing is mixed up."
-            )
         if row.next_offset != span.start:
             raise OffsetGapError(
                 f"Pipeline {catalog.pipeline}: topic {span.topic} partition {span.partition}: the epoch starts "
@@ -209,16 +226,25 @@ def _insert_files(
             )
         )
     for name in registration.tried_dead_letter_files:
-        connection.execute(
-            update(dead_letter_files)
-            .where(
-                dead_letter_files.c.pipeline == catalog.pipeline,
-                dead_letter_files.c.dead_letter_file == name,
-                dead_letter_files.c.tried_in_epoch.is_(None),
-            )
-            .values(tried_in_epoch=registration.epoch)
-        )
+        _mark_tried(connection, catalog, name, registration.epoch)
     insert_segments(connection, catalog, registration.segments, now)
+
+
+def _mark_tried(connection: Connection, catalog: Catalog, name: str, epoch: int) -> None:
+    tried = connection.execute(
+        update(dead_letter_files)
+        .where(
+            dead_letter_files.c.pipeline == catalog.pipeline,
+            dead_letter_files.c.dead_letter_file == name,
+            dead_letter_files.c.tried_in_epoch.is_(None),
+        )
+        .values(tried_in_epoch=epoch)
+    )
+    if tried.rowcount != 1:
+        raise PermanentError(
+            f"Pipeline {catalog.pipeline}: the dead letters {name} are unknown or were tried again already; "
+            f"epoch {epoch} was not registered."
+        )
 
 
 def insert_segments(
@@ -241,11 +267,19 @@ def insert_segments(
 
 
 def finish_request_in(connection: Connection, catalog: Catalog, request: int, result: str) -> None:
-    connection.execute(
+    done = connection.execute(
         update(requests)
-        .where(requests.c.pipeline == catalog.pipeline, requests.c.request == request)
+        .where(
+            requests.c.pipeline == catalog.pipeline,
+            requests.c.request == request,
+            requests.c.done_at.is_(None),
+        )
         .values(done_at=catalog.clock, result=result)
     )
+    if done.rowcount != 1:
+        raise PermanentError(
+            f"Pipeline {catalog.pipeline}: request {request} is unknown or done already; nothing was written."
+        )
 
 
 def list_epochs(catalog: Catalog, *, limit: int | None = None) -> tuple[EpochRow, ...]:

@@ -38,7 +38,7 @@ class FileStore:
             return self._upload(path, write)
         target = self._folder / path
         try:
-            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _make_private(target.parent)
             write(str(target))
             ref = FileRef(path=path, size_bytes=target.stat().st_size, checksum=checksum(target))
             _sync(target)
@@ -139,6 +139,13 @@ class FileStore:
                 raise _wrapped(error, f"{self.root}/{ref.path}") from error
         Path(target.name).rename(cached)
         return cached
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder and those above it for the owner alone; `parents=True` would leave those above open."""
+    if not folder.is_dir():
+        _make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def checksum(path: Path) -> str:

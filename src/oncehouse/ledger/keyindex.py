@@ -65,9 +65,9 @@ def open_keys(path: Path) -> Keys:
     try:
         batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
         columns = {name: batch.column(name).to_numpy(zero_copy_only=True) for name in batch.schema.names}
-    except (pa.ArrowInvalid, OSError, IndexError) as error:
+        return Keys(**columns)
+    except (pa.ArrowException, OSError, IndexError, TypeError, UnicodeDecodeError) as error:
         raise CorruptFileError(f"The key table {path} cannot be read: {error}. Restore it from a backup.") from error
-    return Keys(**columns)
 
 
 def sort_order(hi: UInt64, lo: UInt64) -> Int64:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection, insert, select, update
 
-from oncehouse.errors import FencedError, LeaseHeldError, OncehouseError, TransientError
+from oncehouse.errors import FencedError, LeaseHeldError, OncehouseError, PermanentError, TransientError
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Lease, Stage
 from oncehouse.ledger.tables import leases
@@ -126,7 +126,7 @@ class Heartbeat:
                     renew(self._catalog, lease, lease_seconds=self._lease_seconds)
             except TransientError:
                 continue  # the catalog is away: nothing can be written meanwhile, by nobody
-            except FencedError as error:
+            except PermanentError as error:
                 self._on_lost(error)
                 return
 
