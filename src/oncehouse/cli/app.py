@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from oncehouse import __version__
+from oncehouse.cli import batches, table
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.init import init
 from oncehouse.cli.output import say, show_error, show_json
@@ -51,6 +52,8 @@ def version(*, as_json: AsJson = False) -> None:
 
 
 app.command()(init)
+app.add_typer(batches.app, name="batches")
+app.add_typer(table.app, name="table")
 
 
 def _mount_dev() -> None:

@@ -9,5 +9,5 @@ import typer
 
 DEFAULT_FILE = Path("pipeline.yaml")
 
-File = Annotated[Path, typer.Argument(help="The pipeline file.", show_default=True)]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]

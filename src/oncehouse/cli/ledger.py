@@ -1,0 +1,45 @@
+"""Opens the ledger of a pipeline for commands that look at it or leave a request in it; makes none."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oncehouse.config_values import reveal
+from oncehouse.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from oncehouse.config import Pipeline
+    from oncehouse.ledger.catalog import Catalog
+
+
+@contextmanager
+def open_ledger(pipeline: Pipeline) -> Iterator[Catalog]:
+    """The catalog for as long as a command needs it; a ConfigurationError when there is no ledger yet."""
+    from oncehouse.ledger.catalog import Catalog
+
+    absent = ConfigurationError(
+        f"Pipeline {pipeline.pipeline} has no ledger yet at ledger.catalog. `oncehouse run` makes it; "
+        "if it has run before, ledger.catalog names another place than it did."
+    )
+    if not may_exist(reveal(pipeline.ledger.catalog)):
+        raise absent
+    catalog = Catalog(reveal(pipeline.ledger.catalog), pipeline.pipeline)
+    try:
+        if not catalog.exists() or catalog.identity() is None:
+            raise absent
+        yield catalog
+    finally:
+        catalog.close()
+
+
+def may_exist(url: str) -> bool:
+    """False only for a SQLite file that is not there, which opening would make."""
+    scheme, _, rest = url.partition(":///")
+    path = rest.partition("?")[0]
+    if scheme.partition("+")[0] != "sqlite" or path.startswith("file:"):
+        return True
+    return bool(path) and Path(path).is_file()

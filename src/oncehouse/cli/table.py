@@ -1,0 +1,86 @@
+"""`oncehouse table create`: the DDL of tables that are safe to load, shown first and run only when asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
+from oncehouse.cli.output import say, show_json
+from oncehouse.config_file import load_pipeline
+
+if TYPE_CHECKING:
+    from oncehouse.config import Pipeline, Table
+
+app = typer.Typer(no_args_is_help=True, help="Destination tables.")
+
+
+@app.callback()
+def keep_group() -> None:
+    # With a callback typer keeps `create` as a word of its own although it is the only command.
+    pass
+
+
+@app.command()
+def create(
+    file: File = DEFAULT_FILE,
+    *,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Run the statements. Tables that exist are kept.")
+    ] = False,
+    engine: Annotated[str, typer.Option("--engine", help="Engine of the MergeTree family.")] = "MergeTree",
+    as_json: AsJson = False,
+) -> None:
+    """Print the CREATE TABLE of each table of FILE; with --yes, run those whose table is missing."""
+    pipeline = load_pipeline(file)
+    statements = {table.name: ddl_of(pipeline, table, engine=engine) for table in pipeline.tables}
+    outcomes = _run(pipeline, statements) if yes else dict.fromkeys(statements, "not run")
+    if as_json:
+        listed = [
+            {"table": name, "statement": ddl, "outcome": outcomes[name]} for name, ddl in statements.items()
+        ]
+        show_json({"tables": listed})
+        return
+    for name, statement in statements.items():
+        say(f"-- {name}: {outcomes[name]}\n{statement};\n")
+    if not yes:
+        say("-- nothing was changed; --yes runs these statements")
+
+
+def ddl_of(pipeline: Pipeline, table: Table, *, engine: str) -> str:
+    """The statement, sorted by the columns that the identity rule looks at."""
+    from oncehouse.clickhouse.preflight import needs_of
+    from oncehouse.clickhouse.schema import create_table_ddl
+
+    needs = needs_of(pipeline, table)
+    columns = table.columns or {field: field for field in pipeline.source.fields}
+    return create_table_ddl(
+        table=table.name,
+        columns=needs.columns,
+        identity_columns=tuple(
+            column
+            for field in pipeline.identity.fields
+            for column, source in columns.items()
+            if source == field
+        ),
+        batch_column=table.batch_column,
+        id_column=table.id_column,
+        window=needs.window,
+        engine=engine,
+    )
+
+
+def _run(pipeline: Pipeline, statements: dict[str, str]) -> dict[str, str]:
+    from oncehouse.clickhouse.client import connect
+    from oncehouse.clickhouse.describe import describe_table
+
+    client = connect(pipeline.clickhouse)
+    outcomes = {}
+    for name, statement in statements.items():
+        if describe_table(client, name) is not None:
+            outcomes[name] = "exists already, kept as it is"
+            continue
+        client.command(statement)
+        outcomes[name] = "created"
+    return outcomes

@@ -1,0 +1,37 @@
+"""`oncehouse table create` shows its statements before it runs any."""
+
+import json
+
+from oncehouse.cli.app import run_command
+from oncehouse.config_file import example_text
+
+
+def test_statements_are_shown_and_nothing_is_run(tmp_path, capsys):
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(example_text().replace("http://localhost:8123", "http://nowhere.invalid:1"))
+    assert run_command(["table", "create", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "CREATE TABLE `events`" in out
+    assert "ORDER BY (`project`, `event_type`, `product_id`)" in out
+    assert out.splitlines()[-1] == "-- nothing was changed; --yes runs these statements"
+
+
+def test_the_sorting_key_follows_renamed_columns_and_the_engine_is_a_choice(tmp_path, capsys):
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(
+        example_text().replace(
+            "  - name: events ",
+            "  - name: shop.events\n    columns: {p: product_id, j: project, z: price}\n    #",
+        )
+    )
+    assert run_command(["table", "create", str(file), "--engine", "ReplacingMergeTree", "--json"]) == 0
+    (table,) = json.loads(capsys.readouterr().out)["tables"]
+    assert (table["table"], table["outcome"]) == ("shop.events", "not run")
+    assert "ENGINE = ReplacingMergeTree\nORDER BY (`j`, `p`)" in table["statement"]
+
+
+def test_an_engine_that_cannot_drop_repeats_is_refused(tmp_path, capsys):
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(example_text())
+    assert run_command(["table", "create", str(file), "--engine", "Memory"]) == 2
+    assert "MergeTree" in capsys.readouterr().err
