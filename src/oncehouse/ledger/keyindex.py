@@ -66,7 +66,7 @@ def open_keys(path: Path) -> Keys:
         batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
         columns = {name: batch.column(name).to_numpy(zero_copy_only=True) for name in batch.schema.names}
         return Keys(**columns)
-    except (pa.ArrowException, OSError, IndexError, TypeError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, IndexError, TypeError, ValueError) as error:
         raise CorruptFileError(f"The key table {path} cannot be read: {error}. Restore it from a backup.") from error
 
 
