@@ -19,7 +19,7 @@ from xml.sax.saxutils import escape
 from oncehouse.devstack.part import LOCALHOST, Launch, Place
 from oncehouse.errors import ConfigurationError
 
-_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+_SERVER = Path(__file__).resolve().with_name("clickhouse_server.py")
 
 _SETTINGS = """\
 <clickhouse>
@@ -84,9 +84,11 @@ class ClickHouse:
         home = self.place.folder / "home"
         settings = home / ".clickhouse-local" / "config.xml"
         return Launch(
-            command=(sys.executable, "-m", "oncehouse.devstack.clickhouse_server", str(self._data)),
+            # By path, and with -P so that no neighbour module shadows a library: the engine's process must
+            # load nothing else of this package, least of all another copy of Arrow.
+            command=(sys.executable, "-P", str(_SERVER), str(self._data)),
             files={settings: self._settings(settings)},
-            environment={"HOME": str(home), "PYTHONPATH": str(_PACKAGE_ROOT)},
+            environment={"HOME": str(home)},
         )
 
     def is_ready(self) -> bool:

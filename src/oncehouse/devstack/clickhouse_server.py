@@ -1,4 +1,4 @@
-"""ClickHouse's engine out of the chdb-core wheel as a server process: `python -m … DATA_FOLDER`.
+"""ClickHouse's engine out of the chdb-core wheel as a server process: `python -P … DATA_FOLDER`.
 
 The engine listens for as long as its first query runs, so that query reads a pipe which nobody writes to.
 SIGTERM closes the pipe and the engine ends in order. This is a private entry point of the wheel: its version

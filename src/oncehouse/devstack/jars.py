@@ -61,7 +61,8 @@ def connector_jars(say: Callable[[str], None] = keep_quiet) -> list[Path]:
 
 def artifact_of(jar: Path) -> str:
     """`kafka-clients` from `kafka-clients-3.9.0.jar`."""
-    return re.sub(r"-\d[^/]*\.jar$", "", jar.name)
+    # A version begins with two numbers and a dot; names such as spark-sql-kafka-0-10_2.13 hold digits too.
+    return re.sub(r"-\d+\.\d.*\.jar$", "", jar.name)
 
 
 def _retrieve(wanted: Coordinates, say: Callable[[str], None]) -> list[Path]:

@@ -15,16 +15,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 # The outer shell ends at once, so the server is nobody's child: it needs no reaping by the starter and a
-# Ctrl-C there does not reach it. The inner shell notes who it is and then becomes the server.
-_DETACH = '"$@" </dev/null &'
+# Ctrl-C there does not reach it. The inner shell notes who it is and then becomes the server. Until it has
+# noted that, it holds the lock of the folder (descriptor 3) as its starter does: if the starter is killed
+# meanwhile, the next one waits and then finds the pid file.
+_DETACH = 'exec 3<&0 </dev/null; "$@" &'
 _NOTE_AND_EXEC = (
     "umask 077; boot=; read -r boot 2>/dev/null </proc/sys/kernel/random/boot_id || :; "
     'read -r line </proc/$$/stat && printf "%s\\n%s\\n" "$line" "$boot" >"$0.new" '
-    '&& mv "$0.new" "$0" && exec "$@"'
+    '&& mv "$0.new" "$0" && exec "$@" 3<&-'
 )
 
 
@@ -44,7 +47,13 @@ class _Stat:
 
 
 def launch_detached(
-    command: Sequence[str], *, pid_file: Path, log: Path, folder: Path, environment: Mapping[str, str]
+    command: Sequence[str],
+    *,
+    pid_file: Path,
+    log: Path,
+    folder: Path,
+    environment: Mapping[str, str],
+    lock: IO[str],
 ) -> None:
     """Start a server in a session of its own; its pid file appears before the server's first instruction."""
     pid_file.unlink(missing_ok=True)
@@ -54,7 +63,7 @@ def launch_detached(
             check=True,
             cwd=folder,
             env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL,
+            stdin=lock,
             stdout=output,
             stderr=output,
             start_new_session=True,

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from oncehouse.devstack.clickhouse import ClickHouse
 from oncehouse.devstack.jars import kafka_broker_jars, keep_quiet
@@ -104,7 +105,7 @@ class Stack:
 
     def up(self, parts: Iterable[str] = DEFAULT_PARTS, say: Callable[[str], None] = keep_quiet) -> None:
         wanted = in_starting_order(parts)
-        with exclusive(self.folder):
+        with exclusive(self.folder) as lock:
             ports = load_ports(self.folder)
             for name in wanted:
                 ports = add_ports(ports, part=name, names=_PARTS[name].port_names)
@@ -112,7 +113,7 @@ class Stack:
             if Kafka.name in wanted:
                 kafka_broker_jars(say)  # takes a minute the first time, so somebody should hear of it
             for name in wanted:
-                self._start(name)
+                self._start(name, lock)
             for name in wanted:
                 self._await_ready(name)
 
@@ -135,8 +136,8 @@ class Stack:
 
     def start(self, name: str) -> None:
         """Start a part that was stopped or killed, on its old ports and data, and wait until it answers."""
-        with exclusive(self.folder):
-            self._start(name)
+        with exclusive(self.folder) as lock:
+            self._start(name, lock)
             self._await_ready(name)
 
     def stop(self, name: str) -> None:
@@ -152,7 +153,7 @@ class Stack:
     def log(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.log"
 
-    def _start(self, name: str) -> None:
+    def _start(self, name: str, lock: IO[str]) -> None:
         part = self._part(name)
         part.place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         part.prepare()
@@ -174,6 +175,7 @@ class Stack:
             log=self.log(name),
             folder=part.place.folder,
             environment=launch.environment,
+            lock=lock,
         )
 
     def _await_ready(self, name: str) -> None:

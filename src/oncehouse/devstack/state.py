@@ -15,6 +15,7 @@ import socket
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from oncehouse.devstack.part import LOCALHOST
 from oncehouse.errors import ConfigurationError, TransientError
@@ -26,13 +27,13 @@ Ports = dict[str, dict[str, int]]
 
 
 @contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Hold the folder while changing it. The lock ends with its holder, however that ends."""
+def exclusive(folder: Path) -> Iterator[IO[str]]:
+    """Hold the folder while changing it. The lock ends with the last who has it open, however that ends."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        yield lock
 
 
 def load_ports(folder: Path) -> Ports:

@@ -1,0 +1,188 @@
+"""Real servers for the tests, started when the first test asks for them and stopped when the session ends.
+
+`kafka`, `clickhouse`, `postgres`, `redis` and `zookeeper` live as long as the session; what a test makes in
+them (topics, databases) is its own. A server that a test killed is started again before the next test. Tests
+that touch a server carry the marker `servers`, so that `-m "not servers"` runs without any.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import clickhouse_connect
+import psycopg
+import pytest
+from clickhouse_connect.driver.client import Client
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from oncehouse.devstack.clickhouse import ClickHouse
+from oncehouse.devstack.kafka import Kafka
+from oncehouse.devstack.postgres import Postgres
+from oncehouse.devstack.redis import Redis
+from oncehouse.devstack.stack import Stack
+from oncehouse.devstack.state import load_ports
+from oncehouse.devstack.zookeeper import ZooKeeper
+
+_PARTS = {"kafka", "clickhouse", "postgres", "redis", "zookeeper"}
+_FOLDER_PREFIX = "oncehouse-tests-"
+_STACK = pytest.StashKey[Stack]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-chaos", action="store_true", help="run the long chaos scenarios too")
+
+
+def pytest_configure() -> None:
+    # A terminated session must stop its servers as an interrupted one does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if _PARTS & set(getattr(item, "fixturenames", ())):
+            item.add_marker("servers")
+    if config.getoption("--all-chaos"):
+        return
+    chaos = Path(__file__).parent / "chaos"
+    long = {item for item in items if chaos in item.path.parents and item.get_closest_marker("short") is None}
+    if long:
+        config.hook.pytest_deselected(items=list(long))
+        items[:] = [item for item in items if item not in long]
+
+
+@pytest.fixture(scope="session")
+def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
+    """The session's stack, empty until a part is asked for. Has `kill(part)`, `stop(part)`, `start(part)`."""
+    _stop_what_dead_sessions_left()
+    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{os.getpid()}-"))
+    stack = Stack(folder=folder)
+    pytestconfig.stash[_STACK] = stack
+    try:
+        yield stack
+    finally:
+        stack.down()
+        shutil.rmtree(folder)
+
+
+def _stop_what_dead_sessions_left() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*-*"):
+        session = folder.name.removeprefix(_FOLDER_PREFIX).split("-")[0]
+        if folder.stat().st_uid == os.getuid() and not Path(f"/proc/{session}").exists():
+            Stack(folder=folder).down()
+            shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def _restart_what_an_earlier_test_ended(pytestconfig: pytest.Config) -> None:
+    stack = pytestconfig.stash.get(_STACK, None)
+    if stack is not None:
+        for part in load_ports(stack.folder):
+            if stack.process(part) is None:
+                stack.start(part)
+
+
+@pytest.fixture(scope="session")
+def kafka(stack: Stack) -> Kafka:
+    stack.up(["kafka"])
+    return stack.kafka
+
+
+@pytest.fixture(scope="session")
+def clickhouse(stack: Stack) -> ClickHouse:
+    stack.up(["clickhouse"])
+    return stack.clickhouse
+
+
+@pytest.fixture(scope="session")
+def postgres(stack: Stack) -> Postgres:
+    stack.up(["postgres"])
+    return stack.postgres
+
+
+@pytest.fixture(scope="session")
+def redis(stack: Stack) -> Redis:
+    stack.up(["redis"])
+    return stack.redis
+
+
+@pytest.fixture(scope="session")
+def zookeeper(stack: Stack) -> ZooKeeper:
+    """ClickHouse is told of ZooKeeper too, and restarted for that if it runs already."""
+    stack.up(["zookeeper", "clickhouse"])
+    return stack.zookeeper
+
+
+@pytest.fixture(scope="session")
+def kafka_admin(kafka: Kafka) -> AdminClient:
+    return AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+
+
+@pytest.fixture
+def topic(kafka_admin: AdminClient) -> Iterator[Callable[..., str]]:
+    """`topic(partitions=3, **{"cleanup.policy": "compact"})` makes a topic of a fresh name and returns it."""
+    made: list[str] = []
+
+    def make(*, partitions: int = 1, **config: str) -> str:
+        name = f"events-{uuid.uuid4().hex[:12]}"
+        new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
+        kafka_admin.create_topics([new])[name].result(timeout=30)
+        made.append(name)
+        return name
+
+    yield make
+    if made:
+        for deleted in kafka_admin.delete_topics(made).values():
+            deleted.exception(timeout=30)  # a test may have deleted its topic itself
+
+
+@pytest.fixture
+def produce(kafka: Kafka) -> Callable[..., None]:
+    """`produce(topic, [b"…", None], partition=0)` sends in order and returns once the broker has all."""
+
+    def send(topic: str, values: Sequence[bytes | None], *, partition: int = 0) -> None:
+        settings = {"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True, "linger.ms": 5}
+        producer = Producer(settings)
+        for value in values:
+            while True:
+                try:
+                    producer.produce(topic, value=value, partition=partition)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        assert producer.flush(60) == 0, f"{topic}: the broker did not take all messages"
+
+    return send
+
+
+@pytest.fixture(scope="session")
+def clickhouse_client(clickhouse: ClickHouse) -> Iterator[Client]:
+    port = clickhouse.place.ports["http"]
+    client = clickhouse_connect.get_client(host="127.0.0.1", port=port, autogenerate_session_id=False)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def database(clickhouse_client: Client) -> Iterator[str]:
+    """The name of a fresh ClickHouse database, dropped after the test."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    clickhouse_client.command(f"CREATE DATABASE {name} ENGINE = Atomic")
+    yield name
+    clickhouse_client.command(f"DROP DATABASE IF EXISTS {name} SYNC")
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> Iterator[str]:
+    """The SQLAlchemy URL of a fresh PostgreSQL database, dropped after the test."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(postgres.url.replace("+psycopg", "", 1), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        yield postgres.url.rsplit("/", 1)[0] + f"/{name}"
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
