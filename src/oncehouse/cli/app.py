@@ -15,10 +15,12 @@ from typing import Annotated
 import typer
 
 from oncehouse import __version__
-from oncehouse.cli import batches, table
+from oncehouse.cli import batches, dead_letters, table
 from oncehouse.cli.arguments import AsJson
+from oncehouse.cli.check import check
 from oncehouse.cli.init import init
 from oncehouse.cli.output import say, show_error, show_json
+from oncehouse.cli.requests import rebuild_index, replay
 from oncehouse.errors import OncehouseError
 
 DEFECT_EXIT_CODE = 70
@@ -52,7 +54,11 @@ def version(*, as_json: AsJson = False) -> None:
 
 
 app.command()(init)
+app.command()(check)
+app.command()(replay)
+app.command("rebuild-index")(rebuild_index)
 app.add_typer(batches.app, name="batches")
+app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(table.app, name="table")
 
 

@@ -16,24 +16,35 @@ if TYPE_CHECKING:
     from oncehouse.ledger.catalog import Catalog
 
 
+# A person waits for the answer; a running pipeline is more patient.
+_RETRY_SECONDS = (0.2, 1.0)
+
+
+@contextmanager
+def open_catalog(pipeline: Pipeline) -> Iterator[Catalog]:
+    """The catalog, whether there is a ledger in it or not."""
+    from oncehouse.ledger.catalog import Catalog
+
+    catalog = Catalog(reveal(pipeline.ledger.catalog), pipeline.pipeline, retry_seconds=_RETRY_SECONDS)
+    try:
+        yield catalog
+    finally:
+        catalog.close()
+
+
 @contextmanager
 def open_ledger(pipeline: Pipeline) -> Iterator[Catalog]:
     """The catalog for as long as a command needs it; a ConfigurationError when there is no ledger yet."""
-    from oncehouse.ledger.catalog import Catalog
-
     absent = ConfigurationError(
         f"Pipeline {pipeline.pipeline} has no ledger yet at ledger.catalog. `oncehouse run` makes it; "
         "if it has run before, ledger.catalog names another place than it did."
     )
     if not may_exist(reveal(pipeline.ledger.catalog)):
         raise absent
-    catalog = Catalog(reveal(pipeline.ledger.catalog), pipeline.pipeline)
-    try:
+    with open_catalog(pipeline) as catalog:
         if not catalog.exists() or catalog.identity() is None:
             raise absent
         yield catalog
-    finally:
-        catalog.close()
 
 
 def may_exist(url: str) -> bool:

@@ -1,0 +1,58 @@
+"""`oncehouse replay` and `rebuild-index`: wishes that only the holder of the ingest lease may perform.
+
+A command writes its request into the ledger and ends; a running pipeline performs it between epochs, else the
+next run does. `oncehouse status` shows what is still open.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
+from oncehouse.cli.ledger import open_ledger
+from oncehouse.cli.output import say, show_json
+from oncehouse.config_file import load_pipeline
+from oncehouse.config_problems import nearest
+from oncehouse.errors import ConfigurationError
+from oncehouse.ledger.records import RequestKind
+
+if TYPE_CHECKING:
+    from oncehouse.config import Pipeline
+
+
+def replay(
+    file: File = DEFAULT_FILE,
+    *,
+    table: Annotated[str, typer.Option("--table", help="The table to fill, as the pipeline file names it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Fill a table again, or a new one for the first time, from the ledger alone."""
+    pipeline = load_pipeline(file)
+    names = [declared.name for declared in pipeline.tables]
+    if table not in names:
+        hint = nearest(table, names)
+        raise ConfigurationError(
+            f"{file}: no table {table!r} in tables; "
+            + (f"did you mean {hint!r}?" if hint else f"there are: {', '.join(names)}")
+        )
+    leave_request(pipeline, RequestKind.REFILL_TABLE, {"table": table}, as_json=as_json)
+
+
+def rebuild_index(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
+    """Make the key index anew from the parts of the ledger."""
+    leave_request(load_pipeline(file), RequestKind.REBUILD_INDEX, {}, as_json=as_json)
+
+
+def leave_request(
+    pipeline: Pipeline, kind: RequestKind, arguments: dict[str, object], *, as_json: bool
+) -> None:
+    from oncehouse.ledger.requests import add_request
+
+    with open_ledger(pipeline) as catalog:
+        number = add_request(catalog, kind, arguments)
+    if as_json:
+        show_json({"request": number, "kind": kind, "arguments": arguments})
+    else:
+        say(f"request {number} ({kind}) is in the ledger; a running pipeline performs it, else the next run")

@@ -1,0 +1,86 @@
+"""`oncehouse check` looks at every part, tells all it finds, and ends with the code of the worst."""
+
+import json
+
+import pytest
+
+from oncehouse.cli import check
+from oncehouse.cli.app import run_command
+from oncehouse.clickhouse.preflight import Finding, Level
+from oncehouse.config_file import example_text
+from oncehouse.errors import ConfigurationError, DataLossError, TransientError
+
+WARNING = Finding(level=Level.WARNING, where="events", what="[red]odd", advice="look at it")
+ERROR = Finding(level=Level.ERROR, where="events.price", what="no such column", advice="add it")
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(example_text())
+    return path
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """What each part answers: findings, or an error that is raised."""
+    answers = {"kafka": [], "clickhouse": [], "ledger": []}
+
+    def answer_as(name):
+        def look(pipeline):
+            if isinstance(answers[name], Exception):
+                raise answers[name]
+            return answers[name]
+
+        return look
+
+    for name in answers:
+        monkeypatch.setattr(check, f"look_at_{name}", answer_as(name))
+    return answers
+
+
+def test_nothing_found_is_ready_to_run(file, parts, capsys):
+    assert run_command(["check", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "pipeline events is ready to run"
+
+
+def test_a_warning_is_told_and_stops_nothing(file, parts, capsys):
+    parts["clickhouse"] = [WARNING]
+    assert run_command(["check", str(file)]) == 0
+    assert capsys.readouterr().out.startswith("warning: events: [red]odd\n  look at it\n")
+
+
+def test_every_part_is_looked_at_even_when_others_are_wrong(file, parts, capsys):
+    parts["kafka"] = TransientError("Kafka is away.\nStart it.")
+    parts["clickhouse"] = [WARNING, ERROR]
+    parts["ledger"] = ConfigurationError("no room")
+    assert run_command(["check", str(file), "--json"]) == 2
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"] is False
+    assert [(found["level"], found["where"], found["advice"]) for found in told["findings"]] == [
+        ("error", "kafka", "Start it."),
+        ("warning", "events", "look at it"),
+        ("error", "events.price", "add it"),
+        ("error", "ledger", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kafka", "clickhouse", "code"),
+    [
+        (TransientError("away"), [], 75),
+        (TransientError("away"), [ERROR], 2),
+        (DataLossError("gone"), [], 5),
+        (DataLossError("gone"), [ERROR], 2),
+    ],
+)
+def test_what_has_to_be_put_right_weighs_more_than_what_may_pass(kafka, clickhouse, code, file, parts):
+    parts["kafka"], parts["clickhouse"] = kafka, clickhouse
+    assert run_command(["check", str(file)]) == code
+
+
+def test_a_wrong_file_is_told_before_any_server_is_asked(file, parts, capsys):
+    parts["kafka"] = RuntimeError("asked")
+    file.write_text(file.read_text().replace("window: 60d", "window: soon"))
+    assert run_command(["check", str(file)]) == 2
+    assert "identity.window: 'soon' is not a duration" in capsys.readouterr().err
