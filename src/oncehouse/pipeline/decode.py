@@ -1,0 +1,234 @@
+"""JSON messages into typed columns, block by block, in Arrow.
+
+Good messages are joined and read by one call of Arrow's JSON reader; a row's values never depend on its
+neighbours, and a bad message costs nobody else. Which JSON stands for which type is written down in
+docs/decisions/0004-json-decoding.md. Nothing here raises for any bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json as pa_json
+
+from oncehouse import columns as c
+from oncehouse.errors import ConfigurationError
+from oncehouse.pipeline.json_columns import Shape, convert, engine_type
+from oncehouse.pipeline.json_explain import explain
+from oncehouse.pipeline.json_maps import holds_map, rewrite_maps
+from oncehouse.pipeline.json_screen import screen
+from oncehouse.pipeline.json_verdict import Problem, Reason, Rejection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from oncehouse.pipeline.json_bytes import Offsets
+
+__all__ = ["Decoded", "JsonDecoder", "Reason", "Rejection"]
+
+_RUN_BYTES = 32 << 20
+_PIECES = 8
+_SMALL = 1024
+_GREATEST_DEPTH = 400  # the explanation of a bad message recurses, within Python's own limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoded:
+    rows: pa.RecordBatch
+    """One column a declared field, of its Arrow type, in declared order."""
+    taken: np.ndarray[Any, np.dtype[np.int64]]
+    """Place in the block of each row, ascending."""
+    rejected: tuple[Rejection, ...]
+    skipped: np.ndarray[Any, np.dtype[np.int64]]
+    """Places of tombstones, messages without a value."""
+
+
+@dataclass(frozen=True)
+class _Read:
+    """Messages that the reader took, and what it made of them."""
+
+    index: Offsets
+    texts: pa.Array
+    table: pa.Table
+
+
+class JsonDecoder:
+    """Decodes blocks of messages; it is made once a task, and Spark may pickle it."""
+
+    def __init__(self, *, fields: Mapping[str, c.ColumnType], max_message_bytes: int, max_depth: int) -> None:
+        if not fields:
+            raise ConfigurationError("source.fields is empty; declare at least one field")
+        if not 1 <= max_depth <= _GREATEST_DEPTH:
+            raise ConfigurationError(f"source.max_depth is {max_depth}; choose 1 to {_GREATEST_DEPTH}")
+        self._fields = dict(fields)
+        self._max_message_bytes = max_message_bytes
+        self._max_depth = max_depth
+        self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
+        self._options: dict[Shape, pa_json.ParseOptions] = {}
+        self._usual_shape = Shape()
+        self._holds_maps = any(holds_map(type_) for type_ in fields.values())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (self._fields, self._max_message_bytes, self._max_depth)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def decode(self, values: pa.Array) -> Decoded:
+        screened = screen(
+            values,
+            max_message_bytes=self._max_message_bytes,
+            max_depth=self._max_depth,
+            explain=self._explain_rejected,
+        )
+        rejected = list(screened.rejected)
+        batches: list[tuple[Offsets, pa.RecordBatch]] = []
+        for index, texts in _split_runs(screened.index, screened.texts):
+            batches += [self._convert(read, rejected) for read in self._read(index, texts, rejected)]
+        taken, rows = _merge(batches, self._schema)
+        rejected.sort(key=lambda rejection: rejection.index)
+        return Decoded(rows=rows, taken=taken, rejected=tuple(rejected), skipped=screened.skipped)
+
+    # -- reading: the block at once, and smaller only when it fails ---------------------------------------
+
+    def _read(self, index: Offsets, texts: pa.Array, rejected: list[Rejection]) -> Iterator[_Read]:
+        table = self._parse(texts, self._usual_shape)
+        if table is not None:
+            yield _Read(index, texts, table)
+        elif len(texts) > _SMALL:
+            size = -(-len(texts) // _PIECES)
+            for start in range(0, len(texts), size):
+                part = slice(start, start + size)
+                yield from self._read(index[part], texts.slice(start, size), rejected)
+        else:
+            yield from self._triage(index, texts, rejected)
+
+    def _triage(self, index: Offsets, texts: pa.Array, rejected: list[Rejection]) -> Iterator[_Read]:
+        """Sort messages by shape and suspicion; suspects are read alone, the others together."""
+        groups: dict[Shape, list[int]] = {}
+        for row, message in enumerate(texts.to_pylist()):
+            shape, problem = explain(message, self._fields, fully=False)
+            if problem is None:
+                groups.setdefault(shape, []).append(row)
+            else:
+                yield from self._narrow(index[row : row + 1], texts.slice(row, 1), shape, rejected)
+        for shape, rows in groups.items():
+            yield from self._narrow(index[rows], texts.take(pa.array(rows)), shape, rejected)
+        if groups:
+            self._usual_shape = max(groups, key=lambda shape: len(groups[shape]))
+
+    def _narrow(
+        self, index: Offsets, texts: pa.Array, shape: Shape, rejected: list[Rejection]
+    ) -> Iterator[_Read]:
+        table = self._parse(texts, shape)
+        if table is not None:
+            yield _Read(index, texts, table)
+        elif len(texts) == 1:
+            rejected.append(self._explain_rejected(texts[0].as_py()).at(int(index[0])))
+        else:
+            half = len(texts) // 2
+            yield from self._narrow(index[:half], texts.slice(0, half), shape, rejected)
+            yield from self._narrow(index[half:], texts.slice(half), shape, rejected)
+
+    def _parse(self, texts: pa.Array, shape: Shape) -> pa.Table | None:
+        """A row a message, or nothing."""
+        readable = rewrite_maps(texts, self._fields) if self._holds_maps else texts
+        if readable is None:
+            return None
+        buffer = _join(readable)
+        try:
+            table = pa_json.read_json(
+                pa.BufferReader(buffer),
+                read_options=pa_json.ReadOptions(use_threads=False, block_size=buffer.size + 1),
+                parse_options=self._options_of(shape),
+            )
+        except (pa.ArrowException, ValueError):
+            return None
+        return table if table.num_rows == len(texts) else None
+
+    def _options_of(self, shape: Shape) -> pa_json.ParseOptions:
+        if shape not in self._options:
+            schema = pa.schema(
+                [(name, engine_type(type_, (name,), shape)) for name, type_ in self._fields.items()]
+            )
+            self._options[shape] = pa_json.ParseOptions(
+                explicit_schema=schema, unexpected_field_behavior="ignore"
+            )
+        return self._options[shape]
+
+    # -- converting ---------------------------------------------------------------------------------------
+
+    def _convert(self, read: _Read, rejected: list[Rejection]) -> tuple[Offsets, pa.RecordBatch]:
+        bad = np.zeros(read.table.num_rows, dtype=np.bool_)
+        arrays = []
+        for column, type_ in zip(read.table.columns, self._fields.values(), strict=True):
+            converted = convert(_one_chunk(column), type_)
+            arrays.append(converted.array)
+            if converted.bad is not None:
+                bad |= converted.bad
+        rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        if not bad.any():
+            return read.index, rows
+        rejected += [
+            self._explain_rejected(read.texts[row].as_py()).at(int(read.index[row]))
+            for row in np.flatnonzero(bad).tolist()
+        ]
+        return read.index[~bad], rows.filter(pa.array(~bad))
+
+    def _explain_rejected(self, message: bytes) -> Problem:
+        problem = explain(message, self._fields, fully=True).problem
+        if problem is not None:
+            return problem
+        return Problem(reason=Reason.WRONG_TYPE, detail="a number or an escape that the reader cannot take")
+
+
+def _rebuild(fields: dict[str, c.ColumnType], max_message_bytes: int, max_depth: int) -> JsonDecoder:
+    return JsonDecoder(fields=fields, max_message_bytes=max_message_bytes, max_depth=max_depth)
+
+
+def _split_runs(index: Offsets, texts: pa.Array) -> Iterator[tuple[Offsets, pa.Array]]:
+    """Runs of messages whose bytes fit one call of the reader."""
+    if len(texts) == 0:
+        return
+    ends = np.cumsum(pc.binary_length(texts).to_numpy(zero_copy_only=False).astype(np.int64))
+    start = 0
+    while start < len(texts):
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + _RUN_BYTES, side="right")))
+        yield index[start:stop], texts.slice(start, stop - start)
+        start = stop
+
+
+def _join(texts: pa.Array) -> pa.Buffer:
+    """The messages with a newline between them; none has one inside."""
+    narrow = texts.cast(pa.binary())
+    lists = pa.ListArray.from_arrays(pa.array([0, len(narrow)], pa.int32()), narrow)
+    return pc.binary_join(lists, b"\n")[0].as_buffer()
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _merge(
+    batches: list[tuple[Offsets, pa.RecordBatch]], schema: pa.Schema
+) -> tuple[Offsets, pa.RecordBatch]:
+    if not batches:
+        return np.zeros(0, dtype=np.int64), _empty(schema)
+    if len(batches) == 1:
+        return batches[0]
+    taken = np.concatenate([index for index, _ in batches])
+    rows = pa.concat_batches([batch for _, batch in batches])
+    order = np.argsort(taken, kind="stable")
+    if (order == np.arange(len(order))).all():
+        return taken, rows
+    return taken[order], rows.take(pa.array(order))
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

@@ -1,0 +1,160 @@
+"""What the bytes of a message tell before it is parsed, for a whole block at once.
+
+What leaves here is safe to be joined by newlines: valid UTF-8 without control bytes or raw newlines, within
+the limits of size and depth, beginning with `{` and ending with `}`. Such a message cannot swallow the next
+one, because no string spans a newline and no `{` may follow a `}` inside an object; so as many rows as
+messages prove one row each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from oncehouse.pipeline.json_bytes import Bytes, Offsets, text_buffers
+from oncehouse.pipeline.json_structure import count_opening, deepest
+from oncehouse.pipeline.json_times import Mask, cast_where_possible, null_mask
+from oncehouse.pipeline.json_verdict import Problem, Reason, Rejection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_SPACE = " \t\r\n"
+_NEWLINE, _TAB, _RETURN = 10, 9, 13
+
+
+@dataclass(frozen=True, kw_only=True)
+class Screened:
+    index: Offsets
+    """Place in the block of each text that is left."""
+    texts: pa.Array
+    rejected: list[Rejection]
+    skipped: Offsets
+
+
+class _Block:
+    """The messages still standing; each step takes some of them out, with a reason."""
+
+    def __init__(self, index: Offsets, texts: pa.Array) -> None:
+        self.index = index
+        self.texts = texts
+        self.rejected: list[Rejection] = []
+
+    def reject(self, bad: Mask, explain: Callable[[int], Problem]) -> None:
+        if not bad.any():
+            return
+        self.rejected += [explain(row).at(int(self.index[row])) for row in np.flatnonzero(bad).tolist()]
+        self.keep(~bad)
+
+    def keep(self, good: Mask) -> None:
+        self.index = self.index[good]
+        self.texts = self.texts.filter(pa.array(good))
+
+    def buffers(self) -> tuple[Offsets, Bytes]:
+        return text_buffers(self.texts)
+
+
+def screen(
+    values: pa.Array,
+    *,
+    max_message_bytes: int,
+    max_depth: int,
+    explain: Callable[[bytes], Problem],
+) -> Screened:
+    nulls = null_mask(values)
+    block = _Block(np.arange(len(values), dtype=np.int64), values)
+    if nulls.any():
+        block.keep(~nulls)
+    _reject_size(block, max_message_bytes)
+    _reject_utf8(block)
+    _reject_control(block)
+    _trim(block)
+    _reject_depth(block, max_depth)
+    framed = _framed(*block.buffers())
+    block.reject(~framed, lambda row: explain(block.texts[row].as_py()))
+    skipped = np.flatnonzero(nulls).astype(np.int64)
+    return Screened(index=block.index, texts=block.texts, rejected=block.rejected, skipped=skipped)
+
+
+def _reject_size(block: _Block, limit: int) -> None:
+    lengths = np.diff(block.buffers()[0])
+    block.reject(
+        lengths > limit,
+        lambda row: Problem(
+            reason=Reason.TOO_BIG, detail=f"{lengths[row]} bytes, max_message_bytes is {limit}"
+        ),
+    )
+
+
+def _reject_utf8(block: _Block) -> None:
+    _, bad = cast_where_possible(
+        block.texts, pa.large_string() if pa.types.is_large_binary(block.texts.type) else pa.string()
+    )
+    block.reject(bad, lambda _: Problem(reason=Reason.BAD_UTF8, detail="the bytes are not UTF-8"))
+
+
+def _reject_control(block: _Block) -> None:
+    """No raw control byte belongs to JSON, except white space; ends of lines become tabs.
+
+    Inside a string both are wrong, outside both mean nothing: the message keeps its meaning, or its fault.
+    """
+    offsets, data = block.buffers()
+    base = int(offsets[0])
+    inside = data[base : offsets[-1]]
+    if not (inside < 32).any():
+        return
+    low = np.flatnonzero(inside < 32)
+    kinds = inside[low]
+    ends_line = (kinds == _NEWLINE) | (kinds == _RETURN)
+    if ends_line.any():
+        changed = inside.copy()
+        changed[low[ends_line]] = _TAB
+        block.texts = _binary_array(offsets - base, changed)
+    wrong = low[~ends_line & (kinds != _TAB)]
+    bad = np.zeros(len(block.index), dtype=np.bool_)
+    bad[np.searchsorted(offsets - base, wrong, side="right") - 1] = True
+    block.reject(bad, lambda _: Problem(reason=Reason.NOT_JSON, detail="a raw control byte"))
+
+
+def _binary_array(offsets: Offsets, data: Bytes) -> pa.Array:
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+
+
+def _trim(block: _Block) -> None:
+    if _framed(*block.buffers()).all():
+        return
+    texts = block.texts
+    text_type = pa.large_string() if pa.types.is_large_binary(texts.type) else pa.string()
+    block.texts = pc.ascii_trim(texts.view(text_type), _SPACE).view(texts.type)
+    empty = np.diff(block.buffers()[0]) == 0
+    block.reject(empty, lambda _: Problem(reason=Reason.EMPTY, detail="nothing but white space"))
+
+
+def _reject_depth(block: _Block, max_depth: int) -> None:
+    offsets, data = block.buffers()
+    suspects = np.flatnonzero(count_opening(data, offsets, enough=max_depth) > max_depth)
+    if len(suspects) == 0:
+        return
+    bad = np.zeros(len(block.index), dtype=np.bool_)
+    bad[suspects] = deepest(*_reversed_buffers(block.texts.take(pa.array(suspects)))) > max_depth
+    detail = f"nested deeper than {max_depth}, which is max_depth"
+    block.reject(bad, lambda _: Problem(reason=Reason.TOO_DEEP, detail=detail))
+
+
+def _reversed_buffers(texts: pa.Array) -> tuple[Bytes, Offsets]:
+    offsets, data = text_buffers(texts)
+    return data, offsets
+
+
+def _framed(offsets: Offsets, data: Bytes) -> Mask:
+    if len(data) == 0:
+        return np.zeros(len(offsets) - 1, dtype=np.bool_)
+    first = data[np.minimum(offsets[:-1], len(data) - 1)]
+    last = data[np.maximum(offsets[1:] - 1, 0)]
+    framed: Mask = (first == ord("{")) & (last == ord("}")) & (np.diff(offsets) >= 2)
+    return framed

@@ -1,0 +1,50 @@
+"""Why a message could not become a row: the words that dead letters carry.
+
+A rejection names the message by its place in the block, and the field by its path; it never repeats the
+payload, which the dead letter keeps anyway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+_LONGEST_DETAIL = 200
+
+
+class Reason(StrEnum):
+    NOT_JSON = "not_json"
+    NOT_AN_OBJECT = "not_an_object"
+    SEVERAL_OBJECTS = "several_objects"
+    EMPTY = "empty"
+    BAD_UTF8 = "bad_utf8"
+    WRONG_TYPE = "wrong_type"
+    OUT_OF_RANGE = "out_of_range"
+    MISSING_FIELD = "missing_field"
+    DUPLICATE_KEY = "duplicate_key"
+    TOO_BIG = "too_big"
+    TOO_DEEP = "too_deep"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    index: int
+    """Place of the message in the block that was decoded."""
+    reason: Reason
+    detail: str
+    """Names the field and what was wrong with it, in a line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A reason that is not yet tied to a message."""
+
+    reason: Reason
+    detail: str
+
+    def at(self, index: int) -> Rejection:
+        return Rejection(index=index, reason=self.reason, detail=shorten(self.detail))
+
+
+def shorten(text: str) -> str:
+    return text if len(text) <= _LONGEST_DETAIL else text[: _LONGEST_DETAIL - 1] + "…"
