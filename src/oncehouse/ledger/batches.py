@@ -60,7 +60,9 @@ def create_batches(catalog: Catalog, token: int, planned: Sequence[NewBatch]) ->
 
     def run(connection: Connection) -> None:
         sequence = connection.execute(
-            select(func.coalesce(func.max(batches.c.sequence), 0)).where(batches.c.pipeline == catalog.pipeline)
+            select(func.coalesce(func.max(batches.c.sequence), 0)).where(
+                batches.c.pipeline == catalog.pipeline
+            )
         ).scalar_one()
         for offset, batch in enumerate(planned, start=1):
             connection.execute(
@@ -178,7 +180,9 @@ def start_attempt(catalog: Catalog, token: int, batch_id: str) -> Attempt:
         number = known.attempts + 1
         now = catalog.now_in(connection)
         query_id = f"{batch_id}-{number}"
-        connection.execute(update(batches).where(*mine).values(status=BatchStatus.IN_PROCESS, attempts=number))
+        connection.execute(
+            update(batches).where(*mine).values(status=BatchStatus.IN_PROCESS, attempts=number)
+        )
         connection.execute(
             insert(attempts).values(
                 pipeline=catalog.pipeline,

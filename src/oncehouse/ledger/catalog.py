@@ -11,8 +11,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TypeVar
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -69,11 +69,20 @@ class Catalog:
     def now_in(self, connection: Connection) -> float:
         return float(connection.execute(select(self.clock)).scalar_one())
 
-    @contextmanager
-    def read(self) -> Iterator[Connection]:
+    def read(self) -> AbstractContextManager[Connection]:
         """A read-only view; raises TransientError when the database is away."""
+        return self._connect()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Catalog]:
+        """This catalog at one moment: whatever is read from the view inside belongs together."""
+        with self._connect(**dialects.snapshot_options(self.engine)) as connection:
+            yield _Snapshot(self, connection)
+
+    @contextmanager
+    def _connect(self, **options: Any) -> Iterator[Connection]:
         try:
-            with self.engine.connect() as connection:
+            with self.engine.connect().execution_options(**options) as connection:
                 yield connection
         except DBAPIError as error:
             raise self._wrapped(error) from error
@@ -193,6 +202,15 @@ class Catalog:
             f"Pipeline {self.pipeline}: the catalog {where} refused a statement ({text}); nothing was written. "
             "Check that the database is oncehouse's own and that its user may read and write there."
         )
+
+
+class _Snapshot(Catalog):
+    def __init__(self, catalog: Catalog, connection: Connection) -> None:
+        self.__dict__.update(catalog.__dict__)
+        self._connection = connection
+
+    def read(self) -> AbstractContextManager[Connection]:
+        return nullcontext(self._connection)
 
 
 class _CollisionError(PermanentError):

@@ -72,7 +72,9 @@ def _open_sqlite(url: str, database: str | None) -> Engine:
         os.close(os.open(database, os.O_CREAT | os.O_RDWR, 0o600))
     # Transactions are begun by hand (below), so that a writer takes its lock first and never deadlocks
     # by upgrading a read lock.
-    engine = create_engine(url, connect_args={"timeout": 60, "check_same_thread": False, "isolation_level": None})
+    engine = create_engine(
+        url, connect_args={"timeout": 60, "check_same_thread": False, "isolation_level": None}
+    )
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
@@ -93,6 +95,11 @@ def clock(engine: Engine) -> ColumnElement[float]:
     if engine.dialect.name == "sqlite":
         return literal_column("(julianday('now') - 2440587.5) * 86400.0", Float)
     return literal_column("extract(epoch from clock_timestamp())::double precision", Float)
+
+
+def snapshot_options(engine: Engine) -> dict[str, str]:
+    """How a connection sees one moment for as long as it reads; SQLite's transactions always do."""
+    return {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
 
 
 def take_turn(connection: Connection) -> None:

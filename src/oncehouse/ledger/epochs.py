@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, func, insert, select, update
 from oncehouse.errors import DataLossError, OffsetGapError, PermanentError
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import (
+    BatchStatus,
     Counts,
     DeadLetterFile,
     EpochKind,
@@ -26,6 +27,7 @@ from oncehouse.ledger.records import (
     Stage,
 )
 from oncehouse.ledger.tables import (
+    batches,
     dead_letter_files,
     duplicate_files,
     epochs,
@@ -177,9 +179,7 @@ def _advance(connection: Connection, catalog: Catalog, span: OffsetRange, topic_
         )
 
 
-def _insert_files(
-    connection: Connection, catalog: Catalog, registration: Registration, now: float
-) -> None:
+def _insert_files(connection: Connection, catalog: Catalog, registration: Registration, now: float) -> None:
     own = {"pipeline": catalog.pipeline, "epoch": registration.epoch}
     for key_file in registration.key_files:
         connection.execute(
@@ -227,6 +227,12 @@ def _insert_files(
         )
     for name in registration.tried_dead_letter_files:
         _mark_tried(connection, catalog, name, registration.epoch)
+    for batch_id in registration.replaced_batches:
+        connection.execute(
+            update(batches)
+            .where(batches.c.pipeline == catalog.pipeline, batches.c.batch_id == batch_id)
+            .values(status=BatchStatus.REPLACED)
+        )
     insert_segments(connection, catalog, registration.segments, now)
 
 

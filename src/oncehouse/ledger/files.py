@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from pyarrow import fs
 
@@ -51,22 +52,30 @@ class FileStore:
         """A readable local path of a registered file; its size is checked, its bytes by `verify`."""
         path = self._cached(ref) if self._remote else self._folder / ref.path
         try:
-            size = path.stat().st_size
+            size: int | None = path.stat().st_size
         except FileNotFoundError:
-            raise CorruptFileError(
-                f"The ledger's file {ref.path} is missing under {self.root}. Restore it from a backup; "
-                "`oncehouse verify` lists every file that is missing or damaged."
-            ) from None
-        if size != ref.size_bytes:
-            raise CorruptFileError(
-                f"The ledger's file {ref.path} has {size} bytes, the catalog knows {ref.size_bytes}: it was cut "
-                "or overwritten. Restore it from a backup; `oncehouse verify` lists all damaged files."
-            )
+            size = None
+        _demand_size(ref, self.root, size)
         return path
 
+    def inspect(self, ref: FileRef) -> None:
+        """Whether the file is there in its full size; nothing is read. Raises CorruptFileError."""
+        if not self._remote:
+            self.local(ref)
+            return
+        filesystem, prefix = self._filesystem()
+        info = filesystem.get_file_info(f"{prefix}/{ref.path}")
+        _demand_size(ref, self.root, info.size if info.is_file else None)
+
     def verify(self, ref: FileRef) -> None:
-        """Compare every byte with the checksum; raises CorruptFileError."""
-        found = checksum(self.local(ref))
+        """Compare every byte with the checksum, where the file lies and not in a cache; raises CorruptFileError."""
+        self.inspect(ref)
+        if self._remote:
+            filesystem, prefix = self._filesystem()
+            with filesystem.open_input_stream(f"{prefix}/{ref.path}") as source:
+                found = _digest(source)
+        else:
+            found = checksum(self.local(ref))
         if found != ref.checksum:
             raise CorruptFileError(
                 f"The ledger's file {ref.path} does not match its checksum (catalog {ref.checksum}, "
@@ -87,7 +96,9 @@ class FileStore:
         """Paths of all files below a prefix, registered or not."""
         if not self._remote:
             top = self._folder / prefix
-            return [str(found.relative_to(self._folder)) for found in sorted(top.rglob("*")) if found.is_file()]
+            return [
+                str(found.relative_to(self._folder)) for found in sorted(top.rglob("*")) if found.is_file()
+            ]
         filesystem, root = self._filesystem()
         selector = fs.FileSelector(f"{root}/{prefix}", recursive=True, allow_not_found=True)
         found = filesystem.get_file_info(selector)
@@ -98,7 +109,9 @@ class FileStore:
         try:
             self.delete(self.put(".writable", lambda path: Path(path).write_bytes(b"")).path)
         except (OSError, TransientError) as error:
-            raise ConfigurationError(f"ledger.files: nothing can be written under {self.root}: {error}") from error
+            raise ConfigurationError(
+                f"ledger.files: nothing can be written under {self.root}: {error}"
+            ) from error
 
     def _filesystem(self) -> tuple[fs.FileSystem, str]:
         try:
@@ -149,11 +162,28 @@ def _make_private(folder: Path) -> None:
 
 
 def checksum(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb", buffering=0) as source:
-        while block := source.read(_BLOCK_BYTES):
-            digest.update(block)
+        return _digest(source)
+
+
+def _digest(source: Any) -> str:
+    digest = hashlib.sha256()
+    while block := source.read(_BLOCK_BYTES):
+        digest.update(block)
     return digest.hexdigest()
+
+
+def _demand_size(ref: FileRef, root: str, size: int | None) -> None:
+    if size is None:
+        raise CorruptFileError(
+            f"The ledger's file {ref.path} is missing under {root}. Restore it from a backup; "
+            "`oncehouse verify` lists every file that is missing or damaged."
+        )
+    if size != ref.size_bytes:
+        raise CorruptFileError(
+            f"The ledger's file {ref.path} has {size} bytes, the catalog knows {ref.size_bytes}: it was cut "
+            "or overwritten. Restore it from a backup; `oncehouse verify` lists all damaged files."
+        )
 
 
 def _sync(path: Path) -> None:

@@ -67,7 +67,9 @@ def open_keys(path: Path) -> Keys:
         columns = {name: batch.column(name).to_numpy(zero_copy_only=True) for name in batch.schema.names}
         return Keys(**columns)
     except (pa.ArrowException, OSError, IndexError, TypeError, ValueError) as error:
-        raise CorruptFileError(f"The key table {path} cannot be read: {error}. Restore it from a backup.") from error
+        raise CorruptFileError(
+            f"The key table {path} cannot be read: {error}. Restore it from a backup."
+        ) from error
 
 
 def sort_order(hi: UInt64, lo: UInt64) -> Int64:

@@ -32,6 +32,8 @@ class BatchStatus(StrEnum):
     RETRY = "RETRY"
     IN_CLICKHOUSE = "IN_CLICKHOUSE"
     PARKED = "PARKED"
+    REPLACED = "REPLACED"
+    """Its rows had gone from the table and were sent again in other batches."""
 
 
 class RequestKind(StrEnum):
@@ -148,6 +150,7 @@ class Registration:
     dead_letter_files: tuple[DeadLetterFile, ...] = ()
     segments: tuple[Segment, ...] = ()
     tried_dead_letter_files: tuple[str, ...] = ()
+    replaced_batches: tuple[str, ...] = ()
     request: int | None = None
 
 

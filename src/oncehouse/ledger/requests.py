@@ -19,7 +19,9 @@ from oncehouse.ledger.tables import requests
 def add_request(catalog: Catalog, kind: RequestKind, arguments: dict[str, object]) -> int:
     def run(connection: Connection) -> int:
         number = connection.execute(
-            select(func.coalesce(func.max(requests.c.request), 0)).where(requests.c.pipeline == catalog.pipeline)
+            select(func.coalesce(func.max(requests.c.request), 0)).where(
+                requests.c.pipeline == catalog.pipeline
+            )
         ).scalar_one()
         connection.execute(
             insert(requests).values(

@@ -1,0 +1,183 @@
+"""The key index kept in shape: small segments merged in tiers, and the whole index rebuilt from key files.
+
+`plan_merges` is pure. A merge never mixes keys whose first-seen times lie far apart, because a segment falls
+out of the window whole. Only the holder of the ingest lease replaces segments; the files of replaced ones are
+left for retention, for an epoch may still be reading them.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from oncehouse import crash
+from oncehouse.ledger import epochs, keyindex
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.keyindex import Keys
+from oncehouse.ledger.records import FileRef, Segment
+from oncehouse.pipeline.dedup import live_events
+from oncehouse.pipeline.ingest import run_tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from oncehouse.config import Pipeline
+
+FAN_IN = 8
+# A merged segment stays below this many keys, so that a merge fits a worker's memory.
+_MAX_KEYS = 16_000_000
+# Of the window: how far apart the first-seen times in one segment may lie.
+_AGE_SHARE = 1 / 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merge:
+    """Segments of one range of buckets that become one."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def keys(self) -> int:
+        return sum(segment.keys for segment in self.segments)
+
+
+def plan_merges(segments: Sequence[Segment], *, window_seconds: float) -> tuple[Merge, ...]:
+    """FAN_IN segments of the same range, tier and age become one of the next tier."""
+    groups: dict[tuple[int, int, int, int], list[Segment]] = {}
+    age_seconds = max(window_seconds * _AGE_SHARE, 1.0)
+    for segment in segments:
+        tier = int(math.log(max(segment.keys, 1), FAN_IN))
+        age = int(segment.first_seen_from // age_seconds)
+        groups.setdefault((segment.bucket_from, segment.bucket_to, tier, age), []).append(segment)
+    return tuple(
+        Merge(segments=tuple(group))
+        for _, group in sorted(groups.items())
+        if len(group) >= FAN_IN and sum(segment.keys for segment in group) <= _MAX_KEYS
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergePlan:
+    files_root: str
+    inputs: tuple[FileRef, ...]
+    out: str
+
+
+def merge_task(plan: MergePlan) -> FileRef:
+    store = FileStore(plan.files_root)
+    merged = keyindex.merge([keyindex.open_keys(store.local(file)) for file in plan.inputs])
+    return store.put(plan.out, lambda path: keyindex.write_keys(path, merged))
+
+
+def compact(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int) -> int:
+    """Perform the merges that are due; returns how many segments went into them."""
+    merges = plan_merges(epochs.list_segments(catalog), window_seconds=pipeline.identity.window)
+    for merge in merges:
+        name = f"merged-{token}-{uuid.uuid4().hex}"
+        plan = MergePlan(
+            files_root=pipeline.ledger.files,
+            inputs=tuple(segment.file for segment in merge.segments),
+            out=f"{pipeline.pipeline}/index/{name}.segment.arrow",
+        )
+        file: FileRef = run_tasks(spark, merge_task, [plan])[0]
+        merged = Segment(
+            segment=name,
+            bucket_from=merge.segments[0].bucket_from,
+            bucket_to=merge.segments[0].bucket_to,
+            keys=merge.keys,
+            first_seen_from=min(segment.first_seen_from for segment in merge.segments),
+            first_seen_to=max(segment.first_seen_to for segment in merge.segments),
+            file=file,
+        )
+        crash.reach("before replacing segments")
+        epochs.replace_segments(
+            catalog, token, old=[segment.segment for segment in merge.segments], new=[merged]
+        )
+    return sum(len(merge.segments) for merge in merges)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RebuildPlan:
+    """One range of buckets of one age group of key files."""
+
+    files_root: str
+    bucket_from: int
+    bucket_to: int
+    buckets: int
+    inputs: tuple[tuple[FileRef, int, int, tuple[FileRef, ...]], ...]
+    """(key file, ordinal, events, its epoch's duplicate files)"""
+    first_seen_from: float
+    first_seen_to: float
+    out: str
+
+
+def rebuild_task(plan: RebuildPlan) -> Segment | None:
+    store = FileStore(plan.files_root)
+    slices = []
+    for file, ordinal, events, duplicate_files in plan.inputs:
+        keys = keyindex.open_keys(store.local(file))
+        live = live_events([store.local(found) for found in duplicate_files], ordinal=ordinal, events=events)
+        mine = keyindex.slice_buckets(keys, plan.bucket_from, plan.bucket_to, plan.buckets)
+        slices.append(mine.take(np.flatnonzero(live[mine.event])))
+    merged: Keys = keyindex.merge(slices)
+    if not len(merged):
+        return None
+    file = store.put(f"{plan.out}.segment.arrow", lambda path: keyindex.write_keys(path, merged))
+    return Segment(
+        segment=plan.out.rsplit("/", 1)[1],
+        bucket_from=plan.bucket_from,
+        bucket_to=plan.bucket_to,
+        keys=len(merged),
+        first_seen_from=plan.first_seen_from,
+        first_seen_to=plan.first_seen_to,
+        file=file,
+    )
+
+
+def rebuild(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int, *, request: int) -> int:
+    """Make the key index anew from the key files of the ledger; returns the number of its keys."""
+    plans = plan_rebuild(pipeline, catalog, token)
+    found: list[Segment | None] = run_tasks(spark, rebuild_task, plans) if plans else []
+    made = [segment for segment in found if segment is not None]
+    keys = sum(segment.keys for segment in made)
+    epochs.replace_segments(
+        catalog,
+        token,
+        old=[segment.segment for segment in epochs.list_segments(catalog)],
+        new=made,
+        request=(request, f"the key index holds {keys} keys in {len(made)} segments"),
+    )
+    return keys
+
+
+def plan_rebuild(pipeline: Pipeline, catalog: Catalog, token: int) -> list[RebuildPlan]:
+    duplicates = epochs.list_duplicate_files(catalog)
+    age_seconds = max(pipeline.identity.window * _AGE_SHARE, 1.0)
+    oldest = catalog.now() - pipeline.identity.window
+    groups: dict[int, list[tuple[float, tuple[FileRef, int, int, tuple[FileRef, ...]]]]] = {}
+    for epoch, registered_at, key_file in epochs.list_key_files(catalog):
+        if registered_at >= oldest:
+            entry = (key_file.keys, key_file.ordinal, key_file.events, duplicates.get(epoch, ()))
+            groups.setdefault(int(registered_at // age_seconds), []).append((registered_at, entry))
+    buckets = pipeline.identity.buckets
+    name = f"{pipeline.pipeline}/index/rebuilt-{token}-{uuid.uuid4().hex[:12]}"
+    return [
+        RebuildPlan(
+            files_root=pipeline.ledger.files,
+            bucket_from=bucket,
+            bucket_to=bucket,
+            buckets=buckets,
+            inputs=tuple(entry for _, entry in group),
+            first_seen_from=min(at for at, _ in group),
+            first_seen_to=max(at for at, _ in group),
+            out=f"{name}-{age}-{bucket}",
+        )
+        for age, group in sorted(groups.items())
+        for bucket in range(buckets)
+    ]

@@ -1,0 +1,287 @@
+"""Ingest: one epoch from raw records to its registration, in two small Spark jobs.
+
+The driver plans, collects manifests of a few lines, and registers. It never touches a row; tasks never talk
+to the catalog. If anything fails before the registration, the epoch has not happened.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from oncehouse import crash
+from oncehouse.columns import parse_type
+from oncehouse.config import Pipeline
+from oncehouse.errors import PoisonError
+from oncehouse.ledger import epochs
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.records import (
+    Counts,
+    DeadLetterFile,
+    EpochKind,
+    KeyFile,
+    OffsetRange,
+    Part,
+    Registration,
+    Segment,
+)
+from oncehouse.pipeline.dedup import DecidePlan, Decision, decide, plan_ranges
+from oncehouse.pipeline.manifest import MANIFEST_SCHEMA, ChunkManifest, ReadPlan, TablePlan, TaskManifest
+from oncehouse.pipeline.parts import epoch_path, read_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Up to this many records one task reads all partitions: a small epoch makes one part.
+SMALL_EPOCH_RECORDS = 50_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochInput:
+    """What an epoch settles besides its records."""
+
+    kind: EpochKind
+    ranges: tuple[OffsetRange, ...] = ()
+    topic_ids: dict[str, str]
+    tried_dead_letter_files: tuple[str, ...] = ()
+    request: int | None = None
+
+
+def table_plans(pipeline: Pipeline) -> tuple[TablePlan, ...]:
+    plans = []
+    for table in pipeline.tables:
+        columns = table.columns or {field: field for field in pipeline.source.fields}
+        plans.append(
+            TablePlan(
+                name=table.name,
+                columns=tuple(columns.items()),
+                id_column=table.id_column,
+                route_field=table.route.field if table.route else None,
+                route_values=table.route.values if table.route else (),
+            )
+        )
+    return tuple(plans)
+
+
+def read_plan(pipeline: Pipeline, *, epoch: int, token: int, whole: bool) -> ReadPlan:
+    smallest_batch = min(pipeline.limits(table.name).max_rows for table in pipeline.tables)
+    return ReadPlan(
+        pipeline=pipeline.pipeline,
+        epoch=epoch,
+        token=token,
+        topics=tuple(sorted(pipeline.source.kafka.topics)),
+        fields={name: parse_type(text) for name, text in pipeline.source.fields.items()},
+        identity=pipeline.identity.fields,
+        tables=table_plans(pipeline),
+        files_root=pipeline.ledger.files,
+        max_message_bytes=pipeline.source.max_message_bytes,
+        max_depth=pipeline.source.max_depth,
+        part_rows=min(pipeline.epoch.part_rows, smallest_batch),
+        part_bytes=pipeline.epoch.part_bytes,
+        whole=whole,
+    )
+
+
+def settle(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    catalog: Catalog,
+    token: int,
+    read: Callable[[ReadPlan], list[TaskManifest]],
+    given: EpochInput,
+    *,
+    small: bool,
+) -> Counts:
+    """Read, decide and register one epoch; returns its counts."""
+    epoch = epochs.next_epoch(catalog)
+    started_at = catalog.now()
+    plan = read_plan(pipeline, epoch=epoch, token=token, whole=small)
+    manifests = read(plan)
+    crash.reach("parts written")
+    chunks = sorted((chunk for task in manifests for chunk in task.chunks), key=lambda chunk: chunk.first)
+    decisions = _decide_all(spark, pipeline, catalog, plan, chunks)
+    registration = assemble(plan, manifests, chunks, decisions, given, started_at=started_at)
+    demand_sound(pipeline, registration)
+    crash.reach("before registering")
+    epochs.register(catalog, token, registration)
+    crash.reach("after registering")
+    return registration.counts
+
+
+def read_frame(records: DataFrame, plan: ReadPlan) -> list[TaskManifest]:
+    """The read job: one task a Kafka partition, or one for all of a small epoch."""
+
+    def task(blocks: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        attempt = f"r{context.taskAttemptId() if context else 0}-{uuid.uuid4().hex[:8]}"
+        manifest = read_records(plan, attempt, blocks)
+        yield pa.record_batch([pa.array([manifest.to_json()])], names=["manifest"])
+
+    if plan.whole:
+        records = records.coalesce(1)
+    rows = records.mapInArrow(task, MANIFEST_SCHEMA).collect()
+    return [TaskManifest.from_json(row.manifest) for row in rows]
+
+
+def _decide_all(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    catalog: Catalog,
+    plan: ReadPlan,
+    chunks: Sequence[ChunkManifest],
+) -> list[Decision]:
+    events = sum(chunk.events for chunk in chunks)
+    if not events:
+        return []
+    index = epochs.list_segments(catalog)
+    cores = spark.sparkContext.defaultParallelism
+    plans = [
+        DecidePlan(
+            bucket_from=first,
+            bucket_to=last,
+            buckets=pipeline.identity.buckets,
+            files_root=plan.files_root,
+            key_files=tuple(chunk.keys for chunk in chunks),
+            segments=tuple(
+                segment.file
+                for segment in index
+                if segment.bucket_from <= last and segment.bucket_to >= first
+            ),
+            out=epoch_path(plan.pipeline, plan.epoch, plan.token, f"d{first}"),
+            tables=len(plan.tables),
+        )
+        for first, last in plan_ranges(keys=events, buckets=pipeline.identity.buckets, cores=cores)
+    ]
+    return run_tasks(spark, decide_task, plans)
+
+
+def decide_task(plan: DecidePlan) -> Decision:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    attempt = f"{context.taskAttemptId() if context else 0}-{uuid.uuid4().hex[:8]}"
+    return decide(replace(plan, out=f"{plan.out}-{attempt}"))
+
+
+def run_tasks(spark: SparkSession, work: Any, plans: Sequence[Any]) -> list[Any]:
+    """One Spark task a plan."""
+    return spark.sparkContext.parallelize(plans, len(plans)).map(work).collect()
+
+
+def assemble(
+    plan: ReadPlan,
+    manifests: Sequence[TaskManifest],
+    chunks: Sequence[ChunkManifest],
+    decisions: Sequence[Decision],
+    given: EpochInput,
+    *,
+    started_at: float,
+) -> Registration:
+    """Everything that an epoch settles, from what its tasks have told. Pure."""
+    duplicate_rows: dict[tuple[int, int], int] = {}
+    for decision in decisions:
+        for ordinal, table, rows in decision.duplicate_rows:
+            duplicate_rows[ordinal, table] = duplicate_rows.get((ordinal, table), 0) + rows
+    names = [f"{plan.epoch:010d}-{plan.token}-{ordinal}" for ordinal in range(len(chunks))]
+    return Registration(
+        epoch=plan.epoch,
+        kind=given.kind,
+        started_at=started_at,
+        counts=_counts(manifests, decisions),
+        ranges=given.ranges,
+        topic_ids=given.topic_ids,
+        key_files=tuple(
+            KeyFile(key_file=name, ordinal=ordinal, events=chunk.events, keys=chunk.keys, raw=chunk.raw)
+            for ordinal, (name, chunk) in enumerate(zip(names, chunks, strict=True))
+        ),
+        parts=tuple(
+            part
+            for ordinal, (name, chunk) in enumerate(zip(names, chunks, strict=True))
+            for part in _parts(plan, name, ordinal, chunk, duplicate_rows)
+        ),
+        duplicate_files=tuple(decision.duplicate_file for decision in decisions if decision.duplicate_file),
+        dead_letter_files=tuple(
+            DeadLetterFile(
+                dead_letter_file=f"{plan.epoch:010d}-{plan.token}-{number}",
+                epoch=plan.epoch,
+                rows=task.letters.rows,
+                reasons=task.letters.reasons,
+                file=task.letters.file,
+            )
+            for number, task in enumerate(manifests)
+            if task.letters
+        ),
+        segments=tuple(
+            Segment(
+                segment=f"{plan.epoch:010d}-{plan.token}-{decision.bucket_from}",
+                bucket_from=decision.bucket_from,
+                bucket_to=decision.bucket_to,
+                keys=decision.new,
+                first_seen_from=started_at,
+                first_seen_to=started_at,
+                file=decision.segment,
+            )
+            for decision in decisions
+            if decision.segment
+        ),
+        tried_dead_letter_files=given.tried_dead_letter_files,
+        request=given.request,
+    )
+
+
+def _parts(
+    plan: ReadPlan,
+    key_file: str,
+    ordinal: int,
+    chunk: ChunkManifest,
+    duplicate_rows: dict[tuple[int, int], int],
+) -> Iterator[Part]:
+    for part in chunk.parts:
+        live_rows = part.rows - duplicate_rows.get((ordinal, part.table), 0)
+        yield Part(
+            part=f"{key_file}-{part.table}",
+            epoch=plan.epoch,
+            table=plan.tables[part.table].name,
+            key_file=key_file,
+            ordinal=ordinal,
+            rows=part.rows,
+            live_rows=live_rows,
+            size_bytes=part.size_bytes * live_rows // max(part.rows, 1),
+            file=part.file,
+        )
+
+
+def _counts(manifests: Sequence[TaskManifest], decisions: Sequence[Decision]) -> Counts:
+    return Counts(
+        read=sum(task.read for task in manifests),
+        new=sum(decision.new for decision in decisions),
+        duplicate=sum(decision.duplicates for decision in decisions),
+        dead_letter=sum(task.letters.rows for task in manifests if task.letters),
+        skipped=sum(task.skipped for task in manifests),
+        conflicts=sum(decision.conflicts for decision in decisions),
+    )
+
+
+def demand_sound(pipeline: Pipeline, registration: Registration) -> None:
+    """Stop before a stream of poison is settled as dead letters; those tried again have been judged before."""
+    counts, limit = registration.counts, pipeline.dead_letters.max_share
+    if (
+        registration.kind is not EpochKind.KAFKA
+        or limit is None
+        or counts.read < pipeline.dead_letters.min_records
+    ):
+        return
+    share = counts.dead_letter / counts.read
+    if share > limit:
+        raise PoisonError(
+            f"Pipeline {pipeline.pipeline}: {counts.dead_letter} of {counts.read} records of this epoch cannot be "
+            f"decoded ({share:.0%}, dead_letters.max_share is {limit:.0%}). Nothing of it was settled. Correct "
+            "source.format or source.fields, or raise dead_letters.max_share (null never stops) to let them "
+            "become dead letters."
+        )

@@ -1,0 +1,217 @@
+"""Loading: one batch, one Spark task, one INSERT.
+
+The task reads the live rows of the batch's parts, in their order, and sends them. The driver writes each
+attempt into the catalog before its task starts, and what became of the batch after it has ended. `judge` is
+pure: outcome in, status and back-off out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from oncehouse import crash
+from oncehouse.clickhouse.client import connect
+from oncehouse.clickhouse.insert import (
+    AlreadyThere,
+    Inserted,
+    InsertRequest,
+    Outcome,
+    PartlyThere,
+    Refused,
+    TryAgain,
+    insert_batch,
+)
+from oncehouse.config import ClickHouse, Pipeline, Retry, Table
+from oncehouse.errors import CorruptFileError, OncehouseError
+from oncehouse.ledger import batches
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.records import Attempt, Batch, BatchStatus, LoadPart
+from oncehouse.pipeline.dedup import live_events
+from oncehouse.pipeline.ingest import run_tasks
+from oncehouse.pipeline.parts import EVENT_COLUMN
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# After this long nobody can say what else was inserted meanwhile, so a token may have been forgotten.
+_REMEMBERED_SECONDS = 600.0
+
+UNKNOWN = "unknown"
+FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadPlan:
+    """All that a load task needs; it travels to a Spark worker."""
+
+    clickhouse: ClickHouse
+    request: InsertRequest
+    parts: tuple[LoadPart, ...]
+    files_root: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What an attempt's outcome makes of its batch."""
+
+    status: BatchStatus
+    outcome: str
+    detail: str | None = None
+    wait_seconds: float = 0.0
+    too_many_parts: bool = False
+
+
+def send_batch(plan: LoadPlan) -> Outcome:
+    """The work of one load task. Damage in the ledger's own files is an outcome too, not a crash."""
+    try:
+        rows = live_rows(FileStore(plan.files_root), plan.parts, plan.request.columns)
+    except OncehouseError as error:
+        return Refused(
+            message=str(error), code=None, seconds=0.0, outcome_unknown=plan.request.outcome_unknown
+        )
+    return insert_batch(connect(plan.clickhouse), plan.request, rows)
+
+
+def live_rows(store: FileStore, parts: Sequence[LoadPart], columns: Sequence[str]) -> pa.Table:
+    """First-seen rows of the parts, in order: the same ones each time, for parts never change."""
+    tables = []
+    for load in parts:
+        path = store.local(load.part.file)
+        try:
+            rows = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True).read(
+                [*columns, EVENT_COLUMN]
+            )
+        except (OSError, pa.ArrowException) as error:
+            raise CorruptFileError(
+                f"Part {load.part.part} cannot be read ({error}). Its file {load.part.file.path} is damaged; "
+                "restore it from a backup and retry the batch."
+            ) from error
+        if load.part.live_rows < load.part.rows:
+            live = live_events(
+                [store.local(file) for file in load.duplicate_files],
+                ordinal=load.part.ordinal,
+                events=load.events,
+            )
+            rows = rows.filter(pa.array(live[rows.column(EVENT_COLUMN).to_numpy()]))
+        if rows.num_rows != load.part.live_rows:
+            raise CorruptFileError(
+                f"Part {load.part.part} has {rows.num_rows} live rows, the catalog knows {load.part.live_rows}. "
+                "Run `oncehouse verify --files` to see which file is damaged."
+            )
+        tables.append(rows.select(list(columns)))
+    return pa.concat_tables(tables)
+
+
+def judge(outcome: Outcome, *, attempt: int, retry: Retry, chance: float) -> Verdict:
+    """What becomes of the batch. `chance` (0 to 1) spreads retries over the whole back-off: full jitter."""
+    match outcome:
+        case Inserted():
+            return Verdict(status=BatchStatus.IN_CLICKHOUSE, outcome="inserted")
+        case AlreadyThere(views_unproven=True):
+            return Verdict(
+                status=BatchStatus.IN_CLICKHOUSE,
+                outcome="already there",
+                detail="found by its batch id; the table's materialized views could not be checked",
+            )
+        case AlreadyThere():
+            return Verdict(status=BatchStatus.IN_CLICKHOUSE, outcome="already there")
+        case TryAgain():
+            longest = min(retry.longest, retry.base * 2 ** min(attempt - 1, 30))
+            return Verdict(
+                status=BatchStatus.RETRY,
+                outcome=UNKNOWN if outcome.outcome_unknown else FAILED,
+                detail=outcome.message,
+                wait_seconds=longest * chance,
+                too_many_parts=outcome.too_many_parts,
+            )
+        case Refused():
+            return Verdict(
+                status=BatchStatus.PARKED,
+                outcome=UNKNOWN if outcome.outcome_unknown else FAILED,
+                detail=outcome.message,
+            )
+        case PartlyThere():
+            return Verdict(status=BatchStatus.PARKED, outcome=UNKNOWN, detail=outcome.message)
+    assert_never(outcome)
+
+
+def plan_load(
+    pipeline: Pipeline, table: Table, batch: Batch, attempt: Attempt, *, catalog: Catalog, merges_rows: bool
+) -> LoadPlan:
+    columns = tuple(table.columns or pipeline.source.fields)
+    if table.id_column is not None:
+        columns = (*columns, table.id_column)
+    earlier = batches.list_attempts(catalog, batch.batch_id)[: attempt.attempt - 1]
+    unknown = any(past.outcome in (None, UNKNOWN) for past in earlier)
+    return LoadPlan(
+        clickhouse=pipeline.clickhouse,
+        files_root=pipeline.ledger.files,
+        parts=batches.load_parts(catalog, batch.batch_id),
+        request=InsertRequest(
+            table=table.name,
+            columns=columns,
+            batch_column=table.batch_column,
+            batch_id=batch.batch_id,
+            attempt=attempt.attempt,
+            rows=batch.rows,
+            earlier_query_ids=tuple(past.query_id for past in earlier),
+            outcome_unknown=unknown,
+            may_be_forgotten=unknown and attempt.started_at - earlier[0].started_at > _REMEMBERED_SECONDS,
+            merges_rows=merges_rows,
+        ),
+    )
+
+
+def _run(spark: SparkSession, plan: LoadPlan) -> Outcome:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        outcome: Outcome = run_tasks(spark, send_batch, [plan])[0]
+    except (Py4JError, PySparkException) as error:
+        # The worker or its executor died: whether the insert had happened, nobody can say.
+        return TryAgain(
+            message=f"the load task died: {str(error).splitlines()[0]}",
+            code=None,
+            seconds=0.0,
+            outcome_unknown=True,
+            too_many_parts=False,
+        )
+    return outcome
+
+
+def load(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    catalog: Catalog,
+    token: int,
+    batch: Batch,
+    *,
+    merges_rows: bool,
+) -> Verdict:
+    """One attempt at one batch, from the catalog to ClickHouse and back to the catalog."""
+    table = next(found for found in pipeline.tables if found.name == batch.table)
+    attempt = batches.start_attempt(catalog, token, batch.batch_id)
+    plan = plan_load(pipeline, table, batch, attempt, catalog=catalog, merges_rows=merges_rows)
+    crash.reach("before inserting")
+    outcome = _run(spark, plan)
+    crash.reach("after inserting")
+    # Jitter only spreads load; nobody has to be kept from guessing it.
+    verdict = judge(outcome, attempt=attempt.attempt, retry=pipeline.retry, chance=random.random())  # noqa: S311
+    batches.finish_attempt(
+        catalog,
+        token,
+        attempt,
+        status=verdict.status,
+        outcome=verdict.outcome,
+        detail=verdict.detail,
+        wait_seconds=verdict.wait_seconds,
+    )
+    return verdict

@@ -1,0 +1,106 @@
+"""What the driver tells a read task, and what the task tells back: plans and manifests, nothing else.
+
+A plan travels with the Spark task, a manifest comes back as a line of JSON. Neither holds a row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from oncehouse.columns import ColumnType
+from oncehouse.ledger.records import FileRef
+
+MANIFEST_SCHEMA = "manifest string"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablePlan:
+    """Which events a table takes, and as which columns."""
+
+    name: str
+    columns: tuple[tuple[str, str], ...]
+    """(column, field)"""
+    id_column: str | None
+    route_field: str | None = None
+    route_values: tuple[str | int | bool, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadPlan:
+    """All that a read task needs; it travels to Spark's workers with the task."""
+
+    pipeline: str
+    epoch: int
+    token: int
+    topics: tuple[str, ...]
+    fields: Mapping[str, ColumnType]
+    identity: tuple[str, ...]
+    tables: tuple[TablePlan, ...]
+    files_root: str
+    max_message_bytes: int
+    max_depth: int
+    part_rows: int
+    part_bytes: int
+    whole: bool
+    """A small epoch: one task reads all partitions, sorts them, and writes one part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartManifest:
+    table: int
+    rows: int
+    size_bytes: int
+    file: FileRef
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkManifest:
+    """`first` orders the chunks of an epoch as Kafka orders their records."""
+
+    first: tuple[int, int]
+    events: int
+    keys: FileRef
+    raw: FileRef
+    parts: tuple[PartManifest, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LettersManifest:
+    rows: int
+    reasons: dict[str, int]
+    file: FileRef
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskManifest:
+    read: int
+    skipped: int
+    chunks: tuple[ChunkManifest, ...]
+    letters: LettersManifest | None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> TaskManifest:
+        found = json.loads(text)
+        letters = found["letters"]
+        return TaskManifest(
+            read=found["read"],
+            skipped=found["skipped"],
+            chunks=tuple(_chunk(chunk) for chunk in found["chunks"]),
+            letters=letters and LettersManifest(**{**letters, "file": FileRef(**letters["file"])}),
+        )
+
+
+def _chunk(found: dict[str, Any]) -> ChunkManifest:
+    return ChunkManifest(
+        first=tuple(found["first"]),
+        events=found["events"],
+        keys=FileRef(**found["keys"]),
+        raw=FileRef(**found["raw"]),
+        parts=tuple(PartManifest(**{**part, "file": FileRef(**part["file"])}) for part in found["parts"]),
+    )

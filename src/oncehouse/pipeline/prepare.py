@@ -1,0 +1,100 @@
+"""Everything that can be known to be wrong before any data moves, as findings or as errors.
+
+Nothing is created or changed on Kafka or ClickHouse here. `check` shows the findings, `run` refuses to start
+when one of them is an error.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oncehouse.clickhouse.client import connect
+from oncehouse.clickhouse.describe import describe_table
+from oncehouse.clickhouse.preflight import Finding, Level, inspect, needs_of
+from oncehouse.columns import parse_type
+from oncehouse.errors import ConfigurationError
+from oncehouse.ledger import epochs
+from oncehouse.ledger.catalog import Catalog, check_identity
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.records import Identity
+from oncehouse.pipeline.identity import check_identity as check_identity_fields
+from oncehouse.pipeline.identity import identity_fingerprint
+from oncehouse.pipeline.source import TopicFacts, Topics, check_topics
+
+if TYPE_CHECKING:
+    from oncehouse.config import Pipeline
+
+_LEAST_FREE_BYTES = 256 << 20
+
+
+def identity_of(pipeline: Pipeline) -> Identity:
+    types = {name: parse_type(text) for name, text in pipeline.source.fields.items()}
+    check_identity_fields(pipeline.identity.fields, types)
+    return Identity(
+        fingerprint=identity_fingerprint(pipeline.identity.fields, types), buckets=pipeline.identity.buckets
+    )
+
+
+def open_catalog(pipeline: Pipeline) -> Catalog:
+    return Catalog(pipeline.ledger.catalog.get_secret_value(), pipeline.pipeline)
+
+
+def inspect_tables(pipeline: Pipeline) -> tuple[Finding, ...]:
+    client = connect(pipeline.clickhouse)
+    return tuple(
+        finding for table in pipeline.tables for finding in inspect(client, needs_of(pipeline, table))
+    )
+
+
+def demand_ready(pipeline: Pipeline, catalog: Catalog, topics: Topics) -> dict[str, TopicFacts]:
+    """Raise unless source, ledger and tables are fit; returns what Kafka says about the topics."""
+    check_ledger(pipeline, catalog)
+    facts = check_source(catalog, topics)
+    errors = [finding for finding in inspect_tables(pipeline) if finding.level is Level.ERROR]
+    if errors:
+        lines = "\n".join(f"  {finding.where}: {finding.what}\n    → {finding.advice}" for finding in errors)
+        raise ConfigurationError(f"Pipeline {pipeline.pipeline} cannot run yet:\n{lines}")
+    return facts
+
+
+def check_source(catalog: Catalog, topics: Topics) -> dict[str, TopicFacts]:
+    facts = topics.describe()
+    partitions = [(topic, number) for topic, found in facts.items() for number in range(found.partitions)]
+    known = {}
+    positions = {}
+    if catalog.exists():
+        known, positions = epochs.read_topic_ids(catalog), epochs.read_positions(catalog)
+    check_topics(facts, known, positions, topics.earliest(partitions))
+    return facts
+
+
+def check_ledger(pipeline: Pipeline, catalog: Catalog) -> None:
+    """The ledger must be of this version, this pipeline and this identity rule, and have room to write."""
+    store = FileStore(pipeline.ledger.files)
+    store.check()
+    _demand_room(pipeline.ledger.files)
+    if catalog.exists() and (known := catalog.identity()) is not None:
+        check_identity(pipeline.pipeline, known, identity_of(pipeline))
+
+
+def _demand_room(root: str) -> None:
+    if "://" in root:
+        return
+    free = shutil.disk_usage(Path(root)).free
+    if free < _LEAST_FREE_BYTES:
+        raise ConfigurationError(
+            f"Only {free >> 20} MiB are free under {root}, where the ledger's files go; at least "
+            f"{_LEAST_FREE_BYTES >> 20} MiB are needed to start. Free some space or move ledger.files."
+        )
+
+
+def merging_tables(pipeline: Pipeline) -> frozenset[str]:
+    """Tables that may drop rows by themselves, so that counting their rows proves nothing."""
+    client = connect(pipeline.clickhouse)
+    return frozenset(
+        table.name
+        for table in pipeline.tables
+        if (facts := describe_table(client, table.name)) is not None and facts.loses_rows
+    )

@@ -1,0 +1,192 @@
+"""Filling a table again from the ledger: no event is new, its rows are only sent once more.
+
+Parts that the table has already are given to new batches when their rows have gone from ClickHouse; for events
+the table never had, parts are decoded from the raw bytes. Batches whose rows are all there are left alone, and
+a batch of which only some rows are there is refused, so that nothing can be doubled.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from oncehouse.errors import PermanentError
+from oncehouse.ledger import batches, epochs
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.records import (
+    Batch,
+    BatchStatus,
+    Counts,
+    EpochKind,
+    FileRef,
+    Part,
+    Registration,
+)
+from oncehouse.pipeline.decode import Decoded, JsonDecoder
+from oncehouse.pipeline.dedup import live_events
+from oncehouse.pipeline.identity import unique_ids
+from oncehouse.pipeline.ingest import read_plan, run_tasks
+from oncehouse.pipeline.manifest import PartManifest, ReadPlan
+from oncehouse.pipeline.parts import PartFile, epoch_path, route
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from oncehouse.config import Pipeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefillPlan:
+    """One key file whose events a table never had."""
+
+    read: ReadPlan
+    key_file: str
+    ordinal: int
+    events: int
+    raw: FileRef
+    duplicate_files: tuple[FileRef, ...]
+
+
+def gone_batches(loaded: Sequence[Batch], rows_by_batch: Mapping[str, int]) -> tuple[str, ...]:
+    """Loaded batches of which ClickHouse has no row any more; raises when it has only some."""
+    gone = []
+    for batch in loaded:
+        found = rows_by_batch.get(batch.batch_id, 0)
+        if found == 0:
+            gone.append(batch.batch_id)
+        elif found != batch.rows:
+            raise PermanentError(
+                f"{batch.table} holds {found} of the {batch.rows} rows of batch {batch.batch_id}. Filling the "
+                "table again would double them: delete that batch's rows (or truncate the table) first."
+            )
+    return tuple(gone)
+
+
+def refill(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    catalog: Catalog,
+    token: int,
+    *,
+    table: str,
+    rows_by_batch: Mapping[str, int],
+    request: int,
+) -> int:
+    """Register parts that bring into the table what it lacks; returns their rows."""
+    epoch = epochs.next_epoch(catalog)
+    started_at = catalog.now()
+    loaded = batches.list_batches(catalog, statuses=[BatchStatus.IN_CLICKHOUSE], table=table)
+    gone = gone_batches(loaded, rows_by_batch)
+    present = batches.list_parts(catalog, table=table)
+    again = [
+        replace(part, part=f"{epoch:010d}-again-{number}", epoch=epoch, batch_id=None)
+        for number, part in enumerate(part for part in present if part.batch_id in set(gone))
+    ]
+    made = _decode_missing(spark, pipeline, catalog, epoch, token, table, {part.key_file for part in present})
+    epochs.register(
+        catalog,
+        token,
+        Registration(
+            epoch=epoch,
+            kind=EpochKind.REFILL,
+            started_at=started_at,
+            counts=Counts(),
+            topic_ids={},
+            parts=(*again, *made),
+            replaced_batches=gone,
+            request=request,
+        ),
+    )
+    return sum(part.live_rows for part in (*again, *made))
+
+
+def _decode_missing(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    catalog: Catalog,
+    epoch: int,
+    token: int,
+    table: str,
+    known: set[str],
+) -> list[Part]:
+    plan = read_plan(pipeline, epoch=epoch, token=token, whole=False)
+    plan = replace(plan, tables=tuple(found for found in plan.tables if found.name == table))
+    duplicates = epochs.list_duplicate_files(catalog)
+    plans = [
+        RefillPlan(
+            read=plan,
+            key_file=key_file.key_file,
+            ordinal=key_file.ordinal,
+            events=key_file.events,
+            raw=key_file.raw,
+            duplicate_files=duplicates.get(source_epoch, ()),
+        )
+        for source_epoch, _, key_file in epochs.list_key_files(catalog)
+        if key_file.key_file not in known
+    ]
+    found: list[tuple[int, PartManifest] | None] = run_tasks(spark, refill_task, plans) if plans else []
+    return [
+        Part(
+            part=f"{epoch:010d}-{token}-refill-{number}",
+            epoch=epoch,
+            table=table,
+            key_file=source.key_file,
+            ordinal=source.ordinal,
+            rows=made[1].rows,
+            live_rows=made[0],
+            size_bytes=made[1].size_bytes * made[0] // max(made[1].rows, 1),
+            file=made[1].file,
+        )
+        for number, (source, made) in enumerate(zip(plans, found, strict=True))
+        if made is not None and made[0]
+    ]
+
+
+def refill_task(plan: RefillPlan) -> tuple[int, PartManifest] | None:
+    """(live rows, part) of one key file for the table, or nothing where the table takes none of its events."""
+    store = FileStore(plan.read.files_root)
+    decoder = JsonDecoder(
+        fields=plan.read.fields, max_message_bytes=plan.read.max_message_bytes, max_depth=plan.read.max_depth
+    )
+    live = live_events(
+        [store.local(file) for file in plan.duplicate_files], ordinal=plan.ordinal, events=plan.events
+    )
+    part = PartFile(plan.read.tables[0], plan.read.fields)
+    live_rows = events = 0
+    for block in pq.ParquetFile(store.local(plan.raw), page_checksum_verification=True).iter_batches(50_000):
+        decoded = decoder.decode(block.column("value"))
+        _demand_all(plan, block, decoded)
+        routes = route(plan.read.tables, decoded.rows)
+        chosen = np.arange(block.num_rows) if routes is None else np.flatnonzero(routes)
+        numbers = (events + chosen).astype(np.uint32)
+        rows = decoded.rows.take(pa.array(chosen))
+        if rows.num_rows:
+            part.add(rows, numbers, unique_ids(rows, plan.read.identity))
+        live_rows += int(np.count_nonzero(live[numbers]))
+        events += block.num_rows
+    if not live_rows:
+        return None
+    path = epoch_path(
+        plan.read.pipeline, plan.read.epoch, plan.read.token, f"f{uuid.uuid4().hex[:12]}.part.parquet"
+    )
+    file = store.put(path, part.write)
+    return live_rows, PartManifest(table=0, rows=part.rows, size_bytes=part.size_bytes, file=file)
+
+
+def _demand_all(plan: RefillPlan, block: pa.RecordBatch, decoded: Decoded) -> None:
+    """What was decoded once must be decoded again: a changed schema may not lose rows silently."""
+    if decoded.rejected:
+        first = decoded.rejected[0]
+        place = block.slice(first.index, 1).to_pylist()[0]
+        raise PermanentError(
+            f"Table {plan.read.tables[0].name} cannot be filled: topic {place['topic']} partition "
+            f"{place['partition']} offset {place['offset']} does not fit source.fields any more "
+            f"({first.reason}: {first.detail}). Put the fields back under which it was read."
+        )

@@ -1,0 +1,70 @@
+"""The Spark session: settings that the road needs, under whatever the pipeline file asks for."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oncehouse.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from oncehouse.config import Pipeline
+
+CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+
+_SETTINGS = {
+    # Loads and reads share the cores instead of waiting for each other.
+    "spark.scheduler.mode": "FAIR",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "false",
+    # Checkpoints are scratch: keep no more of them than the stream itself needs.
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "OFF",
+}
+_LOCAL = re.compile(r"^local(\[(\*|\d+)\])?$")
+
+
+def open_session(pipeline: Pipeline, jars: Sequence[Path] = ()) -> SparkSession:
+    """Start Spark, or join the session that runs; raises ConfigurationError when it cannot start."""
+    from pyspark.sql import SparkSession
+
+    # Workers must run this very Python; PySpark would take whichever is first on PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(f"oncehouse {pipeline.pipeline}").master(
+        master(pipeline.spark.master)
+    )
+    settings = dict(_SETTINGS)
+    if pipeline.spark.master.startswith("local"):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if jars:
+        settings["spark.jars"] = ",".join(str(jar) for jar in jars)
+    elif not {"spark.jars", "spark.jars.packages"} & set(pipeline.spark.settings):
+        settings["spark.jars.packages"] = CONNECTOR
+    settings |= pipeline.spark.settings
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    try:
+        return builder.getOrCreate()
+    except Exception as error:  # the JVM's failures come in many classes, all meaning the same here
+        raise ConfigurationError(
+            f"Spark does not start with master {pipeline.spark.master!r}: {str(error).splitlines()[0]}. Java 17 or "
+            "21 is needed; `oncehouse check` shows what is missing."
+        ) from error
+
+
+def master(asked: str) -> str:
+    """A local master that gives a failed task three more chances, as a cluster does."""
+    found = _LOCAL.match(asked)
+    return f"local[{found[2] or '1'}, 4]" if found else asked

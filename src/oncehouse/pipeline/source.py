@@ -1,0 +1,248 @@
+"""The source: Kafka's topics as the driver sees them, and Spark's stream over them.
+
+The ledger's offsets are the truth; a checkpoint is scratch, made anew from them for every start of the stream.
+What a micro-batch covers is read from that checkpoint's offset log and never guessed from rows, because
+aborted transactions and compaction leave holes between offsets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from pydantic import SecretStr
+
+from oncehouse.config import Kafka
+from oncehouse.errors import ConfigurationError, DataLossError, TransientError
+from oncehouse.ledger.records import OffsetRange
+from oncehouse.pipeline.parts import PARTITIONS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Positions = dict[tuple[str, int], int]
+
+_TIMEOUT_SECONDS = 15.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicFacts:
+    topic: str
+    topic_id: str
+    partitions: int
+
+
+class Topics:
+    """What the broker says about the pipeline's topics. One client, kept open."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+        settings: dict[str, Any] = {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "socket.timeout.ms": int(_TIMEOUT_SECONDS * 1000),
+            "logger": _silent(),
+            **plain_options(kafka.options),
+        }
+        try:
+            self._admin = AdminClient(settings)
+        except KafkaException as error:
+            raise ConfigurationError(f"source.kafka.options: {_text(error)}") from error
+
+    def describe(self) -> dict[str, TopicFacts]:
+        """Raises ConfigurationError for a topic that is not there, TransientError for a broker that is away."""
+        facts = {}
+        futures = self._admin.describe_topics(
+            TopicCollection(list(self._kafka.topics)), request_timeout=_TIMEOUT_SECONDS
+        )
+        for topic, future in futures.items():
+            try:
+                found = future.result(timeout=_TIMEOUT_SECONDS + 5)
+            except KafkaException as error:
+                raise self._wrapped(topic, error) from error
+            facts[topic] = TopicFacts(
+                topic=topic, topic_id=str(found.topic_id), partitions=len(found.partitions)
+            )
+        return facts
+
+    def earliest(self, partitions: Iterable[tuple[str, int]]) -> Positions:
+        return self._offsets(partitions, OffsetSpec.earliest())
+
+    def latest(self, partitions: Iterable[tuple[str, int]]) -> Positions:
+        return self._offsets(partitions, OffsetSpec.latest())
+
+    def _offsets(self, partitions: Iterable[tuple[str, int]], spec: OffsetSpec) -> Positions:
+        asked = {TopicPartition(topic, partition): spec for topic, partition in partitions}
+        if not asked:
+            return {}
+        found = {}
+        futures = self._admin.list_offsets(asked, request_timeout=_TIMEOUT_SECONDS)
+        for partition, future in futures.items():
+            try:
+                offset = future.result(timeout=_TIMEOUT_SECONDS + 5).offset
+            except KafkaException as error:
+                raise self._wrapped(partition.topic, error) from error
+            found[partition.topic, partition.partition] = offset
+        return found
+
+    def _wrapped(self, topic: str, error: KafkaException) -> Exception:
+        code = error.args[0].name() if error.args and hasattr(error.args[0], "name") else ""
+        if code in {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_ID"}:
+            return ConfigurationError(
+                f"Kafka at {self._kafka.bootstrap_servers} has no topic {topic!r}. Create it, or correct "
+                "source.kafka.topics."
+            )
+        return TransientError(
+            f"Kafka at {self._kafka.bootstrap_servers} does not answer ({_text(error)}). Check that the broker "
+            "is up and that source.kafka.bootstrap_servers is right."
+        )
+
+
+def check_topics(
+    facts: Mapping[str, TopicFacts], known_ids: Mapping[str, str], positions: Positions, earliest: Positions
+) -> None:
+    """Stop loudly where Kafka no longer has what the ledger has not read."""
+    for topic, topic_id in known_ids.items():
+        if topic in facts and facts[topic].topic_id != topic_id:
+            raise DataLossError(
+                f"Topic {topic} was deleted and made anew (its id was {topic_id}, it is "
+                f"{facts[topic].topic_id}). Its offsets mean something else now. Give the pipeline a new name "
+                "and ledger, or the topic another name, so that nothing is mixed up."
+            )
+    for (topic, partition), next_offset in positions.items():
+        oldest = earliest.get((topic, partition))
+        if oldest is not None and oldest > next_offset:
+            raise DataLossError(
+                f"Topic {topic} partition {partition}: offsets {next_offset} to {oldest - 1} were deleted by "
+                f"Kafka's retention before they were read ({oldest - next_offset} records are lost). Restore "
+                "them from elsewhere under a new topic; to go on without them, start the pipeline under a new "
+                "name and ledger."
+            )
+
+
+def starting_positions(
+    facts: Mapping[str, TopicFacts], positions: Positions, earliest: Positions
+) -> Positions:
+    """The ledger's offsets; partitions that it does not know start at their earliest."""
+    return {
+        (topic, partition): positions.get((topic, partition), earliest[topic, partition])
+        for topic, found in facts.items()
+        for partition in range(found.partitions)
+    }
+
+
+def open_stream(
+    spark: SparkSession, kafka: Kafka, starting: Positions, *, max_rows: int | None, group: str
+) -> DataFrame:
+    """Records as (source, offset, timestamp, key, value); nothing else leaves the JVM."""
+    reader = (
+        spark.readStream.format("kafka")
+        .option("subscribe", ",".join(kafka.topics))
+        .option("startingOffsets", _offsets_json(starting))
+        .option("failOnDataLoss", "true")
+        .option("kafka.isolation.level", "read_committed")
+        .option("groupIdPrefix", group)
+        .options(**java_options(kafka))
+    )
+    if max_rows is not None:
+        reader = reader.option("maxOffsetsPerTrigger", max_rows)
+    return _narrow(reader.load(), kafka)
+
+
+def _narrow(records: DataFrame, kafka: Kafka) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    ordinal = f.lit(0)
+    for number, topic in enumerate(sorted(kafka.topics)[1:], start=1):
+        ordinal = f.when(f.col("topic") == f.lit(topic), f.lit(number)).otherwise(ordinal)
+    return records.select(
+        (ordinal * f.lit(PARTITIONS) + f.col("partition")).cast("int").alias("source"),
+        "offset",
+        "timestamp",
+        "key",
+        "value",
+    )
+
+
+def read_ranges(checkpoint: Path, micro_batch: int, starting: Positions) -> tuple[OffsetRange, ...]:
+    """What a micro-batch covers, from the checkpoint's offset log."""
+    ends = _logged_offsets(checkpoint, micro_batch)
+    starts = starting if micro_batch == 0 else _logged_offsets(checkpoint, micro_batch - 1)
+    return tuple(
+        OffsetRange(topic=topic, partition=partition, start=starts.get((topic, partition), 0), end=end)
+        for (topic, partition), end in sorted(ends.items())
+    )
+
+
+def _logged_offsets(checkpoint: Path, micro_batch: int) -> Positions:
+    path = checkpoint / "offsets" / str(micro_batch)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found = json.loads(lines[2])
+        return {
+            (topic, int(partition)): int(offset)
+            for topic, offsets in found.items()
+            for partition, offset in offsets.items()
+        }
+    except (OSError, ValueError, IndexError, AttributeError) as error:
+        raise TransientError(
+            f"The checkpoint's offset log {path.name} cannot be read ({error}). Checkpoints are scratch: the "
+            "stream starts again from the ledger's offsets."
+        ) from error
+
+
+def _offsets_json(positions: Positions) -> str:
+    nested: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in positions.items():
+        nested.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(nested)
+
+
+def plain_options(options: Mapping[str, str | SecretStr]) -> dict[str, str]:
+    return {
+        name: value.get_secret_value() if isinstance(value, SecretStr) else value
+        for name, value in options.items()
+    }
+
+
+def java_options(kafka: Kafka) -> dict[str, str]:
+    """The same settings in the spelling of Kafka's Java client, as Spark's source takes them."""
+    options = plain_options(kafka.options)
+    user, password = options.pop("sasl.username", None), options.pop("sasl.password", None)
+    mechanism = options.pop("sasl.mechanisms", None) or options.get("sasl.mechanism")
+    if mechanism is not None:
+        options["sasl.mechanism"] = mechanism
+    if user is not None:
+        module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
+        options["sasl.jaas.config"] = (
+            f"org.apache.kafka.common.security.{module} required "
+            f"username={_jaas(user)} password={_jaas(password or '')};"
+        )
+    if "ssl.ca.location" in options:
+        options["ssl.truststore.location"] = options.pop("ssl.ca.location")
+        options["ssl.truststore.type"] = "PEM"
+    options["bootstrap.servers"] = kafka.bootstrap_servers
+    return {f"kafka.{name}": value for name, value in options.items()}
+
+
+def _jaas(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _text(error: KafkaException) -> str:
+    return str(error.args[0].str()) if error.args and hasattr(error.args[0], "str") else str(error)
+
+
+def _silent() -> Any:
+    import logging
+
+    # librdkafka writes to stderr by itself; what matters reaches the caller as an exception.
+    logger = logging.getLogger("oncehouse.kafka")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger

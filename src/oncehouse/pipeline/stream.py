@@ -1,0 +1,212 @@
+"""The ingest stage: a Spark stream that settles epochs, and the requests performed between them.
+
+Whatever ends the stream, it starts again from the ledger's offsets with a checkpoint of its own; a checkpoint
+that is lost or damaged costs nothing but that restart. Errors of ours stop the pipeline unless they may pass.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oncehouse.errors import DataLossError, OncehouseError, PermanentError, TransientError
+from oncehouse.ledger import epochs
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.records import Counts, EpochKind, Lease
+from oncehouse.pipeline.compact import compact
+from oncehouse.pipeline.ingest import SMALL_EPOCH_RECORDS, EpochInput, read_frame, settle
+from oncehouse.pipeline.perform import perform_requests
+from oncehouse.pipeline.source import (
+    Positions,
+    Topics,
+    check_topics,
+    open_stream,
+    read_ranges,
+    starting_positions,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from oncehouse.config import Pipeline
+
+_LONGEST_PAUSE_SECONDS = 30.0
+_TRIES_WHEN_DRAINING = 6
+_LOST = ("failOnDataLoss", "data loss", "Some data may have been lost", "OffsetOutOfRange", "KAFKA_DATA_LOSS")
+
+
+class Ingest:
+    """Runs on the thread that calls `run`; epochs are settled on Spark's own callback thread."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        catalog: Catalog,
+        topics: Topics,
+        lease: Lease,
+        *,
+        on_epoch: Callable[[Counts], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+        self._catalog = catalog
+        self._topics = topics
+        self._lease = lease
+        self._on_epoch = on_epoch
+        self._say = say
+        # Held while an epoch is settled or a request performed: only one of them decides what is new.
+        self._deciding = threading.Lock()
+        self._stopping = threading.Event()
+        self._failure: OncehouseError | None = None
+        self._starts = 0
+
+    def run(self, stop: threading.Event, *, once: bool) -> None:
+        """Until `stop` is set, or with `once` until all that was there at the start is settled."""
+        failures = 0
+        while not stop.is_set():
+            settled_before = epochs.next_epoch(self._catalog)
+            try:
+                self._run_stream(stop, once=once)
+                if once:
+                    return
+            except TransientError as error:
+                failures = 1 if epochs.next_epoch(self._catalog) > settled_before else failures + 1
+                if once and failures >= _TRIES_WHEN_DRAINING:
+                    raise
+                pause_seconds = min(_LONGEST_PAUSE_SECONDS, 0.5 * 2**failures)
+                self._say(f"{error} Starting again in {pause_seconds:.0f} s.")
+                stop.wait(pause_seconds)
+
+    def _run_stream(self, stop: threading.Event, *, once: bool) -> None:
+        self._failure = None
+        self._stopping.clear()
+        self._perform_requests()
+        starting = self._starting_positions()
+        checkpoint = self._new_checkpoint()
+        query = self._start(starting, checkpoint, once=once)
+        try:
+            while query.isActive and not stop.is_set():
+                query.awaitTermination(1)
+                if not once and self._deciding.acquire(blocking=False):
+                    try:
+                        self._perform()
+                    finally:
+                        self._deciding.release()
+            error = query.exception() if not query.isActive else None
+        finally:
+            self._end(query)
+            shutil.rmtree(checkpoint, ignore_errors=True)
+        if self._failure is not None:
+            raise self._failure
+        if error is not None:
+            raise _wrapped(self._pipeline.pipeline, str(error))
+
+    def _starting_positions(self) -> Positions:
+        facts = self._topics.describe()
+        partitions = [(topic, number) for topic, found in facts.items() for number in range(found.partitions)]
+        earliest = self._topics.earliest(partitions)
+        positions = epochs.read_positions(self._catalog)
+        check_topics(facts, epochs.read_topic_ids(self._catalog), positions, earliest)
+        self._topic_ids = {topic: found.topic_id for topic, found in facts.items()}
+        return starting_positions(facts, positions, earliest)
+
+    def _new_checkpoint(self) -> Path:
+        self._starts += 1
+        root = self._pipeline.ledger.files
+        folder = Path(tempfile.gettempdir()) / "oncehouse" if "://" in root else Path(root)
+        checkpoints = folder / self._pipeline.pipeline / "checkpoints"
+        checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for old in checkpoints.iterdir():
+            shutil.rmtree(old, ignore_errors=True)
+        return checkpoints / f"{self._lease.token}-{self._starts}"
+
+    def _start(self, starting: Positions, checkpoint: Path, *, once: bool) -> StreamingQuery:
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "ingest")
+        records = open_stream(
+            self._spark,
+            self._pipeline.source.kafka,
+            starting,
+            max_rows=self._pipeline.epoch.max_rows,
+            group=f"oncehouse-{self._pipeline.pipeline}",
+        )
+
+        def on_micro_batch(frame: DataFrame, number: int) -> None:
+            # What is not settled now is read again from the ledger's offsets at the next start.
+            with self._deciding:
+                if not self._stopping.is_set():
+                    self._settle(frame, number, checkpoint, starting)
+
+        writer = records.writeStream.foreachBatch(on_micro_batch).option(
+            "checkpointLocation", checkpoint.as_uri()
+        )
+        if once:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(
+            processingTime=f"{int(self._pipeline.epoch.max_wait * 1000)} milliseconds"
+        ).start()
+
+    def _settle(self, frame: DataFrame, number: int, checkpoint: Path, starting: Positions) -> None:
+        try:
+            ranges = read_ranges(checkpoint, number, starting)
+            records = sum(span.end - span.start for span in ranges)
+            if not records:
+                return
+            counts = settle(
+                self._spark,
+                self._pipeline,
+                self._catalog,
+                self._lease.token,
+                lambda plan: read_frame(frame, plan),
+                EpochInput(kind=EpochKind.KAFKA, ranges=ranges, topic_ids=self._topic_ids),
+                small=records <= SMALL_EPOCH_RECORDS,
+            )
+            self._on_epoch(counts)
+        except OncehouseError as error:
+            # Spark ships only the text of what its callback raises; the error itself is kept here.
+            self._failure = error
+            raise
+
+    def _perform_requests(self) -> None:
+        with self._deciding:
+            self._perform()
+
+    def _perform(self) -> None:
+        counts = perform_requests(
+            self._spark, self._pipeline, self._catalog, self._lease.token, say=self._say
+        )
+        for counted in counts:
+            self._on_epoch(counted)
+        compact(self._spark, self._pipeline, self._catalog, self._lease.token)
+
+    def _end(self, query: StreamingQuery) -> None:
+        self._stopping.set()
+        if query.isActive:
+            with self._deciding:
+                query.stop()
+
+
+def _wrapped(pipeline: str, text: str) -> OncehouseError:
+    """What ended the stream when it was none of ours."""
+    first = next((line for line in text.splitlines() if line.strip()), "the stream ended")
+    if any(word in text for word in _LOST):
+        return DataLossError(
+            f"Pipeline {pipeline}: Kafka no longer has records that the ledger has not read: {first} Nothing was "
+            "skipped. Restore them from elsewhere, or start the pipeline under a new name and ledger."
+        )
+    if "UnknownTopicOrPartition" in text:
+        return PermanentError(f"Pipeline {pipeline}: a topic has gone while it was read: {first}")
+    return TransientError(f"Pipeline {pipeline}: the stream ended: {first}")
+
+
+def wait_for(condition: Callable[[], bool], *, stop: threading.Event, seconds: float) -> None:
+    """Look every `seconds` until it holds or `stop` is set."""
+    while not condition() and not stop.is_set():
+        time.sleep(seconds)
