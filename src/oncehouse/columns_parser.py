@@ -237,7 +237,7 @@ class _Reader:
             members[name] = following
             following += 1
             if self._peek() != ",":
-                return c.Enum(bits=bits, members=tuple(members.items()))
+                return c.Enum(bits=bits, members=tuple(sorted(members.items(), key=lambda member: member[1])))
             self._at += 1
 
     # -- the letters ------------------------------------------------------------------------------------
