@@ -59,8 +59,11 @@ def run_pipeline(
     say: Callable[[str], None] = keep_quiet,
     jars: Sequence[Path] = (),
     wait: bool = True,
+    spark: SparkSession | None = None,
 ) -> RunResult:
     """Run until `stop` is set; with `once`, until all that is in Kafka now is in ClickHouse.
+
+    A Spark session that is given is used and left running; otherwise one is started and stopped here.
 
     Raises ConfigurationError before any data moves, FencedError when another process took over, LeaseHeldError
     when one is running and `wait` is off.
@@ -72,12 +75,13 @@ def run_pipeline(
         demand_ready(pipeline, catalog, topics)
         catalog.prepare()
         catalog.adopt(identity_of(pipeline))
-        spark = open_session(pipeline, jars)
+        session = spark or open_session(pipeline, jars)
         try:
-            run = _Run(pipeline, catalog, topics, spark, stop=stop, progress=progress, say=say)
+            run = _Run(pipeline, catalog, topics, session, stop=stop, progress=progress, say=say)
             return run.go(once=once, wait=wait)
         finally:
-            spark.stop()
+            if spark is None:
+                session.stop()
     finally:
         catalog.close()
 
