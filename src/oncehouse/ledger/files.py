@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyarrow import fs
 
 from oncehouse.errors import ConfigurationError, CorruptFileError, TransientError
@@ -58,6 +59,13 @@ class FileStore:
         _demand_size(ref, self.root, size)
         return path
 
+    def open(self, ref: FileRef) -> pa.NativeFile:
+        """For reading a little of a large file: of a remote one no copy is made."""
+        if not self._remote:
+            return pa.memory_map(str(self.local(ref)))
+        filesystem, prefix = self._filesystem()
+        return filesystem.open_input_file(f"{prefix}/{ref.path}")
+
     def inspect(self, ref: FileRef) -> None:
         """Whether the file is there in its full size; nothing is read. Raises CorruptFileError."""
         if not self._remote:
@@ -71,8 +79,7 @@ class FileStore:
         """Compare every byte with the checksum, where the file lies and not in a cache; raises CorruptFileError."""
         self.inspect(ref)
         if self._remote:
-            filesystem, prefix = self._filesystem()
-            with filesystem.open_input_stream(f"{prefix}/{ref.path}") as source:
+            with self.open(ref) as source:
                 found = _digest(source)
         else:
             found = checksum(self.local(ref))
