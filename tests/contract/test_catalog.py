@@ -4,11 +4,11 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.exc import OperationalError
 
-from ledger_examples import IDENTITY, make_registration, race, register_epochs, take_lease
+from ledger_examples import IDENTITY, TOPIC, make_registration, race, register_epochs, take_lease
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
 from oncehouse.ledger import tables
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import list_epochs, next_epoch, register
+from oncehouse.ledger.epochs import list_epochs, next_epoch, read_positions, register
 from oncehouse.ledger.records import Identity, RequestKind, Stage
 from oncehouse.ledger.requests import add_request, list_requests
 
@@ -175,6 +175,16 @@ def test_the_clock_is_the_databases_and_does_not_stand_still_within_a_transactio
         while second == first:
             second = catalog.now_in(connection)
     assert second > first > 1.7e9
+
+
+def test_a_snapshot_stays_at_its_moment(catalog):
+    token = register_epochs(catalog)
+    with catalog.snapshot() as view:
+        assert next_epoch(view) == 2
+        register(catalog, token, make_registration(2, 10, 20))
+        assert next_epoch(view) == 2
+        assert read_positions(view) == {(TOPIC, 0): 10}
+    assert next_epoch(catalog) == 3
 
 
 def lost_connection() -> OperationalError:

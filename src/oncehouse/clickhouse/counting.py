@@ -1,0 +1,20 @@
+"""How many rows of each batch a table holds, in one query."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oncehouse.clickhouse.names import quote, quote_table
+
+if TYPE_CHECKING:
+    from oncehouse.clickhouse.client import Client
+
+
+def count_by_batch(client: Client, table: str, batch_column: str) -> dict[str, int]:
+    """Rows by batch id, as they are stored: nothing is merged for the question."""
+    column = quote(batch_column)
+    rows = client.query(
+        f"SELECT toString({column}), count() FROM {quote_table(table)} GROUP BY {column}",  # noqa: S608 - quoted
+        settings={"final": 0},
+    )
+    return {str(batch_id): int(count) for batch_id, count in rows}

@@ -1,0 +1,107 @@
+"""Verify: the ledger against itself, against its files, and against the rows in ClickHouse.
+
+Changes nothing, and may run beside a pipeline that goes on: the ledger is read at one moment, before the
+tables are, so what arrives meanwhile is never a finding. Tells each difference, and what was not compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from oncehouse.clickhouse.client import Client
+from oncehouse.config import Pipeline
+from oncehouse.ledger.audit import LedgerState, find_known_batches, read_state
+from oncehouse.ledger.batches import WAITING
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.records import Batch, BatchStatus
+from oncehouse.pipeline.findings import Finding, Note, Report, Subject
+from oncehouse.pipeline.verify_counts import check_counts
+from oncehouse.pipeline.verify_files import check_files, check_parts, list_files
+from oncehouse.pipeline.verify_rows import compare_table, find_strangers, read_tables
+
+__all__ = ["Finding", "Note", "Report", "Subject", "verify"]
+
+STUCK_SECONDS = 3600.0
+"""A batch that has waited this long is named by itself."""
+
+
+def verify(
+    pipeline: Pipeline, catalog: Catalog, store: FileStore, client: Client | None, *, files: bool
+) -> Report:
+    """Compare everything that can be compared; `files` also reads every byte of the ledger's files."""
+    state = read_state(catalog)
+    named = list_files(state)
+    findings: list[Finding] = [*check_counts(state, window_seconds=pipeline.identity.window)]
+    wanting = check_files(store, named, every_byte=files)
+    findings += wanting
+    at_fault = {finding.where for finding in wanting}
+    damaged = frozenset(entry.file.path for entry in named if entry.where in at_fault)
+    findings += check_parts(state, store, damaged=damaged, every_row=files)
+    findings += _parked(state.batches)
+    notes = [*_pending(state)]
+    rows = None
+    if client is None:
+        where = "ClickHouse"
+        notes.append(Note(kind=Subject.ROWS, where=where, message="was not asked, so no rows were compared."))
+    else:
+        told, rows = _compare_tables(pipeline, catalog, client, state)
+        findings += [entry for entry in told if isinstance(entry, Finding)]
+        notes += [entry for entry in told if isinstance(entry, Note)]
+    return Report(
+        findings=tuple(findings),
+        notes=tuple(notes),
+        epochs=len(state.epochs),
+        parts=len(state.parts),
+        batches=len(state.batches),
+        files=len(named),
+        rows_in_clickhouse=rows,
+    )
+
+
+def _compare_tables(
+    pipeline: Pipeline, catalog: Catalog, client: Client, state: LedgerState
+) -> tuple[list[Finding | Note], int]:
+    tables, missing = read_tables(client, pipeline, state.batches)
+    told: list[Finding | Note] = [*missing]
+    # Looked up after the tables were read: a batch that was made meanwhile is no stranger.
+    known = find_known_batches(catalog, {batch_id for table in tables for batch_id in table.rows_by_batch})
+    for table in tables:
+        mine = [batch for batch in state.batches if batch.table == table.table]
+        told += [*compare_table(table, mine), *find_strangers(table, known)]
+    configured = {table.name for table in pipeline.tables}
+    for name in sorted({batch.table for batch in state.batches} - configured):
+        message = "has batches in the ledger, but is not in the pipeline file any more; it was not compared."
+        told.append(Note(kind=Subject.ROWS, where=f"table {name}", message=message))
+    return told, sum(rows for table in tables for rows in table.rows_by_batch.values())
+
+
+def _parked(batches: Sequence[Batch]) -> Iterator[Finding]:
+    for batch in batches:
+        if batch.status is BatchStatus.PARKED:
+            yield Finding(
+                kind=Subject.BATCHES,
+                where=f"batch {batch.batch_id}",
+                message=f"is parked, so its {batch.rows} rows wait for somebody: {batch.reason}. "
+                "When the cause is gone: `oncehouse batches retry`.",
+            )
+
+
+def _pending(state: LedgerState) -> Iterator[Note]:
+    """What is on its way: no difference, but not compared either."""
+    unbatched = [part for part in state.parts if part.batch_id is None and part.live_rows]
+    if unbatched:
+        rows = sum(part.live_rows for part in unbatched)
+        message = f"{rows} rows in {len(unbatched)} parts wait for a batch."
+        yield Note(kind=Subject.BATCHES, where="new events", message=message)
+    waiting = [batch for batch in state.batches if batch.status in WAITING]
+    for status, number in sorted(Counter(batch.status for batch in waiting).items()):
+        rows = sum(batch.rows for batch in waiting if batch.status is status)
+        message = f"{number} batches of {rows} rows are {status}: their rows may be in ClickHouse or not yet."
+        yield Note(kind=Subject.BATCHES, where=f"batches {status}", message=message)
+    for batch in waiting:
+        if (age := state.now - batch.created_at) > STUCK_SECONDS:
+            reason = f"; last: {batch.reason}" if batch.reason else ""
+            message = f"has waited for {age / 3600:.1f} hours, after {batch.attempts} attempts{reason}"
+            yield Note(kind=Subject.BATCHES, where=f"batch {batch.batch_id}", message=message)

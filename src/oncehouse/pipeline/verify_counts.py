@@ -1,0 +1,141 @@
+"""Whether the ledger agrees with itself: offsets join, every record is counted once, batches are their parts.
+
+Pure: a ledger's state in, findings out. What retention may have dropped, because it is older than the window,
+is not missed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+from oncehouse.ledger.audit import LedgerState
+from oncehouse.ledger.records import EpochKind, EpochRow, OffsetRange, Part
+from oncehouse.pipeline.findings import Finding, Subject
+
+
+def check_counts(state: LedgerState, *, window_seconds: float) -> tuple[Finding, ...]:
+    kept_since = state.now - window_seconds
+    return (
+        *_check_offsets(state),
+        *_check_epochs(state, kept_since),
+        *_check_batches(state, kept_since),
+    )
+
+
+def _check_offsets(state: LedgerState) -> Iterator[Finding]:
+    settled: dict[tuple[str, int], list[tuple[int, OffsetRange]]] = defaultdict(list)
+    for epoch, span in state.ranges:
+        settled[span.topic, span.partition].append((epoch, span))
+    for (topic, partition), spans in settled.items():
+        where = f"topic {topic} partition {partition}"
+        for (first, before), (second, after) in pairwise(spans):
+            if before.end != after.start:
+                what = "were never settled" if before.end < after.start else "were settled twice"
+                low, high = sorted((before.end, after.start))
+                yield _offsets(
+                    where, f"offsets {low} to {high - 1} {what}, between the epochs {first} and {second}"
+                )
+        last, position = spans[-1][1].end, state.positions.get((topic, partition))
+        if position != last:
+            yield _offsets(where, f"the ranges end at offset {last}, but the next epoch starts at {position}")
+    known = {row.epoch for row in state.epochs}
+    for missing in sorted({epoch for epoch, _ in state.ranges} - known):
+        yield _offsets(f"epoch {missing}", "has ranges of offsets, but is not in the ledger itself")
+
+
+def _offsets(where: str, message: str) -> Finding:
+    return Finding(kind=Subject.OFFSETS, where=where, message=message)
+
+
+def _check_epochs(state: LedgerState, kept_since: float) -> Iterator[Finding]:
+    events: dict[int, int] = defaultdict(int)
+    for registered in state.key_files:
+        events[registered.epoch] += registered.key_file.events
+    letters: dict[int, int] = defaultdict(int)
+    for letter_file in state.dead_letter_files:
+        letters[letter_file.epoch] += letter_file.rows
+    offsets: dict[int, int] = defaultdict(int)
+    for epoch, span in state.ranges:
+        offsets[epoch] += span.end - span.start
+    parts: dict[int, list[Part]] = defaultdict(list)
+    for part in state.parts:
+        parts[part.epoch].append(part)
+    for row in state.epochs:
+        wrong = list(_differences_of_counts(row, offsets[row.epoch]))
+        if row.registered_at >= kept_since:
+            wrong += _differences_of_files(row, state, events[row.epoch], letters[row.epoch])
+            if row.kind is not EpochKind.REFILL:
+                wrong += _differences_of_parts(row, parts[row.epoch], events[row.epoch])
+        for message in wrong:
+            yield Finding(kind=Subject.COUNTS, where=f"epoch {row.epoch}", message=message)
+
+
+def _differences_of_counts(row: EpochRow, offsets: int) -> Iterator[str]:
+    counts = row.counts
+    if not counts.balanced:
+        yield (
+            f"read {counts.read} records, but new {counts.new} + duplicate {counts.duplicate} + dead letters "
+            f"{counts.dead_letter} + skipped {counts.skipped} + waiting {counts.waiting} is another number"
+        )
+    # Fewer is normal: aborted transactions and compaction leave holes among the offsets.
+    if row.kind is EpochKind.KAFKA and counts.read > offsets:
+        yield f"read {counts.read} records out of only {offsets} offsets"
+
+
+def _differences_of_files(row: EpochRow, state: LedgerState, events: int, letters: int) -> Iterator[str]:
+    counts = row.counts
+    if events != counts.new + counts.duplicate:
+        settled = f"{counts.new} were new and {counts.duplicate} duplicates"
+        yield f"its key files hold {events} events, but {settled}"
+    written = sum(file.rows for file in state.duplicates.get(row.epoch, ()))
+    if written != counts.duplicate:
+        yield f"counted {counts.duplicate} duplicates, but {written} are written down"
+    if letters != counts.dead_letter:
+        yield f"counted {counts.dead_letter} dead letters, but its files hold {letters}"
+
+
+def _differences_of_parts(row: EpochRow, parts: list[Part], events: int) -> Iterator[str]:
+    """Every event goes to at least one table; where only one table took any, it took all."""
+    rows: dict[str, int] = defaultdict(int)
+    live: dict[str, int] = defaultdict(int)
+    for part in parts:
+        rows[part.table] += part.rows
+        live[part.table] += part.live_rows
+    if len(rows) > 1:
+        for table, taken in rows.items():
+            if taken > events or live[table] > row.counts.new:
+                yield (
+                    f"{table} has {taken} rows, {live[table]} of them live, out of {events} events, "
+                    f"{row.counts.new} of them new"
+                )
+        if sum(rows.values()) >= events and sum(live.values()) >= row.counts.new:
+            return
+    total_rows, total_live = sum(rows.values()), sum(live.values())
+    if total_rows != events:
+        yield f"read {events} events, but its parts hold {total_rows} rows"
+    if total_live != row.counts.new:
+        yield f"counted {row.counts.new} new events, but its parts hold {total_live} live rows"
+
+
+def _check_batches(state: LedgerState, kept_since: float) -> Iterator[Finding]:
+    live: dict[str, int] = defaultdict(int)
+    for part in state.parts:
+        if part.batch_id is not None:
+            live[part.batch_id] += part.live_rows
+    for batch in state.batches:
+        found = live.pop(batch.batch_id, 0)
+        dropped = found < batch.rows and batch.created_at < kept_since
+        if found != batch.rows and not dropped:
+            yield Finding(
+                kind=Subject.COUNTS,
+                where=f"batch {batch.batch_id}",
+                message=f"has {batch.rows} rows, but its parts have {found} live rows",
+            )
+    for batch_id, rows in sorted(live.items()):
+        yield Finding(
+            kind=Subject.COUNTS,
+            where=f"batch {batch_id}",
+            message=f"holds parts with {rows} live rows, but is not in the ledger itself",
+        )
