@@ -31,11 +31,20 @@ def compare_types(declared: str, actual: str) -> str | None:
     ours = parse_type(declared)
     if _plain(ours) == _plain(theirs):
         return None
-    if is_nullable(ours) and not is_nullable(theirs) and _plain(bare(ours)) == _plain(bare(theirs)):
+    if difference_is_null(declared, actual):
         return "a null has no place in the column"
     if not is_nullable(ours) and is_nullable(theirs) and _plain(bare(ours)) == _plain(bare(theirs)):
         return None
     return "values could change or be refused"
+
+
+def difference_is_null(declared: str, actual: str) -> bool:
+    """Whether the column could take every value if it were only Nullable."""
+    try:
+        ours, theirs = parse_type(declared), parse_type(actual)
+    except ConfigurationError:
+        return False
+    return is_nullable(ours) and not is_nullable(theirs) and _plain(bare(ours)) == _plain(bare(theirs))
 
 
 def _plain(type_: ColumnType) -> ColumnType:  # noqa: PLR0911 - one case a type

@@ -10,18 +10,24 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from oncehouse.clickhouse.client import failure_of
 from oncehouse.clickhouse.names import split_table
+from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from oncehouse.clickhouse.client import Client
 
-_MERGING = ("Replacing", "Collapsing", "Summing", "Aggregating", "Graphite", "Coalescing")
+_REPLICATED = ("Replicated", "Shared")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`")
-_WINDOW_SETTINGS = (
-    "non_replicated_deduplication_window",
-    "replicated_deduplication_window",
-    "replicated_deduplication_window_seconds",
-)
+_ACCESS_DENIED = 497
+# Setting -> the least default among servers of all versions.
+_PLAIN_WINDOW = {"non_replicated_deduplication_window": 0}
+_REPLICATED_WINDOW = {
+    "replicated_deduplication_window": 100,
+    "replicated_deduplication_window_seconds": 3600,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +61,14 @@ class TableFacts:
 
     @property
     def is_replicated(self) -> bool:
-        return self.engine.startswith(("Replicated", "Shared"))
+        return self.engine.startswith(_REPLICATED)
 
     @property
     def merges_rows(self) -> bool:
-        return self.engine.removeprefix("Replicated").removeprefix("Shared").startswith(_MERGING)
+        return (
+            self.is_merge_tree
+            and self.engine.removeprefix("Replicated").removeprefix("Shared") != "MergeTree"
+        )
 
     @property
     def loses_rows(self) -> bool:
@@ -94,8 +103,8 @@ def describe_table(client: Client, table: str) -> TableFacts | None:
     if not found:
         return None
     uuid, engine, engine_full, partition_key, sorting_key, views = found[0]
-    windows = _read_windows(client, engine_full)
-    replicated = engine.startswith(("Replicated", "Shared"))
+    replicated = engine.startswith(_REPLICATED)
+    windows = _read_windows(client, engine_full, replicated=replicated)
     return TableFacts(
         database=key["database"],
         table=key["table"],
@@ -104,8 +113,8 @@ def describe_table(client: Client, table: str) -> TableFacts | None:
         columns=_read_columns(client, key),
         partition_key=partition_key,
         sorting_key=sorting_key,
-        window_blocks=windows[_WINDOW_SETTINGS[1 if replicated else 0]],
-        window_seconds=float(windows[_WINDOW_SETTINGS[2]]) if replicated else None,
+        window_blocks=windows[0],
+        window_seconds=float(windows[1]) if replicated else None,
         expires_rows=has_row_ttl(engine_full),
         views=tuple(views),
     )
@@ -122,20 +131,29 @@ def read_setting(engine_full: str, name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _read_windows(client: Client, engine_full: str) -> dict[str, int]:
-    defaults = dict.fromkeys(_WINDOW_SETTINGS, 0)
-    # Servers may set other defaults for replicated tables, in a system table of their own.
-    for source, names in (
-        ("system.merge_tree_settings", _WINDOW_SETTINGS[:1]),
-        ("system.replicated_merge_tree_settings", _WINDOW_SETTINGS[1:]),
-    ):
+def _read_windows(client: Client, engine_full: str, *, replicated: bool) -> tuple[int, ...]:
+    """The window settings in force: the table's own, else the server's defaults."""
+    names = _REPLICATED_WINDOW if replicated else _PLAIN_WINDOW
+    own = {name: read_setting(engine_full, name) for name in names}
+    if None in own.values():
+        source = "system.replicated_merge_tree_settings" if replicated else "system.merge_tree_settings"
+        own = _read_defaults(client, source, names) | {
+            n: value for n, value in own.items() if value is not None
+        }
+    return tuple(own[name] or 0 for name in names)
+
+
+def _read_defaults(client: Client, source: str, names: Mapping[str, int]) -> dict[str, int | None]:
+    try:
         rows = client.query(
             f"SELECT name, value FROM {source} WHERE name IN {{names:Array(String)}}",  # noqa: S608 - constants
             {"names": list(names)},
         )
-        defaults |= {name: int(value) for name, value in rows}
-    own = {name: read_setting(engine_full, name) for name in _WINDOW_SETTINGS}
-    return defaults | {name: value for name, value in own.items() if value is not None}
+    except ConfigurationError as error:
+        if failure_of(error).code != _ACCESS_DENIED:
+            raise
+        rows = []  # the user may not ask: count on no more than the least that any server has had
+    return {**names, **{name: int(value) for name, value in rows}}
 
 
 def _read_columns(client: Client, key: dict[str, str]) -> tuple[Column, ...]:

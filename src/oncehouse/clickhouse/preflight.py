@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.comparison import compare_types
+from oncehouse.clickhouse.comparison import compare_types, difference_is_null
 from oncehouse.clickhouse.describe import Column, TableFacts, describe_table
 from oncehouse.clickhouse.names import quote, quote_table
 from oncehouse.clickhouse.schema import widen_window_ddl
@@ -107,8 +107,8 @@ def judge_server(server: ServerFacts, needs: Needs) -> tuple[Finding, ...]:
         Finding(
             level=Level.ERROR,
             where=needs.table,
-            what=f"the user lacks the grant {grant}",
-            advice=f"GRANT {grant} TO the user of the pipeline",
+            what=f"the user {server.user!r} lacks the grant {grant}",
+            advice=f"run: GRANT {grant} TO {quote(server.user)}",
         )
         for grant in server.missing_grants
     ]
@@ -130,16 +130,29 @@ def judge_server(server: ServerFacts, needs: Needs) -> tuple[Finding, ...]:
                 advice="upgrade the server; older ones double or lose rows of views on a retry",
             )
         )
-    if not server.reads_uuids_in_order:
-        findings.append(
-            Finding(
-                level=Level.ERROR,
-                where="server",
-                what=f"ClickHouse {server.version} does not read UUIDs from Arrow as they are sent",
-                advice="upgrade the server",
-            )
-        )
+    if _sends_uuids(needs) and server.reads_uuids_in_order is not True:
+        findings.append(_doubt_uuids(server))
     return tuple(findings)
+
+
+def _sends_uuids(needs: Needs) -> bool:
+    return any("UUID" in type_ for type_ in needs.columns.values())
+
+
+def _doubt_uuids(server: ServerFacts) -> Finding:
+    if server.reads_uuids_in_order is None:
+        return Finding(
+            level=Level.WARNING,
+            where="server",
+            what="how it reads UUIDs from Arrow could not be tried: the user lacks CREATE TEMPORARY TABLE",
+            advice="compare one loaded UUID with its event, or give the user that grant for the check",
+        )
+    return Finding(
+        level=Level.ERROR,
+        where="server",
+        what=f"ClickHouse {server.version} does not read UUIDs from Arrow as they are sent",
+        advice="upgrade the server, or declare the UUID fields and columns as String",
+    )
 
 
 def _judge_columns(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
@@ -165,9 +178,18 @@ def _judge_columns(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
                 level=Level.ERROR,
                 where=where,
                 what=f"the pipeline sends {declared}, the table has {column.type}: {difference}",
-                advice=f"declare the field as {column.type}, or run: ALTER TABLE {quote_table(needs.table)} "
-                f"MODIFY COLUMN {quote(name)} {declared}",
+                advice=_advise_type(name, declared, column, needs),
             )
+
+
+def _advise_type(name: str, declared: str, column: Column, needs: Needs) -> str:
+    declare = f"declare the field as {column.type}"
+    if difference_is_null(declared, column.type):
+        table = quote_table(needs.table)
+        return f"{declare}, or run: ALTER TABLE {table} MODIFY COLUMN {quote(name)} {declared}"
+    return (
+        f"{declare}, or load a table that has {declared} here (changing the column would change its values)"
+    )
 
 
 def _nearest(facts: TableFacts, name: str, declared: str, needs: Needs) -> str:

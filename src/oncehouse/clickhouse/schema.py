@@ -40,7 +40,7 @@ def create_table_ddl(
     if id_column is not None:
         lines.append(f"{quote(id_column)} FixedString(16)")
     lines.append(f"{quote(batch_column)} UUID")
-    # A batch's rows arrive together, so few granules hold them; the index finds those without a full scan.
+    # A retry looks for its batch soon after: until merges mix the batches, the index leaves out other parts.
     lines.append(f"INDEX {quote('by_' + batch_column)} {quote(batch_column)} TYPE bloom_filter GRANULARITY 4")
     body = ",\n".join(f"    {line}" for line in lines)
     return (

@@ -12,7 +12,7 @@ import pyarrow as pa
 from oncehouse.clickhouse.client import failure_of
 from oncehouse.clickhouse.insert import insert_settings
 from oncehouse.clickhouse.names import quote_table
-from oncehouse.errors import PermanentError
+from oncehouse.errors import ConfigurationError, PermanentError
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
@@ -29,16 +29,18 @@ class ForcedSetting:
 @dataclass(frozen=True, kw_only=True)
 class ServerFacts:
     version: str
+    user: str
     missing_grants: tuple[str, ...]
     """Grants that the user lacks, as they stand in a GRANT statement."""
     forced_settings: tuple[ForcedSetting, ...]
-    reads_uuids_in_order: bool
-    """UUIDs sent as 16 bytes arrive as the text they stand for."""
+    reads_uuids_in_order: bool | None
+    """UUIDs sent as 16 bytes arrive as the text they stand for; None when the user may not try it out."""
 
 
 def read_server(client: Client, table: str) -> ServerFacts:
     return ServerFacts(
         version=client.server_version(),
+        user=client.config.user,
         missing_grants=tuple(grant for grant in _grants_needed(table) if not _is_granted(client, grant)),
         forced_settings=_read_forced_settings(client),
         reads_uuids_in_order=_reads_uuids_in_order(client),
@@ -83,7 +85,7 @@ def _is_outside(value: str, least: str | None, most: str | None) -> bool:
     return below or (most is not None and most.isdigit() and int(value) > int(most))
 
 
-def _reads_uuids_in_order(client: Client) -> bool:
+def _reads_uuids_in_order(client: Client) -> bool | None:
     probe = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
     sink = pa.BufferOutputStream()
     table = pa.table({"u": pa.array([probe.bytes], pa.binary(16))})
@@ -97,4 +99,6 @@ def _reads_uuids_in_order(client: Client) -> bool:
         )
     except PermanentError:
         return False
+    except ConfigurationError:  # the table function asks for CREATE TEMPORARY TABLE, which loading does not
+        return None
     return rows == [(str(probe),)]

@@ -1,0 +1,254 @@
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from clickhouse_connect.driver import exceptions as driver
+
+from oncehouse.clickhouse.client import error_class
+from oncehouse.clickhouse.errors import classify
+from oncehouse.clickhouse.insert import (
+    FEW_ATTEMPTS,
+    AlreadyThere,
+    Inserted,
+    InsertRequest,
+    PartlyThere,
+    Refused,
+    Step,
+    TryAgain,
+    batch_id_array,
+    decide,
+    insert_batch,
+    query_id,
+)
+
+BATCH = "0f8fad5b-d9cb-469f-a165-70867728950e"
+FIRST = InsertRequest(
+    table="events",
+    columns=("n",),
+    batch_column="_batch_id",
+    batch_id=BATCH,
+    attempt=1,
+    rows=10,
+    earlier_query_ids=(),
+    outcome_unknown=False,
+    may_be_forgotten=False,
+    merges_rows=False,
+)
+AGAIN = replace(FIRST, attempt=2, earlier_query_ids=(query_id(BATCH, 1),), outcome_unknown=True)
+ROWS = pa.table({"n": np.arange(10)})
+
+
+@dataclass
+class FakeClient:
+    """A table that remembers tokens, and a server that fails as it is told."""
+
+    present: int = 0
+    views: bool = False
+    remembers: bool = False
+    orphan_token: bool = False
+    running: tuple[str, ...] = ()
+    failure: driver.Error | None = None
+    fails_on: str = "insert"
+    calls: list[str] = field(default_factory=list)
+    settings: dict = field(default_factory=dict)
+    sent: list[pa.Table] = field(default_factory=list)
+    database: str = "default"
+    insert_timeout_seconds: float = 300.0
+
+    def _record(self, call):
+        self.calls.append(call)
+        if self.failure is not None and self.fails_on == call:
+            judged = classify(self.failure)
+            raise error_class(judged)(judged.message) from self.failure
+
+    def command(self, sql, parameters=None, settings=None):
+        self._record("kill")
+
+    def query(self, sql, parameters=None, settings=None):
+        if "system.processes" in sql:
+            self._record("processes")
+            return [(query,) for query in self.running]
+        if "system.tables" in sql:
+            self._record("views")
+            return [(int(self.views),)]
+        self._record("count")
+        return [("all", self.present)] if self.present else []
+
+    def knows_setting(self, name):
+        return name != "deduplicate_insert"
+
+    def insert_arrow(self, table, columns, stream, settings):
+        self._record("insert")
+        self.settings = dict(settings)
+        self.sent.append(pa.ipc.open_stream(stream).read_all())
+        if not self.orphan_token:
+            self.present = self.sent[-1].num_rows if self.remembers else self.present + self.sent[-1].num_rows
+
+
+def test_a_first_attempt_is_one_insert_and_nothing_else():
+    client = FakeClient()
+    assert isinstance(insert_batch(client, FIRST, ROWS), Inserted)
+    assert client.calls == ["insert"]
+
+
+def test_the_batch_travels_as_one_record_batch_with_its_id_in_every_row():
+    client = FakeClient()
+    chunked = pa.concat_tables([ROWS.slice(0, 3), ROWS.slice(3)])
+    insert_batch(client, FIRST, chunked)
+    sent = client.sent[0]
+    assert [column.num_chunks for column in sent.columns] == [1, 1]
+    assert sent.column("n").to_pylist() == list(range(10))
+    assert sent.column("_batch_id").to_pylist() == [BATCH] * 10
+
+
+def test_every_attempt_carries_the_same_token_and_a_query_id_of_its_own():
+    client = FakeClient(remembers=True)
+    insert_batch(client, FIRST, ROWS)
+    first = client.settings
+    client.present = 0
+    insert_batch(client, AGAIN, ROWS)
+    assert first["insert_deduplication_token"] == client.settings["insert_deduplication_token"] == BATCH
+    assert first["query_id"] != client.settings["query_id"]
+    assert client.settings["async_insert"] == 0
+
+
+def test_settings_that_the_server_does_not_know_are_left_out():
+    client = FakeClient()
+    insert_batch(client, FIRST, ROWS)
+    assert "deduplicate_insert" not in client.settings
+    assert "insert_deduplicate" in client.settings
+
+
+def test_earlier_attempts_are_ended_before_the_table_is_asked():
+    client = FakeClient(present=10)
+    assert isinstance(insert_batch(client, AGAIN, ROWS), AlreadyThere)
+    assert client.calls == ["kill", "processes", "count", "views"]
+
+
+def test_an_earlier_attempt_that_does_not_end_is_waited_for():
+    client = FakeClient(running=(query_id(BATCH, 1),))
+    outcome = insert_batch(client, AGAIN, ROWS)
+    assert isinstance(outcome, TryAgain)
+    assert outcome.outcome_unknown
+    assert "insert" not in client.calls
+
+
+@pytest.mark.parametrize(
+    ("found", "forgotten", "views", "step"),
+    [
+        (0, False, False, Step.INSERT),
+        (0, True, True, Step.INSERT),
+        (4, False, False, Step.INSERT),
+        (4, True, False, Step.PARTLY_THERE),
+        (10, False, False, Step.ALREADY_THERE),
+        (10, True, False, Step.ALREADY_THERE),
+        (10, False, True, Step.INSERT),
+        (10, True, True, Step.ALREADY_THERE),
+        (11, False, False, Step.PARTLY_THERE),
+        (20, True, True, Step.PARTLY_THERE),
+    ],
+)
+@pytest.mark.parametrize("merges", [False, True])
+def test_what_is_found_decides_the_next_step(found, forgotten, views, step, merges):
+    request = replace(AGAIN, may_be_forgotten=forgotten, merges_rows=merges)
+    assert decide(request, found=found, has_views=views) is step
+
+
+def test_a_token_that_may_be_forgotten_is_never_relied_on_when_some_rows_are_there():
+    client = FakeClient(present=4)
+    outcome = insert_batch(client, replace(AGAIN, may_be_forgotten=True), ROWS)
+    assert isinstance(outcome, PartlyThere)
+    assert (outcome.found, outcome.rows) == (4, 10)
+    assert "insert" not in client.calls
+
+
+def test_views_are_completed_by_a_repeat_while_the_token_is_remembered():
+    client = FakeClient(present=10, views=True, remembers=True)
+    assert isinstance(insert_batch(client, AGAIN, ROWS), Inserted)
+    assert "insert" in client.calls
+
+
+def test_views_that_nothing_can_prove_any_more_are_said():
+    client = FakeClient(present=10, views=True)
+    outcome = insert_batch(client, replace(AGAIN, may_be_forgotten=True), ROWS)
+    assert isinstance(outcome, AlreadyThere)
+    assert outcome.views_unproven
+
+
+def test_an_accepted_repeat_without_rows_is_tried_a_few_times_and_then_shown():
+    client = FakeClient(orphan_token=True)
+    outcome = insert_batch(client, AGAIN, ROWS)
+    assert isinstance(outcome, TryAgain)
+    assert outcome.outcome_unknown
+    outcome = insert_batch(client, replace(AGAIN, attempt=FEW_ATTEMPTS), ROWS)
+    assert isinstance(outcome, PartlyThere)
+    assert outcome.found == 0
+
+
+def test_a_table_that_merges_rows_is_not_counted_after_a_repeat():
+    client = FakeClient(orphan_token=True)
+    assert isinstance(insert_batch(client, replace(AGAIN, merges_rows=True), ROWS), Inserted)
+
+
+def test_a_transient_failure_is_tried_again_with_its_outcome_unknown():
+    client = FakeClient(failure=driver.DatabaseError("Code: 252. Too many parts", code=252))
+    outcome = insert_batch(client, FIRST, ROWS)
+    assert isinstance(outcome, TryAgain)
+    assert (outcome.code, outcome.too_many_parts, outcome.outcome_unknown) == (252, True, True)
+
+
+def test_a_permanent_failure_is_refused():
+    client = FakeClient(failure=driver.DatabaseError("Code: 60. Table events does not exist", code=60))
+    outcome = insert_batch(client, FIRST, ROWS)
+    assert isinstance(outcome, Refused)
+    assert outcome.code == 60
+    assert BATCH in outcome.message
+
+
+def test_a_failure_before_the_insert_says_nothing_new_about_its_outcome():
+    failure = driver.DatabaseError("Code: 241. Memory limit", code=241)
+    first = FakeClient(failure=failure, fails_on="kill")
+    known = replace(FIRST, attempt=2, earlier_query_ids=(query_id(BATCH, 1),))
+    outcome = insert_batch(first, known, ROWS)
+    assert isinstance(outcome, TryAgain)
+    assert not outcome.outcome_unknown
+    outcome = insert_batch(FakeClient(failure=failure, fails_on="count"), AGAIN, ROWS)
+    assert isinstance(outcome, TryAgain)
+    assert outcome.outcome_unknown
+
+
+def test_a_query_that_was_not_let_in_leaves_an_earlier_unknown_outcome_unknown():
+    failure = driver.DatabaseError("Code: 202. Too many simultaneous queries", code=202)
+    outcome = insert_batch(FakeClient(failure=failure), AGAIN, ROWS)
+    assert isinstance(outcome, TryAgain)
+    assert outcome.outcome_unknown
+    outcome = insert_batch(FakeClient(failure=failure), FIRST, ROWS)
+    assert isinstance(outcome, TryAgain)
+    assert not outcome.outcome_unknown
+
+
+def test_a_code_on_no_list_is_tried_a_few_times_and_then_refused():
+    failure = driver.DatabaseError("Code: 395. throwIf", code=395)
+    assert isinstance(insert_batch(FakeClient(failure=failure), FIRST, ROWS), TryAgain)
+    last = replace(AGAIN, attempt=FEW_ATTEMPTS)
+    assert isinstance(insert_batch(FakeClient(failure=failure), last, ROWS), Refused)
+
+
+@pytest.mark.parametrize("rows", [ROWS.slice(0, 9), ROWS.rename_columns(["other"])])
+def test_rows_that_are_not_the_batch_are_never_sent(rows):
+    client = FakeClient()
+    assert isinstance(insert_batch(client, FIRST, rows), Refused)
+    assert client.calls == []
+
+
+def test_a_batch_without_rows_needs_no_insert():
+    client = FakeClient()
+    assert insert_batch(client, replace(FIRST, rows=0), ROWS.slice(0, 0)) == Inserted(rows=0, seconds=0.0)
+    assert client.calls == []
+
+
+def test_the_batch_column_costs_one_byte_a_row():
+    column = batch_id_array(BATCH, 1_000_000)
+    assert column.indices.nbytes == 1_000_000
+    assert column[999_999].as_py() == BATCH
