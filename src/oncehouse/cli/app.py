@@ -21,6 +21,8 @@ from oncehouse.cli.check import check
 from oncehouse.cli.init import init
 from oncehouse.cli.output import say, show_error, show_json
 from oncehouse.cli.requests import rebuild_index, replay
+from oncehouse.cli.run import run
+from oncehouse.cli.verify import verify
 from oncehouse.errors import OncehouseError
 
 DEFECT_EXIT_CODE = 70
@@ -55,6 +57,8 @@ def version(*, as_json: AsJson = False) -> None:
 
 app.command()(init)
 app.command()(check)
+app.command()(run)
+app.command()(verify)
 app.command()(replay)
 app.command("rebuild-index")(rebuild_index)
 app.add_typer(batches.app, name="batches")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
-from oncehouse.cli.ledger import may_exist, open_catalog
+from oncehouse.cli.ledger import open_catalog
 from oncehouse.cli.output import say, show_json, show_table
 from oncehouse.config_file import load_pipeline
-from oncehouse.config_values import hide_credentials, reveal
+from oncehouse.config_values import hide_credentials
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 
 if TYPE_CHECKING:
@@ -42,11 +42,13 @@ def examine(pipeline: Pipeline) -> tuple[list[Finding], int]:
 
     found: list[Finding] = []
     codes: set[int] = set()
-    for where, look in (
-        ("kafka", look_at_kafka),
-        ("clickhouse", look_at_clickhouse),
-        ("ledger", look_at_ledger),
-    ):
+    looks = {
+        "identity": look_at_identity,
+        "kafka": look_at_kafka,
+        "clickhouse": look_at_clickhouse,
+        "ledger": look_at_ledger,
+    }
+    for where, look in looks.items():
         try:
             listed = list(look(pipeline))
         except OncehouseError as error:
@@ -65,37 +67,34 @@ def _worst(codes: set[int]) -> int:
     return min(lasting) if lasting else max(codes, default=0)
 
 
+def look_at_identity(pipeline: Pipeline) -> Iterable[Finding]:
+    from oncehouse.pipeline.prepare import identity_of
+
+    identity_of(pipeline)
+    return ()
+
+
 def look_at_kafka(pipeline: Pipeline) -> Iterable[Finding]:
     """Brokers, topics, and whether Kafka still has what the ledger has not read."""
-    from oncehouse.ledger.epochs import read_positions, read_topic_ids
-    from oncehouse.pipeline.source import Topics, check_topics
+    from oncehouse.pipeline.prepare import check_source
+    from oncehouse.pipeline.source import Topics
 
-    topics = Topics(pipeline.source.kafka)
-    facts = topics.describe()
-    partitions = [(topic, number) for topic, found in facts.items() for number in range(found.partitions)]
-    earliest = topics.earliest(partitions)
-    if may_exist(reveal(pipeline.ledger.catalog)):
-        with open_catalog(pipeline) as catalog:
-            if catalog.exists():
-                check_topics(facts, read_topic_ids(catalog), read_positions(catalog), earliest)
+    with open_catalog(pipeline) as catalog:
+        check_source(catalog, Topics(pipeline.source.kafka))
     return ()
 
 
 def look_at_clickhouse(pipeline: Pipeline) -> Iterable[Finding]:
-    from oncehouse.clickhouse.client import connect
-    from oncehouse.clickhouse.preflight import inspect, needs_of
+    from oncehouse.pipeline.prepare import inspect_tables
 
-    client = connect(pipeline.clickhouse)
-    return [finding for table in pipeline.tables for finding in inspect(client, needs_of(pipeline, table))]
+    return inspect_tables(pipeline)
 
 
 def look_at_ledger(pipeline: Pipeline) -> Iterable[Finding]:
-    from oncehouse.ledger.files import FileStore
+    from oncehouse.pipeline.prepare import check_ledger
 
-    FileStore(pipeline.ledger.files).check()
-    if may_exist(reveal(pipeline.ledger.catalog)):
-        with open_catalog(pipeline) as catalog:
-            catalog.exists()
+    with open_catalog(pipeline) as catalog:
+        check_ledger(pipeline, catalog)
     return ()
 
 

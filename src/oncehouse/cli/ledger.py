@@ -22,10 +22,12 @@ _RETRY_SECONDS = (0.2, 1.0)
 
 @contextmanager
 def open_catalog(pipeline: Pipeline) -> Iterator[Catalog]:
-    """The catalog, whether there is a ledger in it or not."""
+    """The catalog, whether there is a ledger in it or not; none is made by looking."""
     from oncehouse.ledger.catalog import Catalog
 
-    catalog = Catalog(reveal(pipeline.ledger.catalog), pipeline.pipeline, retry_seconds=_RETRY_SECONDS)
+    url = reveal(pipeline.ledger.catalog)
+    # An empty catalog in memory answers as one that is still to be made.
+    catalog = Catalog(url if may_exist(url) else "sqlite://", pipeline.pipeline, retry_seconds=_RETRY_SECONDS)
     try:
         yield catalog
     finally:
@@ -39,8 +41,6 @@ def open_ledger(pipeline: Pipeline) -> Iterator[Catalog]:
         f"Pipeline {pipeline.pipeline} has no ledger yet at ledger.catalog. `oncehouse run` makes it; "
         "if it has run before, ledger.catalog names another place than it did."
     )
-    if not may_exist(reveal(pipeline.ledger.catalog)):
-        raise absent
     with open_catalog(pipeline) as catalog:
         if not catalog.exists() or catalog.identity() is None:
             raise absent

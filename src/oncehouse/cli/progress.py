@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from oncehouse.cli.output import say, show_json
+from oncehouse.cli.output import open_console, plain, say, show_json, visible
 from oncehouse.progress import Progress
 
 if TYPE_CHECKING:
@@ -40,6 +40,14 @@ def plain_line(progress: Progress) -> str:
         f"batches waiting {progress.batches_waiting:,}, in ClickHouse {progress.rows_in_clickhouse:,}, "
         f"lag {spell_lag(progress.lag)}"
     )
+
+
+def write_line(progress: Progress) -> None:
+    say(plain_line(progress))
+
+
+def write_json(progress: Progress) -> None:
+    show_json({"event": "progress", **plain(progress)})
 
 
 def render(progress: Progress, *, pipeline: str) -> Table:
@@ -78,7 +86,7 @@ class ProgressView(AbstractContextManager["ProgressView"]):
         self, *, pipeline: str, as_json: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._pipeline = pipeline
-        self._write: Callable[[Progress], None] = show_json if as_json else lambda p: say(plain_line(p))
+        self._write = write_json if as_json else write_line
         self._clock = clock
         self._pace = Pace(interval_seconds=PLAIN_INTERVAL_SECONDS)
         self._lock = threading.Lock()
@@ -96,6 +104,11 @@ class ProgressView(AbstractContextManager["ProgressView"]):
             self._held = progress
             if self._pace.is_due(self._clock()):
                 self._flush()
+
+    def say(self, message: str) -> None:
+        """A message beside the numbers; on standard error, so that it never mixes with JSON."""
+        console = self._live.console if self._live is not None else open_console(sys.stderr)
+        console.print(Text(visible(message)))
 
     def _flush(self) -> None:
         if self._held is not None:

@@ -1,0 +1,118 @@
+"""`oncehouse run`: the pipeline in a thread of its own, its progress on the screen, and signals that end it.
+
+The main thread only waits and takes signals: the first lets what has begun finish, the second ends at once,
+which is safe too, because only what is registered exists. Spark would take over SIGINT if it were started on
+the main thread.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+
+from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
+from oncehouse.cli.output import plain, show_error, show_json
+from oncehouse.cli.progress import ProgressView
+from oncehouse.config_file import load_pipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from oncehouse.pipeline.run import RunResult
+
+INTERRUPTED_EXIT_CODE = 130
+PARKED_EXIT_CODE = 1
+
+_HEARING_SECONDS = 0.5
+
+
+def run(
+    file: File = DEFAULT_FILE,
+    *,
+    once: Annotated[
+        bool, typer.Option("--once", help="Take what is there now to ClickHouse, then end.")
+    ] = False,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="End with exit 4 when another process runs the pipeline.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the pipeline until it is stopped."""
+    from oncehouse.pipeline.run import run_pipeline
+
+    pipeline = load_pipeline(file)
+    try:
+        with ProgressView(pipeline=pipeline.pipeline, as_json=as_json) as view, Stop(view.say) as stop:
+            result = in_thread(
+                lambda: run_pipeline(
+                    pipeline, once=once, stop=stop.asked, progress=view, say=view.say, wait=not no_wait
+                )
+            )
+    except KeyboardInterrupt:
+        # Python would wait for inserts under way before it ends; the second signal asked not to.
+        os._exit(INTERRUPTED_EXIT_CODE)
+    _finish(result, as_json=as_json)
+    if stop.interrupted:
+        raise typer.Exit(INTERRUPTED_EXIT_CODE)
+    if once and result.parked:
+        raise typer.Exit(PARKED_EXIT_CODE)
+
+
+class Stop:
+    """SIGINT and SIGTERM as one wish to end; a second one is not waited for."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.asked = threading.Event()
+        self.interrupted = False
+        self._say = say
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _hear(self, number: int, _frame: FrameType | None) -> None:
+        if self.asked.is_set():
+            raise KeyboardInterrupt
+        self.interrupted = number == signal.SIGINT
+        self._say("stopping: what has begun is finished first; once more ends at once")
+        self.asked.set()
+
+
+def in_thread(work: Callable[[], RunResult]) -> RunResult:
+    """Run `work` beside the main thread, which stays free for signals; raises what it raises."""
+    future: Future[RunResult] = Future()
+
+    def guarded() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - carried over to the thread that waits, whatever it is
+            future.set_exception(error)
+
+    # A daemon, so that a second signal can end the process without waiting for it.
+    threading.Thread(target=guarded, name="oncehouse-run", daemon=True).start()
+    # In steps, because a signal that comes just before a wait begins is only heard when the wait ends.
+    while not wait([future], timeout=_HEARING_SECONDS).done:
+        pass
+    return future.result()
+
+
+def _finish(result: RunResult, *, as_json: bool) -> None:
+    if as_json:
+        show_json({"event": "end", **plain(result.progress), "parked": result.parked})
+    if result.parked:
+        show_error(
+            f"{result.parked} batches are parked: ClickHouse refused them for good",
+            hint="`oncehouse batches list --status PARKED` shows why, `oncehouse batches retry` tries one again",
+        )
