@@ -10,12 +10,14 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oncehouse import crash
 from oncehouse.errors import LeaseHeldError, OncehouseError, TransientError
 from oncehouse.ledger import batches, epochs, leases
 from oncehouse.ledger.catalog import Catalog
@@ -116,13 +118,17 @@ class _Run:
             self._catalog, held, lease_seconds=self._pipeline.lease, on_lost=self._fail
         )
         by_stage = {lease.stage: lease for lease in held}
+        ingest = self._make_ingest(by_stage[Stage.INGEST])
         threads = [
             self._thread("load", lambda: _Loader(self, by_stage[Stage.LOAD]).run()),
+            self._thread("compact", lambda: ingest.keep_compact(self._stop)),
             self._thread("retention", lambda: self._retain(by_stage)),
             self._thread("report", self._keep_reporting),
         ]
         try:
-            self._ingest(by_stage[Stage.INGEST], once=once)
+            ingest.run(self._stop, once=once)
+        except OncehouseError as error:
+            self._fail(error)
         finally:
             self._drain.set()
             threads[0].join()
@@ -135,8 +141,8 @@ class _Run:
             raise self._failure
         return self._report.result()
 
-    def _ingest(self, lease: Lease, *, once: bool) -> None:
-        ingest = Ingest(
+    def _make_ingest(self, lease: Lease) -> Ingest:
+        return Ingest(
             self._spark,
             self._pipeline,
             self._catalog,
@@ -145,10 +151,6 @@ class _Run:
             on_epoch=self._report.add_epoch,
             say=self._say,
         )
-        try:
-            ingest.run(self._stop, once=once)
-        except OncehouseError as error:
-            self._fail(error)
 
     def _acquire(self, *, wait: bool) -> tuple[Lease, ...]:
         """All three leases, or none when the wait was ended."""
@@ -203,7 +205,7 @@ class _Run:
         self._stop.set()
 
     def _retain(self, by_stage: dict[Stage, Lease]) -> None:
-        while not self._stop.wait(_RETENTION_SECONDS):
+        while not self._stop.is_set():
             try:
                 retain(
                     self._pipeline,
@@ -213,6 +215,7 @@ class _Run:
                 )
             except TransientError as error:
                 self._say(str(error))
+            self._stop.wait(_RETENTION_SECONDS)
 
     def _keep_reporting(self) -> None:
         while not self._stop.wait(0.5):
@@ -254,47 +257,48 @@ class _Loader:
         if stopping:
             return bool(self._in_flight)
         now = self._catalog.now()
-        waiting = batches.waiting_batches(self._catalog)
-        parts = batches.open_parts(self._catalog)
-        if parts:
-            waiting = (*waiting, *self._cut(parts, waiting, now, draining=draining))
+        known = batches.list_batches(self._catalog, statuses=(*batches.WAITING, BatchStatus.PARKED))
+        parked = Counter(batch.table for batch in known if batch.status is BatchStatus.PARKED)
+        waiting = [batch for batch in known if batch.status is not BatchStatus.PARKED]
+        parts = [part for part in batches.open_parts(self._catalog) if part.table in self._limits]
+        if self._cut(parts, waiting, parked, now, draining=draining):
+            waiting = list(batches.waiting_batches(self._catalog))
         for batch in self._due(waiting, now):
             self._last_start[batch.table] = now
             self._in_flight[batch.table] = pool.submit(self._load, batch)
-        blocked = self._blocked()
-        open_tables = {part.table for part in parts} - blocked
+        # A table with too many parked batches gets no further ones until somebody has looked at them.
+        open_tables = {part.table for part in parts if parked[part.table] < PARKED_LIMIT}
         return bool(self._in_flight or waiting or open_tables)
 
     def _cut(
-        self, parts: Sequence[Part], waiting: Sequence[Batch], now: float, *, draining: bool
-    ) -> tuple[Batch, ...]:
+        self,
+        parts: Sequence[Part],
+        waiting: Sequence[Batch],
+        parked: Counter[str],
+        now: float,
+        *,
+        draining: bool,
+    ) -> bool:
         feedback = {
             table: TableFeedback(
                 waiting=sum(batch.table == table for batch in waiting),
-                parked=self._parked(table),
+                parked=parked[table],
                 last_cut_at=self._last_cut.get(table, float("-inf")),
                 too_many_parts=self._too_many_parts.get(table, False),
             )
             for table in {part.table for part in parts}
         }
-        known = [part for part in parts if part.table in self._limits]
-        planned = plan_batches(known, limits=self._limits, feedback=feedback, now=now, draining=draining)
+        planned = plan_batches(parts, limits=self._limits, feedback=feedback, now=now, draining=draining)
         made = [
             batches.NewBatch(batch_id=str(uuid.uuid4()), table=found.table, parts=found.parts)
             for found in planned
         ]
+        crash.reach("before making batches")
         batches.create_batches(self._catalog, self._token, made)
+        crash.reach("after making batches")
         for batch in made:
             self._last_cut[batch.table] = now
-        return batches.waiting_batches(self._catalog) if made else ()
-
-    def _parked(self, table: str) -> int:
-        return len(batches.list_batches(self._catalog, statuses=[BatchStatus.PARKED], table=table))
-
-    def _blocked(self) -> set[str]:
-        """Tables that get no further batches until somebody has looked at the parked ones."""
-        unknown = {part.table for part in batches.open_parts(self._catalog)} - set(self._tables)
-        return unknown | {table for table in self._tables if self._parked(table) >= PARKED_LIMIT}
+        return bool(made)
 
     def _due(self, waiting: Sequence[Batch], now: float) -> list[Batch]:
         due: dict[str, Batch] = {}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +32,7 @@ _SETTINGS = {
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "OFF",
+    "spark.log.level": "ERROR",
 }
 _LOCAL = re.compile(r"^local(\[(\*|\d+)\])?$")
 
@@ -42,6 +44,8 @@ def open_session(pipeline: Pipeline, jars: Sequence[Path] = ()) -> SparkSession:
     # Workers must run this very Python; PySpark would take whichever is first on PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if pipeline.spark.master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(f"oncehouse {pipeline.pipeline}").master(
         master(pipeline.spark.master)
     )
@@ -55,13 +59,38 @@ def open_session(pipeline: Pipeline, jars: Sequence[Path] = ()) -> SparkSession:
     settings |= pipeline.spark.settings
     for name, value in settings.items():
         builder = builder.config(name, value)
+    log = _log_path(pipeline)
     try:
-        return builder.getOrCreate()
+        with _stderr_to(log):
+            return builder.getOrCreate()
     except Exception as error:  # the JVM's failures come in many classes, all meaning the same here
         raise ConfigurationError(
             f"Spark does not start with master {pipeline.spark.master!r}: {str(error).splitlines()[0]}. Java 17 or "
-            "21 is needed; `oncehouse check` shows what is missing."
+            f"21 is needed. What Spark said is in {log}."
         ) from error
+
+
+def _log_path(pipeline: Pipeline) -> Path:
+    root = pipeline.ledger.files
+    folder = Path(tempfile.gettempdir()) / "oncehouse" if "://" in root else Path(root)
+    path = folder / pipeline.pipeline / "spark.log"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Give the JVM, and the workers it starts, a log file for their stderr: ours is for people."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    log = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    try:
+        os.dup2(log, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(log)
+        os.close(kept)
 
 
 def master(asked: str) -> str:

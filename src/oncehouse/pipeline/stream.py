@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
 _LONGEST_PAUSE_SECONDS = 30.0
 _TRIES_WHEN_DRAINING = 6
+_COMPACT_SECONDS = 2.0
 _LOST = ("failOnDataLoss", "data loss", "Some data may have been lost", "OffsetOutOfRange", "KAFKA_DATA_LOSS")
 
 
@@ -64,6 +64,8 @@ class Ingest:
         self._say = say
         # Held while an epoch is settled or a request performed: only one of them decides what is new.
         self._deciding = threading.Lock()
+        # Held while segments are merged or the index is rebuilt; epochs may read meanwhile, files never change.
+        self._indexing = threading.Lock()
         self._stopping = threading.Event()
         self._failure: OncehouseError | None = None
         self._starts = 0
@@ -179,12 +181,21 @@ class Ingest:
             self._perform()
 
     def _perform(self) -> None:
-        counts = perform_requests(
-            self._spark, self._pipeline, self._catalog, self._lease.token, say=self._say
-        )
-        for counted in counts:
-            self._on_epoch(counted)
-        compact(self._spark, self._pipeline, self._catalog, self._lease.token)
+        with self._indexing:
+            for counts in perform_requests(
+                self._spark, self._pipeline, self._catalog, self._lease.token, say=self._say
+            ):
+                self._on_epoch(counts)
+
+    def keep_compact(self, stop: threading.Event) -> None:
+        """Merge small segments beside the epochs, until `stop` is set. Runs on a thread of its own."""
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "compact")
+        while not stop.wait(_COMPACT_SECONDS):
+            try:
+                with self._indexing:
+                    compact(self._spark, self._pipeline, self._catalog, self._lease.token)
+            except TransientError as error:
+                self._say(str(error))
 
     def _end(self, query: StreamingQuery) -> None:
         self._stopping.set()
@@ -204,9 +215,3 @@ def _wrapped(pipeline: str, text: str) -> OncehouseError:
     if "UnknownTopicOrPartition" in text:
         return PermanentError(f"Pipeline {pipeline}: a topic has gone while it was read: {first}")
     return TransientError(f"Pipeline {pipeline}: the stream ended: {first}")
-
-
-def wait_for(condition: Callable[[], bool], *, stop: threading.Event, seconds: float) -> None:
-    """Look every `seconds` until it holds or `stop` is set."""
-    while not condition() and not stop.is_set():
-        time.sleep(seconds)
