@@ -1,27 +1,43 @@
 """Maps: JSON objects with keys that nobody declared, which Arrow's JSON reader cannot take.
 
-A message is written anew with each map as a list of key and value objects, which the reader can take; numbers
-stay as they were written. This is the one place that walks good messages one by one, so only fields with a
-map in them pay for it (docs/decisions/0004-json-decoding.md has the price).
+In the bytes of a whole block, each map is rewritten as a list of key and value objects, which the reader can
+take: `{"a":1}` becomes `[{"key":"a","value":1}]`. Only brackets, colons and commas of maps change, and only
+where keys and values alternate as they must; so what was not JSON before does not become JSON here.
 """
 
 from __future__ import annotations
 
-from json.encoder import encode_basestring  # the encoder's own quoting of texts, in C
+import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from oncehouse import columns as c
+from oncehouse.pipeline.json_bytes import Bytes, Offsets, text_buffers
 from oncehouse.pipeline.json_columns import KEY, VALUE
-from oncehouse.pipeline.json_explain import Constant, Pairs, RawNumber, load
+from oncehouse.pipeline.json_structure import find_quotes, find_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from oncehouse.pipeline.json_times import Mask
 
-class _NotAMapError(Exception):
-    """Something else than an object stands where a map is declared."""
+_OPEN_CURLY, _CLOSE_CURLY, _COLON = ord("{"), ord("}"), ord(":")
+_REPLACEMENTS = [  # by number of the edit; 0 leaves the byte alone
+    b"",
+    f'[{{"{KEY}":'.encode(),
+    f',"{VALUE}":'.encode(),
+    f'}},{{"{KEY}":'.encode(),
+    b"}]",
+    b"[",
+    b"]",
+]
+_OPEN, _PAIR, _NEXT, _CLOSE, _OPEN_EMPTY, _CLOSE_EMPTY = range(1, 7)
+
+
+class _NoMapError(Exception):
+    """Something that cannot be a map stands where one is declared."""
 
 
 def holds_map(type_: c.ColumnType) -> bool:
@@ -38,55 +54,140 @@ def holds_map(type_: c.ColumnType) -> bool:
 
 def rewrite_maps(texts: pa.Array, fields: Mapping[str, c.ColumnType]) -> pa.Array | None:
     """The messages with their maps as lists, or None when one of them cannot be written so."""
+    offsets, data = text_buffers(texts)
+    inside, bounds = data[offsets[0] : offsets[-1]], offsets - offsets[0]
     try:
-        written = [_write_message(message, fields) for message in texts.to_pylist()]
-    except (ValueError, RecursionError, _NotAMapError):
+        block = _Block(inside, bounds)
+        block.visit_root(fields)
+    except _NoMapError:
         return None
-    return pa.array(written, pa.large_binary())
+    return _apply_edits(inside, bounds, block.places, block.edits)
 
 
-def _write_message(message: bytes, fields: Mapping[str, c.ColumnType]) -> bytes:
-    value = load(message.decode())
-    if not isinstance(value, Pairs):
-        raise _NotAMapError
-    return _write_object(value, fields).encode()
+class _Block:
+    """The structure of all messages of a block, and what is to be changed in it."""
+
+    def __init__(self, data: Bytes, bounds: Offsets) -> None:
+        self.data = data
+        self.places, message, self.depth = find_tokens(data, bounds, b"{}[],:")
+        self.letters = data[self.places]
+        self.opens = np.isin(self.letters, list(b"{["))
+        self.separates = np.isin(self.letters, list(b",:"))
+        self.quotes = find_quotes(data)
+        self.slashes = np.flatnonzero(data == ord("\\"))
+        self.edits = np.zeros(len(self.places), dtype=np.int8)
+        last = np.searchsorted(message, np.arange(len(bounds) - 1), side="right") - 1
+        if len(self.places) == 0 or self.depth.min() < 0 or self.depth[last].any():
+            raise _NoMapError
+        self.closing = self._match_brackets()
+
+    def _match_brackets(self) -> Offsets:
+        """For each opening token, its closing one: on one level they alternate, since depth is never negative."""
+        closes = np.isin(self.letters, list(b"}]"))
+        brackets = np.flatnonzero(self.opens | closes)
+        level = self.depth[brackets] + closes[brackets]
+        ordered = brackets[np.argsort(level, kind="stable")]
+        matching = np.zeros(len(self.places), dtype=np.int64)
+        matching[ordered[0::2]] = ordered[1::2]
+        return matching
+
+    def visit_root(self, fields: Mapping[str, c.ColumnType]) -> None:
+        roots = np.flatnonzero(self.opens & (self.depth == 1))
+        self._visit_tuple(tuple(fields.items()), roots)
+
+    def _visit(self, type_: c.ColumnType, containers: Offsets) -> None:
+        if len(containers) == 0:
+            return
+        match c.bare(type_):
+            case c.Map(value=value):
+                self._edit_maps(containers)
+                if holds_map(value):
+                    self._visit(value, self._children(containers))
+            case c.Array(item=item):
+                self._visit(item, self._children(containers))
+            case c.Tuple(fields=fields):
+                self._visit_tuple(fields, containers)
+
+    def _visit_tuple(self, fields: tuple[tuple[str, c.ColumnType], ...], containers: Offsets) -> None:
+        depth = self.depth[containers[0]]
+        colons = np.flatnonzero((self.depth == depth) & (self.letters == _COLON))
+        colons = colons[self._owners(colons, containers) >= 0]
+        for name, inner in fields:
+            if holds_map(inner):
+                following = colons[self._has_key(colons, name)] + 1
+                self._visit(inner, following[self.opens[following]])
+
+    def _children(self, containers: Offsets) -> Offsets:
+        depth = self.depth[containers[0]]
+        candidates = np.flatnonzero(self.opens & (self.depth == depth + 1))
+        children: Offsets = candidates[self._owners(candidates, containers) >= 0]
+        return children
+
+    def _owners(self, tokens: Offsets, containers: Offsets) -> Offsets:
+        """Which of the containers, all of one depth, each token stands in; -1 for none."""
+        owner = np.searchsorted(containers, tokens) - 1
+        inside = (owner >= 0) & (tokens < self.closing[containers[owner]])
+        return np.where(inside, owner, -1)
+
+    def _edit_maps(self, containers: Offsets) -> None:
+        closing = self.closing[containers]
+        if (self.letters[containers] != _OPEN_CURLY).any() or (self.letters[closing] != _CLOSE_CURLY).any():
+            raise _NoMapError
+        separators = np.flatnonzero((self.depth == self.depth[containers[0]]) & self.separates)
+        owner = self._owners(separators, containers)
+        separators, owner = separators[owner >= 0], owner[owner >= 0]
+        count = np.bincount(owner, minlength=len(containers))
+        rank = np.arange(len(owner)) - (np.cumsum(count) - count)[owner]
+        is_colon = self.letters[separators] == _COLON
+        if (is_colon != (rank % 2 == 0)).any() or ((count % 2 == 0) & (count > 0)).any():
+            raise _NoMapError
+        self.edits[separators] = np.where(is_colon, _PAIR, _NEXT)
+        self.edits[containers] = np.where(count > 0, _OPEN, _OPEN_EMPTY)
+        self.edits[closing] = np.where(count > 0, _CLOSE, _CLOSE_EMPTY)
+
+    # -- keys -----------------------------------------------------------------------------------------------
+
+    def _has_key(self, colons: Offsets, name: str) -> Mask:
+        """Marks the colons whose key is `name`."""
+        after = np.searchsorted(self.quotes, self.places[colons])
+        found = after >= 2
+        start = self.quotes[np.where(found, after - 2, 0)] + 1 if len(self.quotes) else after
+        end = self.quotes[np.where(found, after - 1, 0)] if len(self.quotes) else after
+        escaped = np.searchsorted(self.slashes, end) > np.searchsorted(self.slashes, start)
+        wanted = np.frombuffer(name.encode(), dtype=np.uint8)
+        same: Mask = found & (end - start == len(wanted)) & ~escaped
+        rows = np.flatnonzero(same)
+        same[rows] = (self.data[start[rows][:, None] + np.arange(len(wanted))] == wanted).all(axis=1)
+        for row in np.flatnonzero(found & escaped).tolist():
+            same[row] = _unescape(self.data[start[row] : end[row]].tobytes()) == name
+        return same
 
 
-def _write_object(pairs: Pairs, fields: Mapping[str, c.ColumnType]) -> str:
-    """The declared members only: what is not declared would be ignored anyway."""
-    inside = [
-        f"{encode_basestring(name)}:{_write(value, fields[name])}" for name, value in pairs if name in fields
-    ]
-    return "{" + ",".join(inside) + "}"
+def _unescape(key: bytes) -> Any:
+    try:
+        return json.loads(b'"' + key + b'"')
+    except ValueError:
+        return None
 
 
-def _write(value: Any, type_: c.ColumnType) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true" if value else "false"
-        case RawNumber() | Constant():
-            return str(value)
-        case str():
-            return encode_basestring(value)
-        case _:
-            return _write_container(value, c.bare(type_))
-
-
-def _write_container(value: Any, type_: c.ColumnType) -> str:
-    is_object = isinstance(value, Pairs)
-    match type_:
-        case c.Map(value=inner) if is_object:
-            pairs = [
-                f'{{"{KEY}":{encode_basestring(key)},"{VALUE}":{_write(item, inner)}}}' for key, item in value
-            ]
-            return "[" + ",".join(pairs) + "]"
-        case c.Map():
-            raise _NotAMapError
-        case c.Tuple(fields=fields) if is_object:
-            return _write_object(value, dict(fields))
-        case c.Array(item=inner) if not is_object:
-            return "[" + ",".join(_write(item, inner) for item in value) + "]"
-        case _:
-            return "{}" if is_object else "[]"  # of the wrong kind for its type, whatever is in it
+def _apply_edits(
+    data: Bytes, bounds: Offsets, places: Offsets, edits: np.ndarray[Any, np.dtype[np.int8]]
+) -> pa.Array:
+    places, edits = places[edits > 0], edits[edits > 0]
+    growth = np.array([max(len(text) - 1, 0) for text in _REPLACEMENTS], dtype=np.int64)[edits]
+    grown = np.concatenate([[0], np.cumsum(growth)])
+    written = np.empty(len(data) + int(grown[-1]), dtype=np.uint8)
+    kept = np.ones(len(written), dtype=np.bool_)
+    first = places + grown[:-1]
+    for edit, text in enumerate(_REPLACEMENTS):
+        targets = first[edits == edit]
+        for position in range(1, len(text)):
+            kept[targets + position] = False
+    written[kept] = data
+    for edit, text in enumerate(_REPLACEMENTS):
+        targets = first[edits == edit]
+        for position, letter in enumerate(text):
+            written[targets + position] = letter
+    offsets = bounds + grown[np.searchsorted(places, bounds)]
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(written)]
+    return pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
