@@ -33,25 +33,19 @@ def verify(
     """Compare everything that can be compared; `files` also reads every byte of the ledger's files."""
     state = read_state(catalog)
     named = list_files(state)
-    findings: list[Finding] = [*check_counts(state, window_seconds=pipeline.identity.window)]
+    told: list[Finding | Note] = [*check_counts(state, window_seconds=pipeline.identity.window)]
     wanting = check_files(store, named, every_byte=files)
-    findings += wanting
+    told += wanting
     at_fault = {finding.where for finding in wanting}
     damaged = frozenset(entry.file.path for entry in named if entry.where in at_fault)
-    findings += check_parts(state, store, damaged=damaged, every_row=files)
-    findings += _parked(state.batches)
-    notes = [*_pending(state)]
-    rows = None
-    if client is None:
-        where = "ClickHouse"
-        notes.append(Note(kind=Subject.ROWS, where=where, message="was not asked, so no rows were compared."))
-    else:
-        told, rows = _compare_tables(pipeline, catalog, client, state)
-        findings += [entry for entry in told if isinstance(entry, Finding)]
-        notes += [entry for entry in told if isinstance(entry, Note)]
+    told += check_parts(state, store, damaged=damaged, every_row=files)
+    told += _parked(state.batches)
+    told += _pending(state)
+    compared, rows = _compare_tables(pipeline, catalog, client, state)
+    told += compared
     return Report(
-        findings=tuple(findings),
-        notes=tuple(notes),
+        findings=tuple(entry for entry in told if isinstance(entry, Finding)),
+        notes=tuple(entry for entry in told if isinstance(entry, Note)),
         epochs=len(state.epochs),
         parts=len(state.parts),
         batches=len(state.batches),
@@ -61,8 +55,11 @@ def verify(
 
 
 def _compare_tables(
-    pipeline: Pipeline, catalog: Catalog, client: Client, state: LedgerState
-) -> tuple[list[Finding | Note], int]:
+    pipeline: Pipeline, catalog: Catalog, client: Client | None, state: LedgerState
+) -> tuple[list[Finding | Note], int | None]:
+    if client is None:
+        message = "was not asked, so no rows were compared."
+        return [Note(kind=Subject.ROWS, where="ClickHouse", message=message)], None
     tables, missing = read_tables(client, pipeline, state.batches)
     told: list[Finding | Note] = [*missing]
     # Looked up after the tables were read: a batch that was made meanwhile is no stranger.

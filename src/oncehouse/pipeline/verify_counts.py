@@ -1,7 +1,7 @@
 """Whether the ledger agrees with itself: offsets join, every record is counted once, batches are their parts.
 
-Pure: a ledger's state in, findings out. What retention may have dropped, because it is older than the window,
-is not missed.
+Pure: a ledger's state in, findings out. What retention has dropped is not missed: files go with the oldest
+epochs first, and only past the window.
 """
 
 from __future__ import annotations
@@ -11,17 +11,37 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from oncehouse.ledger.audit import LedgerState
-from oncehouse.ledger.records import EpochKind, EpochRow, OffsetRange, Part
-from oncehouse.pipeline.findings import Finding, Subject
+from oncehouse.ledger.records import BatchStatus, EpochKind, EpochRow, OffsetRange, Part
+from oncehouse.pipeline.findings import Finding, Note, Subject
 
 
-def check_counts(state: LedgerState, *, window_seconds: float) -> tuple[Finding, ...]:
-    kept_since = state.now - window_seconds
-    return (
-        *_check_offsets(state),
-        *_check_epochs(state, kept_since),
-        *_check_batches(state, kept_since),
-    )
+def check_counts(state: LedgerState, *, window_seconds: float) -> tuple[Finding | Note, ...]:
+    window_start = state.now - window_seconds
+    first_kept = find_first_kept(state)
+    told: list[Finding | Note] = [*_check_offsets(state)]
+    compared = [row for row in state.epochs if row.epoch >= first_kept and row.registered_at >= window_start]
+    told += _check_epochs(state, {row.epoch for row in compared})
+    told += _check_batches(state, dropped_some=len(compared) < len(state.epochs))
+    early = [
+        row.epoch for row in state.epochs if row.epoch < first_kept and row.registered_at >= window_start
+    ]
+    if early:
+        told.append(
+            Note(
+                kind=Subject.COUNTS,
+                where=f"epochs {early[0]} to {early[-1]}",
+                message="their files are gone, as under a shorter identity.window; only counts were compared.",
+            )
+        )
+    return tuple(told)
+
+
+def find_first_kept(state: LedgerState) -> int:
+    """The oldest epoch whose files are in the ledger; those before it have been dropped, or had none."""
+    kept = [registered.epoch for registered in state.key_files]
+    kept += [part.epoch for part in state.parts]
+    kept += state.duplicates
+    return min(kept, default=max((row.epoch for row in state.epochs), default=0) + 1)
 
 
 def _check_offsets(state: LedgerState) -> Iterator[Finding]:
@@ -49,7 +69,7 @@ def _offsets(where: str, message: str) -> Finding:
     return Finding(kind=Subject.OFFSETS, where=where, message=message)
 
 
-def _check_epochs(state: LedgerState, kept_since: float) -> Iterator[Finding]:
+def _check_epochs(state: LedgerState, compared: set[int]) -> Iterator[Finding]:
     events: dict[int, int] = defaultdict(int)
     for registered in state.key_files:
         events[registered.epoch] += registered.key_file.events
@@ -64,7 +84,7 @@ def _check_epochs(state: LedgerState, kept_since: float) -> Iterator[Finding]:
         parts[part.epoch].append(part)
     for row in state.epochs:
         wrong = list(_differences_of_counts(row, offsets[row.epoch]))
-        if row.registered_at >= kept_since:
+        if row.epoch in compared:
             wrong += _differences_of_files(row, state, events[row.epoch], letters[row.epoch])
             if row.kind is not EpochKind.REFILL:
                 wrong += _differences_of_parts(row, parts[row.epoch], events[row.epoch])
@@ -119,15 +139,16 @@ def _differences_of_parts(row: EpochRow, parts: list[Part], events: int) -> Iter
         yield f"counted {row.counts.new} new events, but its parts hold {total_live} live rows"
 
 
-def _check_batches(state: LedgerState, kept_since: float) -> Iterator[Finding]:
+def _check_batches(state: LedgerState, *, dropped_some: bool) -> Iterator[Finding]:
     live: dict[str, int] = defaultdict(int)
     for part in state.parts:
         if part.batch_id is not None:
             live[part.batch_id] += part.live_rows
     for batch in state.batches:
         found = live.pop(batch.batch_id, 0)
-        dropped = found < batch.rows and batch.created_at < kept_since
-        if found != batch.rows and not dropped:
+        # Parts go with the key file they were read with, which may be far older than the batch.
+        may_lack = dropped_some and batch.status in (BatchStatus.IN_CLICKHOUSE, BatchStatus.REPLACED)
+        if found > batch.rows or (found < batch.rows and not may_lack):
             yield Finding(
                 kind=Subject.COUNTS,
                 where=f"batch {batch.batch_id}",
