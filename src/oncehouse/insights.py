@@ -1,0 +1,276 @@
+"""The read model: what a pipeline's ledger says, as frozen values that command line, web and metrics share.
+
+Reads the ledger only, changes nothing, and judges nothing. Ages are counted on the catalog's clock. Text that
+came out of records is made safe to print here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from oncehouse.errors import CorruptFileError
+from oncehouse.ledger import batches as ledger_batches
+from oncehouse.ledger import summary
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.epochs import list_dead_letter_files, read_positions
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.leases import list_leases
+from oncehouse.ledger.records import Attempt, Batch, BatchStatus, DeadLetterFile, Part, Request, Stage
+from oncehouse.ledger.requests import list_requests
+from oncehouse.ledger.summary import BatchTotals, EpochTotals, IndexTotals, OpenParts
+
+__all__ = [
+    "BatchDetail",
+    "BatchTotals",
+    "BatchView",
+    "DeadLetter",
+    "EpochTotals",
+    "IndexTotals",
+    "LeaseView",
+    "OpenParts",
+    "Overview",
+    "PartitionPosition",
+    "as_json",
+    "list_batches",
+    "list_dead_letters",
+    "read_batch",
+    "read_overview",
+]
+
+_HINT_CHARACTERS = 200
+_UNSAFE_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionPosition:
+    topic: str
+    partition: int
+    next_offset: int
+    lag: int | None
+    """Offsets that no epoch has settled; none when Kafka was not asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseView:
+    stage: Stage
+    holder: str
+    token: int
+    ends_in_seconds: float
+    """Not above zero: nobody runs the stage."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    pipeline: str
+    now: float
+    epochs: tuple[EpochTotals, ...]
+    positions: tuple[PartitionPosition, ...]
+    lag: int | None
+    open_parts: tuple[OpenParts, ...]
+    batches: tuple[BatchTotals, ...]
+    rows_in_clickhouse: dict[str, int]
+    """By table: rows of the batches that ClickHouse has confirmed."""
+    oldest_waiting_seconds: float | None
+    """How long the oldest row that is not in ClickHouse has waited in the ledger."""
+    dead_letters: dict[str, int]
+    """By reason: those that were not tried again."""
+    conflicts: int
+    """Duplicates whose payload differs from the event that came first."""
+    key_index: IndexTotals
+    leases: tuple[LeaseView, ...]
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchView:
+    batch: Batch
+    age_seconds: float
+    due_in_seconds: float | None
+    """Until the next attempt; none for batches that wait for no attempt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchDetail:
+    view: BatchView
+    parts: tuple[Part, ...]
+    attempts: tuple[Attempt, ...]
+    outcome_unknown: bool
+    """An attempt ended, or its driver died, without anybody knowing whether the rows arrived."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetter:
+    epoch: int
+    topic: str
+    partition: int
+    offset: int
+    timestamp: str
+    reason: str
+    detail: str
+    hint: str | None
+    """How the value begins, safe to print; none for a record without a value."""
+
+
+def read_overview(catalog: Catalog, *, end_offsets: Mapping[tuple[str, int], int] | None = None) -> Overview:
+    """Everything at one moment; with Kafka's end offsets also how far behind it is."""
+    with catalog.snapshot() as view:
+        now = view.now()
+        epochs = summary.sum_epochs(view)
+        positions = _positions(read_positions(view), end_offsets)
+        batches = summary.sum_batches(view)
+        waiting_since = summary.find_oldest_waiting(view)
+        return Overview(
+            pipeline=catalog.pipeline,
+            now=now,
+            epochs=epochs,
+            positions=positions,
+            lag=None if end_offsets is None else sum(position.lag or 0 for position in positions),
+            open_parts=summary.sum_open_parts(view),
+            batches=batches,
+            rows_in_clickhouse={
+                found.table: found.rows for found in batches if found.status is BatchStatus.IN_CLICKHOUSE
+            },
+            oldest_waiting_seconds=None if waiting_since is None else max(0.0, now - waiting_since),
+            dead_letters=_count_reasons(list_dead_letter_files(view)),
+            conflicts=sum(totals.counts.conflicts for totals in epochs),
+            key_index=summary.sum_index(view),
+            leases=_leases(view, now),
+            requests=list_requests(view),
+        )
+
+
+def _positions(
+    settled: Mapping[tuple[str, int], int], end_offsets: Mapping[tuple[str, int], int] | None
+) -> tuple[PartitionPosition, ...]:
+    """Partitions that were never read are listed when Kafka names them: all they hold is behind."""
+    places = sorted({*settled, *(end_offsets or {})})
+    found = []
+    for topic, partition in places:
+        next_offset = settled.get((topic, partition), 0)
+        end = None if end_offsets is None else end_offsets.get((topic, partition))
+        lag = None if end is None else max(0, end - next_offset)
+        found.append(PartitionPosition(topic=topic, partition=partition, next_offset=next_offset, lag=lag))
+    return tuple(found)
+
+
+def _count_reasons(files: Iterable[DeadLetterFile]) -> dict[str, int]:
+    counted: dict[str, int] = {}
+    for file in files:
+        for reason, rows in file.reasons.items():
+            counted[reason] = counted.get(reason, 0) + rows
+    return dict(sorted(counted.items()))
+
+
+def _leases(catalog: Catalog, now: float) -> tuple[LeaseView, ...]:
+    return tuple(
+        LeaseView(
+            stage=lease.stage,
+            holder=lease.holder,
+            token=lease.token,
+            ends_in_seconds=lease.expires_at - now,
+        )
+        for lease in list_leases(catalog)
+    )
+
+
+def list_batches(
+    catalog: Catalog, *, statuses: Iterable[BatchStatus] | None = None, table: str | None = None
+) -> tuple[BatchView, ...]:
+    """Oldest first."""
+    with catalog.snapshot() as view:
+        now = view.now()
+        found = ledger_batches.list_batches(view, statuses=statuses, table=table)
+    return tuple(_view(batch, now) for batch in found)
+
+
+def read_batch(catalog: Catalog, batch_id: str) -> BatchDetail:
+    """One batch with its parts in order and every attempt; ConfigurationError when there is no such batch."""
+    with catalog.snapshot() as view:
+        batch = _view(ledger_batches.find_batch(view, batch_id), view.now())
+        parts = tuple(loaded.part for loaded in ledger_batches.load_parts(view, batch_id))
+        attempts = ledger_batches.list_attempts(view, batch_id)
+    arrived = batch.batch.status is BatchStatus.IN_CLICKHOUSE
+    unknown = not arrived and any(attempt.outcome in {None, "unknown"} for attempt in attempts)
+    return BatchDetail(view=batch, parts=parts, attempts=attempts, outcome_unknown=unknown)
+
+
+def _view(batch: Batch, now: float) -> BatchView:
+    waits = batch.status in ledger_batches.WAITING
+    return BatchView(
+        batch=batch,
+        age_seconds=max(0.0, now - batch.created_at),
+        due_in_seconds=max(0.0, batch.next_attempt_at - now) if waits else None,
+    )
+
+
+def list_dead_letters(
+    catalog: Catalog, store: FileStore, *, reason: str | None = None, limit: int = 100
+) -> tuple[DeadLetter, ...]:
+    """The newest letters that were not tried again; no more files are read than it takes."""
+    found: list[DeadLetter] = []
+    for file in reversed(list_dead_letter_files(catalog)):
+        if reason is None or file.reasons.get(reason):
+            found += _read_letters(store, file, reason=reason, limit=limit - len(found))
+        if len(found) >= limit:
+            break
+    return tuple(found)
+
+
+def _read_letters(
+    store: FileStore, file: DeadLetterFile, *, reason: str | None, limit: int
+) -> Iterator[DeadLetter]:
+    try:
+        letters = pq.read_table(store.local(file.file))
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptFileError(
+            f"The dead letters {file.file.path} cannot be read: {error}. Restore the file from a backup."
+        ) from error
+    if reason is not None:
+        letters = letters.filter(pc.equal(letters.column("reason"), reason))
+    newest = letters.slice(max(0, letters.num_rows - limit))
+    # A character has at most four bytes; the rest of a large value is never copied.
+    start = pc.binary_slice(newest.column("value").cast(pa.large_binary()), 0, _HINT_CHARACTERS * 4 + 4)
+    newest = newest.set_column(newest.column_names.index("value"), "value", start)
+    for letter in reversed(newest.drop_columns("key").to_pylist()):
+        yield DeadLetter(
+            epoch=file.epoch,
+            topic=letter["topic"],
+            partition=letter["partition"],
+            offset=letter["offset"],
+            timestamp=letter["timestamp"].isoformat(),
+            reason=letter["reason"],
+            detail=make_printable(letter["detail"] or ""),
+            hint=None if letter["value"] is None else hint_at(letter["value"]),
+        )
+
+
+def hint_at(value: bytes) -> str:
+    """How a value begins, as text on one line without anything that a terminal would obey."""
+    text = value[: _HINT_CHARACTERS * 4 + 4].decode("utf-8", errors="backslashreplace")
+    return make_printable(text[:_HINT_CHARACTERS])
+
+
+def make_printable(text: str) -> str:
+    return "".join(
+        character.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(character) in _UNSAFE_CATEGORIES
+        else character
+        for character in text
+    )
+
+
+def as_json(view: Any) -> dict[str, Any]:
+    """A view as plain dicts, lists, texts and numbers."""
+    return dataclasses.asdict(view, dict_factory=_plain)
+
+
+def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in items}

@@ -1,0 +1,162 @@
+"""The ledger in a few numbers, added up by the database, so that looking often stays cheap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, func, select
+
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.records import BatchStatus, Counts, EpochKind
+from oncehouse.ledger.tables import batches, epochs, parts, segments
+
+_NOT_ARRIVED = (BatchStatus.NEW, BatchStatus.IN_PROCESS, BatchStatus.RETRY, BatchStatus.PARKED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochTotals:
+    kind: EpochKind
+    epochs: int
+    last_epoch: int
+    last_registered_at: float
+    counts: Counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTotals:
+    table: str
+    status: BatchStatus
+    batches: int
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenParts:
+    """Parts with live rows that no batch holds yet."""
+
+    table: str
+    parts: int
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexTotals:
+    segments: int
+    keys: int
+    first_seen_from: float | None
+    first_seen_to: float | None
+
+
+def sum_epochs(catalog: Catalog) -> tuple[EpochTotals, ...]:
+    query = (
+        select(
+            epochs.c.kind,
+            func.count().label("epochs"),
+            func.max(epochs.c.epoch).label("last_epoch"),
+            func.max(epochs.c.registered_at).label("last_registered_at"),
+            _total(epochs.c.rows_read),
+            _total(epochs.c.rows_new),
+            _total(epochs.c.rows_duplicate),
+            _total(epochs.c.rows_dead_letter),
+            _total(epochs.c.rows_skipped),
+            _total(epochs.c.rows_waiting),
+            _total(epochs.c.conflicts),
+        )
+        .where(epochs.c.pipeline == catalog.pipeline)
+        .group_by(epochs.c.kind)
+        .order_by(epochs.c.kind)
+    )
+    with catalog.read() as connection:
+        rows = connection.execute(query).all()
+    return tuple(
+        EpochTotals(
+            kind=EpochKind(row.kind),
+            epochs=row.epochs,
+            last_epoch=row.last_epoch,
+            last_registered_at=row.last_registered_at,
+            counts=Counts(
+                read=int(row.rows_read),
+                new=int(row.rows_new),
+                duplicate=int(row.rows_duplicate),
+                dead_letter=int(row.rows_dead_letter),
+                skipped=int(row.rows_skipped),
+                waiting=int(row.rows_waiting),
+                conflicts=int(row.conflicts),
+            ),
+        )
+        for row in rows
+    )
+
+
+def sum_batches(catalog: Catalog) -> tuple[BatchTotals, ...]:
+    query = (
+        select(
+            batches.c.table_name,
+            batches.c.status,
+            func.count().label("batches"),
+            _total(batches.c.rows_total),
+            _total(batches.c.live_bytes),
+        )
+        .where(batches.c.pipeline == catalog.pipeline)
+        .group_by(batches.c.table_name, batches.c.status)
+        .order_by(batches.c.table_name, batches.c.status)
+    )
+    with catalog.read() as connection:
+        rows = connection.execute(query).all()
+    return tuple(
+        BatchTotals(
+            table=row.table_name,
+            status=BatchStatus(row.status),
+            batches=row.batches,
+            rows=int(row.rows_total),
+            size_bytes=int(row.live_bytes),
+        )
+        for row in rows
+    )
+
+
+def sum_open_parts(catalog: Catalog) -> tuple[OpenParts, ...]:
+    query = (
+        select(parts.c.table_name, func.count().label("parts"), _total(parts.c.rows_live))
+        .where(parts.c.pipeline == catalog.pipeline, parts.c.batch_id.is_(None), parts.c.rows_live > 0)
+        .group_by(parts.c.table_name)
+        .order_by(parts.c.table_name)
+    )
+    with catalog.read() as connection:
+        rows = connection.execute(query).all()
+    return tuple(OpenParts(table=row.table_name, parts=row.parts, rows=int(row.rows_live)) for row in rows)
+
+
+def find_oldest_waiting(catalog: Catalog) -> float | None:
+    """Since when the oldest row that is not in ClickHouse has waited there, in a part or in a batch."""
+    open_part = select(func.min(parts.c.registered_at)).where(
+        parts.c.pipeline == catalog.pipeline, parts.c.batch_id.is_(None), parts.c.rows_live > 0
+    )
+    batch = select(func.min(batches.c.created_at)).where(
+        batches.c.pipeline == catalog.pipeline, batches.c.status.in_(_NOT_ARRIVED)
+    )
+    with catalog.read() as connection:
+        found = [connection.execute(query).scalar() for query in (open_part, batch)]
+    return min((float(at) for at in found if at is not None), default=None)
+
+
+def sum_index(catalog: Catalog) -> IndexTotals:
+    query = select(
+        func.count().label("segments"),
+        _total(segments.c.keys_total),
+        func.min(segments.c.first_seen_from).label("first_seen_from"),
+        func.max(segments.c.first_seen_to).label("first_seen_to"),
+    ).where(segments.c.pipeline == catalog.pipeline, segments.c.replaced_at.is_(None))
+    with catalog.read() as connection:
+        row = connection.execute(query).one()
+    return IndexTotals(
+        segments=row.segments,
+        keys=int(row.keys_total),
+        first_seen_from=row.first_seen_from,
+        first_seen_to=row.first_seen_to,
+    )
+
+
+def _total(column: ColumnElement[int]) -> ColumnElement[int]:
+    return func.coalesce(func.sum(column), 0).label(str(column.key))

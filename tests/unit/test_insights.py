@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import json
+import unicodedata
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ledger_examples import (
+    IDENTITY,
+    TABLE,
+    TOPIC,
+    make_batch,
+    make_letters,
+    make_part,
+    make_registration,
+    make_segment,
+    register_epochs,
+    take_lease,
+)
+from oncehouse import insights
+from oncehouse.errors import ConfigurationError, CorruptFileError
+from oncehouse.ledger.batches import create_batches, finish_attempt, open_parts, start_attempt
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.epochs import register
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.records import (
+    BatchStatus,
+    Counts,
+    DeadLetterFile,
+    EpochKind,
+    RequestKind,
+    Stage,
+)
+from oncehouse.ledger.requests import add_request
+from oncehouse.pipeline.parts import LETTER_SCHEMA, write_letters
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    opened = Catalog(f"sqlite:///{tmp_path / 'catalog.db'}", "shop", retry_seconds=())
+    opened.prepare()
+    opened.adopt(IDENTITY)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def store(tmp_path) -> FileStore:
+    return FileStore(str(tmp_path / "files"))
+
+
+def test_an_empty_ledger_has_an_overview(catalog):
+    overview = insights.read_overview(catalog, end_offsets={})
+    assert (overview.pipeline, overview.lag, overview.oldest_waiting_seconds) == ("shop", 0, None)
+    assert (overview.epochs, overview.batches, overview.key_index.keys) == ((), (), 0)
+    assert json.dumps(insights.as_json(overview))
+
+
+def test_the_overview_adds_up_epochs_by_kind(catalog):
+    token = take_lease(catalog)
+    counts = Counts(read=10, new=6, duplicate=3, dead_letter=1, conflicts=2)
+    parts = (make_part("part-1", rows=9, live_rows=6),)
+    letters, segments = (
+        (make_letters("l1"), make_letters("l2", rows=4)),
+        (make_segment("a"), make_segment("b")),
+    )
+    register(
+        catalog,
+        token,
+        make_registration(counts=counts, parts=parts, dead_letter_files=letters, segments=segments),
+    )
+    register(catalog, token, make_registration(2, 10, 20))
+    tried = make_registration(3, 0, 1, kind=EpochKind.REPLAY, ranges=(), tried_dead_letter_files=("l1",))
+    register(catalog, token, tried)
+    overview = insights.read_overview(catalog)
+    totals = {found.kind: (found.epochs, found.last_epoch, found.counts.read) for found in overview.epochs}
+    assert totals == {EpochKind.KAFKA: (2, 2, 20), EpochKind.REPLAY: (1, 3, 1)}
+    assert overview.conflicts == 2
+    assert overview.dead_letters == {"not_json": 4}
+    assert (overview.key_index.segments, overview.key_index.keys) == (2, 20)
+
+
+def test_lag_is_what_kafka_has_and_no_epoch_has_settled(catalog):
+    register_epochs(catalog, 2)
+    ends = {(TOPIC, 0): 25, (TOPIC, 1): 7}
+    overview = insights.read_overview(catalog, end_offsets=ends)
+    lags = [(position.partition, position.next_offset, position.lag) for position in overview.positions]
+    assert lags == [(0, 20, 5), (1, 0, 7)]
+    assert overview.lag == 12
+
+
+def test_without_kafka_the_lag_is_not_known(catalog):
+    register_epochs(catalog)
+    overview = insights.read_overview(catalog)
+    assert (overview.lag, overview.positions[0].lag, overview.positions[0].next_offset) == (None, None, 10)
+
+
+def test_the_overview_shows_where_rows_are_between_ledger_and_clickhouse(catalog):
+    register_epochs(catalog, 4)
+    token = take_lease(catalog, Stage.LOAD)
+    first, second, third, _ = open_parts(catalog)
+    loaded, waiting = make_batch(first, second), make_batch(third)
+    create_batches(catalog, token, [loaded, waiting])
+    attempt = start_attempt(catalog, token, loaded.batch_id)
+    finish_attempt(catalog, token, attempt, status=BatchStatus.IN_CLICKHOUSE, outcome="inserted")
+    overview = insights.read_overview(catalog)
+    assert [(found.table, found.parts, found.rows) for found in overview.open_parts] == [(TABLE, 1, 10)]
+    batches = [(found.status, found.batches, found.rows) for found in overview.batches]
+    assert batches == [(BatchStatus.IN_CLICKHOUSE, 1, 20), (BatchStatus.NEW, 1, 10)]
+    assert overview.rows_in_clickhouse == {TABLE: 20}
+    assert overview.oldest_waiting_seconds >= 0
+
+
+def test_leases_and_requests_are_shown(catalog):
+    take_lease(catalog)
+    add_request(catalog, RequestKind.REBUILD_INDEX, {"why": "asked"})
+    overview = insights.read_overview(catalog)
+    (lease,) = overview.leases
+    assert (lease.stage, lease.holder, lease.token) == (Stage.INGEST, "this test", 1)
+    assert 0 < lease.ends_in_seconds <= 600
+    assert [request.arguments for request in overview.requests] == [{"why": "asked"}]
+    shown = json.loads(json.dumps(insights.as_json(overview)))
+    assert shown["requests"][0]["kind"] == "rebuild-index"
+    assert shown["leases"][0]["holder"] == "this test"
+
+
+def test_a_batch_is_shown_with_parts_attempts_and_doubt(catalog):
+    register_epochs(catalog, 2)
+    token = take_lease(catalog, Stage.LOAD)
+    batch = make_batch(*open_parts(catalog))
+    create_batches(catalog, token, [batch])
+    assert not insights.read_batch(catalog, batch.batch_id).outcome_unknown
+    attempt = start_attempt(catalog, token, batch.batch_id)
+    finish_attempt(
+        catalog,
+        token,
+        attempt,
+        status=BatchStatus.RETRY,
+        outcome="unknown",
+        detail="timeout",
+        wait_seconds=60,
+    )
+    detail = insights.read_batch(catalog, batch.batch_id)
+    assert [part.part for part in detail.parts] == ["part-1", "part-2"]
+    assert [found.detail for found in detail.attempts] == ["timeout"]
+    assert detail.outcome_unknown
+    assert 0 < detail.view.due_in_seconds <= 60
+    again = start_attempt(catalog, token, batch.batch_id)
+    finish_attempt(catalog, token, again, status=BatchStatus.IN_CLICKHOUSE, outcome="inserted")
+    arrived = insights.read_batch(catalog, batch.batch_id)
+    assert (arrived.outcome_unknown, arrived.view.due_in_seconds) == (False, None)
+    assert insights.list_batches(catalog, statuses=[BatchStatus.PARKED]) == ()
+    assert [view.batch.batch_id for view in insights.list_batches(catalog, table=TABLE)] == [batch.batch_id]
+
+
+def test_an_unknown_batch_is_refused_by_name(catalog):
+    with pytest.raises(ConfigurationError, match="no batch nowhere"):
+        insights.read_batch(catalog, "nowhere")
+
+
+def put_letters(
+    store, name: str, rows: list[tuple[int, str, bytes | None]], *, epoch: int = 1
+) -> DeadLetterFile:
+    columns = [
+        pa.array([TOPIC] * len(rows)).dictionary_encode(),
+        pa.array([0] * len(rows), pa.int32()),
+        pa.array([offset for offset, _, _ in rows], pa.int64()),
+        pa.array([datetime(2026, 1, 2, tzinfo=UTC)] * len(rows), pa.timestamp("us", tz="UTC")),
+        pa.array([None] * len(rows), pa.binary()),
+        pa.array([value for _, _, value in rows], pa.binary()),
+        pa.array([reason for _, reason, _ in rows]),
+        pa.array(["why\x1b[2J"] * len(rows)),
+    ]
+    table = pa.Table.from_arrays(columns, schema=LETTER_SCHEMA)
+    file = store.put(f"letters/{name}", lambda path: write_letters(path, table))
+    reasons: dict[str, int] = {}
+    for _, reason, _ in rows:
+        reasons[reason] = reasons.get(reason, 0) + 1
+    return DeadLetterFile(dead_letter_file=name, epoch=epoch, rows=len(rows), reasons=reasons, file=file)
+
+
+def test_dead_letters_are_listed_newest_first_with_a_hint_of_their_bytes(catalog, store):
+    token = take_lease(catalog)
+    old = put_letters(store, "a", [(1, "not_json", b"{"), (2, "too_big", b"x" * 5000)])
+    new = put_letters(store, "b", [(11, "not_json", None), (12, "not_json", b"\xff\x00")], epoch=2)
+    register(catalog, token, make_registration(1, 0, 10, dead_letter_files=(old,)))
+    register(catalog, token, make_registration(2, 10, 20, dead_letter_files=(new,)))
+    letters = insights.list_dead_letters(catalog, store)
+    assert [(letter.epoch, letter.offset, letter.reason) for letter in letters] == [
+        (2, 12, "not_json"),
+        (2, 11, "not_json"),
+        (1, 2, "too_big"),
+        (1, 1, "not_json"),
+    ]
+    assert [letter.hint for letter in letters] == ["\\xff\\x00", None, "x" * 200, "{"]
+    assert letters[0].detail == "why\\x1b[2J"
+    assert letters[0].timestamp == "2026-01-02T00:00:00+00:00"
+    assert json.dumps([insights.as_json(letter) for letter in letters])
+
+
+def test_dead_letters_are_chosen_by_reason_and_limited(catalog, store):
+    token = take_lease(catalog)
+    file = put_letters(store, "a", [(1, "not_json", b"{"), (2, "too_big", b"x"), (3, "not_json", b"[")])
+    register(catalog, token, make_registration(dead_letter_files=(file,)))
+    by_reason = insights.list_dead_letters(catalog, store, reason="not_json")
+    assert [letter.offset for letter in by_reason] == [3, 1]
+    assert [letter.offset for letter in insights.list_dead_letters(catalog, store, limit=2)] == [3, 2]
+    assert insights.list_dead_letters(catalog, store, reason="unheard") == ()
+
+
+def test_a_damaged_file_of_letters_is_named(catalog, store):
+    token = take_lease(catalog)
+    file = put_letters(store, "a", [(1, "not_json", b"{")])
+    register(catalog, token, make_registration(dead_letter_files=(file,)))
+    path = store.local(file.file)
+    path.write_bytes(b"x" * path.stat().st_size)
+    with pytest.raises(CorruptFileError, match="letters/a"):
+        insights.list_dead_letters(catalog, store)
+
+
+@given(st.binary(max_size=2000))
+@example("\u202e\u2028\x9b31m\x07\n\r\t".encode())
+@example(b"\x1b]0;title\x07" * 50)
+def test_no_hint_makes_a_terminal_do_anything(value):
+    hint = insights.hint_at(value)
+    assert all(c.isprintable() or unicodedata.category(c) == "Zs" for c in hint)
+    assert not set(hint) & {"\n", "\r", "\t", "\x1b", "\x07", "\x9b", "\u202e", "\u2028"}
+
+
+@given(st.text(max_size=300))
+def test_a_hint_keeps_what_is_printable(text):
+    printable = "".join(c for c in text if c.isprintable())
+    assert insights.hint_at(printable.encode()) == printable[:200]
