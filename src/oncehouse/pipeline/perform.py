@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, assert_never
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.counts import rows_by_batch
+from oncehouse.clickhouse.counting import count_by_batch
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError
 from oncehouse.ledger import epochs, requests
 from oncehouse.ledger.catalog import Catalog
@@ -89,5 +89,5 @@ def _refill(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
     table = next((found for found in pipeline.tables if found.name == name), None)
     if table is None:
         raise ConfigurationError(f"the pipeline file has no table {name!r}; add it under tables first")
-    counts = rows_by_batch(connect(pipeline.clickhouse), table.name, table.batch_column)
+    counts = count_by_batch(connect(pipeline.clickhouse), table.name, table.batch_column)
     refill(spark, pipeline, catalog, token, table=name, rows_by_batch=counts, request=request.request)
