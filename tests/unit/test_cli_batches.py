@@ -58,14 +58,14 @@ def test_batches_are_listed_with_their_reasons(file, parked, capsys):
 
 def test_batches_are_listed_by_status_and_table(file, parked, capsys):
     found = run_json(capsys, "batches", "list", str(file), "--status", "PARKED")["batches"]
-    assert [batch["batch_id"] for batch in found] == [parked]
+    assert [view["batch"]["batch_id"] for view in found] == [parked]
     assert len(run_json(capsys, "batches", "list", str(file), "--table", TABLE)["batches"]) == 2
     assert run_json(capsys, "batches", "list", str(file), "--table", "other")["batches"] == []
 
 
 def test_a_batch_is_shown_with_its_attempts_and_parts(file, parked, capsys):
     found = run_json(capsys, "batches", "show", parked, str(file))
-    assert found["batch"]["status"] == "PARKED"
+    assert found["view"]["batch"]["status"] == "PARKED"
     assert [(a["attempt"], a["outcome"]) for a in found["attempts"]] == [(1, "failed")]
     assert [part["part"] for part in found["parts"]] == ["part-1"]
     assert run_command(["batches", "show", parked, str(file)]) == 0

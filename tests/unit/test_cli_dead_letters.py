@@ -1,4 +1,4 @@
-"""`oncehouse dead-letters` on a real ledger: counts, lists without bytes, one letter with them, replay."""
+"""`oncehouse dead-letters` on a real ledger: counts, lists, one letter with its bytes, replay."""
 
 import json
 from datetime import UTC, datetime
@@ -86,11 +86,11 @@ def run_json(capsys, *arguments):
 
 
 @pytest.mark.usefixtures("letters")
-def test_letters_are_counted_by_reason_and_listed_newest_first_without_bytes(file, capsys):
+def test_letters_are_counted_by_reason_and_listed_newest_first(file, capsys):
     told = run_json(capsys, "dead-letters", "list", str(file))
     assert told["reasons"] == {"missing_field": 2, "bad_utf8": 1, "not_json": 1}
     assert [letter["offset"] for letter in told["dead_letters"]] == [4, 3, 2, 1]
-    assert not {"key", "value"} & set(told["dead_letters"][0])
+    assert told["dead_letters"][1]["hint"] == "no json"
 
 
 @pytest.mark.usefixtures("letters")
@@ -98,7 +98,7 @@ def test_the_list_is_for_people_too(file, capsys):
     assert run_command(["dead-letters", "list", str(file)]) == 0
     out = capsys.readouterr().out
     assert "events/0/4" in out
-    assert "2026-01-01 00:00:00" in out
+    assert "2026-01-01T00:00:00+00:00" in out
     assert "detail of 4 [red]" in out
 
 

@@ -58,6 +58,16 @@ def test_lines_keep_their_interval_and_the_last_value_is_always_told(capsys):
     assert told == ["read 0", "read 5", "read 7"]
 
 
+def test_a_pipeline_that_stands_still_is_told_once_a_minute(capsys):
+    clock = Clock()
+    with ProgressView(pipeline="events", clock=clock) as view:
+        for second in range(0, 130, 5):
+            clock.now = float(second)
+            view(Progress(read=1, events_per_second=float(second)))
+    rates = [line.partition("(")[2].partition("/s")[0] for line in capsys.readouterr().out.splitlines()]
+    assert rates == ["0", "60", "120", "125"]
+
+
 def test_a_value_that_was_told_is_not_told_again_at_the_end(capsys):
     with ProgressView(pipeline="events", clock=Clock()) as view:
         view(Progress(read=1))

@@ -22,6 +22,7 @@ from oncehouse.cli.init import init
 from oncehouse.cli.output import say, show_error, show_json
 from oncehouse.cli.requests import rebuild_index, replay
 from oncehouse.cli.run import run
+from oncehouse.cli.status import status
 from oncehouse.cli.verify import verify
 from oncehouse.errors import OncehouseError
 
@@ -58,6 +59,7 @@ def version(*, as_json: AsJson = False) -> None:
 app.command()(init)
 app.command()(check)
 app.command()(run)
+app.command()(status)
 app.command()(verify)
 app.command()(replay)
 app.command("rebuild-index")(rebuild_index)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,7 +10,11 @@ from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time
 from oncehouse.config_file import load_pipeline
-from oncehouse.ledger.records import Batch, BatchStatus
+from oncehouse.ledger.records import BatchStatus
+
+if TYPE_CHECKING:
+    from oncehouse.insights import BatchDetail
+    from oncehouse.ledger.records import Batch
 
 app = typer.Typer(no_args_is_help=True, help="Batches: list them, look at one, try a parked one again.")
 
@@ -28,27 +32,17 @@ def list_(
     file: File = DEFAULT_FILE, *, status: _Status = None, table: _Table = None, as_json: AsJson = False
 ) -> None:
     """List batches, oldest first."""
-    from oncehouse.ledger.batches import list_batches
+    from oncehouse.insights import as_json as plain_view
+    from oncehouse.insights import list_batches
 
     with open_ledger(load_pipeline(file)) as catalog:
         found = list_batches(catalog, statuses=status or None, table=table)
     if as_json:
-        show_json({"batches": found})
+        show_json({"batches": [plain_view(view) for view in found]})
         return
     show_table(
-        ["batch", "table", "status", "rows", "attempts", "made", "loaded", "reason"],
-        [
-            (
-                b.batch_id,
-                b.table,
-                b.status,
-                b.rows,
-                b.attempts,
-                *_times(b),
-                (b.reason or "").partition("\n")[0],
-            )
-            for b in found
-        ],
+        ["batch", "table", "status", "rows", "attempts", "made (UTC)", "loaded (UTC)", "reason"],
+        [_row(view.batch) for view in found],
         empty="no such batch" if status or table else "no batches yet",
     )
 
@@ -56,43 +50,15 @@ def list_(
 @app.command()
 def show(batch: _BatchId, file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """Show one batch: its parts, every attempt, and why it is where it is."""
-    from oncehouse.ledger.batches import find_batch, list_attempts, load_parts
+    from oncehouse.insights import as_json as plain_view
+    from oncehouse.insights import read_batch
 
     with open_ledger(load_pipeline(file)) as catalog:
-        found = find_batch(catalog, batch)
-        attempts = list_attempts(catalog, batch)
-        parts = [loaded.part for loaded in load_parts(catalog, batch)]
+        detail = read_batch(catalog, batch)
     if as_json:
-        show_json({"batch": found, "attempts": attempts, "parts": parts})
-        return
-    made, loaded = _times(found)
-    show_facts(
-        {
-            "batch": found.batch_id,
-            "table": found.table,
-            "status": found.status,
-            "rows": found.rows,
-            "bytes": found.size_bytes,
-            "made": made,
-            "loaded": loaded,
-            "reason": found.reason,
-        }
-    )
-    say("")
-    show_table(
-        ["attempt", "started", "finished", "outcome", "query id", "detail"],
-        [
-            (a.attempt, spell_time(a.started_at), spell_time(a.finished_at), a.outcome, a.query_id, a.detail)
-            for a in attempts
-        ],
-        empty="not tried yet",
-    )
-    say("")
-    show_table(
-        ["part", "epoch", "rows", "live rows", "file"],
-        [(part.part, part.epoch, part.rows, part.live_rows, part.file.path) for part in parts],
-        empty="no parts",
-    )
+        show_json(plain_view(detail))
+    else:
+        _show(detail)
 
 
 @app.command()
@@ -109,5 +75,39 @@ def retry(batch: _BatchId, file: File = DEFAULT_FILE, *, as_json: AsJson = False
         say(f"batch {batch} of {found.table} will be tried again by `oncehouse run`")
 
 
-def _times(batch: Batch) -> tuple[str, str]:
-    return spell_time(batch.created_at), spell_time(batch.loaded_at)
+def _row(batch: Batch) -> tuple[object, ...]:
+    made, loaded = spell_time(batch.created_at), spell_time(batch.loaded_at)
+    reason = (batch.reason or "").partition("\n")[0]
+    return batch.batch_id, batch.table, batch.status, batch.rows, batch.attempts, made, loaded, reason
+
+
+def _show(detail: BatchDetail) -> None:
+    batch = detail.view.batch
+    show_facts(
+        {
+            "batch": batch.batch_id,
+            "table": batch.table,
+            "status": batch.status,
+            "rows": batch.rows,
+            "bytes": batch.size_bytes,
+            "made (UTC)": spell_time(batch.created_at),
+            "loaded (UTC)": spell_time(batch.loaded_at),
+            "outcome unknown": detail.outcome_unknown,
+            "reason": batch.reason,
+        }
+    )
+    say("")
+    show_table(
+        ["attempt", "started (UTC)", "finished (UTC)", "outcome", "query id", "detail"],
+        [
+            (x.attempt, spell_time(x.started_at), spell_time(x.finished_at), x.outcome, x.query_id, x.detail)
+            for x in detail.attempts
+        ],
+        empty="not tried yet",
+    )
+    say("")
+    show_table(
+        ["part", "epoch", "rows", "live rows", "file"],
+        [(part.part, part.epoch, part.rows, part.live_rows, part.file.path) for part in detail.parts],
+        empty="no parts",
+    )

@@ -1,7 +1,7 @@
 """`oncehouse dead-letters`: records that could not become rows; look at them, and have them tried again.
 
-A dead letter is named by its position, `topic/partition/offset`. Its bytes are shown to whoever asks for that
-one letter, and never by a list.
+A dead letter is named by its position, `topic/partition/offset`. A list shows how its value begins; the whole
+of it is shown to whoever asks for that one letter.
 """
 
 from __future__ import annotations
@@ -20,13 +20,9 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import RequestKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow as pa
-
     from oncehouse.config import Pipeline
+    from oncehouse.ledger.catalog import Catalog
     from oncehouse.ledger.records import DeadLetterFile
-    from oncehouse.pipeline.letters import Selection
 
 app = typer.Typer(no_args_is_help=True, help="Dead letters: list them, look at one, have them tried again.")
 
@@ -47,22 +43,24 @@ def list_(
     file: File = DEFAULT_FILE, *, reason: _Reason = None, limit: _Limit = 50, as_json: AsJson = False
 ) -> None:
     """Count dead letters by reason and list the newest."""
-    from oncehouse.pipeline.letters import Selection
+    from oncehouse.insights import as_json as plain_view
+    from oncehouse.insights import list_dead_letters
+    from oncehouse.ledger.files import FileStore
 
     pipeline = load_pipeline(file)
-    files = find_files(pipeline, reason=reason)
-    counts = count_reasons(files)
-    letters = list(newest_letters(pipeline, files, Selection(reason=reason), limit=limit))
+    with open_ledger(pipeline) as catalog:
+        counts = count_reasons(find_files(catalog, reason=reason))
+        letters = list_dead_letters(catalog, FileStore(pipeline.ledger.files), reason=reason, limit=limit)
     if as_json:
-        show_json({"reasons": counts, "dead_letters": [_without_bytes(letter) for letter in letters]})
+        show_json({"reasons": counts, "dead_letters": [plain_view(letter) for letter in letters]})
         return
     show_table(["reason", "letters"], counts.items(), empty="no dead letters")
     if letters:
         say("")
         show_table(
-            ["position", "time (UTC)", "reason", "detail"],
+            ["position", "time", "reason", "detail", "value begins"],
             [
-                (spell_position(x), f"{x['timestamp']:%Y-%m-%d %H:%M:%S}", x["reason"], x["detail"])
+                (f"{x.topic}/{x.partition}/{x.offset}", x.timestamp, x.reason, x.detail, x.hint)
                 for x in letters
             ],
             empty="",
@@ -72,11 +70,8 @@ def list_(
 @app.command()
 def show(position: _At, file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """Show one dead letter with its bytes."""
-    from oncehouse.pipeline.letters import Selection
-
     pipeline = load_pipeline(file)
-    selection = Selection(positions=(parse_position(position),))
-    letter = next(newest_letters(pipeline, find_files(pipeline), selection, limit=1), None)
+    letter = find_letter(pipeline, parse_position(position))
     if letter is None:
         raise ConfigurationError(
             f"No dead letter at {position}; `oncehouse dead-letters list` shows those there are."
@@ -99,8 +94,9 @@ def replay(
 
     pipeline = load_pipeline(file)
     selection = Selection(reason=reason, positions=tuple(parse_position(text) for text in at or ()))
-    if not find_files(pipeline, reason=reason):
-        raise ConfigurationError("There are no dead letters to try again.")
+    with open_ledger(pipeline) as catalog:
+        if not find_files(catalog, reason=reason):
+            raise ConfigurationError("There are no dead letters to try again.")
     leave_request(pipeline, RequestKind.REPLAY_DEAD_LETTERS, selection.to_arguments(), as_json=as_json)
 
 
@@ -114,16 +110,11 @@ def parse_position(text: str) -> Position:
     return topic, int(partition), int(offset)
 
 
-def spell_position(letter: dict[str, Any]) -> str:
-    return f"{letter['topic']}/{letter['partition']}/{letter['offset']}"
-
-
-def find_files(pipeline: Pipeline, *, reason: str | None = None) -> tuple[DeadLetterFile, ...]:
+def find_files(catalog: Catalog, *, reason: str | None = None) -> tuple[DeadLetterFile, ...]:
     """Open files of letters, those that hold the reason when one is given; an unknown reason is an error."""
     from oncehouse.ledger.epochs import list_dead_letter_files
 
-    with open_ledger(pipeline) as catalog:
-        files = list_dead_letter_files(catalog)
+    files = list_dead_letter_files(catalog)
     if reason is None:
         return files
     found = tuple(file for file in files if file.reasons.get(reason))
@@ -145,28 +136,23 @@ def count_reasons(files: tuple[DeadLetterFile, ...]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
 
-def newest_letters(
-    pipeline: Pipeline, files: tuple[DeadLetterFile, ...], selection: Selection, *, limit: int
-) -> Iterator[dict[str, Any]]:
-    """Letters of the newest files first; no more files are read than it takes."""
+def find_letter(pipeline: Pipeline, position: Position) -> dict[str, Any] | None:
+    """The letter at a position with all its bytes; the newest files are read first."""
+    from oncehouse.ledger.epochs import list_dead_letter_files
     from oncehouse.ledger.files import FileStore
-    from oncehouse.pipeline.letters import read_letters
+    from oncehouse.pipeline.letters import Selection, read_letters
 
-    store = FileStore(pipeline.ledger.files)
+    store, selection = FileStore(pipeline.ledger.files), Selection(positions=(position,))
+    with open_ledger(pipeline) as catalog:
+        files = list_dead_letter_files(catalog)
     for file in reversed(files):
-        letters: pa.Table = read_letters(store, [file.file])
-        chosen = letters.filter(selection.chosen(letters))
-        rows = chosen.slice(max(0, chosen.num_rows - limit)).to_pylist()
-        yield from reversed(rows)
-        limit -= len(rows)
-        if limit <= 0:
-            return
+        letters = read_letters(store, [file.file])
+        found: list[dict[str, Any]] = letters.filter(selection.chosen(letters)).to_pylist()
+        if found:
+            return found[-1]
+    return None
 
 
 def readable(raw: bytes | None) -> str | None:
     """Bytes as text; what is not UTF-8 is spelt out."""
     return None if raw is None else raw.decode("utf-8", "backslashreplace")
-
-
-def _without_bytes(letter: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in letter.items() if name not in {"key", "value"}}

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PLAIN_INTERVAL_SECONDS = 5.0
+STILL_INTERVAL_SECONDS = 60.0
 
 
 def spell_lag(lag: int | None) -> str:
@@ -67,15 +68,17 @@ def render(progress: Progress, *, pipeline: str) -> Table:
 
 @dataclass(kw_only=True)
 class Pace:
-    """Lets a value through at most once an interval."""
+    """Which values are worth a line: what has changed, soon; what stands still, seldom."""
 
-    interval_seconds: float
-    last: float | None = None
+    last: Progress | None = None
+    at: float = 0.0
 
-    def is_due(self, now: float) -> bool:
-        if self.last is not None and now - self.last < self.interval_seconds:
+    def is_due(self, progress: Progress, now: float) -> bool:
+        still = self.last is not None and replace(progress, events_per_second=0.0) == self.last
+        interval_seconds = STILL_INTERVAL_SECONDS if still else PLAIN_INTERVAL_SECONDS
+        if self.last is not None and now - self.at < interval_seconds:
             return False
-        self.last = now
+        self.last, self.at = replace(progress, events_per_second=0.0), now
         return True
 
 
@@ -88,7 +91,7 @@ class ProgressView(AbstractContextManager["ProgressView"]):
         self._pipeline = pipeline
         self._write = write_json if as_json else write_line
         self._clock = clock
-        self._pace = Pace(interval_seconds=PLAIN_INTERVAL_SECONDS)
+        self._pace = Pace()
         self._lock = threading.Lock()
         self._held: Progress | None = None
         self._live = None if as_json or not sys.stdout.isatty() else self._open_live()
@@ -102,7 +105,7 @@ class ProgressView(AbstractContextManager["ProgressView"]):
             return
         with self._lock:
             self._held = progress
-            if self._pace.is_due(self._clock()):
+            if self._pace.is_due(progress, self._clock()):
                 self._flush()
 
     def say(self, message: str) -> None:

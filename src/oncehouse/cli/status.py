@@ -1,0 +1,119 @@
+"""`oncehouse status`: where a pipeline stands, from its ledger, and how far behind Kafka it is.
+
+Kafka is asked for its end offsets only; when it is away, everything else is still told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
+from oncehouse.cli.ledger import open_ledger
+from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time
+from oncehouse.config_file import load_pipeline
+from oncehouse.config_values import format_duration
+from oncehouse.errors import OncehouseError
+
+if TYPE_CHECKING:
+    from oncehouse.config import Pipeline
+    from oncehouse.insights import EpochTotals, Overview
+
+EndOffsets = dict[tuple[str, int], int]
+
+
+def status(
+    file: File = DEFAULT_FILE,
+    *,
+    ledger_only: Annotated[bool, typer.Option("--ledger-only", help="Do not ask Kafka for the lag.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show counts, lag, batches, dead letters, leases and open requests."""
+    from oncehouse.insights import as_json as plain_overview
+    from oncehouse.insights import read_overview
+
+    pipeline = load_pipeline(file)
+    with open_ledger(pipeline) as catalog:
+        ends, trouble = (None, None) if ledger_only else ask_kafka(pipeline)
+        overview = read_overview(catalog, end_offsets=ends)
+    if as_json:
+        show_json({**plain_overview(overview), "kafka": trouble})
+        return
+    _show(overview)
+    if trouble is not None:
+        say(f"\nthe lag is not known: {trouble}")
+
+
+def ask_kafka(pipeline: Pipeline) -> tuple[EndOffsets | None, str | None]:
+    """Kafka's end offsets, or why they are not known."""
+    from oncehouse.pipeline.source import Topics
+
+    topics = Topics(pipeline.source.kafka)
+    try:
+        facts = topics.describe()
+        places = [(topic, number) for topic, found in facts.items() for number in range(found.partitions)]
+        return topics.latest(places), None
+    except OncehouseError as error:
+        return None, str(error)
+
+
+def _show(overview: Overview) -> None:
+    waited = overview.oldest_waiting_seconds
+    show_facts(
+        {
+            "pipeline": overview.pipeline,
+            "lag": overview.lag,
+            "oldest row not in ClickHouse": None if waited is None else format_duration(round(waited)),
+            "keys in the index": overview.key_index.keys,
+            "one id, two payloads": overview.conflicts,
+        }
+    )
+    say("")
+    show_table(
+        ["epochs", "number", "read", "new", "duplicate", "dead letters", "skipped", "last (UTC)"],
+        [_epoch_row(totals) for totals in overview.epochs],
+        empty="nothing was read yet",
+    )
+    _show_tables(overview)
+    _show_people(overview)
+
+
+def _epoch_row(totals: EpochTotals) -> tuple[object, ...]:
+    counts, last = totals.counts, spell_time(totals.last_registered_at)
+    rows = (counts.read, counts.new, counts.duplicate, counts.dead_letter, counts.skipped)
+    return totals.kind, totals.epochs, *rows, last
+
+
+def _show_tables(overview: Overview) -> None:
+    rows: list[tuple[str, str, int | None, int]] = [
+        (found.table, "not in a batch yet", None, found.rows) for found in overview.open_parts
+    ]
+    rows += [(found.table, found.status, found.batches, found.rows) for found in overview.batches]
+    if rows:
+        say("")
+        # A stable sort: what has no batch yet stands first of its table.
+        rows.sort(key=lambda row: row[0])
+        show_table(["table", "status", "batches", "rows"], rows, empty="")
+    if overview.dead_letters:
+        say("")
+        show_table(["dead letters", "number"], overview.dead_letters.items(), empty="")
+
+
+def _show_people(overview: Overview) -> None:
+    """Who runs it, and what has been asked of it."""
+    held = [lease for lease in overview.leases if lease.ends_in_seconds > 0]
+    say("")
+    show_table(
+        ["stage", "held by", "for another"],
+        [(lease.stage, lease.holder, format_duration(round(lease.ends_in_seconds))) for lease in held],
+        empty="nobody runs it",
+    )
+    open_requests = [request for request in overview.requests if request.done_at is None]
+    if open_requests:
+        say("")
+        show_table(
+            ["request", "kind", "arguments", "asked (UTC)"],
+            [(x.request, x.kind, x.arguments, spell_time(x.created_at)) for x in open_requests],
+            empty="",
+        )

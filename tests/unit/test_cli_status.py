@@ -1,0 +1,77 @@
+"""`oncehouse status` tells where a pipeline stands, also when Kafka is away."""
+
+import json
+
+import pytest
+
+from ledger_examples import IDENTITY, TABLE, make_batch, register_epochs, take_lease
+from oncehouse.cli import status
+from oncehouse.cli.app import run_command
+from oncehouse.config_file import example_text
+from oncehouse.ledger.batches import create_batches, open_parts
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.records import RequestKind, Stage
+from oncehouse.ledger.requests import add_request
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(example_text())
+    return path
+
+
+@pytest.fixture
+def catalog(file):
+    opened = Catalog(f"sqlite:///{file.parent}/ledger/catalog.db", "events")
+    opened.prepare()
+    opened.adopt(IDENTITY)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def filled(catalog):
+    """Two epochs, one of them in a batch, and a request that nobody has performed."""
+    register_epochs(catalog, 2)
+    token = take_lease(catalog, Stage.LOAD)
+    create_batches(catalog, token, [make_batch(open_parts(catalog)[0])])
+    add_request(catalog, RequestKind.REBUILD_INDEX, {})
+
+
+@pytest.mark.usefixtures("filled")
+def test_status_tells_counts_batches_leases_and_requests(file, capsys):
+    assert run_command(["status", str(file), "--ledger-only"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["lag", "-"] in lines
+    assert ["kafka", "2", "20", "20", "0", "0", "0"] in [line[:7] for line in lines]
+    assert [TABLE, "NEW", "1", "10"] in lines
+    assert [TABLE, "not", "in", "a", "batch", "yet", "-", "10"] in lines
+    assert ["ingest", "this", "test"] in [line[:3] for line in lines]
+    assert any(line[:2] == ["1", "rebuild-index"] for line in lines)
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_lag_is_what_kafka_has_and_no_epoch_has_settled(file, capsys, monkeypatch):
+    monkeypatch.setattr(status, "ask_kafka", lambda _: ({("orders", 0): 25, ("orders", 1): 4}, None))
+    assert run_command(["status", str(file), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["lag"] == 9
+    assert told["kafka"] is None
+
+
+@pytest.mark.usefixtures("filled")
+def test_everything_else_is_told_when_kafka_is_away(file, capsys, monkeypatch):
+    monkeypatch.setattr(status, "ask_kafka", lambda _: (None, "Kafka at [x] does not answer"))
+    assert run_command(["status", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert TABLE in out
+    assert out.endswith("\nthe lag is not known: Kafka at [x] does not answer\n")
+
+
+@pytest.mark.usefixtures("catalog")
+def test_a_pipeline_that_has_read_nothing_says_so(file, capsys):
+    assert run_command(["status", str(file), "--ledger-only"]) == 0
+    out = capsys.readouterr().out
+    assert "nothing was read yet" in out
+    assert "nobody runs it" in out
