@@ -1,0 +1,262 @@
+"""`make demo`: a million events with duplicates through a kill -9 and a lost answer, and nothing lost or doubled.
+
+A private stack is started in a temporary folder and taken down at the end, however it ends. The pipeline runs
+as its users run it, through the command line, in processes of its own. The demo ends with exit 0 only when both
+mishaps really happened and every event is in ClickHouse once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from oncehouse.clickhouse.client import Client, connect
+from oncehouse.config import ClickHouse
+from oncehouse.config_file import load_pipeline
+from oncehouse.devstack.demo_events import FIELDS, IDENTITY, Traffic, make_topic, plan_traffic, produce
+from oncehouse.devstack.demo_results import Result, compare
+from oncehouse.devstack.jars import connector_jars
+from oncehouse.devstack.proxy import AnswerSwallower
+from oncehouse.devstack.stack import Stack
+from oncehouse.errors import OncehouseError, PermanentError
+from oncehouse.ledger import batches, epochs
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.pipeline.prepare import open_catalog
+
+EVENTS = 1_000_000
+BROKEN = 37
+TABLE = "events"
+
+_TOPIC = "events"
+_PARTITIONS = 4
+# So that there is a half-way: with the default limits a million events would be one epoch.
+_EPOCHS_ABOUT = 7
+_KILL_AFTER_SHARE = 0.4
+_SLOWEST_RUN_SECONDS = 900.0
+_LAST_LINES = 30
+_INTERRUPTED_EXIT_CODE = 130
+
+
+def _leave_alone(_client: Client) -> None:
+    """Nothing happens to the table between the run and the count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stage:
+    """What the demo plays on."""
+
+    folder: Path
+    stack: Stack
+    proxy: AnswerSwallower
+    traffic: Traffic
+    say: Callable[[str], None]
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "pipeline.yaml"
+
+
+def run_demo(
+    *,
+    events: int = EVENTS,
+    broken: int = BROKEN,
+    say: Callable[[str], None] = print,
+    before_count: Callable[[Client], None] = _leave_alone,
+) -> Result:
+    """Play the whole demo; `before_count` may touch ClickHouse after the run, to see that it is noticed."""
+    with ExitStack() as at_end:
+        folder = Path(tempfile.mkdtemp(prefix="oncehouse-demo-"))
+        at_end.callback(shutil.rmtree, folder, ignore_errors=True)
+        stack = Stack(folder=folder / "stack")
+        at_end.callback(stack.down)
+        say("starting Kafka and ClickHouse")
+        stack.up(say=say)
+        proxy = at_end.enter_context(AnswerSwallower(server_port=stack.clickhouse.place.ports["http"]))
+        traffic = plan_traffic(events, broken=broken)
+        stage = _Stage(folder=folder, stack=stack, proxy=proxy, traffic=traffic, say=say)
+        return _play(stage, before_count)
+
+
+def _play(stage: _Stage, before_count: Callable[[Client], None]) -> Result:
+    traffic, say = stage.traffic, stage.say
+    servers = stage.stack.kafka.bootstrap_servers
+    make_topic(servers, _TOPIC, partitions=_PARTITIONS)
+    say(f"producing {len(traffic.first)} events and {traffic.broken} broken records")
+    produce(servers, _TOPIC, traffic.first, partitions=_PARTITIONS, broken=traffic.broken)
+    stage.file.write_text(_describe_pipeline(stage))
+    _run_to_end(stage, "table", "create", "--yes")
+    pipeline = load_pipeline(stage.file)
+    catalog = open_catalog(pipeline)
+    try:
+        killed_at = _run_and_kill(stage, catalog)
+        say(f"sending {len(traffic.resent)} events once more")
+        produce(servers, _TOPIC, traffic.resent, partitions=_PARTITIONS)
+        say("starting the pipeline again; the answer to its first insert will be lost")
+        stage.proxy.swallow_next()
+        _run_to_end(stage, "run", "--once")
+        client = connect(ClickHouse(url=stage.stack.clickhouse.url))
+        before_count(client)
+        say("verifying")
+        verified = _run(stage, "verify") == 0
+        return _count(stage, catalog, client, killed_at=killed_at, verified=verified)
+    finally:
+        catalog.close()
+
+
+def _count(stage: _Stage, catalog: Catalog, client: Client, *, killed_at: float, verified: bool) -> Result:
+    traffic, counts = stage.traffic, epochs.total_counts(catalog)
+    return Result(
+        produced=traffic.produced,
+        unique=counts.new,
+        duplicates=counts.duplicate,
+        dead_letters=counts.dead_letter,
+        expected=(traffic.unique, traffic.duplicates, traffic.broken),
+        found=compare(client, TABLE, traffic),
+        events_per_second=traffic.produced / _running_seconds(catalog, killed_at),
+        inserts=stage.proxy.inserts,
+        kills=1,
+        answers_swallowed=stage.proxy.swallowed,
+        verified=verified,
+    )
+
+
+def _running_seconds(catalog: Catalog, killed_at: float) -> float:
+    """From each run's first epoch to the kill and to the last loaded batch: starts of the JVM are left out."""
+    started: dict[int, float] = {}
+    for epoch in reversed(epochs.list_epochs(catalog)):
+        started.setdefault(epoch.token, epoch.started_at)
+    first, *later = sorted(started.values())
+    last_loaded = max((batch.loaded_at or 0.0 for batch in batches.list_batches(catalog)), default=0.0)
+    return (killed_at - first) + sum(last_loaded - start for start in later[:1])
+
+
+def _describe_pipeline(stage: _Stage) -> str:
+    described = {
+        "pipeline": "demo",
+        "source": {
+            "kafka": {"bootstrap_servers": stage.stack.kafka.bootstrap_servers, "topics": [_TOPIC]},
+            "fields": FIELDS,
+        },
+        "identity": {"fields": list(IDENTITY)},
+        "tables": [{"name": TABLE}],
+        "clickhouse": {"url": stage.proxy.url},
+        "ledger": {"catalog": "sqlite:///ledger/catalog.db", "files": "ledger/files"},
+        "epoch": {"max_rows": max(1, len(stage.traffic.first) // _EPOCHS_ABOUT)},
+        "spark": {"settings": {"spark.jars": ",".join(str(jar) for jar in connector_jars())}},
+    }
+    return yaml.safe_dump(described, sort_keys=False)
+
+
+def _run_and_kill(stage: _Stage, catalog: Catalog) -> float:
+    """Start the pipeline, kill -9 it when it has settled about half of the events, and say when that was."""
+    stage.say("starting the pipeline")
+    half_way = int(len(stage.traffic.first) * _KILL_AFTER_SHARE)
+    with _start(stage, "run") as process:
+        deadline = time.monotonic() + _SLOWEST_RUN_SECONDS
+        while _settled(stage, catalog) < half_way:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise PermanentError(
+                    f"The pipeline did not get half-way. Its last words:\n{_last_words(stage)}"
+                )
+            time.sleep(0.05)
+        process.kill()
+        killed_at = time.time()
+        process.wait()
+    settled = _settled(stage, catalog)
+    stage.say(f"killed it with -9 after {settled} records")
+    if settled >= len(stage.traffic.first) + stage.traffic.broken:
+        raise PermanentError("The pipeline was done before it was killed. Run the demo with more --events.")
+    return killed_at
+
+
+def _settled(stage: _Stage, catalog: Catalog) -> int:
+    if not (stage.folder / "ledger" / "catalog.db").exists() or not catalog.exists():
+        return 0
+    return epochs.total_counts(catalog).read
+
+
+def _run_to_end(stage: _Stage, *command: str) -> None:
+    if exit_code := _run(stage, *command):
+        told = _last_words(stage)
+        raise PermanentError(f"`oncehouse {' '.join(command)}` ended with exit {exit_code}:\n{told}")
+
+
+def _run(stage: _Stage, *command: str) -> int:
+    with _start(stage, *command) as process:
+        try:
+            return process.wait(_SLOWEST_RUN_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise PermanentError(
+                f"`oncehouse {' '.join(command)}` did not end within {_SLOWEST_RUN_SECONDS:.0f} s. Its last words:\n"
+                f"{_last_words(stage)}"
+            ) from error
+
+
+@contextmanager
+def _start(stage: _Stage, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command of oncehouse in a session of its own, so that nothing of it outlives the block."""
+    words = [
+        sys.executable,
+        "-c",
+        "from oncehouse.cli.app import main; main()",
+        "--debug",
+        *command,
+        str(stage.file),
+    ]
+    with _log(stage).open("wb") as log:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _log(stage: _Stage) -> Path:
+    return stage.folder / "oncehouse.log"
+
+
+def _last_words(stage: _Stage) -> str:
+    return "\n".join(_log(stage).read_text(errors="replace").splitlines()[-_LAST_LINES:])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m oncehouse.devstack.demo [--events N]`."""
+    parser = argparse.ArgumentParser(prog="demo", description=__doc__)
+    parser.add_argument("--events", type=int, default=EVENTS, help="how many events, duplicates included")
+    asked = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    started = time.monotonic()
+
+    def say(message: str) -> None:
+        print(f"{time.monotonic() - started:6.1f} s  {message}", flush=True)
+
+    try:
+        result = run_demo(events=asked.events, say=say)
+    except OncehouseError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return _INTERRUPTED_EXIT_CODE
+    say("done")
+    print("\n".join(result.lines()), flush=True)
+    return 0 if result.went_well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

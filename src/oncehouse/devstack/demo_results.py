@@ -1,0 +1,113 @@
+"""What the demo counts, and when it has gone well.
+
+Lost and doubled are counted in ClickHouse against what was produced, made anew from the plan of the traffic; the
+ledger has no say in them. Its own counts stand beside them and must agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from oncehouse.clickhouse.client import Client
+from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.devstack.demo_events import FIELDS, IDENTITY, Traffic, make_columns
+
+_PRODUCED_TABLE = "produced"
+_BLOCK_EVENTS = 500_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The destination table against what was produced."""
+
+    rows: int
+    lost: int
+    """Events that were produced and are not there, exactly as they were."""
+    doubled: int
+    foreign: int
+    """Rows that nobody produced."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    produced: int
+    unique: int
+    duplicates: int
+    dead_letters: int
+    expected: tuple[int, int, int]
+    """Unique events, duplicates and dead letters as they were planned."""
+    found: Comparison
+    events_per_second: float
+    inserts: int
+    kills: int
+    answers_swallowed: int
+    verified: bool
+
+    @property
+    def went_well(self) -> bool:
+        found = self.found
+        return (
+            found.lost == found.doubled == found.foreign == 0
+            and (self.unique, self.duplicates, self.dead_letters) == self.expected
+            and self.kills > 0
+            and self.answers_swallowed > 0
+            and self.verified
+        )
+
+    def lines(self) -> list[str]:
+        """The table: one `name number` a line."""
+        return [
+            f"produced {self.produced}",
+            f"unique {self.unique}",
+            f"duplicates {self.duplicates}",
+            f"dead letters {self.dead_letters}",
+            f"rows in ClickHouse {self.found.rows}",
+            f"events/s {self.events_per_second:.0f}",
+            f"inserts {self.inserts}",
+            f"rows an insert {self.found.rows / max(self.inserts, 1):.0f}",
+            f"kills {self.kills}",
+            f"answers swallowed {self.answers_swallowed}",
+            f"verify {'ok' if self.verified else 'failed'}",
+            f"rows nobody produced {self.found.foreign}",
+            f"lost {self.found.lost}",
+            f"doubled {self.found.doubled}",
+        ]
+
+
+def compare(client: Client, table: str, traffic: Traffic) -> Comparison:
+    """Count by content: every field of every event takes part."""
+    _insert_produced(client, traffic.unique)
+    event = f"sipHash128({', '.join(quote(name) for name in FIELDS)})"
+    name, produced = quote_table(table), quote_table(_PRODUCED_TABLE)
+    identity = ", ".join(quote(field) for field in IDENTITY)
+    ((rows, doubled),) = client.query(
+        f"SELECT count(), count() - uniqExact({identity}) FROM {name}"  # noqa: S608 - own names
+    )
+    return Comparison(
+        rows=rows,
+        doubled=doubled,
+        lost=_count_missing(client, event, held=produced, sought_in=name),
+        foreign=_count_missing(client, event, held=name, sought_in=produced),
+    )
+
+
+def _count_missing(client: Client, event: str, *, held: str, sought_in: str) -> int:
+    ((missing,),) = client.query(
+        f"SELECT count() FROM {held} WHERE {event} NOT IN (SELECT {event} FROM {sought_in})"  # noqa: S608 - own names
+    )
+    return int(missing)
+
+
+def _insert_produced(client: Client, unique: int) -> None:
+    columns = ", ".join(f"{quote(name)} {type_}" for name, type_ in FIELDS.items())
+    table = quote_table(_PRODUCED_TABLE)
+    client.command(f"CREATE OR REPLACE TABLE {table} ({columns}) ENGINE = MergeTree ORDER BY product_id")
+    for start in range(0, unique, _BLOCK_EVENTS):
+        events = make_columns(np.arange(start, min(start + _BLOCK_EVENTS, unique)))
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, events.schema) as writer:
+            writer.write_table(events)
+        client.insert_arrow(_PRODUCED_TABLE, tuple(FIELDS), sink.getvalue(), {})
