@@ -90,7 +90,7 @@ def list_duplicates(catalog: Catalog) -> dict[int, tuple[DuplicateFile, ...]]:
     found: dict[int, list[DuplicateFile]] = {}
     with catalog.read() as connection:
         for row in connection.execute(query).all():
-            file = DuplicateFile(rows=row.rows_total, file=file_ref(row, "file"))
+            file = DuplicateFile(rows=row.rows_total, file=file_ref(row, "file", rows=row.rows_total))
             found.setdefault(row.epoch, []).append(file)
     return {epoch: tuple(files) for epoch, files in found.items()}
 

@@ -163,7 +163,7 @@ def _duplicates_of(connection: Connection, catalog: Catalog, epoch: int) -> tupl
         .where(duplicate_files.c.pipeline == catalog.pipeline, duplicate_files.c.epoch == epoch)
         .order_by(duplicate_files.c.file_path)
     ).all()
-    return tuple(file_ref(row, "file") for row in rows)
+    return tuple(file_ref(row, "file", rows=row.rows_total) for row in rows)
 
 
 def start_attempt(catalog: Catalog, token: int, batch_id: str) -> Attempt:
@@ -297,7 +297,7 @@ def _part(row: Row[tuple[object, ...]]) -> Part:
         rows=row.rows_total,
         live_rows=row.rows_live,
         size_bytes=row.live_bytes,
-        file=file_ref(row, "file"),
+        file=file_ref(row, "file", rows=row.rows_total),
         registered_at=row.registered_at,
         batch_id=row.batch_id,
     )

@@ -30,6 +30,7 @@ from oncehouse.ledger.tables import (
     batches,
     dead_letter_files,
     duplicate_files,
+    epoch_hours,
     epochs,
     key_files,
     parts,
@@ -305,11 +306,15 @@ def total_counts(catalog: Catalog, *, kind: EpochKind = EpochKind.KAFKA) -> Coun
         "rows_waiting",
         "conflicts",
     )
-    query = select(*(func.coalesce(func.sum(epochs.c[name]), 0) for name in totals)).where(
-        epochs.c.pipeline == catalog.pipeline, epochs.c.kind == kind
-    )
+    row = [0] * len(totals)
     with catalog.read() as connection:
-        row = [int(value) for value in connection.execute(query).one()]
+        for table in (epochs, epoch_hours):
+            query = select(*(func.coalesce(func.sum(table.c[name]), 0) for name in totals)).where(
+                table.c.pipeline == catalog.pipeline, table.c.kind == kind
+            )
+            row = [
+                total + int(value) for total, value in zip(row, connection.execute(query).one(), strict=True)
+            ]
     return Counts(
         read=row[0],
         new=row[1],
@@ -356,8 +361,8 @@ def list_key_files(catalog: Catalog) -> tuple[tuple[int, float, KeyFile], ...]:
                     key_file=row.key_file,
                     ordinal=row.ordinal,
                     events=row.events,
-                    keys=file_ref(row, "keys"),
-                    raw=file_ref(row, "raw"),
+                    keys=file_ref(row, "keys", rows=row.events),
+                    raw=file_ref(row, "raw", rows=row.events),
                 ),
             )
             for row in connection.execute(query).all()
@@ -370,7 +375,7 @@ def list_duplicate_files(catalog: Catalog) -> dict[int, tuple[FileRef, ...]]:
     found: dict[int, tuple[FileRef, ...]] = {}
     with catalog.read() as connection:
         for row in connection.execute(query.order_by(duplicate_files.c.file_path)).all():
-            found[row.epoch] = (*found.get(row.epoch, ()), file_ref(row, "file"))
+            found[row.epoch] = (*found.get(row.epoch, ()), file_ref(row, "file", rows=row.rows_total))
     return found
 
 
@@ -454,15 +459,19 @@ def file_values(prefix: str, file: FileRef) -> dict[str, object]:
         f"{prefix}_path": file.path,
         f"{prefix}_bytes": file.size_bytes,
         f"{prefix}_checksum": file.checksum,
+        f"{prefix}_row": file.row,
     }
 
 
-def file_ref(row: Row[tuple[object, ...]], prefix: str) -> FileRef:
+def file_ref(row: Row[tuple[object, ...]], prefix: str, *, rows: int | None = None) -> FileRef:
+    """The file of a catalog row; `rows` where the file may be a pack that holds others' rows too."""
     found = row._mapping  # noqa: SLF001 - SQLAlchemy's public way to address columns by name
     return FileRef(
         path=str(found[f"{prefix}_path"]),
         size_bytes=int(str(found[f"{prefix}_bytes"])),
         checksum=str(found[f"{prefix}_checksum"]),
+        row=int(str(found[f"{prefix}_row"])),
+        rows=rows,
     )
 
 

@@ -6,7 +6,7 @@ the ledger's root, with its size and checksum; what no record names does not exi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -44,9 +44,14 @@ class RequestKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class FileRef:
+    """A file, or a range of its rows where it is a pack of several."""
+
     path: str
     size_bytes: int
     checksum: str
+    row: int = 0
+    rows: int | None = field(default=None, compare=False)
+    """How many of the file's rows, from `row` on, are meant; None: all of them."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)

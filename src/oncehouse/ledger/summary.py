@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, func, select
 
 from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.epochs import total_counts
 from oncehouse.ledger.records import BatchStatus, Counts, EpochKind
-from oncehouse.ledger.tables import batches, epochs, parts, segments
+from oncehouse.ledger.tables import batches, epoch_hours, epochs, parts, segments
 
 _NOT_ARRIVED = (BatchStatus.NEW, BatchStatus.IN_PROCESS, BatchStatus.RETRY, BatchStatus.PARKED)
 
@@ -49,41 +50,33 @@ class IndexTotals:
 
 
 def sum_epochs(catalog: Catalog) -> tuple[EpochTotals, ...]:
+    """By kind, with those that are only known in sum."""
     query = (
         select(
             epochs.c.kind,
             func.count().label("epochs"),
             func.max(epochs.c.epoch).label("last_epoch"),
             func.max(epochs.c.registered_at).label("last_registered_at"),
-            _total(epochs.c.rows_read),
-            _total(epochs.c.rows_new),
-            _total(epochs.c.rows_duplicate),
-            _total(epochs.c.rows_dead_letter),
-            _total(epochs.c.rows_skipped),
-            _total(epochs.c.rows_waiting),
-            _total(epochs.c.conflicts),
         )
         .where(epochs.c.pipeline == catalog.pipeline)
         .group_by(epochs.c.kind)
         .order_by(epochs.c.kind)
     )
+    rolled_up = (
+        select(epoch_hours.c.kind, func.sum(epoch_hours.c.epochs).label("epochs"))
+        .where(epoch_hours.c.pipeline == catalog.pipeline)
+        .group_by(epoch_hours.c.kind)
+    )
     with catalog.read() as connection:
         rows = connection.execute(query).all()
+        older = {str(row.kind): int(row.epochs) for row in connection.execute(rolled_up).all()}
     return tuple(
         EpochTotals(
             kind=EpochKind(row.kind),
-            epochs=row.epochs,
+            epochs=row.epochs + older.get(row.kind, 0),
             last_epoch=row.last_epoch,
             last_registered_at=row.last_registered_at,
-            counts=Counts(
-                read=int(row.rows_read),
-                new=int(row.rows_new),
-                duplicate=int(row.rows_duplicate),
-                dead_letter=int(row.rows_dead_letter),
-                skipped=int(row.rows_skipped),
-                waiting=int(row.rows_waiting),
-                conflicts=int(row.conflicts),
-            ),
+            counts=total_counts(catalog, kind=EpochKind(row.kind)),
         )
         for row in rows
     )

@@ -110,9 +110,11 @@ key_files = Table(
     Column("keys_path", Text, nullable=False),
     Column("keys_bytes", BigInteger, nullable=False),
     Column("keys_checksum", String(80), nullable=False),
+    Column("keys_row", BigInteger, nullable=False),
     Column("raw_path", Text, nullable=False),
     Column("raw_bytes", BigInteger, nullable=False),
     Column("raw_checksum", String(80), nullable=False),
+    Column("raw_row", BigInteger, nullable=False),
     PrimaryKeyConstraint("pipeline", "key_file"),
     Index("oncehouse_key_files_epoch", "pipeline", "epoch"),
 )
@@ -133,6 +135,7 @@ parts = Table(
     Column("file_path", Text, nullable=False),
     Column("file_bytes", BigInteger, nullable=False),
     Column("file_checksum", String(80), nullable=False),
+    Column("file_row", BigInteger, nullable=False),
     Column("batch_id", String(36)),
     Column("batch_position", Integer),
     PrimaryKeyConstraint("pipeline", "part"),
@@ -149,7 +152,8 @@ duplicate_files = Table(
     Column("rows_total", BigInteger, nullable=False),
     Column("file_bytes", BigInteger, nullable=False),
     Column("file_checksum", String(80), nullable=False),
-    PrimaryKeyConstraint("pipeline", "epoch", "file_path"),
+    Column("file_row", BigInteger, nullable=False),
+    PrimaryKeyConstraint("pipeline", "epoch", "file_path", "file_row"),
 )
 
 dead_letter_files = Table(
@@ -164,6 +168,7 @@ dead_letter_files = Table(
     Column("file_path", Text, nullable=False),
     Column("file_bytes", BigInteger, nullable=False),
     Column("file_checksum", String(80), nullable=False),
+    Column("file_row", BigInteger, nullable=False),
     # The epoch that tried these letters again; what failed again stands in that epoch's own file.
     Column("tried_in_epoch", BigInteger),
     PrimaryKeyConstraint("pipeline", "dead_letter_file"),
@@ -182,6 +187,7 @@ segments = Table(
     Column("file_path", Text, nullable=False),
     Column("file_bytes", BigInteger, nullable=False),
     Column("file_checksum", String(80), nullable=False),
+    Column("file_row", BigInteger, nullable=False),
     # Set when a merge or the window has taken its place; the file outlives the epochs that may read it.
     Column("replaced_at", Float(53)),
     PrimaryKeyConstraint("pipeline", "segment"),
@@ -231,6 +237,46 @@ requests = Table(
     Column("done_at", Float(53)),
     Column("result", Text),
     PrimaryKeyConstraint("pipeline", "request"),
+)
+
+# Files that nothing names any more, kept a while for those who may still be reading them.
+garbage = Table(
+    "oncehouse_garbage",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("file_path", String(255)),
+    Column("since", Float(53), nullable=False),
+    PrimaryKeyConstraint("pipeline", "file_path"),
+)
+
+# Epochs past the window, added up by the hour in which they were registered.
+epoch_hours = Table(
+    "oncehouse_epoch_hours",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("hour", BigInteger),
+    Column("kind", String(16)),
+    Column("epochs", BigInteger, nullable=False),
+    Column("rows_read", BigInteger, nullable=False),
+    Column("rows_new", BigInteger, nullable=False),
+    Column("rows_duplicate", BigInteger, nullable=False),
+    Column("rows_dead_letter", BigInteger, nullable=False),
+    Column("rows_skipped", BigInteger, nullable=False),
+    Column("rows_waiting", BigInteger, nullable=False),
+    Column("conflicts", BigInteger, nullable=False),
+    PrimaryKeyConstraint("pipeline", "hour", "kind"),
+)
+
+# Batches past the window, added up by the hour in which they were loaded.
+batch_hours = Table(
+    "oncehouse_batch_hours",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("table_name", String(255)),
+    Column("hour", BigInteger),
+    Column("batches", BigInteger, nullable=False),
+    Column("rows_total", BigInteger, nullable=False),
+    PrimaryKeyConstraint("pipeline", "table_name", "hour"),
 )
 
 

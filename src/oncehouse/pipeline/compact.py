@@ -121,8 +121,8 @@ def rebuild_task(plan: RebuildPlan) -> Segment | None:
     store = FileStore(plan.files_root)
     slices = []
     for file, ordinal, events, duplicate_files in plan.inputs:
-        keys = keyindex.open_keys(store.local(file))
-        live = live_events([store.local(found) for found in duplicate_files], ordinal=ordinal, events=events)
+        keys = keyindex.open_keys(store.local(file)).take(slice(file.row, file.row + events))
+        live = live_events(store, duplicate_files, ordinal=ordinal, events=events)
         mine = keyindex.slice_buckets(keys, plan.bucket_from, plan.bucket_to, plan.buckets)
         slices.append(mine.take(np.flatnonzero(live[mine.event])))
     merged: Keys = keyindex.merge(slices)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -180,12 +179,12 @@ def _rows_by_part(
     return tuple(counted)
 
 
-def live_events(duplicate_files: Sequence[Path], *, ordinal: int, events: int) -> Flags:
+def live_events(store: FileStore, duplicate_files: Sequence[FileRef], *, ordinal: int, events: int) -> Flags:
     """For each event of a key file whether it is first-seen."""
     live = np.ones(events, dtype=np.bool_)
-    for path in duplicate_files:
-        batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
-        ordinals = batch.column("ordinal").to_numpy()
-        start, end = np.searchsorted(ordinals, [ordinal, ordinal + 1])
-        live[batch.column("event").to_numpy()[start:end]] = False
+    for file in duplicate_files:
+        batch = pa.ipc.open_file(pa.memory_map(str(store.local(file)))).get_batch(0)
+        mine = batch.slice(file.row, file.rows)
+        start, end = np.searchsorted(mine.column("ordinal").to_numpy(), [ordinal, ordinal + 1])
+        live[mine.column("event").to_numpy()[start:end]] = False
     return live

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from oncehouse import crash
 from oncehouse.clickhouse.client import connect
@@ -35,7 +34,7 @@ from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import Attempt, Batch, BatchStatus, LoadPart
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.ingest import run_tasks
-from oncehouse.pipeline.parts import EVENT_COLUMN
+from oncehouse.pipeline.parts import EVENT_COLUMN, read_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,22 +82,9 @@ def live_rows(store: FileStore, parts: Sequence[LoadPart], columns: Sequence[str
     """First-seen rows of the parts, in order: the same ones each time, for parts never change."""
     tables = []
     for load in parts:
-        path = store.local(load.part.file)
-        try:
-            rows = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True).read(
-                [*columns, EVENT_COLUMN]
-            )
-        except (OSError, pa.ArrowException) as error:
-            raise CorruptFileError(
-                f"Part {load.part.part} cannot be read ({error}). Its file {load.part.file.path} is damaged; "
-                "restore it from a backup and retry the batch."
-            ) from error
+        rows = read_rows(store, load.part.file, [*columns, EVENT_COLUMN])
         if load.part.live_rows < load.part.rows:
-            live = live_events(
-                [store.local(file) for file in load.duplicate_files],
-                ordinal=load.part.ordinal,
-                events=load.events,
-            )
+            live = live_events(store, load.duplicate_files, ordinal=load.part.ordinal, events=load.events)
             rows = rows.filter(pa.array(live[rows.column(EVENT_COLUMN).to_numpy()]))
         if rows.num_rows != load.part.live_rows:
             raise CorruptFileError(

@@ -8,7 +8,7 @@ a manifest of a few lines. What is written here does not exist until the driver 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from oncehouse.columns import ColumnType, Enum, LowCardinality, arrow_type
+from oncehouse.errors import CorruptFileError
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.keyindex import Keys, UInt32, UInt64, sort_order, write_keys
+from oncehouse.ledger.records import FileRef
 from oncehouse.pipeline.decode import Decoded, JsonDecoder
 from oncehouse.pipeline.identity import payload_hashes, unique_ids
 from oncehouse.pipeline.manifest import (
@@ -322,3 +324,30 @@ def route(tables: tuple[TablePlan, ...], rows: pa.RecordBatch) -> UInt32 | None:
 def epoch_path(pipeline: str, epoch: int, token: int, name: str) -> str:
     """Where an epoch's files lie. Names carry token and attempt, so an older writer never meets a newer one."""
     return f"{pipeline}/{epoch // 1000:07d}/{epoch:010d}-{token}-{name}"
+
+
+def read_rows(store: FileStore, file: FileRef, columns: Sequence[str]) -> pa.Table:
+    """The rows of a part or of raw bytes, also where they are a range of a pack. Pages check themselves."""
+    try:
+        opened = pq.ParquetFile(store.local(file), memory_map=True, page_checksum_verification=True)
+        if file.rows is None:
+            return opened.read(list(columns))
+        groups, before = _groups(opened.metadata, file.row, file.row + file.rows)
+        return opened.read_row_groups(groups, list(columns)).slice(file.row - before, file.rows)
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptFileError(
+            f"The ledger's file {file.path} cannot be read ({error}): it is damaged. Restore it from a backup."
+        ) from error
+
+
+def _groups(metadata: pq.FileMetaData, start: int, end: int) -> tuple[list[int], int]:
+    """The row groups that hold the rows start to end, and how many rows stand before them."""
+    groups: list[int] = []
+    before, row = start, 0
+    for number in range(metadata.num_row_groups):
+        rows = metadata.row_group(number).num_rows
+        if row < end and row + rows > start:
+            before = row if not groups else before
+            groups.append(number)
+        row += rows
+    return groups, before

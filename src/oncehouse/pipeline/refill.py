@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from oncehouse.errors import PermanentError
 from oncehouse.ledger import batches, epochs
@@ -34,7 +33,7 @@ from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.identity import unique_ids
 from oncehouse.pipeline.ingest import read_plan, run_tasks
 from oncehouse.pipeline.manifest import PartManifest, ReadPlan
-from oncehouse.pipeline.parts import PartFile, epoch_path, route
+from oncehouse.pipeline.parts import RAW_SCHEMA, PartFile, epoch_path, read_rows, route
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -155,12 +154,10 @@ def refill_task(plan: RefillPlan) -> tuple[int, PartManifest] | None:
     decoder = JsonDecoder(
         fields=plan.read.fields, max_message_bytes=plan.read.max_message_bytes, max_depth=plan.read.max_depth
     )
-    live = live_events(
-        [store.local(file) for file in plan.duplicate_files], ordinal=plan.ordinal, events=plan.events
-    )
+    live = live_events(store, plan.duplicate_files, ordinal=plan.ordinal, events=plan.events)
     part = PartFile(plan.read.tables[0], plan.read.fields)
     live_rows = events = 0
-    for block in pq.ParquetFile(store.local(plan.raw), page_checksum_verification=True).iter_batches(50_000):
+    for block in read_rows(store, plan.raw, RAW_SCHEMA.names).to_batches(max_chunksize=50_000):
         decoded = decoder.decode(block.column("value"))
         _demand_all(plan, block, decoded)
         routes = route(plan.read.tables, decoded.rows)

@@ -12,15 +12,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oncehouse import crash
-from oncehouse.ledger import epochs, expiry
+from oncehouse.ledger import epochs, expiry, history, packs
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
+from oncehouse.pipeline.pack import pack
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from oncehouse.config import Pipeline
 
 _EPOCH_FILE = re.compile(r"/(\d{10})-(\d+)-[^/]+$")
 _INDEX_FILE = re.compile(r"/index/(?:merged|rebuilt)-(\d+)-[^/]+$")
+_PACK_FILE = re.compile(r"/packs/(\d+)-[^/]+$")
+# How long a file that was packed stays for those who had found it before.
+_GARBAGE_SECONDS = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,44 +36,69 @@ class Swept:
     orphans: int
 
 
-def plan_sweep(files: Iterable[str], registered: set[str], *, token: int, last_epoch: int) -> tuple[str, ...]:
+def plan_sweep(
+    files: Iterable[str], registered: set[str], *, token: int, last_epoch: int, retention_token: int = 0
+) -> tuple[str, ...]:
     """Files that no writer can still register: unnamed ones of older tokens or of epochs already settled."""
-    orphans = []
-    for path in files:
-        if path in registered:
-            continue
-        if found := _EPOCH_FILE.search(path):
-            if int(found[2]) < token or int(found[1]) <= last_epoch:
-                orphans.append(path)
-        elif (found := _INDEX_FILE.search(path)) and int(found[1]) < token:
-            orphans.append(path)
-    return tuple(orphans)
+    return tuple(
+        path
+        for path in files
+        if path not in registered and _is_over(path, token, last_epoch, retention_token)
+    )
 
 
-def retain(pipeline: Pipeline, catalog: Catalog, *, token: int, ingest_token: int) -> Swept:
-    """One round: drop what is past the window, then sweep."""
+def _is_over(path: str, token: int, last_epoch: int, retention_token: int) -> bool:
+    if found := _EPOCH_FILE.search(path):
+        return int(found[2]) < token or int(found[1]) <= last_epoch
+    if found := _INDEX_FILE.search(path):
+        return int(found[1]) < token
+    if found := _PACK_FILE.search(path):
+        return int(found[1]) < retention_token
+    return False
+
+
+def retain(
+    pipeline: Pipeline,
+    catalog: Catalog,
+    *,
+    token: int,
+    ingest_token: int,
+    spark: SparkSession | None = None,
+    garbage_seconds: float = _GARBAGE_SECONDS,
+) -> Swept:
+    """One round: drop what is past the window, pack what is small (with Spark), then sweep."""
     store = FileStore(pipeline.ledger.files)
-    before = catalog.now() - pipeline.identity.window
+    now = catalog.now()
+    before = now - pipeline.identity.window
     expired = expiry.expire_segments(catalog, token, before=before)
     paths = [
         *expiry.drop_replaced_segments(catalog, token),
         *expiry.drop_key_files(catalog, token, before=before),
         *expiry.drop_tried_letters(catalog, token, before=before),
     ]
+    history.roll_up_epochs(catalog, token, before=before)
+    history.roll_up_batches(catalog, token, before=before)
     crash.reach("before deleting files")
     still_named = expiry.registered_paths(catalog)
     gone = [path for path in paths if path not in still_named]
     for path in gone:
         store.delete(path)
-    orphans = sweep(pipeline, catalog, store, token=ingest_token)
-    return Swept(segments=expired, files=len(gone), orphans=orphans)
+    if spark is not None:
+        pack(spark, pipeline, catalog, token)
+    old = packs.old_garbage(catalog, before=now - garbage_seconds)
+    for path in old:
+        store.delete(path)
+    packs.forget_garbage(catalog, token, old)
+    orphans = sweep(pipeline, catalog, store, token=ingest_token, retention_token=token)
+    return Swept(segments=expired, files=len(gone) + len(old), orphans=orphans)
 
 
-def sweep(pipeline: Pipeline, catalog: Catalog, store: FileStore, *, token: int) -> int:
+def sweep(pipeline: Pipeline, catalog: Catalog, store: FileStore, *, token: int, retention_token: int) -> int:
     # Listed before the catalog is asked: a file registered in between is then seen as registered.
     files = list(store.walk(f"{pipeline.pipeline}/"))
     last_epoch = epochs.next_epoch(catalog) - 1
-    orphans = plan_sweep(files, expiry.registered_paths(catalog), token=token, last_epoch=last_epoch)
+    named = expiry.registered_paths(catalog) | packs.kept_garbage(catalog)
+    orphans = plan_sweep(files, named, token=token, last_epoch=last_epoch, retention_token=retention_token)
     for path in orphans:
         store.delete(path)
     return len(orphans)

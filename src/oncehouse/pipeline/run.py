@@ -212,6 +212,7 @@ class _Run:
                     self._catalog,
                     token=by_stage[Stage.RETENTION].token,
                     ingest_token=by_stage[Stage.INGEST].token,
+                    spark=self._spark,
                 )
             except TransientError as error:
                 self._say(str(error))

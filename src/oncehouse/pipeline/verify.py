@@ -15,6 +15,7 @@ from oncehouse.ledger.audit import LedgerState, find_known_batches, read_state
 from oncehouse.ledger.batches import WAITING
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.history import rolled_up_rows
 from oncehouse.ledger.records import Batch, BatchStatus
 from oncehouse.pipeline.findings import Finding, Note, Report, Subject
 from oncehouse.pipeline.verify_counts import check_counts
@@ -64,9 +65,11 @@ def _compare_tables(
     told: list[Finding | Note] = [*missing]
     # Looked up after the tables were read: a batch that was made meanwhile is no stranger.
     known = find_known_batches(catalog, {batch_id for table in tables for batch_id in table.rows_by_batch})
+    rolled_up = rolled_up_rows(catalog)
     for table in tables:
         mine = [batch for batch in state.batches if batch.table == table.table]
-        told += [*compare_table(table, mine), *find_strangers(table, known)]
+        told += compare_table(table, mine)
+        told += find_strangers(table, known, rolled_up=rolled_up.get(table.table, 0))
     configured = {table.name for table in pipeline.tables}
     for name in sorted({batch.table for batch in state.batches} - configured):
         message = "has batches in the ledger, but is not in the pipeline file any more; it was not compared."

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from oncehouse.ledger.audit import LedgerState
+from oncehouse.ledger.history import ROLLED_UP
 from oncehouse.ledger.records import BatchStatus, EpochKind, EpochRow, OffsetRange, Part
 from oncehouse.pipeline.findings import Finding, Note, Subject
 
@@ -60,7 +61,7 @@ def _check_offsets(state: LedgerState) -> Iterator[Finding]:
         last, position = spans[-1][1].end, state.positions.get((topic, partition))
         if position != last:
             yield _offsets(where, f"the ranges end at offset {last}, but the next epoch starts at {position}")
-    known = {row.epoch for row in state.epochs}
+    known = {ROLLED_UP, *(row.epoch for row in state.epochs)}
     for missing in sorted({epoch for epoch, _ in state.ranges} - known):
         yield _offsets(f"epoch {missing}", "has ranges of offsets, but is not in the ledger itself")
 

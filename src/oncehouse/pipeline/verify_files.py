@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from oncehouse.errors import CorruptFileError
 from oncehouse.ledger.audit import LedgerState, RegisteredKeyFile
@@ -21,7 +20,7 @@ from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import DuplicateFile, FileRef, Part
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.findings import Finding, Subject
-from oncehouse.pipeline.parts import EVENT_COLUMN
+from oncehouse.pipeline.parts import EVENT_COLUMN, read_rows
 
 _CHECKS_AT_ONCE = 8
 
@@ -115,7 +114,8 @@ def _count_by_ordinal(store: FileStore, duplicates: tuple[DuplicateFile, ...]) -
     counted: dict[int, int] = defaultdict(int)
     for duplicate in duplicates:
         with store.open(duplicate.file) as source:
-            ordinals = pa.ipc.open_file(source).get_batch(0).column("ordinal").to_numpy()
+            mine = pa.ipc.open_file(source).get_batch(0).slice(duplicate.file.row, duplicate.file.rows)
+            ordinals = mine.column("ordinal").to_numpy()
             numbers, rows = np.unique(ordinals, return_counts=True)
         for ordinal, count in zip(numbers.tolist(), rows.tolist(), strict=True):
             counted[ordinal] += count
@@ -126,10 +126,9 @@ def _check_every_row(
     store: FileStore, part: Part, source: RegisteredKeyFile, duplicates: tuple[DuplicateFile, ...]
 ) -> Iterator[Finding]:
     try:
-        with store.open(part.file) as file:
-            read = pq.read_table(file, columns=[EVENT_COLUMN])
-    except (pa.ArrowException, OSError) as error:
-        yield Finding(kind=Subject.FILES, where=f"part {part.part}", message=f"cannot be read: {error}")
+        read = read_rows(store, part.file, [EVENT_COLUMN])
+    except CorruptFileError as error:
+        yield Finding(kind=Subject.FILES, where=f"part {part.part}", message=str(error))
         return
     events: npt.NDArray[np.uint32] = read.column(EVENT_COLUMN).to_numpy()
     if len(events) != part.rows:
@@ -137,7 +136,8 @@ def _check_every_row(
         return
     try:
         live = live_events(
-            [store.local(duplicate.file) for duplicate in duplicates],
+            store,
+            [duplicate.file for duplicate in duplicates],
             ordinal=part.ordinal,
             events=source.key_file.events,
         )

@@ -98,16 +98,31 @@ def _judge(batch: Batch, rows: int, *, may_be_fewer: bool) -> str | None:
             return None
 
 
-def find_strangers(found: TableRows, known: set[str]) -> Iterator[Finding | Note]:
-    """Rows whose batch no ledger knows."""
-    for batch_id, rows in sorted(found.rows_by_batch.items()):
-        if batch_id == NO_BATCH:
-            yield Note(
-                kind=Subject.ROWS,
-                where=f"table {found.table}",
-                message=f"{rows} rows have no batch id: others wrote them, and they were not compared.",
-            )
-        elif batch_id not in known:
+def find_strangers(found: TableRows, known: set[str], *, rolled_up: int) -> Iterator[Finding | Note]:
+    """Rows whose batch no ledger knows; of batches past the window only the sum of their rows is known."""
+    strangers = {batch_id: rows for batch_id, rows in found.rows_by_batch.items() if batch_id not in known}
+    foreign = strangers.pop(NO_BATCH, 0)
+    if foreign:
+        yield Note(
+            kind=Subject.ROWS,
+            where=f"table {found.table}",
+            message=f"{foreign} rows have no batch id: others wrote them, and they were not compared.",
+        )
+    total = sum(strangers.values())
+    if rolled_up and (total == rolled_up or (total < rolled_up and found.why_fewer is not None)):
+        yield Note(
+            kind=Subject.ROWS,
+            where=f"table {found.table}",
+            message=f"{total} rows are of batches past the window, of which the ledger knows the sum only.",
+        )
+    elif rolled_up:
+        yield Finding(
+            kind=Subject.ROWS,
+            where=f"table {found.table}",
+            message=f"ClickHouse holds {total} rows of batches past the window, the ledger knows {rolled_up}",
+        )
+    else:
+        for batch_id, rows in sorted(strangers.items()):
             yield Finding(
                 kind=Subject.ROWS,
                 where=f"batch {batch_id} in {found.table}",

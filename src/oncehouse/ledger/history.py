@@ -1,0 +1,144 @@
+"""History: catalog rows that nobody needs one by one any more, added up by the hour.
+
+Past the window, when their files have gone, epochs become one row an hour and kind, the ranges they settled one
+row a partition, and batches one row an hour and table. Sums stay, so totals never change.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, Table, delete, func, insert, select, update
+
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.records import BatchStatus, Stage
+from oncehouse.ledger.tables import (
+    attempts,
+    batch_hours,
+    batches,
+    epoch_hours,
+    epochs,
+    key_files,
+    parts,
+    ranges,
+)
+
+ROLLED_UP = 0
+"""The epoch of a range that several epochs settled together."""
+
+_COUNTS = (
+    "rows_read",
+    "rows_new",
+    "rows_duplicate",
+    "rows_dead_letter",
+    "rows_skipped",
+    "rows_waiting",
+    "conflicts",
+)
+
+
+def roll_up_epochs(catalog: Catalog, token: int, *, before: float) -> int:
+    """Add up epochs registered before this time whose files have gone; the last one always stays."""
+
+    def run(connection: Connection) -> int:
+        mine = epochs.c.pipeline == catalog.pipeline
+        last = connection.execute(select(func.max(epochs.c.epoch)).where(mine)).scalar_one()
+        oldest_kept = connection.execute(
+            select(func.min(key_files.c.epoch)).where(key_files.c.pipeline == catalog.pipeline)
+        ).scalar_one()
+        bound = min(found for found in (last, oldest_kept) if found is not None) if last else 0
+        rows = connection.execute(
+            select(epochs).where(mine, epochs.c.registered_at < before, epochs.c.epoch < bound)
+        ).all()
+        for row in rows:
+            key = {"hour": int(row.registered_at // 3600), "kind": row.kind}
+            added = {name: row._mapping[name] for name in _COUNTS}  # noqa: SLF001 - columns by name
+            _add(connection, catalog, epoch_hours, key, {"epochs": 1, **added})
+            connection.execute(delete(epochs).where(mine, epochs.c.epoch == row.epoch))
+        if rows:
+            _merge_ranges(connection, catalog, upto=max(row.epoch for row in rows))
+        return len(rows)
+
+    return catalog.write(Stage.RETENTION, token, run)
+
+
+def _add(
+    connection: Connection,
+    catalog: Catalog,
+    table: Table,
+    key: dict[str, object],
+    added: dict[str, int],
+) -> None:
+    here = [table.c.pipeline == catalog.pipeline, *(table.c[name] == value for name, value in key.items())]
+    updated = connection.execute(
+        update(table)
+        .where(*here)
+        .values({table.c[name]: table.c[name] + value for name, value in added.items()})
+    )
+    if not updated.rowcount:
+        connection.execute(insert(table).values(pipeline=catalog.pipeline, **key, **added))
+
+
+def _merge_ranges(connection: Connection, catalog: Catalog, *, upto: int) -> None:
+    """Ranges that join become one; a gap, which `verify` would tell, stays a gap."""
+    mine = (ranges.c.pipeline == catalog.pipeline, ranges.c.epoch <= upto)
+    rows = connection.execute(
+        select(ranges).where(*mine).order_by(ranges.c.topic, ranges.c.partition_id, ranges.c.start_offset)
+    ).all()
+    joined: list[list[object]] = []
+    for row in rows:
+        if joined and joined[-1][:2] == [row.topic, row.partition_id] and joined[-1][3] == row.start_offset:
+            joined[-1][3] = row.end_offset
+        else:
+            joined.append([row.topic, row.partition_id, row.start_offset, row.end_offset])
+    connection.execute(delete(ranges).where(*mine))
+    for topic, partition, start, end in joined:
+        connection.execute(
+            insert(ranges).values(
+                pipeline=catalog.pipeline,
+                topic=topic,
+                partition_id=partition,
+                start_offset=start,
+                end_offset=end,
+                epoch=ROLLED_UP,
+            )
+        )
+
+
+def roll_up_batches(catalog: Catalog, token: int, *, before: float) -> int:
+    """Add up batches loaded before this time whose parts have all gone."""
+
+    def run(connection: Connection) -> int:
+        mine = batches.c.pipeline == catalog.pipeline
+        held = select(parts.c.batch_id).where(
+            parts.c.pipeline == catalog.pipeline, parts.c.batch_id == batches.c.batch_id
+        )
+        rows = connection.execute(
+            select(batches).where(
+                mine,
+                batches.c.status == BatchStatus.IN_CLICKHOUSE,
+                batches.c.loaded_at < before,
+                ~held.exists(),
+            )
+        ).all()
+        for row in rows:
+            key = {"table_name": row.table_name, "hour": int(row.loaded_at // 3600)}
+            _add(connection, catalog, batch_hours, key, {"batches": 1, "rows_total": row.rows_total})
+            connection.execute(
+                delete(attempts).where(
+                    attempts.c.pipeline == catalog.pipeline, attempts.c.batch_id == row.batch_id
+                )
+            )
+            connection.execute(delete(batches).where(mine, batches.c.batch_id == row.batch_id))
+        return len(rows)
+
+    return catalog.write(Stage.RETENTION, token, run)
+
+
+def rolled_up_rows(catalog: Catalog) -> dict[str, int]:
+    """Rows by table of batches that are only known in sum."""
+    query = (
+        select(batch_hours.c.table_name, func.sum(batch_hours.c.rows_total))
+        .where(batch_hours.c.pipeline == catalog.pipeline)
+        .group_by(batch_hours.c.table_name)
+    )
+    with catalog.read() as connection:
+        return {str(table): int(rows) for table, rows in connection.execute(query).all()}

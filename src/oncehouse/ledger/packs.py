@@ -1,0 +1,155 @@
+"""Packs: the files of many small key files put together, each an unchanged range of rows of the pack.
+
+A pipeline with little traffic settles many small epochs; without packs its files would grow with the number
+of epochs. Only what is loaded is packed. The catalog changes in one transaction; the files that it no longer
+names are left as garbage for a while, because somebody may be reading them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Table, delete, insert, select, update
+
+from oncehouse.errors import PermanentError
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.epochs import file_ref, file_values, list_key_files
+from oncehouse.ledger.expiry import registered_paths
+from oncehouse.ledger.records import BatchStatus, DuplicateFile, FileRef, KeyFile, Part, Stage
+from oncehouse.ledger.tables import batches, duplicate_files, garbage, key_files, parts
+
+_LOADED = (BatchStatus.IN_CLICKHOUSE, BatchStatus.REPLACED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """All files of one epoch: it is packed whole or not at all."""
+
+    epoch: int
+    registered_at: float
+    key_files: tuple[KeyFile, ...]
+    parts: tuple[Part, ...]
+    duplicate_files: tuple[DuplicateFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(found.raw.size_bytes for found in self.key_files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """A range of rows that has a new place."""
+
+    old: FileRef
+    new: FileRef
+
+
+def list_bundles(catalog: Catalog, parts_of: Sequence[Part]) -> tuple[Bundle, ...]:
+    """Epochs whose rows are all loaded and whose files are still their own, oldest first."""
+    loaded = _loaded_batches(catalog)
+    by_key_file: dict[str, list[Part]] = {}
+    for part in parts_of:
+        by_key_file.setdefault(part.key_file, []).append(part)
+    by_epoch: dict[int, list[tuple[float, KeyFile]]] = {}
+    for epoch, registered_at, key_file in list_key_files(catalog):
+        by_epoch.setdefault(epoch, []).append((registered_at, key_file))
+    duplicates = _duplicates(catalog)
+    found = []
+    for epoch, members in sorted(by_epoch.items()):
+        held = [part for _, key_file in members for part in by_key_file.get(key_file.key_file, [])]
+        own = all("/packs/" not in key_file.raw.path for _, key_file in members)
+        if own and all(part.live_rows == 0 or part.batch_id in loaded for part in held):
+            found.append(
+                Bundle(
+                    epoch=epoch,
+                    registered_at=members[0][0],
+                    key_files=tuple(key_file for _, key_file in members),
+                    parts=tuple(held),
+                    duplicate_files=duplicates.get(epoch, ()),
+                )
+            )
+    return tuple(found)
+
+
+def _loaded_batches(catalog: Catalog) -> set[str]:
+    query = select(batches.c.batch_id).where(
+        batches.c.pipeline == catalog.pipeline, batches.c.status.in_([str(status) for status in _LOADED])
+    )
+    with catalog.read() as connection:
+        return set(connection.execute(query).scalars())
+
+
+def _duplicates(catalog: Catalog) -> dict[int, tuple[DuplicateFile, ...]]:
+    found: dict[int, tuple[DuplicateFile, ...]] = {}
+    query = select(duplicate_files).where(duplicate_files.c.pipeline == catalog.pipeline)
+    with catalog.read() as connection:
+        for row in connection.execute(query).all():
+            file = DuplicateFile(rows=row.rows_total, file=file_ref(row, "file", rows=row.rows_total))
+            found[row.epoch] = (*found.get(row.epoch, ()), file)
+    return found
+
+
+def move_files(catalog: Catalog, token: int, moves: Sequence[Move]) -> None:
+    """Give ranges their new places, in one transaction; the old files become garbage."""
+
+    def run(connection: Connection) -> None:
+        now = catalog.now_in(connection)
+        for move in moves:
+            moved = sum(
+                _move(connection, catalog, table, prefix, move)
+                for table, prefix in (
+                    (key_files, "keys"),
+                    (key_files, "raw"),
+                    (parts, "file"),
+                    (duplicate_files, "file"),
+                )
+            )
+            if not moved:
+                raise PermanentError(
+                    f"Pipeline {catalog.pipeline}: {move.old.path} has gone while it was packed; nothing changed."
+                )
+        for path in sorted({move.old.path for move in moves}):
+            connection.execute(insert(garbage).values(pipeline=catalog.pipeline, file_path=path, since=now))
+
+    catalog.write(Stage.RETENTION, token, run)
+
+
+def _move(connection: Connection, catalog: Catalog, table: Table, prefix: str, move: Move) -> int:
+    moved = connection.execute(
+        update(table)
+        .where(
+            table.c.pipeline == catalog.pipeline,
+            table.c[f"{prefix}_path"] == move.old.path,
+            table.c[f"{prefix}_row"] == move.old.row,
+        )
+        .values(**file_values(prefix, move.new))
+    )
+    return int(moved.rowcount)
+
+
+def old_garbage(catalog: Catalog, *, before: float) -> tuple[str, ...]:
+    """Files that nothing has named since this time."""
+    query = select(garbage.c.file_path).where(
+        garbage.c.pipeline == catalog.pipeline, garbage.c.since < before
+    )
+    with catalog.read() as connection:
+        found = set(connection.execute(query).scalars())
+    return tuple(sorted(found - registered_paths(catalog)))
+
+
+def forget_garbage(catalog: Catalog, token: int, paths: Sequence[str]) -> None:
+    def run(connection: Connection) -> None:
+        for path in paths:
+            connection.execute(
+                delete(garbage).where(garbage.c.pipeline == catalog.pipeline, garbage.c.file_path == path)
+            )
+
+    catalog.write(Stage.RETENTION, token, run)
+
+
+def kept_garbage(catalog: Catalog) -> set[str]:
+    """Files that must outlive their readers and are not to be swept yet."""
+    query = select(garbage.c.file_path).where(garbage.c.pipeline == catalog.pipeline)
+    with catalog.read() as connection:
+        return set(connection.execute(query).scalars())
