@@ -1,0 +1,105 @@
+"""Each event once: duplicates within an epoch, across epochs, restarts, partitions and topics."""
+
+from __future__ import annotations
+
+import random
+
+from oncehouse.ledger import epochs
+from oncehouse.ledger.records import OffsetRange
+from road import encode, make_event
+
+
+def test_an_event_sent_twice_within_an_epoch_arrives_once(road):
+    events = [make_event(number) for number in range(50)]
+    road.send([*events, *events[10:30]])
+    road.run()
+    assert len(epochs.list_epochs(road.catalog)) == 1
+    assert road.counts().duplicate == 20
+    road.assert_exact()
+
+
+def test_an_event_sent_again_in_a_later_epoch_arrives_once(make_road):
+    road = make_road(epoch={"max_rows": 50})
+    events = [make_event(number) for number in range(200)]
+    road.send([*events, *events[:75]])
+    road.run()
+    assert len(epochs.list_epochs(road.catalog)) > 2
+    assert road.counts().duplicate == 75
+    road.assert_exact()
+
+
+def test_an_event_sent_again_after_a_restart_arrives_once(road):
+    events = [make_event(number) for number in range(120)]
+    road.send(events)
+    road.run()
+    road.send([*events[:60], *(make_event(number) for number in range(500, 540))], partition=1)
+    road.run()
+    assert road.counts().duplicate == 60
+    road.assert_exact()
+
+
+def test_a_run_without_anything_new_changes_nothing(road):
+    road.send(make_event(number) for number in range(10))
+    road.run()
+    before = (epochs.list_epochs(road.catalog), road.batches())
+    road.run()
+    assert (epochs.list_epochs(road.catalog), road.batches()) == before
+    road.assert_exact()
+
+
+def test_the_lowest_position_wins_across_topics_and_partitions(make_road):
+    road = make_road(partitions=2, topics=2, epoch={"max_rows": 1000})
+    events = [make_event(number) for number in range(30)]
+    first, second = road.topics
+    # Produced the other way round, so that arrival time would choose differently.
+    road.send_raw([encode(event, "second topic") for event in events], topic=second, partition=0)
+    road.send_raw([encode(event, "partition one") for event in events[:20]], topic=first, partition=1)
+    road.send_raw([encode(event, "partition zero") for event in events[:10]], topic=first, partition=0)
+    for at, event in enumerate(events):
+        road.expected[event] = "partition zero" if at < 10 else "partition one" if at < 20 else "second topic"
+    road.run()
+    assert len(epochs.list_epochs(road.catalog)) == 1, "the winner must be chosen within one epoch"
+    assert road.counts().conflicts == 30
+    road.assert_exact()
+
+
+def test_of_one_id_with_two_payloads_the_first_wins_and_the_conflict_is_counted(road):
+    events = [make_event(number) for number in range(10)]
+    road.send(events)
+    road.run()
+    road.send(events[:4], note="another payload")
+    road.send(events[4:7])
+    road.run()
+    counts = road.counts()
+    assert (counts.duplicate, counts.conflicts) == (7, 4)
+    road.assert_exact()
+
+
+def test_random_duplicates_over_many_epochs_and_compactions_end_exact(make_road):
+    road = make_road(partitions=3, epoch={"max_rows": 90})
+    chance = random.Random(7)
+    for partition in range(3):
+        road.send((make_event(chance.randrange(900)) for _ in range(500)), partition=partition)
+    road.run()
+    assert len(epochs.list_epochs(road.catalog)) > 8
+    road.run()  # compacts before it reads
+    assert any(segment.segment.startswith("merged-") for segment in epochs.list_segments(road.catalog))
+    road.send((make_event(number) for number in range(950)), partition=1)
+    road.run()
+    assert road.counts().new == len(road.expected)
+    road.assert_exact()
+
+
+def test_ranges_join_without_gaps_over_restarts(make_road):
+    road = make_road(partitions=2, epoch={"max_rows": 40})
+    for turn in range(3):
+        road.send((make_event(turn * 100 + number) for number in range(100)), partition=turn % 2)
+        road.run()
+    spans: dict[int, list[OffsetRange]] = {}
+    for _, span in epochs.list_ranges(road.catalog):
+        spans.setdefault(span.partition, []).append(span)
+    assert {partition: found[-1].end for partition, found in spans.items()} == {0: 200, 1: 100}
+    for found in spans.values():
+        assert [span.end for span in found[:-1]] == [span.start for span in found[1:]]
+        assert found[0].start == 0
+    road.assert_exact()

@@ -1,0 +1,318 @@
+"""The whole road for tests: topics, tables, a ledger of its own, and the oracle that judges what arrived.
+
+A road remembers what was produced. `assert_exact` then holds ClickHouse to it: the same set, each event once,
+the payload of its first arrival, all counts adding up, and nothing that `verify` would complain about.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from clickhouse_connect.driver.client import Client
+from pyspark.sql import SparkSession
+
+from oncehouse.clickhouse.client import connect
+from oncehouse.clickhouse.preflight import needs_of
+from oncehouse.clickhouse.schema import create_table_ddl
+from oncehouse.config import Pipeline
+from oncehouse.devstack.jars import connector_jars
+from oncehouse.ledger import batches, epochs, leases
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.records import Batch, Counts, EpochKind, Stage
+from oncehouse.pipeline.prepare import open_catalog
+from oncehouse.pipeline.retention import Swept, retain
+from oncehouse.pipeline.run import RunResult, run_pipeline
+from oncehouse.pipeline.verify import Finding, verify
+
+FIELDS = {
+    "project": "LowCardinality(String)",
+    "event_type": "LowCardinality(String)",
+    "product_id": "UInt64",
+    "note": "String",
+}
+PATIENCE_SECONDS = 90.0
+
+Event = tuple[str, str, int]
+
+
+def make_event(number: int, *, kind: str | None = None) -> Event:
+    return ("shop", kind or ("view", "click", "buy")[number % 3], number)
+
+
+def encode(event: Event, note: str | None = None, **more: object) -> bytes:
+    project, event_type, product_id = event
+    values = {
+        "project": project,
+        "event_type": event_type,
+        "product_id": product_id,
+        "note": note_of(event) if note is None else note,
+    }
+    return json.dumps(values | more).encode()
+
+
+def note_of(event: Event) -> str:
+    return f"note of {event[2]} " + "x" * (event[2] % 17)
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end, f"waited in vain: {what}"
+        time.sleep(0.1)
+
+
+class Road:
+    """One pipeline over topics of the test's own into tables of the test's own."""
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        servers: str,
+        topics: Sequence[str],
+        database: str,
+        url: str,
+        client: Client,
+        spark: SparkSession,
+        produce: Callable[..., None],
+    ) -> None:
+        self.folder = folder
+        self.topics = tuple(topics)
+        self.database = database
+        self.client = client
+        self.spark = spark
+        self._produce = produce
+        self.produced = 0
+        self.expected: dict[Event, str] = {}
+        self.said: list[str] = []
+        self.document: dict[str, Any] = {
+            "pipeline": "road",
+            "source": {
+                "kafka": {"bootstrap_servers": servers, "topics": list(topics)},
+                "format": "json",
+                "fields": dict(FIELDS),
+            },
+            "identity": {"fields": ["project", "event_type", "product_id"], "window": "60d"},
+            "tables": [{"name": f"{database}.events"}],
+            "clickhouse": {"url": url},
+            "ledger": {"catalog": f"sqlite:///{folder}/catalog.db", "files": str(folder / "files")},
+            "epoch": {"max_rows": 200, "max_wait": 0.1},
+            "batch": {"min_rows": 1, "max_rows": 1000, "max_wait": 0.1, "min_interval": 0.1},
+            "retry": {"base": 0.1, "longest": 0.5},
+            "lease": 5.0,
+            "spark": {"master": "local[2]"},
+        }
+
+    # What it is
+
+    @property
+    def topic(self) -> str:
+        return self.topics[0]
+
+    @property
+    def table(self) -> str:
+        return f"{self.database}.events"
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return Pipeline(**deepcopy(self.document))
+
+    @property
+    def catalog(self) -> Catalog:
+        """Opened anew each time; SQLite does not mind, and tests replace the file below it."""
+        return open_catalog(self.pipeline)
+
+    @property
+    def store(self) -> FileStore:
+        return FileStore(str(self.document["ledger"]["files"]))
+
+    def create_tables(self, *names: str) -> None:
+        pipeline = self.pipeline
+        for table in pipeline.tables:
+            if names and table.name not in names:
+                continue
+            needs = needs_of(pipeline, table)
+            self.client.command(
+                create_table_ddl(
+                    table=needs.table,
+                    columns=needs.columns,
+                    identity_columns=pipeline.identity.fields,
+                    batch_column=needs.batch_column,
+                    id_column=needs.id_column,
+                    window=needs.window,
+                )
+            )
+
+    # What goes in
+
+    def send(
+        self,
+        events: Iterable[Event],
+        *,
+        partition: int = 0,
+        topic: str | None = None,
+        note: str | None = None,
+    ) -> None:
+        """Produce events; the first of each id is the one that ClickHouse must have in the end."""
+        sent = list(events)
+        for event in sent:
+            self.expected.setdefault(event, note_of(event) if note is None else note)
+        self.send_raw([encode(event, note) for event in sent], partition=partition, topic=topic)
+
+    def send_raw(
+        self, values: Sequence[bytes | None], *, partition: int = 0, topic: str | None = None
+    ) -> None:
+        self._produce(topic or self.topic, values, partition=partition)
+        self.produced += len(values)
+
+    # What is done
+
+    def run(self, **options: Any) -> RunResult:
+        """Drain what is there, in this process, on the shared Spark session."""
+        return run_pipeline(self.pipeline, once=True, spark=self.spark, say=self.said.append, **options)
+
+    def start(self) -> Running:
+        return Running(self)
+
+    def command(self, *arguments: str) -> list[str]:
+        """How a process of its own is started on this road."""
+        document = deepcopy(self.document)
+        document["spark"]["settings"] = {"spark.jars": ",".join(str(jar) for jar in connector_jars())}
+        file = self.folder / "pipeline.yaml"
+        file.write_text(yaml.safe_dump(document), encoding="utf-8")
+        starter = "from oncehouse.cli.app import main; main()"
+        return [sys.executable, "-c", starter, "run", str(file), *arguments]
+
+    def spawn(self, *arguments: str, crash_at: str = "") -> subprocess.Popen[str]:
+        log = (self.folder / "process.log").open("a", encoding="utf-8")
+        with log:
+            return subprocess.Popen(
+                self.command(*arguments),
+                env=os.environ | {"ONCEHOUSE_CRASH_AT": crash_at},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                text=True,
+            )
+
+    def crash(self, point: str) -> None:
+        """Run in a process of its own until it dies at the named point."""
+        process = self.spawn("--once", crash_at=point)
+        code = process.wait(timeout=180)
+        said = (self.folder / "process.log").read_text(encoding="utf-8")
+        assert code == -9, f"the process did not die at {point!r} but ended with {code}: {said[-3000:]}"
+
+    def retain(self) -> Swept:
+        """One round of retention, under leases as a running pipeline has them."""
+        catalog = self.catalog
+        held = {
+            stage: leases.acquire(catalog, stage, holder=f"retention {stage}", lease_seconds=60)
+            for stage in (Stage.RETENTION, Stage.INGEST)
+        }
+        try:
+            return retain(
+                self.pipeline,
+                catalog,
+                token=held[Stage.RETENTION].token,
+                ingest_token=held[Stage.INGEST].token,
+            )
+        finally:
+            for lease in held.values():
+                leases.release(catalog, lease)
+            catalog.close()
+
+    # What came out
+
+    def rows(self, table: str | None = None) -> list[tuple[Event, str]]:
+        found = self.client.query(
+            f"SELECT project, event_type, product_id, note FROM {table or self.table}"
+        ).result_rows
+        return [((project, kind, number), note) for project, kind, number, note in found]
+
+    def counts(self, kind: EpochKind = EpochKind.KAFKA) -> Counts:
+        return epochs.total_counts(self.catalog, kind=kind)
+
+    def batches(self, **which: Any) -> tuple[Batch, ...]:
+        return batches.list_batches(self.catalog, **which)
+
+    def findings(self) -> tuple[Finding, ...]:
+        pipeline = self.pipeline
+        return verify(pipeline, self.catalog, self.store, connect(pipeline.clickhouse), files=True).findings
+
+    def assert_table(self, table: str, expected: Mapping[Event, str]) -> None:
+        rows = self.rows(table)
+        found = dict(rows)
+        lost, strange = set(expected) - set(found), set(found) - set(expected)
+        assert not lost, f"{len(lost)} events are lost, among them {sorted(lost)[:3]}"
+        assert not strange, f"{len(strange)} events were never sent, among them {sorted(strange)[:3]}"
+        assert len(rows) == len(found), f"{len(rows) - len(found)} rows are doubled"
+        assert found == dict(expected), "a later payload took the place of the first"
+
+    def assert_exact(self) -> None:
+        self.assert_table(self.table, self.expected)
+        count, unique = self.client.query(
+            f"SELECT count(), uniqExact(_unique_id) FROM {self.table}"
+        ).result_rows[0]
+        assert count == unique, f"{count} rows of {unique} ids"
+        self.assert_settled()
+
+    def assert_settled(self) -> None:
+        counts = self.counts()
+        assert counts.balanced, counts
+        assert counts.read == self.produced, f"{self.produced} records were sent, {counts}"
+        assert not self.findings()
+
+
+class Running:
+    """A pipeline that goes on in a thread until the block ends; what it raised is raised at the end."""
+
+    def __init__(self, road: Road) -> None:
+        self._road = road
+        self._stop = threading.Event()
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name="road")
+
+    def _work(self) -> None:
+        road = self._road
+        try:
+            run_pipeline(road.pipeline, stop=self._stop, spark=road.spark, say=road.said.append)
+        except Exception as error:  # noqa: BLE001 - handed to the test, which judges it
+            self.error = error
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(PATIENCE_SECONDS)
+        assert not self._thread.is_alive(), "the pipeline does not stop"
+        if self.error is not None and kind is None:
+            raise self.error
+
+    def wait_for_rows(self, rows: int, table: str | None = None) -> None:
+        name = table or self._road.table
+        wait_until(
+            lambda: (
+                self.error is not None
+                or self._road.client.query(f"SELECT count() FROM {name}").result_rows[0][0] >= rows
+            ),
+            f"{rows} rows in {name}",
+        )
+
+    def wait_for_error(self) -> Exception:
+        wait_until(lambda: self.error is not None, "an error that ends the pipeline")
+        assert self.error is not None
+        found, self.error = self.error, None
+        return found

@@ -1,0 +1,63 @@
+"""Fixtures of the road, for every folder whose tests let it run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from oncehouse.config import Pipeline
+from oncehouse.devstack.jars import connector_jars
+from oncehouse.pipeline.session import open_session
+from road import FIELDS, Road
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory) -> Iterator[SparkSession]:
+    """One Spark for the whole session: starting it costs more than most tests."""
+    pipeline = Pipeline(
+        pipeline="tests",
+        source={"kafka": {"bootstrap_servers": "127.0.0.1:9", "topics": ["none"]}, "fields": FIELDS},
+        identity={"fields": ["product_id"]},
+        tables=[{"name": "none"}],
+        clickhouse={"url": "http://127.0.0.1:9"},
+        ledger={"catalog": "sqlite:///none.db", "files": str(tmp_path_factory.mktemp("spark"))},
+        spark={"master": "local[2]", "settings": {"spark.driver.memory": "1g"}},
+    )
+    session = open_session(pipeline, connector_jars())
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def make_road(
+    kafka, clickhouse, topic, produce, database, clickhouse_client, spark, tmp_path
+) -> Callable[..., Road]:
+    """`make_road(partitions=2, topics=2, tables=False, identity={"window": 5})`: a road, its tables made."""
+
+    def make(*, partitions: int = 1, topics: int = 1, tables: bool = True, **sections: Any) -> Road:
+        road = Road(
+            folder=tmp_path,
+            servers=kafka.bootstrap_servers,
+            topics=sorted(topic(partitions=partitions) for _ in range(topics)),
+            database=database,
+            url=f"http://127.0.0.1:{clickhouse.place.ports['http']}",
+            client=clickhouse_client,
+            spark=spark,
+            produce=produce,
+        )
+        for name, section in sections.items():
+            known = road.document.get(name)
+            road.document[name] = known | section if isinstance(known, dict) else section
+        if tables:
+            road.create_tables()
+        return road
+
+    return make
+
+
+@pytest.fixture
+def road(make_road) -> Road:
+    return make_road(partitions=2)

@@ -1,0 +1,178 @@
+"""The batcher never mixes, drops or repeats a part, whatever the sizes and times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger_examples import make_file
+from oncehouse.config import BatchLimits
+from oncehouse.ledger.records import Part
+from oncehouse.pipeline.batcher import PARKED_LIMIT, PlannedBatch, TableFeedback, plan_batches
+
+NOW = 1_000.0
+LIMITS = BatchLimits(min_rows=100, max_rows=1000, max_bytes=10_000, max_wait=5.0, min_interval=1.0)
+
+
+def make_open_part(
+    number: int, *, table: str = "a", rows: int = 10, size_bytes: int = 10, registered_at: float = NOW
+) -> Part:
+    return Part(
+        part=f"part-{number}",
+        epoch=number,
+        table=table,
+        key_file=f"keys-{number}",
+        ordinal=0,
+        rows=rows + 1,
+        live_rows=rows,
+        size_bytes=size_bytes,
+        file=make_file(f"part-{number}"),
+        registered_at=registered_at,
+    )
+
+
+def plan(*parts: Part, limits: BatchLimits = LIMITS, draining: bool = False, **feedback):
+    known = {part.table: limits for part in parts}
+    told = {part.table: TableFeedback(**feedback) for part in parts}
+    return plan_batches(parts, limits=known, feedback=told, now=NOW, draining=draining)
+
+
+@st.composite
+def open_parts(draw) -> list[Part]:
+    sizes = st.tuples(
+        st.sampled_from(["a", "b", "c"]),
+        st.integers(0, 3000),
+        st.integers(0, 30_000),
+        st.floats(0, NOW, allow_nan=False),
+    )
+    return [
+        make_open_part(number, table=table, rows=rows, size_bytes=size_bytes, registered_at=at)
+        for number, (table, rows, size_bytes, at) in enumerate(draw(st.lists(sizes, max_size=40)))
+    ]
+
+
+feedbacks = st.builds(
+    TableFeedback,
+    waiting=st.integers(0, 2),
+    parked=st.integers(0, 4),
+    last_cut_at=st.floats(0, NOW, allow_nan=False),
+    too_many_parts=st.booleans(),
+)
+limits = st.builds(
+    BatchLimits,
+    min_rows=st.integers(1, 500),
+    max_rows=st.integers(500, 5000),
+    max_bytes=st.integers(1, 50_000),
+    max_wait=st.floats(0, 100),
+    min_interval=st.floats(0, 10),
+)
+
+
+@given(parts=open_parts(), limit=limits, feedback=feedbacks, draining=st.booleans())
+def test_a_batch_holds_the_oldest_parts_of_one_table_within_its_limits(parts, limit, feedback, draining):
+    tables = ("a", "b", "c")
+    planned = plan_batches(
+        parts,
+        limits=dict.fromkeys(tables, limit),
+        feedback=dict.fromkeys(tables, feedback),
+        now=NOW,
+        draining=draining,
+    )
+    assert len({batch.table for batch in planned}) == len(planned), "at most one batch a table"
+    for batch in planned:
+        open_here = [part for part in parts if part.table == batch.table and part.live_rows]
+        assert list(batch.parts) == open_here[: len(batch.parts)]
+        rows = sum(part.live_rows for part in batch.parts)
+        size_bytes = sum(part.size_bytes for part in batch.parts)
+        assert len(batch.parts) == 1 or (rows <= limit.max_rows and size_bytes <= limit.max_bytes)
+        assert not feedback.waiting
+        assert feedback.parked < PARKED_LIMIT
+
+
+@given(parts=open_parts(), limit=limits, arrivals=st.integers(1, 7))
+def test_every_part_with_rows_ends_in_exactly_one_batch(parts, limit, arrivals):
+    """Parts arrive a few at a time, and time passes; in the end the batches are cut by draining."""
+    made: list[PlannedBatch] = []
+    waiting: list[Part] = []
+    last_cut: dict[str, float] = {}
+    now, coming = NOW, list(parts)
+    while coming or any(part.live_rows for part in waiting):
+        arrived, coming = coming[:arrivals], coming[arrivals:]
+        waiting += [replace(part, registered_at=now) for part in arrived]
+        planned = plan_batches(
+            waiting,
+            limits=dict.fromkeys(("a", "b", "c"), limit),
+            feedback={table: TableFeedback(last_cut_at=at) for table, at in last_cut.items()},
+            now=now,
+            draining=not coming,
+        )
+        for batch in planned:
+            last_cut[batch.table] = now
+        taken = {part.part for batch in planned for part in batch.parts}
+        waiting = [part for part in waiting if part.part not in taken]
+        made += planned
+        now += limit.min_interval + 0.001
+    for table in ("a", "b", "c"):
+        sent = [part.part for batch in made if batch.table == table for part in batch.parts]
+        assert sent == [part.part for part in parts if part.table == table and part.live_rows]
+
+
+def test_few_rows_wait_for_others_until_the_longest_wait_is_over():
+    assert not plan(make_open_part(1, registered_at=NOW - 4.9))
+    assert plan(make_open_part(1, registered_at=NOW - 5.0))
+
+
+def test_enough_rows_go_at_once():
+    parts = [make_open_part(number, rows=50) for number in range(2)]
+    assert [batch.parts for batch in plan(*parts)] == [tuple(parts)]
+
+
+def test_a_batch_that_cannot_grow_goes_at_once():
+    fits, too_much = make_open_part(1, rows=10), make_open_part(2, rows=999)
+    assert [batch.parts for batch in plan(fits, too_much)] == [(fits,)]
+
+
+def test_a_part_larger_than_the_limits_is_a_batch_of_its_own():
+    large = make_open_part(1, rows=5000, size_bytes=99_999)
+    assert [batch.parts for batch in plan(large, make_open_part(2))] == [(large,)]
+
+
+def test_draining_closes_what_is_there():
+    assert not plan(make_open_part(1))
+    assert plan(make_open_part(1), draining=True)
+
+
+def test_a_part_without_live_rows_needs_no_batch():
+    assert not plan(make_open_part(1, rows=0), draining=True)
+
+
+@pytest.mark.parametrize(
+    "feedback", [{"waiting": 1}, {"parked": PARKED_LIMIT}, {"last_cut_at": NOW - 0.9}], ids=str
+)
+def test_nothing_is_cut_while_the_table_is_held_up(feedback):
+    assert not plan(make_open_part(1, rows=500), draining=True, **feedback)
+
+
+def test_a_table_with_a_few_parked_batches_goes_on():
+    assert plan(make_open_part(1, rows=500), parked=PARKED_LIMIT - 1)
+
+
+def test_too_many_parts_in_clickhouse_make_batches_rarer():
+    part = make_open_part(1, rows=500)
+    assert plan(part, last_cut_at=NOW - 3.9)
+    assert not plan(part, last_cut_at=NOW - 3.9, too_many_parts=True)
+    assert plan(part, last_cut_at=NOW - 4.0, too_many_parts=True)
+
+
+def test_one_table_held_up_does_not_hold_up_another():
+    parts = [make_open_part(1, table="a", rows=500), make_open_part(2, table="b", rows=500)]
+    planned = plan_batches(
+        parts,
+        limits={"a": LIMITS, "b": LIMITS},
+        feedback={"a": TableFeedback(parked=PARKED_LIMIT)},
+        now=NOW,
+    )
+    assert [batch.table for batch in planned] == ["b"]

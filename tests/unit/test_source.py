@@ -1,0 +1,152 @@
+"""The source's pure half: ranges out of offset logs, Kafka's two spellings, and what must stop a pipeline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from oncehouse.config import Kafka
+from oncehouse.errors import ConfigurationError, DataLossError, TransientError
+from oncehouse.ledger.records import OffsetRange
+from oncehouse.pipeline.source import (
+    TopicFacts,
+    Topics,
+    check_topics,
+    java_options,
+    read_ranges,
+    starting_positions,
+)
+
+SERVERS = "127.0.0.1:9092"
+
+
+def write_log(checkpoint: Path, number: int, offsets: dict[str, dict[str, int]]) -> Path:
+    path = checkpoint / "offsets" / str(number)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'v1\n{{"batchWatermarkMs":0}}\n{json.dumps(offsets)}', encoding="utf-8")
+    return path
+
+
+def span(partition: int, start: int, end: int, topic: str = "events") -> OffsetRange:
+    return OffsetRange(topic=topic, partition=partition, start=start, end=end)
+
+
+def test_the_first_micro_batch_starts_at_the_ledgers_offsets(tmp_path):
+    write_log(tmp_path, 0, {"events": {"0": 10, "1": 7}})
+    starting = {("events", 0): 4, ("events", 1): 7}
+    assert read_ranges(tmp_path, 0, starting) == (span(0, 4, 10), span(1, 7, 7))
+
+
+def test_a_later_micro_batch_starts_where_the_one_before_ended(tmp_path):
+    write_log(tmp_path, 3, {"events": {"0": 10}})
+    write_log(tmp_path, 4, {"events": {"0": 25}})
+    assert read_ranges(tmp_path, 4, {("events", 0): 0}) == (span(0, 10, 25),)
+
+
+def test_a_partition_added_meanwhile_starts_at_its_beginning(tmp_path):
+    write_log(tmp_path, 0, {"events": {"0": 10}})
+    write_log(tmp_path, 1, {"events": {"0": 10, "1": 3}})
+    assert read_ranges(tmp_path, 1, {("events", 0): 0}) == (span(0, 10, 10), span(1, 0, 3))
+
+
+def test_ranges_come_in_the_order_of_topics_and_partitions(tmp_path):
+    write_log(tmp_path, 0, {"b": {"10": 1, "9": 1}, "a": {"0": 1}})
+    starting = {("b", 10): 0, ("b", 9): 0, ("a", 0): 0}
+    assert [(found.topic, found.partition) for found in read_ranges(tmp_path, 0, starting)] == [
+        ("a", 0),
+        ("b", 9),
+        ("b", 10),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "v1\n", "v1\n{}\n", "v1\n{}\n{", "v1\n{}\n[1]", 'v1\n{}\n{"events": {"x": 1}}', "v1\n{}\n3"]
+)
+def test_a_damaged_offset_log_makes_the_stream_start_again(tmp_path, text):
+    write_log(tmp_path, 0, {"events": {"0": 10}}).write_text(text, encoding="utf-8")
+    with pytest.raises(TransientError, match="offset log 0"):
+        read_ranges(tmp_path, 0, {("events", 0): 0})
+
+
+def test_a_missing_offset_log_makes_the_stream_start_again(tmp_path):
+    write_log(tmp_path, 1, {"events": {"0": 10}})
+    with pytest.raises(TransientError, match="offset log 0"):
+        read_ranges(tmp_path, 1, {("events", 0): 0})
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.binary(max_size=60))
+def test_no_bytes_in_an_offset_log_are_taken_for_something_else(tmp_path, text):
+    write_log(tmp_path, 0, {}).write_bytes(b"v1\n{}\n" + text)
+    try:
+        found = read_ranges(tmp_path, 0, {})
+    except TransientError:
+        return
+    assert isinstance(json.loads(text.splitlines()[0]), dict)
+    assert all(isinstance(one.end, int) for one in found)
+
+
+FACTS = {"events": TopicFacts(topic="events", topic_id="first", partitions=2)}
+
+
+def test_a_topic_whose_id_has_changed_stops_the_pipeline():
+    with pytest.raises(DataLossError, match="events was deleted and made anew"):
+        check_topics(FACTS, {"events": "another"}, {}, {})
+
+
+def test_offsets_deleted_before_they_were_read_stop_the_pipeline_and_are_named():
+    positions, earliest = {("events", 1): 5}, {("events", 0): 0, ("events", 1): 9}
+    with pytest.raises(DataLossError, match=r"partition 1: offsets 5 to 8 .*\(4 records"):
+        check_topics(FACTS, {"events": "first"}, positions, earliest)
+
+
+@pytest.mark.parametrize("earliest", [{("events", 1): 5}, {("events", 1): 0}, {}])
+def test_a_topic_that_still_has_what_was_not_read_is_fine(earliest):
+    check_topics(FACTS, {"events": "first", "gone": "x"}, {("events", 1): 5}, earliest)
+
+
+def test_known_partitions_go_on_and_new_ones_start_at_their_earliest():
+    earliest = {("events", 0): 2, ("events", 1): 3}
+    assert starting_positions(FACTS, {("events", 0): 40}, earliest) == {("events", 0): 40, ("events", 1): 3}
+
+
+def test_sasl_and_tls_are_spelled_as_the_java_client_wants_them():
+    kafka = Kafka(
+        bootstrap_servers=SERVERS,
+        topics=["events"],
+        options={
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanisms": "PLAIN",
+            "sasl.username": "me",
+            "sasl.password": SecretStr('a"b\\c'),
+            "ssl.ca.location": "/etc/ca.pem",
+        },
+    )
+    assert java_options(kafka) == {
+        "kafka.bootstrap.servers": SERVERS,
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="me" password="a\\"b\\\\c";',
+        "kafka.ssl.truststore.location": "/etc/ca.pem",
+        "kafka.ssl.truststore.type": "PEM",
+    }
+
+
+@pytest.mark.parametrize("spelling", ["sasl.mechanism", "sasl.mechanisms"])
+def test_scram_has_a_login_module_of_its_own(spelling):
+    options = {spelling: "SCRAM-SHA-512", "sasl.username": "me", "sasl.password": "secret"}
+    found = java_options(Kafka(bootstrap_servers=SERVERS, topics=["events"], options=options))
+    assert found["kafka.sasl.mechanism"] == "SCRAM-SHA-512"
+    assert ".scram.ScramLoginModule " in found["kafka.sasl.jaas.config"]
+
+
+def test_an_option_that_kafka_does_not_know_is_the_users_to_correct():
+    kafka = Kafka(bootstrap_servers=SERVERS, topics=["events"], options={"no.such.option": "1"})
+    with pytest.raises(ConfigurationError, match=r"no\.such\.option"):
+        Topics(kafka)
