@@ -22,9 +22,10 @@ def is_dead(holder: str) -> bool:
         _, rest = holder.rsplit(" pid ", 1)
         pid_text, facts = rest.split(" (", 1)
         machine, started = facts.rstrip(")").rsplit(" ", 1)
+        pid = int(pid_text)
     except ValueError:
         return False
-    return machine == _machine() != "" and _started(int(pid_text)) != started
+    return machine == _machine() != "" and _started(pid) != started
 
 
 def _machine() -> str:
