@@ -205,10 +205,14 @@ def test_few_keys_are_decided_by_one_task_and_many_by_several():
 
 
 def test_an_event_without_any_duplicate_file_is_live(tmp_path: Path):
-    path = tmp_path / "duplicates.arrow"
     schema = pa.schema([("ordinal", pa.uint32()), ("event", pa.uint32()), ("conflict", pa.bool_())])
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pa.record_batch([[1, 1], [0, 2], [False, True]], schema=schema))
-    assert live_events([], ordinal=1, events=3).tolist() == [True, True, True]
-    assert live_events([path], ordinal=1, events=3).tolist() == [False, True, False]
-    assert live_events([path], ordinal=0, events=3).tolist() == [True, True, True]
+
+    def write(path: str) -> None:
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            writer.write_batch(pa.record_batch([[1, 1], [0, 2], [False, True]], schema=schema))
+
+    store = FileStore(str(tmp_path))
+    file = store.put("duplicates.arrow", write)
+    assert live_events(store, [], ordinal=1, events=3).tolist() == [True, True, True]
+    assert live_events(store, [file], ordinal=1, events=3).tolist() == [False, True, False]
+    assert live_events(store, [file], ordinal=0, events=3).tolist() == [True, True, True]
