@@ -18,6 +18,7 @@ from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Counts, EpochKind, Request, RequestKind
 from oncehouse.pipeline.compact import rebuild
 from oncehouse.pipeline.ingest import EpochInput, run_tasks, settle
+from oncehouse.pipeline.job_errors import naming_own_errors
 from oncehouse.pipeline.letters import ReplayPlan, Selection, replay
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.refill import refill
@@ -35,7 +36,8 @@ def perform_requests(
     for request in requests.open_requests(catalog):
         say(f"Performing request {request.request}: {request.kind}.")
         try:
-            yield from _perform(spark, pipeline, catalog, token, request)
+            with naming_own_errors(pipeline.pipeline):
+                yield from _perform(spark, pipeline, catalog, token, request)
         except FencedError:
             raise
         except (ConfigurationError, PermanentError) as error:

@@ -10,15 +10,17 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.errors import DataLossError, OncehouseError, PermanentError, TransientError
+from oncehouse.errors import OncehouseError, TransientError
 from oncehouse.ledger import epochs
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Counts, EpochKind, Lease
 from oncehouse.pipeline.compact import compact
 from oncehouse.pipeline.ingest import SMALL_EPOCH_RECORDS, EpochInput, read_frame, settle
+from oncehouse.pipeline.job_errors import naming_own_errors, revive
 from oncehouse.pipeline.perform import perform_requests
 from oncehouse.pipeline.source import (
     Positions,
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
 _LONGEST_PAUSE_SECONDS = 30.0
 _TRIES_WHEN_DRAINING = 6
 _COMPACT_SECONDS = 2.0
-_LOST = ("failOnDataLoss", "data loss", "Some data may have been lost", "OffsetOutOfRange", "KAFKA_DATA_LOSS")
 
 
 class Ingest:
@@ -96,7 +97,7 @@ class Ingest:
         query = self._start(starting, checkpoint, once=once)
         try:
             while query.isActive and not stop.is_set():
-                query.awaitTermination(1)
+                _wait_a_second(query)
                 if not once and self._deciding.acquire(blocking=False):
                     try:
                         self._perform()
@@ -109,7 +110,7 @@ class Ingest:
         if self._failure is not None:
             raise self._failure
         if error is not None:
-            raise _wrapped(self._pipeline.pipeline, str(error))
+            raise revive(self._pipeline.pipeline, str(error))
 
     def _starting_positions(self) -> Positions:
         facts = self._topics.describe()
@@ -136,24 +137,31 @@ class Ingest:
             self._spark,
             self._pipeline.source.kafka,
             starting,
-            max_rows=self._pipeline.epoch.max_rows,
+            epoch=self._pipeline.epoch,
+            once=once,
             group=f"oncehouse-{self._pipeline.pipeline}",
         )
 
         def on_micro_batch(frame: DataFrame, number: int) -> None:
-            # What is not settled now is read again from the ledger's offsets at the next start.
-            with self._deciding:
-                if not self._stopping.is_set():
-                    self._settle(frame, number, checkpoint, starting)
+            # What is not settled now is read again from the ledger's offsets at the next start. The lock is
+            # not waited for blindly: whoever stops the stream holds it, and waits for this callback to end.
+            while not self._stopping.is_set():
+                if self._deciding.acquire(timeout=0.1):
+                    try:
+                        self._settle(frame, number, checkpoint, starting)
+                    finally:
+                        self._deciding.release()
+                    return
 
         writer = records.writeStream.foreachBatch(on_micro_batch).option(
             "checkpointLocation", checkpoint.as_uri()
         )
         if once:
             return writer.trigger(availableNow=True).start()
-        return writer.trigger(
-            processingTime=f"{int(self._pipeline.epoch.max_wait * 1000)} milliseconds"
-        ).start()
+        epoch = self._pipeline.epoch
+        # With `min_rows` Spark only looks at a trigger whether the wait is over, so it has to look more often.
+        seconds = epoch.max_wait / 4 if epoch.min_rows else epoch.max_wait
+        return writer.trigger(processingTime=f"{int(seconds * 1000)} milliseconds").start()
 
     def _settle(self, frame: DataFrame, number: int, checkpoint: Path, starting: Positions) -> None:
         try:
@@ -161,15 +169,16 @@ class Ingest:
             records = sum(span.end - span.start for span in ranges)
             if not records:
                 return
-            counts = settle(
-                self._spark,
-                self._pipeline,
-                self._catalog,
-                self._lease.token,
-                lambda plan: read_frame(frame, plan),
-                EpochInput(kind=EpochKind.KAFKA, ranges=ranges, topic_ids=self._topic_ids),
-                small=records <= SMALL_EPOCH_RECORDS,
-            )
+            with naming_own_errors(self._pipeline.pipeline):
+                counts = settle(
+                    self._spark,
+                    self._pipeline,
+                    self._catalog,
+                    self._lease.token,
+                    lambda plan: read_frame(frame, plan),
+                    EpochInput(kind=EpochKind.KAFKA, ranges=ranges, topic_ids=self._topic_ids),
+                    small=records <= SMALL_EPOCH_RECORDS,
+                )
             self._on_epoch(counts)
         except OncehouseError as error:
             # Spark ships only the text of what its callback raises; the error itself is kept here.
@@ -192,7 +201,7 @@ class Ingest:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "compact")
         while not stop.wait(_COMPACT_SECONDS):
             try:
-                with self._indexing:
+                with self._indexing, naming_own_errors(self._pipeline.pipeline):
                     compact(self._spark, self._pipeline, self._catalog, self._lease.token)
             except TransientError as error:
                 self._say(str(error))
@@ -204,14 +213,9 @@ class Ingest:
                 query.stop()
 
 
-def _wrapped(pipeline: str, text: str) -> OncehouseError:
-    """What ended the stream when it was none of ours."""
-    first = next((line for line in text.splitlines() if line.strip()), "the stream ended")
-    if any(word in text for word in _LOST):
-        return DataLossError(
-            f"Pipeline {pipeline}: Kafka no longer has records that the ledger has not read: {first} Nothing was "
-            "skipped. Restore them from elsewhere, or start the pipeline under a new name and ledger."
-        )
-    if "UnknownTopicOrPartition" in text:
-        return PermanentError(f"Pipeline {pipeline}: a topic has gone while it was read: {first}")
-    return TransientError(f"Pipeline {pipeline}: the stream ended: {first}")
+def _wait_a_second(query: StreamingQuery) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    # It raises what ended the query; the caller asks for that when everything has been put away.
+    with suppress(StreamingQueryException):
+        query.awaitTermination(1)

@@ -1,0 +1,49 @@
+"""Errors of Spark jobs, given back as what they were where they were raised.
+
+Spark ships only the text of an error from a worker to the driver. An error of ours is found in that text and
+raised again under its own class, so that a damaged file stops the pipeline and a full disk is waited for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from oncehouse import errors
+from oncehouse.errors import DataLossError, OncehouseError, PermanentError, TransientError
+
+_OURS = re.compile(r"\boncehouse\.errors\.(\w+Error): (.+)")
+
+
+# How Spark's Kafka source says that records are gone.
+_LOST = ("failOnDataLoss", "data loss", "Some data may have been lost", "OffsetOutOfRange", "KAFKA_DATA_LOSS")
+
+
+@contextmanager
+def naming_own_errors(pipeline: str) -> Iterator[None]:
+    """Around a Spark job: whatever ends it comes out as an error of ours."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        raise revive(pipeline, str(error)) from error
+
+
+def revive(pipeline: str, text: str) -> OncehouseError:
+    """The error of ours that a job's text names, or what Spark's own words mean; anything else may pass."""
+    found = _OURS.search(text)
+    kind = getattr(errors, found[1], None) if found else None
+    if found and isinstance(kind, type) and issubclass(kind, OncehouseError):
+        return kind(found[2].strip())
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "no reason was given")
+    if any(word in text for word in _LOST):
+        return DataLossError(
+            f"Pipeline {pipeline}: Kafka no longer has records that the ledger has not read: {first} Nothing was "
+            "skipped. Restore them from elsewhere, or start the pipeline under a new name and ledger."
+        )
+    if "UnknownTopicOrPartition" in text:
+        return PermanentError(f"Pipeline {pipeline}: a topic has gone while it was read: {first}")
+    return TransientError(f"Pipeline {pipeline}: a Spark job failed: {first}")

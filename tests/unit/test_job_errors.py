@@ -1,0 +1,40 @@
+"""What a Spark job died of comes out under its own class."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncehouse.errors import CorruptFileError, DataLossError, PermanentError, TransientError
+from oncehouse.pipeline.job_errors import revive
+
+TRACE = """An error occurred while calling o1.collect.
+: org.apache.spark.SparkException: Job aborted due to stage failure
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+{}
+
+\tat org.apache.spark.api.python.BasePythonRunner"""
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("oncehouse.errors.CorruptFileError: segment x is damaged", CorruptFileError),
+        ("oncehouse.errors.TransientError: no space left", TransientError),
+        ("java.lang.IllegalStateException: Some data may have been lost because", DataLossError),
+        ("org.apache.kafka.common.errors.UnknownTopicOrPartitionException: gone", PermanentError),
+        ("ValueError: something else", TransientError),
+        ("oncehouse.errors.NoSuchError: from another version", TransientError),
+    ],
+)
+def test_an_error_keeps_its_class_on_the_way_from_a_worker(line, kind):
+    assert type(revive("shop", TRACE.format(line))) is kind
+
+
+def test_an_error_of_ours_keeps_its_words():
+    text = TRACE.format("oncehouse.errors.CorruptFileError: segment x is damaged")
+    assert str(revive("shop", text)) == "segment x is damaged"
+
+
+def test_a_failure_without_any_text_may_pass():
+    assert isinstance(revive("shop", ""), TransientError)
