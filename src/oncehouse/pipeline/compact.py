@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from oncehouse import crash
+from oncehouse.errors import FencedError, PermanentError
 from oncehouse.ledger import epochs, keyindex
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
@@ -96,9 +97,15 @@ def compact(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
             file=file,
         )
         crash.reach("before replacing segments")
-        epochs.replace_segments(
-            catalog, token, old=[segment.segment for segment in merge.segments], new=[merged]
-        )
+        try:
+            epochs.replace_segments(
+                catalog, token, old=[segment.segment for segment in merge.segments], new=[merged]
+            )
+        except FencedError:
+            raise
+        except PermanentError:
+            # Retention took one of them out of the window meanwhile; the others are merged next time.
+            continue
     return sum(len(merge.segments) for merge in merges)
 
 

@@ -24,6 +24,7 @@ from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Batch, BatchStatus, Counts, Lease, Part, Stage
 from oncehouse.pipeline.batcher import PARKED_LIMIT, TableFeedback, plan_batches
 from oncehouse.pipeline.holder import describe_holder, is_dead
+from oncehouse.pipeline.job_errors import naming_own_errors
 from oncehouse.pipeline.loader import Verdict, load
 from oncehouse.pipeline.prepare import demand_ready, identity_of, merging_tables, open_catalog
 from oncehouse.pipeline.retention import retain
@@ -207,13 +208,14 @@ class _Run:
     def _retain(self, by_stage: dict[Stage, Lease]) -> None:
         while not self._stop.is_set():
             try:
-                retain(
-                    self._pipeline,
-                    self._catalog,
-                    token=by_stage[Stage.RETENTION].token,
-                    ingest_token=by_stage[Stage.INGEST].token,
-                    spark=self._spark,
-                )
+                with naming_own_errors(self._pipeline.pipeline):
+                    retain(
+                        self._pipeline,
+                        self._catalog,
+                        token=by_stage[Stage.RETENTION].token,
+                        ingest_token=by_stage[Stage.INGEST].token,
+                        spark=self._spark,
+                    )
             except TransientError as error:
                 self._say(str(error))
             self._stop.wait(_RETENTION_SECONDS)
@@ -260,10 +262,15 @@ class _Loader:
         now = self._catalog.now()
         known = batches.list_batches(self._catalog, statuses=(*batches.WAITING, BatchStatus.PARKED))
         parked = Counter(batch.table for batch in known if batch.status is BatchStatus.PARKED)
-        waiting = [batch for batch in known if batch.status is not BatchStatus.PARKED]
+        # What waits for a table that has left the pipeline file waits until the table comes back.
+        waiting = [
+            batch for batch in known if batch.status is not BatchStatus.PARKED and batch.table in self._limits
+        ]
         parts = [part for part in batches.open_parts(self._catalog) if part.table in self._limits]
         if self._cut(parts, waiting, parked, now, draining=draining):
-            waiting = list(batches.waiting_batches(self._catalog))
+            waiting = [
+                batch for batch in batches.waiting_batches(self._catalog) if batch.table in self._limits
+            ]
         for batch in self._due(waiting, now):
             self._last_start[batch.table] = now
             self._in_flight[batch.table] = pool.submit(self._load, batch)
@@ -294,18 +301,20 @@ class _Loader:
             batches.NewBatch(batch_id=str(uuid.uuid4()), table=found.table, parts=found.parts)
             for found in planned
         ]
+        if not made:
+            return False
         crash.reach("before making batches")
         batches.create_batches(self._catalog, self._token, made)
         crash.reach("after making batches")
         for batch in made:
             self._last_cut[batch.table] = now
-        return bool(made)
+        return True
 
     def _due(self, waiting: Sequence[Batch], now: float) -> list[Batch]:
         due: dict[str, Batch] = {}
         for batch in waiting:
             table = batch.table
-            if table in self._in_flight or table in due or table not in self._limits:
+            if table in self._in_flight or table in due:
                 continue
             rested = now - self._last_start.get(table, float("-inf")) >= self._limits[table].min_interval
             if rested and batch.next_attempt_at <= now:
