@@ -79,7 +79,9 @@ def show(position: _At, file: File = DEFAULT_FILE, *, as_json: AsJson = False) -
     if as_json:
         show_json({**letter, "value_text": readable(letter["value"])})
         return
-    facts = {name: letter[name] for name in ("topic", "partition", "offset", "timestamp", "reason", "detail")}
+    facts = {
+        name: str(letter[name]) for name in ("topic", "partition", "offset", "timestamp", "reason", "detail")
+    }
     show_facts({**facts, "key": readable(letter["key"])})
     say("")
     say(readable(letter["value"]) or "(no value)")

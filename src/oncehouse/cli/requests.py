@@ -1,7 +1,7 @@
 """`oncehouse replay` and `rebuild-index`: wishes that only the holder of the ingest lease may perform.
 
 A command writes its request into the ledger and ends; a running pipeline performs it between epochs, else the
-next run does. `oncehouse status` shows what is still open.
+next run does. `oncehouse status` shows what became of it.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from oncehouse.config import Pipeline
     from oncehouse.insights import EpochTotals, Overview
 
+_REQUESTS_SHOWN = 5
+
 EndOffsets = dict[tuple[str, int], int]
 
 
@@ -29,7 +31,7 @@ def status(
     ledger_only: Annotated[bool, typer.Option("--ledger-only", help="Do not ask Kafka for the lag.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show counts, lag, batches, dead letters, leases and open requests."""
+    """Show counts, lag, batches, dead letters, leases and requests."""
     from oncehouse.insights import as_json as plain_overview
     from oncehouse.insights import read_overview
 
@@ -109,11 +111,13 @@ def _show_people(overview: Overview) -> None:
         [(lease.stage, lease.holder, format_duration(round(lease.ends_in_seconds))) for lease in held],
         empty="nobody runs it",
     )
-    open_requests = [request for request in overview.requests if request.done_at is None]
-    if open_requests:
+    if overview.requests:
         say("")
         show_table(
-            ["request", "kind", "arguments", "asked (UTC)"],
-            [(x.request, x.kind, x.arguments, spell_time(x.created_at)) for x in open_requests],
+            ["request", "kind", "arguments", "asked (UTC)", "result"],
+            [
+                (x.request, x.kind, x.arguments, spell_time(x.created_at), x.result or "waits for a run")
+                for x in overview.requests[-_REQUESTS_SHOWN:]
+            ],
             empty="",
         )
