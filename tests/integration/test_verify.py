@@ -366,6 +366,24 @@ def test_a_missing_file_is_found(make_shop, path, where):
     assert f"{path} is missing" in finding.message
 
 
+def test_a_file_that_the_ledger_has_stopped_to_name_meanwhile_is_not_missed(make_shop):
+    """Packed, merged or dropped between reading the catalog and looking at the file."""
+    shop = make_shop()
+    shop.load_all()
+
+    class Moving(FileStore):
+        def inspect(self, ref) -> None:
+            if ref.path == "1/raw":
+                shop.edit(
+                    update(tables.key_files).where(tables.key_files.c.epoch == 1).values(raw_path="2/raw")
+                )
+                self.delete("1/raw")
+            super().inspect(ref)
+
+    shop.store = Moving(shop.store.root)
+    assert shop.found() == []
+
+
 def test_a_part_missing_in_the_catalog_is_found(make_shop):
     shop = make_shop()
     first, _ = shop.load_all()

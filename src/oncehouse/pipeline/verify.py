@@ -6,7 +6,7 @@ tables are, so what arrives meanwhile is never a finding. Tells each difference,
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from oncehouse.clickhouse.client import Client
@@ -14,12 +14,13 @@ from oncehouse.config import Pipeline
 from oncehouse.ledger.audit import LedgerState, find_known_batches, read_state
 from oncehouse.ledger.batches import WAITING
 from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.expiry import registered_paths
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.history import rolled_up_rows
 from oncehouse.ledger.records import Batch, BatchStatus
 from oncehouse.pipeline.findings import Finding, Note, Report, Subject
 from oncehouse.pipeline.verify_counts import check_counts
-from oncehouse.pipeline.verify_files import check_files, check_parts, list_files
+from oncehouse.pipeline.verify_files import NamedFile, check_files, check_parts, list_files
 from oncehouse.pipeline.verify_rows import compare_table, find_strangers, read_tables
 
 __all__ = ["Finding", "Note", "Report", "Subject", "verify"]
@@ -42,6 +43,7 @@ def verify(
     told += check_parts(state, store, damaged=damaged, every_row=files)
     told += _parked(state.batches)
     told += _pending(state)
+    told = _leave_out_moved(told, named, catalog)
     compared, rows = _compare_tables(pipeline, catalog, client, state)
     told += compared
     return Report(
@@ -55,6 +57,23 @@ def verify(
     )
 
 
+def _leave_out_moved(
+    told: list[Finding | Note], named: Sequence[NamedFile], catalog: Catalog
+) -> list[Finding | Note]:
+    """Without files that the ledger has stopped to name meanwhile: they were packed, merged or past the window."""
+    if not any(entry.kind is Subject.FILES for entry in told):
+        return told
+    paths: dict[str, set[str]] = defaultdict(set)
+    for file in named:
+        paths[file.where].add(file.file.path)
+    still = registered_paths(catalog)
+    return [
+        entry
+        for entry in told
+        if entry.kind is not Subject.FILES or not paths[entry.where] or paths[entry.where] & still
+    ]
+
+
 def _compare_tables(
     pipeline: Pipeline, catalog: Catalog, client: Client | None, state: LedgerState
 ) -> tuple[list[Finding | Note], int | None]:
@@ -64,8 +83,9 @@ def _compare_tables(
     tables, missing = read_tables(client, pipeline, state.batches)
     told: list[Finding | Note] = [*missing]
     # Looked up after the tables were read: a batch that was made meanwhile is no stranger.
-    known = find_known_batches(catalog, {batch_id for table in tables for batch_id in table.rows_by_batch})
-    rolled_up = rolled_up_rows(catalog)
+    with catalog.snapshot() as view:
+        known = find_known_batches(view, {batch_id for table in tables for batch_id in table.rows_by_batch})
+        rolled_up = rolled_up_rows(view)
     for table in tables:
         mine = [batch for batch in state.batches if batch.table == table.table]
         told += compare_table(table, mine)

@@ -86,7 +86,7 @@ def check_parts(
             continue
         try:
             by_ordinal = _count_by_ordinal(store, duplicates)
-        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        except (CorruptFileError, pa.ArrowException, OSError, ValueError, KeyError) as error:
             where = f"duplicates of epoch {epoch}"
             yield Finding(kind=Subject.FILES, where=where, message=f"a file cannot be read: {error}")
             continue
