@@ -8,7 +8,7 @@ Building any section by hand raises ConfigurationError with the same wording as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
@@ -24,7 +24,8 @@ from pydantic import (
 )
 from pydantic._internal._model_construction import ModelMetaclass
 
-from oncehouse.config_problems import Problem, combine_problems, explain, nearest, tell
+from oncehouse.config_agreement import find_contradictions, items
+from oncehouse.config_problems import combine_problems, explain, tell
 from oncehouse.config_values import (
     HIDDEN,
     Bytes,
@@ -332,7 +333,7 @@ class Pipeline(Section):
         found = find_contradictions(
             fields=_entry(_entry(made or data, "source"), "fields"),
             identity=_entry(_entry(made or data, "identity"), "fields"),
-            tables=_entry(made or data, "tables"),
+            tables=[_sound(Table, table) for table in items(_entry(made or data, "tables"))],
         )
         if made is not None and not found:
             return made
@@ -345,64 +346,8 @@ class Pipeline(Section):
         return self.batch
 
 
-def find_contradictions(*, fields: Any, identity: Any, tables: Any) -> list[Problem]:
-    """What does not fit together; what is not sound by itself has its own problem and is left out here."""
-    known = [name for name in fields if isinstance(name, str)] if isinstance(fields, Mapping) else None
-    found: list[Problem] = []
-    if known is not None:
-        found += [
-            Problem(path=("identity", "fields", at), text=_unknown_field(name, known))
-            for at, name in enumerate(_items(identity))
-            if isinstance(name, str) and name not in known
-        ]
-    seen: dict[str, int] = {}
-    for at, value in enumerate(_items(tables)):
-        table = _sound(Table, value)
-        if table is None:
-            continue
-        if table.name in seen:
-            found.append(
-                Problem(
-                    path=("tables", at, "name"), text=f"{table.name!r} is already tables[{seen[table.name]}]"
-                )
-            )
-        seen.setdefault(table.name, at)
-        found += [
-            Problem(path=("tables", at, *problem.path), text=problem.text)
-            for problem in _judge_table(table, known)
-        ]
-    return found
-
-
-def _judge_table(table: Table, known: list[str] | None) -> list[Problem]:
-    found: list[Problem] = []
-    if known is not None:
-        found += [
-            Problem(path=("columns", column), text=_unknown_field(field, known))
-            for column, field in (table.columns or {}).items()
-            if field not in known
-        ]
-        if table.route is not None and table.route.field not in known:
-            found.append(Problem(path=("route", "field"), text=_unknown_field(table.route.field, known)))
-    taken = set(table.columns or known or ())
-    for key, column in (("batch_column", table.batch_column), ("id_column", table.id_column)):
-        if column is not None and column in taken:
-            found.append(Problem(path=(key,), text=f"column {column!r} is already filled by another value"))
-        taken.add(column or "")
-    return found
-
-
-def _unknown_field(name: str, known: list[str]) -> str:
-    hint = nearest(name, known)
-    return f"{name!r} is not declared in source.fields" + (f"; did you mean {hint!r}?" if hint else "")
-
-
 def _entry(holder: Any, key: str) -> Any:
     return holder.get(key) if isinstance(holder, Mapping) else getattr(holder, key, None)
-
-
-def _items(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else ()
 
 
 def _sound(section: type[SectionT], value: Any) -> SectionT | None:

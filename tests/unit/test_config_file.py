@@ -103,6 +103,13 @@ def test_every_key_is_in_the_reference():
     assert missing == []
 
 
+def test_the_python_of_the_reference_builds_a_pipeline():
+    code = (REFERENCE / "pipeline-file.md").read_text().split("```python\n")[1].split("```")[0]
+    names = {}
+    exec(code, names)
+    assert names["pipeline"].identity.window == 60 * 86400
+
+
 def test_durations_and_sizes_of_the_schema_take_text_and_numbers():
     limits = json_schema()["$defs"]["BatchLimits"]["properties"]
     assert {choice["type"] for choice in limits["max_wait"]["anyOf"]} == {"number", "string"}

@@ -1,0 +1,70 @@
+"""What must hold between the sections of a pipeline, as problems with their keys.
+
+Pure, and patient: a section that is not sound by itself has problems of its own and is left out here, so that
+one look at a file shows everything that is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from oncehouse.config_problems import Problem, nearest
+
+if TYPE_CHECKING:
+    from oncehouse.config import Table
+
+
+def find_contradictions(*, fields: Any, identity: Any, tables: Sequence[Table | None]) -> list[Problem]:
+    """What does not fit together; what is not sound by itself has its own problem and is left out here."""
+    known = [name for name in fields if isinstance(name, str)] if isinstance(fields, Mapping) else None
+    found: list[Problem] = []
+    if known is not None:
+        found += [
+            Problem(path=("identity", "fields", at), text=_unknown_field(name, known))
+            for at, name in enumerate(items(identity))
+            if isinstance(name, str) and name not in known
+        ]
+    seen: dict[str, int] = {}
+    for at, table in enumerate(tables):
+        if table is None:
+            continue
+        if table.name in seen:
+            found.append(
+                Problem(
+                    path=("tables", at, "name"), text=f"{table.name!r} is already tables[{seen[table.name]}]"
+                )
+            )
+        seen.setdefault(table.name, at)
+        found += [
+            Problem(path=("tables", at, *problem.path), text=problem.text)
+            for problem in _judge_table(table, known)
+        ]
+    return found
+
+
+def _judge_table(table: Table, known: list[str] | None) -> list[Problem]:
+    found: list[Problem] = []
+    if known is not None:
+        found += [
+            Problem(path=("columns", column), text=_unknown_field(field, known))
+            for column, field in (table.columns or {}).items()
+            if field not in known
+        ]
+        if table.route is not None and table.route.field not in known:
+            found.append(Problem(path=("route", "field"), text=_unknown_field(table.route.field, known)))
+    taken = set(table.columns or known or ())
+    for key, column in (("batch_column", table.batch_column), ("id_column", table.id_column)):
+        if column is not None and column in taken:
+            found.append(Problem(path=(key,), text=f"column {column!r} is already filled by another value"))
+        taken.add(column or "")
+    return found
+
+
+def _unknown_field(name: str, known: list[str]) -> str:
+    hint = nearest(name, known)
+    return f"{name!r} is not declared in source.fields" + (f"; did you mean {hint!r}?" if hint else "")
+
+
+def items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
