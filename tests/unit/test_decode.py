@@ -376,6 +376,14 @@ def test_faults_inside_nested_values_name_their_path(type_, text, reason, detail
     assert detail in done.rejected[0].detail
 
 
+def test_half_a_surrogate_is_no_text_and_does_not_reach_the_detail():
+    done = run(make(a="String"), b'{"a":"\\ud800"}', b'{"a":"\\ud83d\\ude00"}')
+    assert done.rows.column(0).to_pylist() == ["\U0001f600"]
+    assert done.rejected[0].reason is Reason.NOT_JSON
+    names = run(make(a="Map(String, Int8)"), b'{"a":{"\\ud800\\u0000\\n":1}}').rejected[0]
+    assert names.detail.encode().decode().isprintable()
+
+
 def test_undeclared_fields_are_ignored_whatever_they_hold():
     message = b'{"x":{"a":9,"a":8},"y":[1,"2",{"z":null}],"a":1,"x":5}'
     assert run(make(), message).rows.to_pydict() == {"a": [1]}
@@ -405,6 +413,21 @@ def test_many_bad_messages_in_a_large_block_cost_only_themselves():
     done = run(make(), *[bad.get(n, b'{"a":%d}' % n) for n in range(10_000)])
     assert [r.index for r in done.rejected] == sorted(bad)
     assert done.rows.column(0).to_pylist() == [n for n in range(10_000) if n not in bad]
+
+
+def test_a_block_of_nothing_but_bad_messages_is_accounted_for():
+    kinds = [
+        b'{"a":1.5}',
+        b'{"a":"x"}',
+        b'{"a":[1]}',
+        b'{"a":1}{"a":1}',
+        b'{"a":',
+        b'{"a":tru}',
+        b'{"a":1,"b":"}',
+    ]
+    done = run(make(), *[kinds[n % len(kinds)] for n in range(1500)])
+    assert [r.index for r in done.rejected] == list(range(1500))
+    assert done.rows.num_rows == 0
 
 
 def test_large_offsets_slices_and_chunks_of_runs_decode_alike(monkeypatch):

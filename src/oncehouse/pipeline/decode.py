@@ -7,6 +7,7 @@ docs/decisions/0004-json-decoding.md. Nothing here raises for any bytes.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,9 @@ __all__ = ["Decoded", "JsonDecoder", "Reason", "Rejection"]
 _RUN_BYTES = 32 << 20
 _PIECES = 8
 _SMALL = 1024
+_MOST_STUMBLES = 64  # above this share of odd messages it is cheaper to look at each of a small block
+_ROW = re.compile(r" in row ([0-9]+)$")
+_UNREADABLE = Problem(reason=Reason.WRONG_TYPE, detail="a number or an escape that the reader cannot take")
 _GREATEST_DEPTH = 400  # the explanation of a bad message recurses, within Python's own limit
 
 
@@ -54,6 +58,12 @@ class _Read:
     index: Offsets
     texts: pa.Array
     table: pa.Table
+
+
+@dataclass(frozen=True)
+class _Failed:
+    row: int | None
+    """The row that the reader stumbled over, when it says so: a hint where to look, never a verdict."""
 
 
 class JsonDecoder:
@@ -97,16 +107,46 @@ class JsonDecoder:
     # -- reading: the block at once, and smaller only when it fails ---------------------------------------
 
     def _read(self, index: Offsets, texts: pa.Array, rejected: list[Rejection]) -> Iterator[_Read]:
-        table = self._parse(texts, self._usual_shape)
-        if table is not None:
-            yield _Read(index, texts, table)
+        parsed = self._parse(texts, self._usual_shape)
+        if isinstance(parsed, pa.Table):
+            yield _Read(index, texts, parsed)
         elif len(texts) > _SMALL:
             size = -(-len(texts) // _PIECES)
             for start in range(0, len(texts), size):
                 part = slice(start, start + size)
                 yield from self._read(index[part], texts.slice(start, size), rejected)
         else:
+            yield from self._read_around(index, texts, parsed.row, rejected)
+
+    def _read_around(
+        self, index: Offsets, texts: pa.Array, row: int | None, rejected: list[Rejection]
+    ) -> Iterator[_Read]:
+        """Read each message alone that the reader stumbled over, and all that stood between them together."""
+        standing = np.ones(len(texts), dtype=np.bool_)
+        start, stumbles = 0, 0
+        while row is not None and stumbles < _MOST_STUMBLES:
+            stumbles += 1
+            place = start + row
+            standing[place] = False
+            yield from self._read_alone(int(index[place]), texts.slice(place, 1), rejected)
+            start = place + 1
+            parsed = self._parse(texts.slice(start), self._usual_shape)
+            row = None if isinstance(parsed, pa.Table) else parsed.row
+        index, texts = index[standing], texts.filter(pa.array(standing))
+        parsed = self._parse(texts, self._usual_shape) if stumbles and row is None else _Failed(row)
+        if isinstance(parsed, pa.Table):
+            yield _Read(index, texts, parsed)
+        else:
             yield from self._triage(index, texts, rejected)
+
+    def _read_alone(self, place: int, text: pa.Array, rejected: list[Rejection]) -> Iterator[_Read]:
+        message = text[0].as_py()
+        shape, problem = explain(message, self._fields, fully=True)
+        parsed = self._parse(text, shape)
+        if isinstance(parsed, pa.Table):
+            yield _Read(np.array([place], dtype=np.int64), text, parsed)
+        else:
+            rejected.append((problem or _UNREADABLE).at(place))
 
     def _triage(self, index: Offsets, texts: pa.Array, rejected: list[Rejection]) -> Iterator[_Read]:
         """Sort messages by shape and suspicion; suspects are read alone, the others together."""
@@ -116,7 +156,7 @@ class JsonDecoder:
             if problem is None:
                 groups.setdefault(shape, []).append(row)
             else:
-                yield from self._narrow(index[row : row + 1], texts.slice(row, 1), shape, rejected)
+                yield from self._read_alone(int(index[row]), texts.slice(row, 1), rejected)
         for shape, rows in groups.items():
             yield from self._narrow(index[rows], texts.take(pa.array(rows)), shape, rejected)
         if groups:
@@ -125,21 +165,24 @@ class JsonDecoder:
     def _narrow(
         self, index: Offsets, texts: pa.Array, shape: Shape, rejected: list[Rejection]
     ) -> Iterator[_Read]:
-        table = self._parse(texts, shape)
-        if table is not None:
-            yield _Read(index, texts, table)
+        """Messages expected to be good; where they are not, halves of them, and at last each alone."""
+        parsed = self._parse(texts, shape)
+        if isinstance(parsed, pa.Table):
+            yield _Read(index, texts, parsed)
         elif len(texts) == 1:
-            rejected.append(self._explain_rejected(texts[0].as_py()).at(int(index[0])))
+            yield from self._read_alone(int(index[0]), texts, rejected)
         else:
             half = len(texts) // 2
             yield from self._narrow(index[:half], texts.slice(0, half), shape, rejected)
             yield from self._narrow(index[half:], texts.slice(half), shape, rejected)
 
-    def _parse(self, texts: pa.Array, shape: Shape) -> pa.Table | None:
-        """A row a message, or nothing."""
+    def _parse(self, texts: pa.Array, shape: Shape) -> pa.Table | _Failed:
+        """A row a message, or the failure of all of them."""
+        if len(texts) == 0:
+            return _empty_table(self._options_of(shape).explicit_schema)
         readable = rewrite_maps(texts, self._fields) if self._holds_maps else texts
         if readable is None:
-            return None
+            return _Failed(row=None)
         buffer = _join(readable)
         try:
             table = pa_json.read_json(
@@ -147,9 +190,9 @@ class JsonDecoder:
                 read_options=pa_json.ReadOptions(use_threads=False, block_size=buffer.size + 1),
                 parse_options=self._options_of(shape),
             )
-        except (pa.ArrowException, ValueError):
-            return None
-        return table if table.num_rows == len(texts) else None
+        except (pa.ArrowException, ValueError) as error:
+            return _Failed(row=_failing_row(error, len(texts)))
+        return table if table.num_rows == len(texts) else _Failed(row=None)
 
     def _options_of(self, shape: Shape) -> pa_json.ParseOptions:
         if shape not in self._options:
@@ -181,10 +224,7 @@ class JsonDecoder:
         return read.index[~bad], rows.filter(pa.array(~bad))
 
     def _explain_rejected(self, message: bytes) -> Problem:
-        problem = explain(message, self._fields, fully=True).problem
-        if problem is not None:
-            return problem
-        return Problem(reason=Reason.WRONG_TYPE, detail="a number or an escape that the reader cannot take")
+        return explain(message, self._fields, fully=True).problem or _UNREADABLE
 
 
 def _rebuild(fields: dict[str, c.ColumnType], max_message_bytes: int, max_depth: int) -> JsonDecoder:
@@ -211,6 +251,11 @@ def _join(texts: pa.Array) -> pa.Buffer:
     return pc.binary_join(lists, b"\n")[0].as_buffer()
 
 
+def _failing_row(error: Exception, rows: int) -> int | None:
+    match = _ROW.search(str(error))
+    return int(match[1]) if match is not None and int(match[1]) < rows else None
+
+
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
@@ -228,6 +273,10 @@ def _merge(
     if (order == np.arange(len(order))).all():
         return taken, rows
     return taken[order], rows.take(pa.array(order))
+
+
+def _empty_table(schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches([_empty(schema)])
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

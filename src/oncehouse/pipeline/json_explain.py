@@ -175,6 +175,9 @@ class _Walk:
         text_first = pa.types.is_string(usual)
         if second is not None and (is_number if text_first else is_text):
             self.second_way.add(path)
+        if is_text and _has_half_surrogate(value):
+            self.note(Reason.NOT_JSON, where, "half of a surrogate pair")
+            return
         reason = _judge(value, leaf, is_number=is_number, is_text=is_text)
         if reason is None and self.fully:
             reason = _judge_by_converting(value, leaf)
@@ -182,6 +185,10 @@ class _Walk:
             self._note_kind(value, leaf, where)
         elif reason is not None:
             self.note(reason, where, f"outside of {c.clickhouse_name(leaf)}")
+
+
+def _has_half_surrogate(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _below(where: str, name: str) -> str:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from oncehouse import columns as c
 from oncehouse.pipeline.json_bytes import Bytes, Offsets, text_buffers
 from oncehouse.pipeline.json_columns import KEY, VALUE
-from oncehouse.pipeline.json_structure import find_quotes, find_tokens
+from oncehouse.pipeline.json_structure import find_tokens, is_closing, is_opening
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +34,10 @@ _REPLACEMENTS = [  # by number of the edit; 0 leaves the byte alone
     b"[",
     b"]",
 ]
+_FIRST = np.array([(text or b" ")[0] for text in _REPLACEMENTS], dtype=np.uint8)
+_REST = pa.array([text[1:] for text in _REPLACEMENTS], pa.binary())
+_GROWTH = np.array([len(text[1:]) for text in _REPLACEMENTS], dtype=np.int64)
+_MESSAGES_AT_ONCE = 4096  # some hundred kilobytes, so that the arrays stay in the processor's cache
 _OPEN, _PAIR, _NEXT, _CLOSE, _OPEN_EMPTY, _CLOSE_EMPTY = range(1, 7)
 
 
@@ -54,13 +59,21 @@ def holds_map(type_: c.ColumnType) -> bool:
 
 def rewrite_maps(texts: pa.Array, fields: Mapping[str, c.ColumnType]) -> pa.Array | None:
     """The messages with their maps as lists, or None when one of them cannot be written so."""
-    offsets, data = text_buffers(texts)
-    inside, bounds = data[offsets[0] : offsets[-1]], offsets - offsets[0]
     try:
-        block = _Block(inside, bounds)
-        block.visit_root(fields)
+        pieces = [
+            _rewrite(texts.slice(start, _MESSAGES_AT_ONCE), fields)
+            for start in range(0, len(texts), _MESSAGES_AT_ONCE)
+        ]
     except _NoMapError:
         return None
+    return pa.concat_arrays(pieces)
+
+
+def _rewrite(texts: pa.Array, fields: Mapping[str, c.ColumnType]) -> pa.Array:
+    offsets, data = text_buffers(texts)
+    inside, bounds = data[offsets[0] : offsets[-1]], offsets - offsets[0]
+    block = _Block(inside, bounds)
+    block.visit_root(fields)
     return _apply_edits(inside, bounds, block.places, block.edits)
 
 
@@ -69,11 +82,11 @@ class _Block:
 
     def __init__(self, data: Bytes, bounds: Offsets) -> None:
         self.data = data
-        self.places, message, self.depth = find_tokens(data, bounds, b"{}[],:")
+        self.places, message, self.depth, self.quotes = find_tokens(data, bounds, separators=b",:")
         self.letters = data[self.places]
-        self.opens = np.isin(self.letters, list(b"{["))
-        self.separates = np.isin(self.letters, list(b",:"))
-        self.quotes = find_quotes(data)
+        self.opens = is_opening(self.letters)
+        self.closes = is_closing(self.letters)
+        self.separates = ~self.opens & ~self.closes
         self.slashes = np.flatnonzero(data == ord("\\"))
         self.edits = np.zeros(len(self.places), dtype=np.int8)
         last = np.searchsorted(message, np.arange(len(bounds) - 1), side="right") - 1
@@ -83,9 +96,8 @@ class _Block:
 
     def _match_brackets(self) -> Offsets:
         """For each opening token, its closing one: on one level they alternate, since depth is never negative."""
-        closes = np.isin(self.letters, list(b"}]"))
-        brackets = np.flatnonzero(self.opens | closes)
-        level = self.depth[brackets] + closes[brackets]
+        brackets = np.flatnonzero(self.opens | self.closes)
+        level = self.depth[brackets] + self.closes[brackets]
         ordered = brackets[np.argsort(level, kind="stable")]
         matching = np.zeros(len(self.places), dtype=np.int64)
         matching[ordered[0::2]] = ordered[1::2]
@@ -173,21 +185,17 @@ def _unescape(key: bytes) -> Any:
 def _apply_edits(
     data: Bytes, bounds: Offsets, places: Offsets, edits: np.ndarray[Any, np.dtype[np.int8]]
 ) -> pa.Array:
+    """Each edited byte becomes the first of its replacement, and the rest is put in behind it."""
     places, edits = places[edits > 0], edits[edits > 0]
-    growth = np.array([max(len(text) - 1, 0) for text in _REPLACEMENTS], dtype=np.int64)[edits]
-    grown = np.concatenate([[0], np.cumsum(growth)])
-    written = np.empty(len(data) + int(grown[-1]), dtype=np.uint8)
-    kept = np.ones(len(written), dtype=np.bool_)
-    first = places + grown[:-1]
-    for edit, text in enumerate(_REPLACEMENTS):
-        targets = first[edits == edit]
-        for position in range(1, len(text)):
-            kept[targets + position] = False
-    written[kept] = data
-    for edit, text in enumerate(_REPLACEMENTS):
-        targets = first[edits == edit]
-        for position, letter in enumerate(text):
-            written[targets + position] = letter
+    changed = data.copy()
+    changed[places] = _FIRST[edits]
+    ends = np.concatenate([[0], places + 1, [len(data)]]).astype(np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(changed)]
+    pieces = pa.Array.from_buffers(pa.binary(), len(ends) - 1, buffers)
+    behind = _REST.take(pa.array(np.append(edits, 0)))
+    _, written = text_buffers(pc.binary_join_element_wise(pieces, behind, b""))
+    grown = np.concatenate([[0], np.cumsum(_GROWTH[edits])])
     offsets = bounds + grown[np.searchsorted(places, bounds)]
-    buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(written)]
-    return pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
+    return pa.Array.from_buffers(
+        pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(written)]
+    )
