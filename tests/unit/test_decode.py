@@ -151,6 +151,13 @@ def test_a_depth_bomb_is_put_aside_unparsed(opening):
     assert done.rows.to_pydict() == {"a": [1]}
 
 
+def test_very_many_objects_in_a_message_are_refused_before_they_become_rows(monkeypatch):
+    monkeypatch.setattr("oncehouse.pipeline.decode._RUN_OBJECTS", 3)
+    done = run(make(), b"{}" * 100_000, GOOD, b'{"a":2,"b":{}}' * 2, b'{"a":3,"b":[{},{},{},{}]}', GOOD)
+    assert [(r.index, r.reason) for r in done.rejected] == [(n, Reason.SEVERAL_OBJECTS) for n in (0, 2)]
+    assert done.rows.to_pydict() == {"a": [1, 3, 1]}
+
+
 def test_an_object_with_very_many_fields_is_one_row():
     wide = b"{" + b",".join(b'"k%d":1' % number for number in range(60_000)) + b',"a":7}'
     done = run(make(), wide, GOOD)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oncehouse.columns import parse_type
 from oncehouse.pipeline.decode import Decoded, JsonDecoder
-from oncehouse.pipeline.json_structure import deepest
+from oncehouse.pipeline.json_structure import measure_depth
 
 FIELDS = {
     "n": "Int64",
@@ -149,5 +149,6 @@ def test_depth_is_counted_as_a_parser_would(values):
 
     texts = [json.dumps(value).encode() for value in values]
     offsets = np.cumsum([0, *map(len, texts)]).astype(np.int64)
-    found = deepest(np.frombuffer(b"".join(texts), dtype=np.uint8), offsets)
-    assert found.tolist() == [depth(value) for value in values]
+    deepest, goes_on = measure_depth(np.frombuffer(b"".join(texts), dtype=np.uint8), offsets)
+    assert deepest.tolist() == [depth(value) for value in values]
+    assert not goes_on.any()

@@ -18,6 +18,7 @@ from pyarrow import json as pa_json
 
 from oncehouse import columns as c
 from oncehouse.errors import ConfigurationError
+from oncehouse.pipeline.json_bytes import text_buffers
 from oncehouse.pipeline.json_columns import Shape, convert, engine_type
 from oncehouse.pipeline.json_explain import explain
 from oncehouse.pipeline.json_maps import holds_map, rewrite_maps
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Decoded", "JsonDecoder", "Reason", "Rejection"]
 
 _RUN_BYTES = 32 << 20
+_RUN_OBJECTS = 400_000
 _PIECES = 8
 _SMALL = 1024
 _MOST_STUMBLES = 64  # above this share of odd messages it is cheaper to look at each of a small block
@@ -240,8 +242,20 @@ def _split_runs(index: Offsets, texts: pa.Array) -> Iterator[tuple[Offsets, pa.A
     while start < len(texts):
         before = ends[start - 1] if start else 0
         stop = max(start + 1, int(np.searchsorted(ends, before + _RUN_BYTES, side="right")))
-        yield index[start:stop], texts.slice(start, stop - start)
+        yield from _split_objects(index[start:stop], texts.slice(start, stop - start))
         start = stop
+
+
+def _split_objects(index: Offsets, texts: pa.Array) -> Iterator[tuple[Offsets, pa.Array]]:
+    """The reader makes a row of every object, wanted or not: this bounds the memory that they can take."""
+    offsets, data = text_buffers(texts)
+    objects = np.count_nonzero(data[offsets[0] : offsets[-1]] == ord("{"))
+    if objects <= _RUN_OBJECTS or len(texts) == 1:
+        yield index, texts
+        return
+    half = len(texts) // 2
+    yield from _split_objects(index[:half], texts.slice(0, half))
+    yield from _split_objects(index[half:], texts.slice(half))
 
 
 def _join(texts: pa.Array) -> pa.Buffer:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.pipeline.json_bytes import Bytes, Offsets, text_buffers
-from oncehouse.pipeline.json_structure import count_opening, deepest
+from oncehouse.pipeline.json_structure import count_opening, measure_depth
 from oncehouse.pipeline.json_times import Mask, cast_where_possible, null_mask
 from oncehouse.pipeline.json_verdict import Problem, Reason, Rejection
 
@@ -136,19 +136,27 @@ def _trim(block: _Block) -> None:
 
 
 def _reject_depth(block: _Block, max_depth: int) -> None:
+    """Depth bombs, and messages of very many objects, which would make a row each before they are refused."""
     offsets, data = block.buffers()
     suspects = np.flatnonzero(count_opening(data, offsets, enough=max_depth) > max_depth)
     if len(suspects) == 0:
         return
+    suspect_offsets, suspect_data = text_buffers(block.texts.take(pa.array(suspects)))
+    deepest, goes_on = measure_depth(suspect_data, suspect_offsets)
     bad = np.zeros(len(block.index), dtype=np.bool_)
-    bad[suspects] = deepest(*_reversed_buffers(block.texts.take(pa.array(suspects)))) > max_depth
-    detail = f"nested deeper than {max_depth}, which is max_depth"
-    block.reject(bad, lambda _: Problem(reason=Reason.TOO_DEEP, detail=detail))
+    bad[suspects] = (deepest > max_depth) | goes_on
+    too_deep = set(suspects[deepest > max_depth].tolist())
 
+    def explain(row: int) -> Problem:
+        if row in too_deep:
+            return Problem(
+                reason=Reason.TOO_DEEP, detail=f"nested deeper than {max_depth}, which is max_depth"
+            )
+        return Problem(
+            reason=Reason.SEVERAL_OBJECTS, detail="more brackets follow the end of the first value"
+        )
 
-def _reversed_buffers(texts: pa.Array) -> tuple[Bytes, Offsets]:
-    offsets, data = text_buffers(texts)
-    return data, offsets
+    block.reject(bad, explain)
 
 
 def _framed(offsets: Offsets, data: Bytes) -> Mask:

@@ -54,12 +54,15 @@ def is_closing(letters: Bytes) -> Mask:
     return closing
 
 
-def deepest(data: Bytes, offsets: Offsets) -> Offsets:
-    """The greatest depth of each message."""
+def measure_depth(data: Bytes, offsets: Offsets) -> tuple[Offsets, Mask]:
+    """The greatest depth of each message, and whether more brackets follow the end of its first value."""
     tokens = find_tokens(data, offsets, separators=b"")
-    found = np.zeros(len(offsets) - 1, dtype=np.int64)
-    np.maximum.at(found, tokens.message, tokens.depth)
-    return found
+    deepest = np.zeros(len(offsets) - 1, dtype=np.int64)
+    np.maximum.at(deepest, tokens.message, tokens.depth)
+    goes_on = np.zeros(len(offsets) - 1, dtype=np.bool_)
+    ended = (tokens.depth[:-1] <= 0) & (tokens.message[:-1] == tokens.message[1:])
+    goes_on[tokens.message[:-1][ended]] = True
+    return deepest, goes_on
 
 
 def find_tokens(data: Bytes, offsets: Offsets, *, separators: bytes) -> Tokens:
