@@ -1,0 +1,189 @@
+"""What is measured, and how: a private stack, one warm Spark session, the road with its default settings.
+
+The bare read is Spark's own batch read of the same topic into its noop sink, in the same session, best of three.
+The road is timed from the call that starts it to the moment ClickHouse finished its last insert, by the server's
+own query log. A run whose rows are not exactly the events that were produced has no figures.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import SecretStr
+
+from oncehouse.clickhouse.client import Client, connect
+from oncehouse.clickhouse.preflight import needs_of
+from oncehouse.clickhouse.schema import create_table_ddl
+from oncehouse.config import ClickHouse, Identity, Kafka, Ledger, Pipeline, Source, Table
+from oncehouse.devstack.demo_events import FIELDS, IDENTITY, make_topic, plan_traffic, produce
+from oncehouse.devstack.jars import connector_jars
+from oncehouse.devstack.stack import Stack
+from oncehouse.pipeline.run import run_pipeline
+from oncehouse.pipeline.session import open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTITIONS = 4
+_BARE_READS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    folder: Path
+    stack: Stack
+    say: Callable[[str], None]
+
+    @property
+    def client(self) -> Client:
+        return connect(ClickHouse(url=self.stack.clickhouse.url))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topic:
+    name: str
+    produced: int
+    unique: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inserts:
+    """What ClickHouse's query log says about the inserts into one table."""
+
+    count: int
+    rows: int
+    last_finished_at: float
+    sustained_per_second: float
+    least_seconds_between: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Road:
+    seconds: float
+    inserts: Inserts
+
+
+@contextmanager
+def open_place(say: Callable[[str], None]) -> Iterator[Place]:
+    """A stack of its own in a temporary folder; both are gone afterwards."""
+    with ExitStack() as at_end:
+        folder = Path(tempfile.mkdtemp(prefix="oncehouse-bench-"))
+        at_end.callback(shutil.rmtree, folder, ignore_errors=True)
+        stack = Stack(folder=folder / "stack")
+        at_end.callback(stack.down)
+        say("starting Kafka and ClickHouse")
+        stack.up(say=say)
+        yield Place(folder=folder, stack=stack, say=say)
+
+
+@contextmanager
+def open_spark(pipeline: Pipeline) -> Iterator[SparkSession]:
+    spark = open_session(pipeline, connector_jars())
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def fill_topic(place: Place, name: str, events: int) -> Topic:
+    place.say(f"producing {events} events into {name}")
+    traffic = plan_traffic(events)
+    servers = place.stack.kafka.bootstrap_servers
+    make_topic(servers, name, partitions=PARTITIONS)
+    produce(servers, name, np.concatenate([traffic.first, traffic.resent]), partitions=PARTITIONS)
+    return Topic(name=name, produced=traffic.produced, unique=traffic.unique)
+
+
+def make_pipeline(place: Place, topic: str) -> Pipeline:
+    """What somebody gets who sets nothing."""
+    ledger = place.folder / "ledger" / topic
+    ledger.mkdir(parents=True, exist_ok=True)
+    return Pipeline(
+        pipeline=topic,
+        source=Source(
+            kafka=Kafka(bootstrap_servers=place.stack.kafka.bootstrap_servers, topics=(topic,)), fields=FIELDS
+        ),
+        identity=Identity(fields=IDENTITY),
+        tables=(Table(name=topic),),
+        clickhouse=ClickHouse(url=place.stack.clickhouse.url),
+        ledger=Ledger(catalog=SecretStr(f"sqlite:///{ledger}/catalog.db"), files=str(ledger / "files")),
+    )
+
+
+def create_table(place: Place, pipeline: Pipeline) -> None:
+    table = pipeline.tables[0]
+    needs = needs_of(pipeline, table)
+    place.client.command(
+        create_table_ddl(
+            table=table.name,
+            columns=needs.columns,
+            identity_columns=pipeline.identity.fields,
+            batch_column=table.batch_column,
+            id_column=table.id_column,
+            window=needs.window,
+        )
+    )
+
+
+def read_bare(place: Place, spark: SparkSession, topic: Topic) -> float:
+    """Seconds of the best of three."""
+    seconds = []
+    for _ in range(_BARE_READS):
+        records = (
+            spark.read.format("kafka")
+            .option("kafka.bootstrap.servers", place.stack.kafka.bootstrap_servers)
+            .option("subscribe", topic.name)
+            .load()
+        )
+        started = time.perf_counter()
+        records.write.format("noop").mode("overwrite").save()
+        seconds.append(time.perf_counter() - started)
+    place.say("bare reads took " + ", ".join(f"{one:.1f} s" for one in seconds))
+    return min(seconds)
+
+
+def run_road(place: Place, spark: SparkSession, topic: Topic) -> Road:
+    pipeline = make_pipeline(place, topic.name)
+    create_table(place, pipeline)
+    started_at = time.time()
+    run_pipeline(pipeline, once=True, spark=spark)
+    inserts = look_at_inserts(place.client, topic.name)
+    demand_exact(place.client, topic)
+    seconds = inserts.last_finished_at - started_at
+    place.say(f"the road took {seconds:.1f} s, and {time.time() - started_at - seconds:.1f} s to end")
+    return Road(seconds=seconds, inserts=inserts)
+
+
+def look_at_inserts(client: Client, table: str) -> Inserts:
+    client.command("SYSTEM FLUSH LOGS")
+    ((count, rows, first, last, least, finished),) = client.query(
+        "SELECT count(), sum(written_rows), min(started), max(started),"
+        " arrayMin(arrayPopFront(arrayDifference(arraySort(groupArray(started))))), max(finished) FROM ("
+        "SELECT written_rows, toFloat64(query_start_time_microseconds) AS started,"
+        " toFloat64(event_time_microseconds) AS finished FROM system.query_log"
+        " WHERE type = 'QueryFinish' AND query_kind = 'Insert' AND has(tables, {table:String}))",
+        {"table": f"{client.database}.{table}"},
+    )
+    return Inserts(
+        count=count,
+        rows=rows,
+        last_finished_at=finished,
+        sustained_per_second=(count - 1) / (last - first) if count > 1 else 0.0,
+        least_seconds_between=least if count > 1 else 0.0,
+    )
+
+
+def demand_exact(client: Client, topic: Topic) -> None:
+    ((rows, unique),) = client.query(f"SELECT count(), uniqExact(product_id) FROM {topic.name}")
+    if not rows == unique == topic.unique:
+        raise SystemExit(
+            f"No figures: {topic.name} has {rows} rows, {unique} of them different, for {topic.unique} events"
+        )

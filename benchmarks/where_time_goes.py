@@ -1,0 +1,187 @@
+"""Where the time of the road goes: on the driver, stage by stage, and inside one read, decide and load task.
+
+The driver's stages are timed while the road runs. The tasks are run once more in this process on blocks of the
+same events, with a stopwatch around each step; a step's time leaves out the steps inside it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from oncehouse.columns import parse_type
+from oncehouse.devstack.demo_events import FIELDS, IDENTITY, make_messages, plan_traffic
+from oncehouse.ledger.records import FileRef
+from oncehouse.pipeline import dedup, parts
+from oncehouse.pipeline.dedup import DecidePlan
+from oncehouse.pipeline.manifest import ReadPlan, TablePlan, TaskManifest
+
+_BLOCK_ROWS = 50_000
+_BLOCKS = 8
+
+# module, attribute (with its class), and the name it is shown under
+_DRIVER = (
+    ("oncehouse.pipeline.stream", "settle", "epoch: plans, manifests and the rest"),
+    ("oncehouse.pipeline.stream", "read_frame", "epoch: read job"),
+    ("oncehouse.pipeline.ingest", "_decide_all", "epoch: decide job"),
+    ("oncehouse.ledger.epochs", "register", "epoch: register"),
+    ("oncehouse.pipeline.stream", "compact", "between epochs: compaction"),
+    ("oncehouse.pipeline.run", "load", "beside ingest: load"),
+)
+_TASK = (
+    ("oncehouse.pipeline.parts", "read_records", "read: blocks and the rest"),
+    ("oncehouse.pipeline.decode", "JsonDecoder.decode", "read: decode, the rest"),
+    ("oncehouse.pipeline.decode", "screen", "read: decode, screen"),
+    ("oncehouse.pipeline.decode", "JsonDecoder._parse", "read: decode, parse"),
+    ("oncehouse.pipeline.decode", "JsonDecoder._convert", "read: decode, convert"),
+    ("oncehouse.pipeline.parts", "unique_ids", "read: unique ids"),
+    ("oncehouse.pipeline.parts", "payload_hashes", "read: payload hashes"),
+    ("oncehouse.pipeline.parts", "_Chunk._sorted_keys", "read: sort keys"),
+    ("oncehouse.pipeline.parts", "PartFile.write", "read: part to parquet"),
+    ("oncehouse.pipeline.parts", "_write_raw", "read: raw bytes to parquet"),
+    ("oncehouse.pipeline.parts", "write_keys", "read: key file"),
+    ("oncehouse.ledger.files", "checksum", "files: checksum"),
+    ("oncehouse.ledger.files", "_sync", "files: fsync"),
+    ("oncehouse.pipeline.dedup", "decide", "decide: the rest"),
+    ("oncehouse.pipeline.dedup", "_gather", "decide: gather and sort keys"),
+    ("oncehouse.pipeline.dedup", "_look_up", "decide: look up in the index"),
+    ("oncehouse.pipeline.dedup", "_write_segment", "decide: write segment"),
+)
+
+
+class Watch:
+    """Seconds and calls by name; a step's seconds leave out the watched steps inside it on its thread."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.calls: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._running = threading.local()
+
+    def wrap(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            inside: list[float] = self._running.__dict__.setdefault("inside", [])
+            inside.append(0.0)
+            started = time.perf_counter()
+            try:
+                return work(*args, **kwargs)
+            finally:
+                took = time.perf_counter() - started
+                self._add(name, took - inside.pop())
+                if inside:
+                    inside[-1] += took
+
+        return timed
+
+    def _add(self, name: str, seconds: float) -> None:
+        with self._lock:
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+            self.calls[name] = self.calls.get(name, 0) + 1
+
+    def show(self, title: str, whole_seconds: float) -> None:
+        print(f"{title} ({whole_seconds:.2f} s)")
+        for name, seconds in sorted(self.seconds.items(), key=lambda item: -item[1]):
+            print(f"  {seconds / whole_seconds:6.1%} {seconds:8.2f} s {self.calls[name]:6} x  {name}")
+
+
+@contextmanager
+def watching(places: Sequence[tuple[str, str, str]]) -> Iterator[Watch]:
+    """Stopwatches around the named functions; a name that is gone is told, not guessed."""
+    watch = Watch()
+    with ExitStack() as at_end:
+        for module, path, name in places:
+            owner: Any = importlib.import_module(module)
+            *parents, attribute = path.split(".")
+            for parent in parents:
+                owner = getattr(owner, parent)
+            work = getattr(owner, attribute, None)
+            if work is None:
+                print(f"no {module}.{path} to time")
+                continue
+            setattr(owner, attribute, watch.wrap(name, work))
+            at_end.callback(setattr, owner, attribute, work)
+        yield watch
+
+
+def watch_driver() -> AbstractContextManager[Watch]:
+    return watching(_DRIVER)
+
+
+def show_tasks(folder: Path) -> None:
+    """One read task, then a decide task over what it wrote, against an index of the same size."""
+    plan = _plan(folder)
+    blocks = list(_blocks())
+    parts.read_records(plan, "warm", blocks[:1])
+    with watching(_TASK) as watch:
+        started = time.perf_counter()
+        first, second = (parts.read_records(plan, name, half) for name, half in _halves(blocks))
+        read_seconds = time.perf_counter() - started
+        known = dedup.decide(_decide_plan(folder, first, "a", ()))
+        dedup.decide(_decide_plan(folder, second, "b", (known.segment,) if known.segment else ()))
+        seconds = time.perf_counter() - started
+    rows = sum(block.num_rows for block in blocks)
+    print(f"one task, one core, {rows} events: read {rows / read_seconds:.0f} events/s")
+    watch.show("read and decide tasks", seconds)
+
+
+def _halves(blocks: list[pa.RecordBatch]) -> tuple[tuple[str, list[pa.RecordBatch]], ...]:
+    middle = len(blocks) // 2
+    return ("first", blocks[:middle]), ("second", blocks[middle:])
+
+
+def _plan(folder: Path) -> ReadPlan:
+    return ReadPlan(
+        pipeline="profile",
+        epoch=1,
+        token=1,
+        topics=("bench",),
+        fields={name: parse_type(text) for name, text in FIELDS.items()},
+        identity=IDENTITY,
+        tables=(
+            TablePlan(name="bench", columns=tuple((name, name) for name in FIELDS), id_column="_unique_id"),
+        ),
+        files_root=str(folder),
+        max_message_bytes=1 << 20,
+        max_depth=64,
+        part_rows=500_000,
+        part_bytes=128 << 20,
+        whole=False,
+    )
+
+
+def _blocks() -> Iterator[pa.RecordBatch]:
+    serials = plan_traffic(_BLOCKS * _BLOCK_ROWS, resent_share=0.0).first
+    for start in range(0, len(serials), _BLOCK_ROWS):
+        messages = make_messages(serials[start : start + _BLOCK_ROWS])
+        yield pa.record_batch(
+            {
+                "source": pa.array(np.zeros(len(messages)), pa.int32()),
+                "offset": pa.array(np.arange(start, start + len(messages)), pa.int64()),
+                "timestamp": pa.array(
+                    np.full(len(messages), 1_767_225_600_000_000), pa.timestamp("us", tz="UTC")
+                ),
+                "key": pa.nulls(len(messages), pa.binary()),
+                "value": pa.array(messages, pa.binary()),
+            }
+        )
+
+
+def _decide_plan(folder: Path, read: TaskManifest, name: str, segments: tuple[FileRef, ...]) -> DecidePlan:
+    return DecidePlan(
+        bucket_from=0,
+        bucket_to=15,
+        buckets=16,
+        files_root=str(folder),
+        key_files=tuple(chunk.keys for chunk in read.chunks),
+        segments=segments,
+        out=f"profile/{name}",
+        tables=1,
+    )

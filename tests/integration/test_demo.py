@@ -1,0 +1,255 @@
+"""The demo on servers of its own: its table, its exit code, and that it notices what it promises to notice."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from oncehouse.clickhouse.client import connect
+from oncehouse.columns import parse_type
+from oncehouse.config import ClickHouse
+from oncehouse.devstack import demo
+from oncehouse.devstack.demo_events import (
+    FIELDS,
+    broken_messages,
+    make_columns,
+    make_messages,
+    plan_traffic,
+)
+from oncehouse.devstack.demo_results import compare
+from oncehouse.devstack.proxy import AnswerSwallower, is_insert, is_success, is_whole
+from oncehouse.errors import TransientError
+from oncehouse.pipeline.decode import JsonDecoder
+
+pytestmark = pytest.mark.servers
+
+
+def arrow_stream(table: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+@pytest.fixture
+def client(clickhouse, database):
+    return connect(ClickHouse(url=f"{clickhouse.url}/{database}"))
+
+
+@pytest.fixture
+def filled(client):
+    """The traffic, and a client of a database whose table holds exactly its events."""
+    traffic = plan_traffic(5000)
+    columns = ", ".join(f"{name} {type_}" for name, type_ in FIELDS.items())
+    client.command(f"CREATE TABLE events ({columns}) ENGINE = MergeTree ORDER BY product_id")
+    client.insert_arrow("events", tuple(FIELDS), arrow_stream(make_columns(np.arange(traffic.unique))), {})
+    return traffic, client
+
+
+def numbers_of(table: str) -> dict[str, str]:
+    return dict(re.match(r"(.+) (\S+)$", line).groups() for line in table.splitlines())
+
+
+@pytest.mark.timeout(900)
+def test_small_demo_ends_well_and_leaves_nothing_behind(tmp_path):
+    words = [sys.executable, "-m", "oncehouse.devstack.demo", "--events", "30000"]
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, env=environment_with_temporary(tmp_path)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = done.stdout.split(" done\n")[1]
+    found = numbers_of(table)
+    assert list(found) == [
+        "produced",
+        "unique",
+        "duplicates",
+        "dead letters",
+        "rows in ClickHouse",
+        "events/s",
+        "inserts",
+        "rows an insert",
+        "kills",
+        "answers swallowed",
+        "verify",
+        "rows nobody produced",
+        "lost",
+        "doubled",
+    ]
+    traffic = plan_traffic(30000, broken=37)
+    assert found | {"events/s": "", "inserts": "", "rows an insert": ""} == {
+        "produced": "30037",
+        "unique": str(traffic.unique),
+        "duplicates": str(30000 - traffic.unique),
+        "dead letters": "37",
+        "rows in ClickHouse": str(traffic.unique),
+        "events/s": "",
+        "inserts": "",
+        "rows an insert": "",
+        "kills": "1",
+        "answers swallowed": "1",
+        "verify": "ok",
+        "rows nobody produced": "0",
+        "lost": "0",
+        "doubled": "0",
+    }
+    # The insert whose answer was lost and the one that followed it.
+    assert int(found["inserts"]) >= 2
+    assert int(found["events/s"]) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def environment_with_temporary(folder: Path) -> dict[str, str]:
+    return {**os.environ, "TMPDIR": str(folder)}
+
+
+@pytest.mark.timeout(900)
+def test_demo_fails_when_a_row_is_doubled_and_another_one_is_gone(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    played = demo.run_demo
+
+    def damage(client):
+        client.command("INSERT INTO events SELECT * FROM events WHERE product_id = 7")
+        client.command("ALTER TABLE events DELETE WHERE product_id = 11 SETTINGS mutations_sync = 2")
+
+    monkeypatch.setattr(demo, "run_demo", lambda **asked: played(**asked, before_count=damage))
+    assert demo.main(["--events", "6000"]) == 1
+    found = numbers_of(capsys.readouterr().out.split(" done\n")[1])
+    assert (found["lost"], found["doubled"], found["verify"]) == ("1", "1", "failed")
+    # Everything else went as it should, so nothing but the damage made it fail.
+    assert (found["kills"], found["answers swallowed"], found["dead letters"]) == ("1", "1", "37")
+
+
+def test_comparison_of_an_exact_table_finds_nothing(filled):
+    traffic, client = filled
+    found = compare(client, "events", traffic)
+    assert (found.rows, found.lost, found.doubled, found.foreign) == (traffic.unique, 0, 0, 0)
+
+
+def test_comparison_finds_a_doubled_row(filled):
+    traffic, client = filled
+    client.command("INSERT INTO events SELECT * FROM events WHERE product_id = 7")
+    found = compare(client, "events", traffic)
+    assert (found.lost, found.doubled, found.foreign) == (0, 1, 0)
+
+
+def test_comparison_finds_a_lost_row_even_where_another_one_is_doubled(filled):
+    traffic, client = filled
+    client.command("INSERT INTO events SELECT * FROM events WHERE product_id = 7")
+    client.command("ALTER TABLE events DELETE WHERE product_id = 11 SETTINGS mutations_sync = 2")
+    found = compare(client, "events", traffic)
+    assert (found.rows, found.lost, found.doubled) == (traffic.unique, 1, 1)
+
+
+def test_comparison_finds_a_row_whose_content_changed(filled):
+    traffic, client = filled
+    client.command("ALTER TABLE events UPDATE price = 0.01 WHERE product_id = 7 SETTINGS mutations_sync = 2")
+    found = compare(client, "events", traffic)
+    assert (found.lost, found.doubled, found.foreign) == (1, 0, 1)
+
+
+def test_swallowed_answer_is_an_unknown_outcome_whose_rows_are_there(clickhouse, client, database):
+    client.command("CREATE TABLE numbers (n UInt64) ENGINE = MergeTree ORDER BY n")
+    rows = arrow_stream(pa.table({"n": pa.array([1, 2, 3], pa.uint64())}))
+    with AnswerSwallower(server_port=clickhouse.place.ports["http"]) as proxy:
+        behind = connect(ClickHouse(url=f"{proxy.url}/{database}"))
+        behind.insert_arrow("numbers", ("n",), rows, {})
+        assert (proxy.inserts, proxy.swallowed) == (1, 0)
+        proxy.swallow_next()
+        with pytest.raises(TransientError):
+            behind.insert_arrow("numbers", ("n",), rows, {})
+        assert (proxy.inserts, proxy.swallowed) == (2, 1)
+        behind.insert_arrow("numbers", ("n",), rows, {})
+        assert (proxy.inserts, proxy.swallowed) == (3, 1)
+    assert client.query("SELECT count() FROM numbers") == [(9,)]
+
+
+def test_refused_insert_is_answered_and_the_next_one_is_swallowed(clickhouse, client, database):
+    client.command("CREATE TABLE numbers (n UInt64) ENGINE = MergeTree ORDER BY n")
+    rows = arrow_stream(pa.table({"n": pa.array([1], pa.uint64())}))
+    with AnswerSwallower(server_port=clickhouse.place.ports["http"]) as proxy:
+        behind = connect(ClickHouse(url=f"{proxy.url}/{database}"))
+        proxy.swallow_next()
+        with pytest.raises(Exception, match="missing"):
+            behind.insert_arrow("missing", ("n",), rows, {})
+        assert proxy.swallowed == 0
+        with pytest.raises(TransientError):
+            behind.insert_arrow("numbers", ("n",), rows, {})
+        assert proxy.swallowed == 1
+    assert client.query("SELECT count() FROM numbers") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("request_line", "expected"),
+    [
+        (b"POST /?query=INSERT+INTO+%60events%60+FORMAT+ArrowStream HTTP/1.1\r\n", True),
+        (b"POST /?database=d&query=INSERT%20INTO%20t HTTP/1.1\r\n", True),
+        (b"POST /?query=SELECT+1 HTTP/1.1\r\nx: query=INSERT INTO t\r\n", False),
+        (b"GET /?query=INSERT+INTO+t HTTP/1.1\r\n", False),
+        (b"", False),
+    ],
+)
+def test_insert_is_told_by_the_first_line_of_its_request(request_line, expected):
+    assert is_insert(request_line) is expected
+
+
+def test_answer_is_whole_only_with_its_last_byte():
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    sized = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    for answer in (chunked, sized):
+        assert is_whole(answer)
+        assert not any(is_whole(answer[:length]) for length in range(len(answer)))
+
+
+def test_answer_with_an_exception_is_no_success():
+    assert is_success(b"HTTP/1.1 200 OK\r\n\r\n")
+    assert not is_success(b"HTTP/1.1 500 Internal Server Error\r\n\r\n")
+    assert not is_success(b"HTTP/1.1 200 OK\r\nX-ClickHouse-Exception-Code: 60\r\n\r\n")
+
+
+def test_traffic_has_a_tenth_of_duplicates_near_far_and_sent_again():
+    traffic = plan_traffic(100_000, broken=37)
+    assert traffic.produced == 100_037
+    assert 0.09 < traffic.duplicates / 100_000 < 0.11
+    serials = traffic.first
+    newest = np.maximum.accumulate(serials)
+    again = np.flatnonzero(serials[1:] <= newest[:-1]) + 1
+    distance = newest[again - 1] - serials[again]
+    assert (distance < 200).sum() > 2000
+    assert (distance > 10_000).sum() > 2000
+    assert len(traffic.resent) == 2000
+    assert np.isin(traffic.resent, serials).all()
+    assert np.array_equal(np.unique(serials), np.arange(traffic.unique))
+
+
+def test_messages_hold_what_the_columns_hold_in_about_two_hundred_bytes():
+    serials = np.array([0, 5, 5, 123_456_789])
+    messages = make_messages(serials)
+    assert messages[1] == messages[2]
+    rows = make_columns(serials).to_pylist()
+    for message, row in zip(messages, rows, strict=True):
+        written = json.loads(message)
+        assert list(written) == list(FIELDS)
+        assert written["product_id"] == row["product_id"]
+        assert written["price"] == str(row["price"])
+        assert written["created_at"] == row["created_at"].strftime("%Y-%m-%dT%H:%M:%S.") + (
+            f"{row['created_at'].microsecond // 1000:03d}Z"
+        )
+        assert 150 < len(message) < 250
+
+
+def test_every_broken_message_is_refused():
+    types = {name: parse_type(text) for name, text in FIELDS.items()}
+    messages = broken_messages(37)
+    decoded = JsonDecoder(fields=types, max_message_bytes=1 << 20, max_depth=64).decode(
+        pa.array(messages, pa.binary())
+    )
+    assert len(messages) == len(decoded.rejected) == 37
