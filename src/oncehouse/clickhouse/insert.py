@@ -114,7 +114,9 @@ def encode(request: InsertRequest, rows: pa.Table) -> pa.Buffer:
     table = rows.select(list(request.columns)).combine_chunks()
     table = table.append_column(request.batch_column, batch_id_array(request.batch_id, rows.num_rows))
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    # Half the bytes on the line for no more processor time, here and in the server together.
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_batch(table.to_batches()[0])
     return sink.getvalue()
 
@@ -205,8 +207,8 @@ def _look(client: Client, request: InsertRequest, clock: _Clock) -> Outcome | No
 def _look_again(client: Client, request: InsertRequest, clock: _Clock) -> Outcome:
     """After a repeat, ask whether the rows are really there.
 
-    A server killed between writing down a token and publishing the rows remembers a token without rows,
-    and would drop every repeat of the batch without a word.
+    A server killed between writing down a token and publishing the rows could remember one without rows,
+    and drop every repeat of the batch without a word.
     """
     partitions = count_by_partition(client, request.table, request.batch_column, request.batch_id)
     found = sum(partitions.values())
