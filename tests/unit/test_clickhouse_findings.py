@@ -114,6 +114,12 @@ def test_a_window_that_is_too_small_names_figures_and_statement(blocks):
     assert statement in finding.advice
 
 
+def test_a_partitioned_table_must_remember_a_block_for_each_partition_of_an_insert():
+    facts = replace(FACTS, partition_key="toYYYYMMDD(at)")
+    assert "= 12000" in only(judge(facts, NEEDS)).advice
+    assert judge(replace(facts, window_blocks=12000), NEEDS) == ()
+
+
 def test_a_replicated_table_is_judged_by_blocks_and_by_time():
     facts = replace(FACTS, engine="ReplicatedMergeTree", window_blocks=100, window_seconds=60.0)
     blocks, seconds = judge(facts, NEEDS)

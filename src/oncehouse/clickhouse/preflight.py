@@ -7,7 +7,7 @@ something is given as the exact statement, for somebody to run.
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from oncehouse.config import Pipeline, Table
 
 OLDEST_VERSION = (24, 8)
+PARTITIONS_AN_INSERT = 10
+"""What an insert into a partitioned table is expected to touch when nobody has said otherwise."""
 
 
 class Level(StrEnum):
@@ -219,16 +221,17 @@ def _judge_own_columns(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
 
 
 def _judge_window(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
-    blocks = blocks_needed(needs.window)
+    window = _window_for(facts, needs)
+    blocks = blocks_needed(window)
     if facts.window_blocks < blocks:
         remembers = f"the last {facts.window_blocks} blocks" if facts.window_blocks else "no blocks at all"
         yield Finding(
             level=Level.ERROR,
             where=f"{needs.table}: {facts.window_setting}",
-            what=f"the table remembers {remembers}, a retry needs {blocks} ({explain(needs.window)})",
+            what=f"the table remembers {remembers}, a retry needs {blocks} ({explain(window)})",
             advice=f"run: {widen_window_ddl(needs.table, facts.window_setting, blocks)}",
         )
-    seconds = seconds_needed(needs.window)
+    seconds = seconds_needed(window)
     if facts.window_seconds is not None and facts.window_seconds < seconds:
         setting = "replicated_deduplication_window_seconds"
         yield Finding(
@@ -237,6 +240,14 @@ def _judge_window(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
             what=f"the table remembers blocks for {facts.window_seconds:g} s, a retry needs {seconds} s",
             advice=f"run: {widen_window_ddl(needs.table, setting, seconds)}",
         )
+
+
+def _window_for(facts: TableFacts, needs: Needs) -> WindowNeeds:
+    """An insert leaves one token in each partition it touches, and late events touch more than the newest."""
+    if not facts.partition_key:
+        return needs.window
+    spread = max(needs.window.partitions_per_insert, PARTITIONS_AN_INSERT)
+    return replace(needs.window, partitions_per_insert=spread)
 
 
 def _judge_losses(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
