@@ -12,7 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Self
@@ -26,10 +27,11 @@ from oncehouse.clickhouse.preflight import needs_of
 from oncehouse.clickhouse.schema import create_table_ddl
 from oncehouse.config import Pipeline
 from oncehouse.devstack.jars import connector_jars
-from oncehouse.ledger import batches, epochs, leases
+from oncehouse.ledger import batches, epochs, leases, requests
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import Batch, Counts, EpochKind, Stage
+from oncehouse.ledger.records import Batch, Counts, EpochKind, RequestKind, Stage
+from oncehouse.pipeline.compact import compact
 from oncehouse.pipeline.prepare import open_catalog
 from oncehouse.pipeline.retention import Swept, retain
 from oncehouse.pipeline.run import RunResult, run_pipeline
@@ -213,24 +215,42 @@ class Road:
         said = (self.folder / "process.log").read_text(encoding="utf-8")
         assert code == -9, f"the process did not die at {point!r} but ended with {code}: {said[-3000:]}"
 
-    def retain(self) -> Swept:
-        """One round of retention, under leases as a running pipeline has them."""
+    @contextmanager
+    def leases(self) -> Iterator[tuple[Catalog, dict[Stage, int]]]:
+        """A catalog with tokens of all stages, as a running pipeline has them."""
         catalog = self.catalog
-        held = {
-            stage: leases.acquire(catalog, stage, holder=f"retention {stage}", lease_seconds=60)
-            for stage in (Stage.RETENTION, Stage.INGEST)
-        }
+        held = [
+            leases.acquire(catalog, stage, holder=f"this test {stage}", lease_seconds=60) for stage in Stage
+        ]
         try:
+            yield catalog, {lease.stage: lease.token for lease in held}
+        finally:
+            for lease in held:
+                leases.release(catalog, lease)
+            catalog.close()
+
+    def retain(self) -> Swept:
+        """One round of retention, as a running pipeline does it."""
+        with self.leases() as (catalog, tokens):
             return retain(
                 self.pipeline,
                 catalog,
-                token=held[Stage.RETENTION].token,
-                ingest_token=held[Stage.INGEST].token,
+                token=tokens[Stage.RETENTION],
+                ingest_token=tokens[Stage.INGEST],
+                garbage_seconds=0.0,
             )
-        finally:
-            for lease in held.values():
-                leases.release(catalog, lease)
-            catalog.close()
+
+    def compact(self) -> int:
+        with self.leases() as (catalog, tokens):
+            return compact(self.spark, self.pipeline, catalog, tokens[Stage.INGEST])
+
+    def request(self, kind: RequestKind, **arguments: object) -> str:
+        """Ask, let a run perform it, and give back its result."""
+        number = requests.add_request(self.catalog, kind, arguments)
+        self.run()
+        done = next(found for found in requests.list_requests(self.catalog) if found.request == number)
+        assert done.done_at is not None, "the request was not performed"
+        return done.result or ""
 
     # What came out
 

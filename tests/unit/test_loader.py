@@ -1,0 +1,179 @@
+"""What an insert's outcome makes of its batch, and which rows of the ledger a batch is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncehouse.clickhouse.outcomes import AlreadyThere, Inserted, PartlyThere, Refused, TryAgain
+from oncehouse.columns import parse_type
+from oncehouse.config import Retry
+from oncehouse.errors import CorruptFileError
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.records import BatchStatus, FileRef, LoadPart, Part
+from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
+from oncehouse.pipeline.loader import FAILED, UNKNOWN, judge, live_rows
+from oncehouse.pipeline.manifest import ReadPlan, TablePlan
+from oncehouse.pipeline.parts import read_records
+
+RETRY = Retry(base=0.5, longest=300.0)
+
+
+def try_again(*, unknown: bool = False, too_many: bool = False) -> TryAgain:
+    return TryAgain(message="m", code=1, seconds=0.1, outcome_unknown=unknown, too_many_parts=too_many)
+
+
+def refused(*, unknown: bool = False) -> Refused:
+    return Refused(message="m", code=1, seconds=0.1, outcome_unknown=unknown)
+
+
+PARTLY = PartlyThere(message="m", found=1, rows=2, partitions=(("all", 1),), seconds=0.1)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "word"),
+    [
+        (Inserted(rows=1, seconds=0.1), BatchStatus.IN_CLICKHOUSE, "inserted"),
+        (
+            AlreadyThere(rows=1, seconds=0.1, views_unproven=False),
+            BatchStatus.IN_CLICKHOUSE,
+            "already there",
+        ),
+        (AlreadyThere(rows=1, seconds=0.1, views_unproven=True), BatchStatus.IN_CLICKHOUSE, "already there"),
+        (try_again(), BatchStatus.RETRY, FAILED),
+        (try_again(unknown=True), BatchStatus.RETRY, UNKNOWN),
+        (refused(), BatchStatus.PARKED, FAILED),
+        (refused(unknown=True), BatchStatus.PARKED, UNKNOWN),
+        (PARTLY, BatchStatus.PARKED, UNKNOWN),
+    ],
+)
+def test_each_outcome_has_its_status(outcome, status, word):
+    verdict = judge(outcome, attempt=1, retry=RETRY, chance=0.5)
+    assert (verdict.status, verdict.outcome) == (status, word)
+
+
+def test_what_was_refused_or_is_tried_again_says_why():
+    for outcome in (try_again(), refused(), PARTLY):
+        assert judge(outcome, attempt=1, retry=RETRY, chance=0.5).detail == "m"
+
+
+def test_views_that_could_not_be_checked_are_mentioned():
+    verdict = judge(
+        AlreadyThere(rows=1, seconds=0.1, views_unproven=True), attempt=2, retry=RETRY, chance=0.5
+    )
+    assert "views" in (verdict.detail or "")
+
+
+def test_too_many_parts_are_passed_on_to_the_batcher():
+    assert judge(try_again(too_many=True), attempt=1, retry=RETRY, chance=0.5).too_many_parts
+    assert not judge(try_again(), attempt=1, retry=RETRY, chance=0.5).too_many_parts
+
+
+@pytest.mark.parametrize(
+    ("attempt", "longest"), [(1, 0.5), (2, 1.0), (3, 2.0), (10, 256.0), (11, 300.0), (10_000, 300.0)]
+)
+def test_the_wait_doubles_up_to_the_longest(attempt, longest):
+    assert judge(try_again(), attempt=attempt, retry=RETRY, chance=1.0).wait_seconds == longest
+
+
+@given(attempt=st.integers(1, 100_000), chance=st.floats(0, 1))
+def test_the_wait_is_spread_over_the_whole_back_off(attempt, chance):
+    waited = judge(try_again(), attempt=attempt, retry=RETRY, chance=chance).wait_seconds
+    assert 0 <= waited <= RETRY.longest
+    full = judge(try_again(), attempt=attempt, retry=RETRY, chance=1.0).wait_seconds
+    assert waited == pytest.approx(full * chance)
+
+
+@pytest.fixture
+def store(tmp_path) -> FileStore:
+    return FileStore(str(tmp_path))
+
+
+def read_part(store: FileStore, numbers: list[int]) -> LoadPart:
+    plan = ReadPlan(
+        pipeline="shop",
+        epoch=1,
+        token=1,
+        topics=("events",),
+        fields={"id": parse_type("UInt64")},
+        identity=("id",),
+        tables=(TablePlan(name="t", columns=(("id", "id"),), id_column=None),),
+        files_root=store.root,
+        max_message_bytes=1000,
+        max_depth=10,
+        part_rows=1000,
+        part_bytes=1 << 20,
+        whole=True,
+    )
+    block = pa.record_batch(
+        [
+            pa.array([0] * len(numbers), pa.int32()),
+            pa.array(range(len(numbers)), pa.int64()),
+            pa.array([0] * len(numbers), pa.timestamp("us", tz="UTC")),
+            pa.nulls(len(numbers), pa.binary()),
+            pa.array([f'{{"id": {number}}}'.encode() for number in numbers]),
+        ],
+        names=["source", "offset", "timestamp", "key", "value"],
+    )
+    chunk = read_records(plan, f"r{numbers[0]}", [block]).chunks[0]
+    part = Part(
+        part="part",
+        epoch=1,
+        table="t",
+        key_file="keys",
+        ordinal=0,
+        rows=chunk.parts[0].rows,
+        live_rows=chunk.parts[0].rows,
+        size_bytes=1,
+        file=chunk.parts[0].file,
+    )
+    return LoadPart(part=part, events=chunk.events, duplicate_files=())
+
+
+def write_duplicates(store: FileStore, events: list[int]) -> FileRef:
+    def write(path: str) -> None:
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, DUPLICATE_SCHEMA) as writer:
+            columns = [[0] * len(events), events, [False] * len(events)]
+            writer.write_batch(pa.record_batch(columns, schema=DUPLICATE_SCHEMA))
+
+    return store.put("duplicates.arrow", write)
+
+
+def test_a_batch_is_the_rows_of_its_parts_in_their_order(store):
+    parts = [read_part(store, [5, 3, 9]), read_part(store, [7, 1])]
+    assert live_rows(store, parts, ["id"]).column("id").to_pylist() == [5, 3, 9, 7, 1]
+
+
+def test_duplicates_are_left_out_of_a_batch(store):
+    load = read_part(store, [5, 3, 9, 5])
+    duplicates = (write_duplicates(store, [1, 3]),)
+    load = replace(load, part=replace(load.part, live_rows=2), duplicate_files=duplicates)
+    assert live_rows(store, [load], ["id"]).column("id").to_pylist() == [5, 9]
+
+
+def test_a_batch_of_another_size_than_the_catalog_knows_is_never_sent(store):
+    load = read_part(store, [5, 3, 9])
+    duplicates = (write_duplicates(store, [1]),)
+    load = replace(load, part=replace(load.part, live_rows=1), duplicate_files=duplicates)
+    with pytest.raises(CorruptFileError, match="2 live rows, the catalog knows 1"):
+        live_rows(store, [load], ["id"])
+
+
+@pytest.mark.parametrize("damage", ["gone", "shorter", "flipped"])
+def test_a_damaged_part_is_named_and_never_sent(store, tmp_path, damage):
+    load = read_part(store, list(range(1000)))
+    path = tmp_path / load.part.file.path
+    body = bytearray(path.read_bytes())
+    if damage == "gone":
+        path.unlink()
+    elif damage == "shorter":
+        path.write_bytes(body[:-1])
+    else:
+        body[100] ^= 0xFF
+        path.write_bytes(body)
+    with pytest.raises(CorruptFileError, match=load.part.file.path):
+        live_rows(store, [load], ["id"])
