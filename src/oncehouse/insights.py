@@ -22,6 +22,7 @@ from oncehouse.ledger import summary
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.epochs import list_dead_letter_files, read_positions
 from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.history import rolled_up_rows
 from oncehouse.ledger.leases import list_leases
 from oncehouse.ledger.records import Attempt, Batch, BatchStatus, DeadLetterFile, Part, Request, Stage
 from oncehouse.ledger.requests import list_requests
@@ -77,7 +78,7 @@ class Overview:
     open_parts: tuple[OpenParts, ...]
     batches: tuple[BatchTotals, ...]
     rows_in_clickhouse: dict[str, int]
-    """By table: rows of the batches that ClickHouse has confirmed."""
+    """By table: rows of all batches that ClickHouse has confirmed, those past the window too."""
     oldest_waiting_seconds: float | None
     """How long the oldest row that is not in ClickHouse has waited in the ledger."""
     dead_letters: dict[str, int]
@@ -135,9 +136,7 @@ def read_overview(catalog: Catalog, *, end_offsets: Mapping[tuple[str, int], int
             lag=None if end_offsets is None else sum(position.lag or 0 for position in positions),
             open_parts=summary.sum_open_parts(view),
             batches=batches,
-            rows_in_clickhouse={
-                found.table: found.rows for found in batches if found.status is BatchStatus.IN_CLICKHOUSE
-            },
+            rows_in_clickhouse=_arrived(batches, rolled_up_rows(view)),
             oldest_waiting_seconds=None if waiting_since is None else max(0.0, now - waiting_since),
             dead_letters=_count_reasons(list_dead_letter_files(view)),
             conflicts=sum(totals.counts.conflicts for totals in epochs),
@@ -159,6 +158,14 @@ def _positions(
         lag = None if end is None else max(0, end - next_offset)
         found.append(PartitionPosition(topic=topic, partition=partition, next_offset=next_offset, lag=lag))
     return tuple(found)
+
+
+def _arrived(batches: Iterable[BatchTotals], rolled_up: Mapping[str, int]) -> dict[str, int]:
+    rows = dict(rolled_up)
+    for found in batches:
+        if found.status is BatchStatus.IN_CLICKHOUSE:
+            rows[found.table] = rows.get(found.table, 0) + found.rows
+    return dict(sorted(rows.items()))
 
 
 def _count_reasons(files: Iterable[DeadLetterFile]) -> dict[str, int]:

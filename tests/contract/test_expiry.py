@@ -17,9 +17,11 @@ from ledger_examples import (
     take_lease,
 )
 from oncehouse.errors import FencedError, PermanentError
+from oncehouse.insights import read_overview
 from oncehouse.ledger import expiry, history, packs
 from oncehouse.ledger.audit import list_duplicates, read_state
 from oncehouse.ledger.batches import create_batches, finish_attempt, list_parts, open_parts, start_attempt
+from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.epochs import (
     list_dead_letter_files,
     list_epochs,
@@ -160,18 +162,36 @@ def test_batches_are_added_up_when_their_parts_have_gone(catalog, tokens):
     assert history.roll_up_batches(catalog, token, before=soon(catalog)) == 2
     assert history.rolled_up_rows(catalog) == {TABLE: 18}
     assert read_state(catalog).batches == ()
+    assert read_overview(catalog).rows_in_clickhouse == {TABLE: 18}
     load(catalog, tokens, epochs={3})
+    assert read_overview(catalog).rows_in_clickhouse == {TABLE: 27}
     expiry.drop_key_files(catalog, token, before=soon(catalog))
     history.roll_up_batches(catalog, token, before=soon(catalog))
     assert history.rolled_up_rows(catalog) == {TABLE: 27}
 
 
-def test_only_loaded_epochs_are_offered_for_packing(catalog, tokens):
-    load(catalog, tokens, epochs={1, 3})
-    bundles = packs.list_bundles(catalog, list_parts(catalog))
-    assert [bundle.epoch for bundle in bundles] == [1, 3]
-    assert [part.part for part in bundles[0].parts] == ["part-1"]
-    assert [found.rows for found in bundles[0].duplicate_files] == [1]
+def test_rows_past_the_window_are_added_up_over_pipelines_that_share_a_table(catalog, catalog_url, tokens):
+    load(catalog, tokens, epochs={1})
+    other = Catalog(catalog_url, "other", retry_seconds=())
+    theirs = {stage: take_lease(other, stage) for stage in Stage}
+    register(other, theirs[Stage.INGEST], make_epoch(1))
+    load(other, theirs, epochs={1})
+    for view, held in ((catalog, tokens), (other, theirs)):
+        expiry.drop_key_files(view, held[Stage.RETENTION], before=soon(view))
+        history.roll_up_batches(view, held[Stage.RETENTION], before=soon(view))
+    assert history.rolled_up_rows(catalog) == history.rolled_up_rows(other) == {TABLE: 9}
+    assert history.rolled_up_rows_of_all(catalog) == {TABLE: 18}
+    other.close()
+
+
+def test_a_kind_of_which_all_epochs_are_past_the_window_is_still_counted(catalog):
+    ingest, token = take_lease(catalog), take_lease(catalog, Stage.RETENTION)
+    replay = make_registration(1, 0, 1, kind=EpochKind.REPLAY, ranges=(), key_files=(), parts=())
+    register(catalog, ingest, replay)
+    register(catalog, ingest, make_epoch(2))
+    history.roll_up_epochs(catalog, token, before=soon(catalog))
+    totals = {found.kind: (found.epochs, found.last_epoch) for found in sum_epochs(catalog)}
+    assert totals == {EpochKind.KAFKA: (1, 2), EpochKind.REPLAY: (1, None)}
 
 
 def test_packed_files_have_new_places_and_the_old_ones_become_garbage(catalog, tokens):

@@ -16,7 +16,7 @@ from ledger_examples import TOPIC, TOPIC_ID, take_lease
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.insert import InsertRequest, insert_batch
 from oncehouse.config import Pipeline
-from oncehouse.ledger import keyindex, tables
+from oncehouse.ledger import expiry, history, keyindex, tables
 from oncehouse.ledger.batches import (
     NewBatch,
     create_batches,
@@ -574,6 +574,20 @@ def test_what_retention_dropped_is_not_missed(make_shop, registered_at):
     assert report.findings == ()
     # Inside the window it is at least said: the window may have been a shorter one.
     assert [note.where for note in report.notes] == ([] if registered_at else ["epochs 1 to 1"])
+
+
+def test_of_what_is_past_the_window_sums_are_compared(make_shop, run_sql):
+    shop = make_shop()
+    shop.load_all()
+    token, later = take_lease(shop.catalog, Stage.RETENTION), shop.catalog.now() + 1
+    expiry.drop_key_files(shop.catalog, token, before=later)
+    history.roll_up_epochs(shop.catalog, token, before=later)
+    assert history.roll_up_batches(shop.catalog, token, before=later) == 2
+    report = shop.verify()
+    assert report.findings == ()
+    assert "14 rows are of batches past the window" in report.notes[-1].message
+    run_sql("ALTER TABLE orders DELETE WHERE _unique_id = '" + "\\x01\\x02" * 8 + "'")
+    assert shop.found() == [(Subject.ROWS, "table orders")]
 
 
 def test_a_batch_that_waits_must_have_all_its_parts_however_old_it_is(make_shop):

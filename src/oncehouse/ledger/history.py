@@ -6,7 +6,7 @@ row a partition, and batches one row an hour and table. Sums stay, so totals nev
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Table, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select, update
 
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import BatchStatus, Stage
@@ -134,10 +134,19 @@ def roll_up_batches(catalog: Catalog, token: int, *, before: float) -> int:
 
 
 def rolled_up_rows(catalog: Catalog) -> dict[str, int]:
-    """Rows by table of batches that are only known in sum."""
+    """Rows by table of the pipeline's batches that are only known in sum."""
+    return _rolled_up_rows(catalog, batch_hours.c.pipeline == catalog.pipeline)
+
+
+def rolled_up_rows_of_all(catalog: Catalog) -> dict[str, int]:
+    """The same for all pipelines of the catalog together, which may share tables."""
+    return _rolled_up_rows(catalog)
+
+
+def _rolled_up_rows(catalog: Catalog, *chosen: ColumnElement[bool]) -> dict[str, int]:
     query = (
         select(batch_hours.c.table_name, func.sum(batch_hours.c.rows_total))
-        .where(batch_hours.c.pipeline == catalog.pipeline)
+        .where(*chosen)
         .group_by(batch_hours.c.table_name)
     )
     with catalog.read() as connection:

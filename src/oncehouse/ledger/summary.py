@@ -18,8 +18,9 @@ _NOT_ARRIVED = (BatchStatus.NEW, BatchStatus.IN_PROCESS, BatchStatus.RETRY, Batc
 class EpochTotals:
     kind: EpochKind
     epochs: int
-    last_epoch: int
-    last_registered_at: float
+    last_epoch: int | None
+    """None when all of them are only known in sum."""
+    last_registered_at: float | None
     counts: Counts
 
 
@@ -68,17 +69,17 @@ def sum_epochs(catalog: Catalog) -> tuple[EpochTotals, ...]:
         .group_by(epoch_hours.c.kind)
     )
     with catalog.read() as connection:
-        rows = connection.execute(query).all()
+        newer = {str(row.kind): row for row in connection.execute(query).all()}
         older = {str(row.kind): int(row.epochs) for row in connection.execute(rolled_up).all()}
     return tuple(
         EpochTotals(
-            kind=EpochKind(row.kind),
-            epochs=row.epochs + older.get(row.kind, 0),
-            last_epoch=row.last_epoch,
-            last_registered_at=row.last_registered_at,
-            counts=total_counts(catalog, kind=EpochKind(row.kind)),
+            kind=EpochKind(kind),
+            epochs=(newer[kind].epochs if kind in newer else 0) + older.get(kind, 0),
+            last_epoch=newer[kind].last_epoch if kind in newer else None,
+            last_registered_at=newer[kind].last_registered_at if kind in newer else None,
+            counts=total_counts(catalog, kind=EpochKind(kind)),
         )
-        for row in rows
+        for kind in sorted({*newer, *older})
     )
 
 

@@ -16,7 +16,7 @@ from oncehouse.ledger.batches import WAITING
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.expiry import registered_paths
 from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.history import rolled_up_rows
+from oncehouse.ledger.history import rolled_up_rows_of_all
 from oncehouse.ledger.records import Batch, BatchStatus
 from oncehouse.pipeline.findings import Finding, Note, Report, Subject
 from oncehouse.pipeline.verify_counts import check_counts
@@ -85,7 +85,7 @@ def _compare_tables(
     # Looked up after the tables were read: a batch that was made meanwhile is no stranger.
     with catalog.snapshot() as view:
         known = find_known_batches(view, {batch_id for table in tables for batch_id in table.rows_by_batch})
-        rolled_up = rolled_up_rows(view)
+        rolled_up = rolled_up_rows_of_all(view)
     for table in tables:
         mine = [batch for batch in state.batches if batch.table == table.table]
         told += compare_table(table, mine)
