@@ -68,8 +68,7 @@ def retain(
 ) -> Swept:
     """One round: drop what is past the window, pack what is small (with Spark), then sweep."""
     store = FileStore(pipeline.ledger.files)
-    now = catalog.now()
-    before = now - pipeline.identity.window
+    before = catalog.now() - pipeline.identity.window
     expired = expiry.expire_segments(catalog, token, before=before)
     paths = [
         *expiry.drop_replaced_segments(catalog, token),
@@ -85,7 +84,7 @@ def retain(
         store.delete(path)
     if spark is not None:
         pack(spark, pipeline, catalog, token)
-    old = packs.old_garbage(catalog, before=now - garbage_seconds)
+    old = packs.old_garbage(catalog, before=catalog.now() - garbage_seconds)
     for path in old:
         store.delete(path)
     packs.forget_garbage(catalog, token, old)

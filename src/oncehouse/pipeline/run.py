@@ -29,7 +29,7 @@ from oncehouse.pipeline.loader import Verdict, load
 from oncehouse.pipeline.prepare import demand_ready, identity_of, merging_tables, open_catalog
 from oncehouse.pipeline.retention import retain
 from oncehouse.pipeline.session import open_session
-from oncehouse.pipeline.source import Topics
+from oncehouse.pipeline.source import Positions, Topics
 from oncehouse.pipeline.stream import Ingest
 from oncehouse.progress import Progress
 
@@ -408,6 +408,13 @@ class _Report:
                 rejected=self._counts.dead_letter,
                 batches_waiting=len(waiting) + len(parked),
                 rows_in_clickhouse=self._rows,
-                lag=sum(max(0, latest[place] - offset) for place, offset in positions.items()),
+                lag=_lag(positions, latest),
                 events_per_second=(last[1] - first[1]) / max(last[0] - first[0], 0.001),
             )
+
+
+def _lag(positions: Positions, latest: Positions) -> int | None:
+    """Unknown until the first epoch has said which partitions there are."""
+    if not positions:
+        return None
+    return sum(max(0, latest[place] - offset) for place, offset in positions.items())

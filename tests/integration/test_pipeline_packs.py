@@ -1,0 +1,110 @@
+"""Little traffic stays cheap: small epochs are packed, and every reader finds their rows in the pack."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from oncehouse.ledger import leases, requests
+from oncehouse.ledger.epochs import list_epochs, list_key_files, list_segments
+from oncehouse.ledger.records import BatchStatus, RequestKind, Stage
+from oncehouse.pipeline import pack as packing
+from oncehouse.pipeline.retention import retain
+from road import Road, make_event
+
+
+@pytest.fixture
+def packed(make_road, monkeypatch) -> Road:
+    """A road of several small epochs, duplicates among them, whose files have been packed."""
+    monkeypatch.setattr(packing, "LEAST_EPOCHS", 2)
+    road = make_road(partitions=2, epoch={"max_rows": 40, "max_wait": 0.1})
+    road.send([make_event(number) for number in range(100)], partition=0)
+    road.send([make_event(number) for number in range(60, 130)], partition=1)
+    road.run()
+    before = count_files(road)
+    retain_with_packs(road)
+    assert count_files(road) < before / 2
+    assert all("/packs/" in key_file.raw.path for _, _, key_file in list_key_files(road.catalog))
+    return road
+
+
+def count_files(road: Road) -> int:
+    return sum("segment" not in path for path in road.store.walk("road/") if not path.endswith("spark.log"))
+
+
+def retain_with_packs(road: Road) -> None:
+    catalog = road.catalog
+    tokens = {
+        stage: leases.acquire(catalog, stage, holder=f"test {stage}", lease_seconds=60)
+        for stage in (Stage.INGEST, Stage.RETENTION)
+    }
+    retain(
+        road.pipeline,
+        catalog,
+        token=tokens[Stage.RETENTION].token,
+        ingest_token=tokens[Stage.INGEST].token,
+        spark=road.spark,
+        garbage_seconds=0.0,
+    )
+    for lease in tokens.values():
+        leases.release(catalog, lease)
+
+
+def test_verify_reads_every_row_of_a_pack(packed):
+    packed.assert_exact()
+
+
+def test_a_flipped_byte_in_a_pack_is_found(packed):
+    (path,) = {key_file.raw.path for _, _, key_file in list_key_files(packed.catalog)}
+    file = Path(packed.store.root) / path
+    damaged = bytearray(file.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    file.write_bytes(damaged)
+    assert any("checksum" in finding.message for finding in packed.findings())
+
+
+def test_the_index_is_rebuilt_from_packed_key_files(packed):
+    for segment in list_segments(packed.catalog):
+        (Path(packed.store.root) / segment.file.path).unlink()
+    requests.add_request(packed.catalog, RequestKind.REBUILD_INDEX, {})
+    packed.run()
+    packed.send([make_event(number) for number in range(140)])
+    packed.run()
+    packed.assert_exact()
+
+
+def test_a_truncated_table_is_filled_again_from_packed_parts(packed):
+    packed.client.command(f"TRUNCATE TABLE {packed.table}")
+    requests.add_request(packed.catalog, RequestKind.REFILL_TABLE, {"table": packed.table})
+    packed.run()
+    packed.assert_exact()
+
+
+def test_a_new_table_is_filled_from_packed_raw_bytes(packed):
+    copy = f"{packed.database}.copy"
+    packed.document["tables"] = [*packed.document["tables"], {"name": copy}]
+    packed.create_tables(copy)
+    requests.add_request(packed.catalog, RequestKind.REFILL_TABLE, {"table": copy})
+    packed.run()
+    packed.assert_exact()
+    packed.assert_table(copy, packed.expected)
+
+
+def test_past_the_window_only_sums_stay_and_verify_still_agrees(make_road):
+    road = make_road(identity={"window": "1s"}, epoch={"max_rows": 50, "max_wait": 0.1})
+    road.send([make_event(number) for number in range(200)])
+    road.run()
+    read = road.counts()
+    time.sleep(1.2)
+    retain_with_packs(road)
+    assert list_key_files(road.catalog) == ()
+    assert len(list_epochs(road.catalog)) == 1
+    assert road.batches(statuses=[BatchStatus.IN_CLICKHOUSE]) == ()
+    assert road.counts() == read
+    road.assert_exact()
+    road.client.command(
+        f"DELETE FROM {road.table} WHERE product_id = 7 SETTINGS lightweight_deletes_sync = 2"
+    )
+    assert any("past the window" in finding.message for finding in road.findings())
