@@ -265,6 +265,25 @@ def list_attempts(catalog: Catalog, batch_id: str) -> tuple[Attempt, ...]:
     )
 
 
+def count_attempts(catalog: Catalog, table: str, *, since: float) -> int:
+    """How many inserts into a table have started since this time."""
+    query = (
+        select(func.count())
+        .select_from(attempts)
+        .join(
+            batches,
+            (batches.c.pipeline == attempts.c.pipeline) & (batches.c.batch_id == attempts.c.batch_id),
+        )
+        .where(
+            attempts.c.pipeline == catalog.pipeline,
+            batches.c.table_name == table,
+            attempts.c.started_at >= since,
+        )
+    )
+    with catalog.read() as connection:
+        return int(connection.execute(query).scalar_one())
+
+
 def retry_parked(catalog: Catalog, batch_id: str) -> None:
     """A person's wish: let a parked batch be tried again at once."""
 

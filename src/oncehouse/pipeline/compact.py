@@ -43,10 +43,6 @@ class Merge:
 
     segments: tuple[Segment, ...]
 
-    @property
-    def keys(self) -> int:
-        return sum(segment.keys for segment in self.segments)
-
 
 def plan_merges(segments: Sequence[Segment], *, window_seconds: float) -> tuple[Merge, ...]:
     """FAN_IN segments of the same range, tier and age become one of the next tier."""
@@ -70,10 +66,11 @@ class MergePlan:
     out: str
 
 
-def merge_task(plan: MergePlan) -> FileRef:
+def merge_task(plan: MergePlan) -> tuple[int, FileRef]:
+    """(keys, file) of the merged segment."""
     store = FileStore(plan.files_root)
     merged = keyindex.merge([keyindex.open_keys(store.local(file)) for file in plan.inputs])
-    return store.put(plan.out, lambda path: keyindex.write_keys(path, merged))
+    return len(merged), store.put(plan.out, lambda path: keyindex.write_keys(path, merged))
 
 
 def compact(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int) -> int:
@@ -86,12 +83,12 @@ def compact(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
             inputs=tuple(segment.file for segment in merge.segments),
             out=f"{pipeline.pipeline}/index/{name}.segment.arrow",
         )
-        file: FileRef = run_tasks(spark, merge_task, [plan])[0]
+        keys, file = run_tasks(spark, merge_task, [plan])[0]
         merged = Segment(
             segment=name,
             bucket_from=merge.segments[0].bucket_from,
             bucket_to=merge.segments[0].bucket_to,
-            keys=merge.keys,
+            keys=keys,
             first_seen_from=min(segment.first_seen_from for segment in merge.segments),
             first_seen_to=max(segment.first_seen_to for segment in merge.segments),
             file=file,

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from oncehouse import crash
 from oncehouse.clickhouse.client import connect
+from oncehouse.clickhouse.describe import TableFacts
 from oncehouse.clickhouse.insert import (
     AlreadyThere,
     Inserted,
@@ -26,6 +27,7 @@ from oncehouse.clickhouse.insert import (
     TryAgain,
     insert_batch,
 )
+from oncehouse.clickhouse.preflight import PARTITIONS_AN_INSERT
 from oncehouse.config import ClickHouse, Pipeline, Retry, Table
 from oncehouse.errors import CorruptFileError, OncehouseError
 from oncehouse.ledger import batches
@@ -129,7 +131,13 @@ def judge(outcome: Outcome, *, attempt: int, retry: Retry, chance: float) -> Ver
 
 
 def plan_load(
-    pipeline: Pipeline, table: Table, batch: Batch, attempt: Attempt, *, catalog: Catalog, merges_rows: bool
+    pipeline: Pipeline,
+    table: Table,
+    batch: Batch,
+    attempt: Attempt,
+    *,
+    catalog: Catalog,
+    facts: TableFacts | None,
 ) -> LoadPlan:
     columns = tuple(table.columns or pipeline.source.fields)
     if table.id_column is not None:
@@ -149,10 +157,22 @@ def plan_load(
             rows=batch.rows,
             earlier_query_ids=tuple(past.query_id for past in earlier),
             outcome_unknown=unknown,
-            may_be_forgotten=unknown and attempt.started_at - earlier[0].started_at > _REMEMBERED_SECONDS,
-            merges_rows=merges_rows,
+            may_be_forgotten=unknown and _may_be_forgotten(catalog, facts, table.name, earlier[0], attempt),
+            merges_rows=facts is None or facts.loses_rows,
         ),
     )
+
+
+def _may_be_forgotten(
+    catalog: Catalog, facts: TableFacts | None, table: str, first: Attempt, now: Attempt
+) -> bool:
+    """Whether the table may have lost the token since the first attempt; what is unknown counts as lost."""
+    seconds = now.started_at - first.started_at
+    if facts is None or seconds > _REMEMBERED_SECONDS:
+        return True
+    inserts = batches.count_attempts(catalog, table, since=first.started_at)
+    blocks = inserts * (PARTITIONS_AN_INSERT if facts.partition_key else 1)
+    return not facts.remembers(blocks_since=blocks, seconds_since=seconds)
 
 
 def _run(spark: SparkSession, plan: LoadPlan) -> Outcome:
@@ -180,12 +200,12 @@ def load(
     token: int,
     batch: Batch,
     *,
-    merges_rows: bool,
+    facts: TableFacts | None,
 ) -> Verdict:
     """One attempt at one batch, from the catalog to ClickHouse and back to the catalog."""
     table = next(found for found in pipeline.tables if found.name == batch.table)
     attempt = batches.start_attempt(catalog, token, batch.batch_id)
-    plan = plan_load(pipeline, table, batch, attempt, catalog=catalog, merges_rows=merges_rows)
+    plan = plan_load(pipeline, table, batch, attempt, catalog=catalog, facts=facts)
     crash.reach("before inserting")
     outcome = _run(spark, plan)
     crash.reach("after inserting")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.counting import count_by_batch
+from oncehouse.clickhouse.describe import describe_table
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError
 from oncehouse.ledger import epochs, requests
 from oncehouse.ledger.catalog import Catalog
@@ -91,5 +92,12 @@ def _refill(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
     table = next((found for found in pipeline.tables if found.name == name), None)
     if table is None:
         raise ConfigurationError(f"the pipeline file has no table {name!r}; add it under tables first")
-    counts = count_by_batch(connect(pipeline.clickhouse), table.name, table.batch_column)
+    client = connect(pipeline.clickhouse)
+    counts = count_by_batch(client, table.name, table.batch_column)
+    facts = describe_table(client, table.name)
+    if counts and facts is not None and facts.loses_rows:
+        raise ConfigurationError(
+            f"{name} drops rows by itself (engine {facts.engine}, or a TTL), so what it lacks cannot be told from what "
+            "it dropped. Truncate it first, or fill a new table."
+        )
     refill(spark, pipeline, catalog, token, table=name, rows_by_batch=counts, request=request.request)

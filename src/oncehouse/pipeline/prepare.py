@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.describe import describe_table
+from oncehouse.clickhouse.describe import TableFacts, describe_table
 from oncehouse.clickhouse.preflight import Finding, Level, inspect, needs_of
 from oncehouse.columns import parse_type
 from oncehouse.errors import ConfigurationError
@@ -90,11 +90,8 @@ def _demand_room(root: str) -> None:
         )
 
 
-def merging_tables(pipeline: Pipeline) -> frozenset[str]:
-    """Tables that may drop rows by themselves, so that counting their rows proves nothing."""
+def read_tables(pipeline: Pipeline) -> dict[str, TableFacts]:
+    """What the tables are, as far as a retry depends on it."""
     client = connect(pipeline.clickhouse)
-    return frozenset(
-        table.name
-        for table in pipeline.tables
-        if (facts := describe_table(client, table.name)) is not None and facts.loses_rows
-    )
+    found = {table.name: describe_table(client, table.name) for table in pipeline.tables}
+    return {name: facts for name, facts in found.items() if facts is not None}

@@ -26,7 +26,7 @@ from oncehouse.pipeline.batcher import PARKED_LIMIT, TableFeedback, plan_batches
 from oncehouse.pipeline.holder import describe_holder, is_dead
 from oncehouse.pipeline.job_errors import naming_own_errors
 from oncehouse.pipeline.loader import Verdict, load
-from oncehouse.pipeline.prepare import demand_ready, identity_of, merging_tables, open_catalog
+from oncehouse.pipeline.prepare import demand_ready, identity_of, open_catalog, read_tables
 from oncehouse.pipeline.retention import retain
 from oncehouse.pipeline.session import open_session
 from oncehouse.pipeline.source import Positions, Topics
@@ -235,7 +235,7 @@ class _Loader:
         self._token = lease.token
         self._tables = [table.name for table in self._pipeline.tables]
         self._limits = {name: self._pipeline.limits(name) for name in self._tables}
-        self._merging = merging_tables(self._pipeline)
+        self._facts = read_tables(self._pipeline)
         self._in_flight: dict[str, Future[Verdict]] = {}
         self._last_cut: dict[str, float] = {}
         self._last_start: dict[str, float] = {}
@@ -330,7 +330,7 @@ class _Loader:
             self._catalog,
             self._token,
             batch,
-            merges_rows=batch.table in self._merging,
+            facts=self._facts.get(batch.table),
         )
         if verdict.status is BatchStatus.IN_CLICKHOUSE:
             self._run._report.add_rows(batch.rows)  # noqa: SLF001
