@@ -1,0 +1,127 @@
+"""Dead letters: every kind of record that cannot become a row is kept with its bytes, and tried again."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncehouse.errors import PoisonError
+from oncehouse.ledger import epochs
+from oncehouse.ledger.records import EpochKind, RequestKind
+from oncehouse.pipeline.letters import read_letters
+from road import Road, encode, make_event
+
+GOOD = encode(make_event(1))
+BAD = {
+    "not_json": b'{"project": ',
+    "not_an_object": b"[1, 2]",
+    "several_objects": GOOD + GOOD,
+    "empty": b"",
+    "bad_utf8": b'{"project": "\xff"}',
+    "wrong_type": encode(make_event(2), product_id="many"),
+    "out_of_range": encode(make_event(3), product_id=-1),
+    "missing_field": b'{"project": "shop", "event_type": "buy", "note": "x"}',
+    "duplicate_key": GOOD[:-1] + b', "note": "again"}',
+    "too_big": encode(make_event(4), "x" * 3000),
+    "too_deep": GOOD[:-1] + b', "deep": ' + b"[" * 20 + b"]" * 20 + b"}",
+}
+
+
+def letters(road: Road) -> list[dict]:
+    files = [found.file for found in epochs.list_dead_letter_files(road.catalog)]
+    return read_letters(road.store, files).to_pylist()
+
+
+def forget_note(road: Road) -> None:
+    """Let the note be absent: what was missing it fits now."""
+    road.document["source"]["fields"]["note"] = "Nullable(String)"
+    road.client.command(f"ALTER TABLE {road.table} MODIFY COLUMN note Nullable(String)")
+
+
+def without_note(number: int) -> bytes:
+    project, kind, product_id = make_event(number)
+    return f'{{"project": "{project}", "event_type": "{kind}", "product_id": {product_id}}}'.encode()
+
+
+def test_every_kind_of_bad_record_is_kept_with_reason_position_and_bytes(make_road):
+    road = make_road(partitions=2, source={"max_message_bytes": 2000, "max_depth": 8})
+    road.send(make_event(number) for number in range(10, 20))
+    road.send_raw(list(BAD.values()), partition=1)
+    road.send((make_event(number) for number in range(20, 30)), partition=1)
+    road.run()
+    found = {row["reason"]: row for row in letters(road)}
+    assert set(found) == set(BAD)
+    for offset, (reason, value) in enumerate(BAD.items()):
+        row = found[reason]
+        assert (row["topic"], row["partition"], row["offset"]) == (road.topic, 1, offset)
+        assert row["value"] == value
+        assert row["detail"]
+    assert road.counts().dead_letter == len(BAD)
+    road.assert_exact()
+
+
+def test_letters_become_rows_once_the_fields_fit_them(road):
+    road.send(make_event(number) for number in range(10))
+    road.send_raw([without_note(number) for number in range(100, 105)])
+    road.run()
+    assert road.counts().dead_letter == 5
+    forget_note(road)
+    road.expected |= {make_event(number): None for number in range(100, 105)}
+    result = road.request(RequestKind.REPLAY_DEAD_LETTERS)
+    assert "new 5" in result
+    assert not letters(road)
+    road.assert_exact()
+
+
+def test_a_letter_whose_event_has_arrived_meanwhile_is_a_duplicate(road):
+    road.send_raw([without_note(7), without_note(8)])
+    road.run()
+    road.send([make_event(7)])
+    road.run()
+    forget_note(road)
+    road.expected[make_event(8)] = None
+    road.request(RequestKind.REPLAY_DEAD_LETTERS)
+    replayed = road.counts(EpochKind.REPLAY)
+    assert (replayed.new, replayed.duplicate, replayed.dead_letter) == (1, 1, 0)
+    road.assert_exact()
+
+
+def test_letters_that_were_not_asked_for_or_fail_again_stay_letters(road):
+    road.send_raw([b"{", without_note(1), without_note(2), b"["])
+    road.run()
+    forget_note(road)
+    road.expected[make_event(2)] = None
+    road.request(RequestKind.REPLAY_DEAD_LETTERS, positions=[[road.topic, 0, 2], [road.topic, 0, 3]])
+    assert sorted(row["offset"] for row in letters(road)) == [0, 1, 3]
+    road.assert_exact()
+    road.expected[make_event(1)] = None
+    road.request(RequestKind.REPLAY_DEAD_LETTERS, reason="missing_field")
+    assert sorted((row["offset"], row["value"]) for row in letters(road)) == [(0, b"{"), (3, b"[")]
+    road.assert_exact()
+
+
+def test_a_replay_without_letters_says_so(road):
+    road.send([make_event(1)])
+    road.run()
+    assert "no dead letters" in road.request(RequestKind.REPLAY_DEAD_LETTERS)
+
+
+def test_a_stream_of_poison_stops_the_pipeline_and_settles_nothing(make_road):
+    road = make_road(dead_letters={"max_share": 0.5, "min_records": 10})
+    road.send_raw([b"{"] * 20)
+    road.send(make_event(number) for number in range(5))
+    with pytest.raises(PoisonError, match="20 of 25 records"):
+        road.run()
+    assert road.counts().read == 0
+    assert epochs.read_positions(road.catalog) == {}
+    assert not letters(road)
+    road.document["dead_letters"]["max_share"] = None
+    road.run()
+    assert len(letters(road)) == 20
+    road.assert_exact()
+
+
+def test_few_bad_records_do_not_stop_the_pipeline(make_road):
+    road = make_road(dead_letters={"max_share": 0.1, "min_records": 10})
+    road.send_raw([b"{"] * 9)
+    road.run()
+    assert road.counts().dead_letter == 9

@@ -1,0 +1,151 @@
+"""Retention and the key index: what is past the window goes, and the index can be made anew.
+
+Time is not waited for: what the catalog wrote down is made older instead.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from oncehouse.errors import CorruptFileError
+from oncehouse.ledger import batches, epochs, expiry, keyindex, tables
+from oncehouse.ledger.records import BatchStatus, RequestKind, Stage
+from oncehouse.pipeline.parts import epoch_path
+from road import Road, make_event, note_of
+
+DAY = 86400.0
+EVENTS = [make_event(number) for number in range(40)]
+
+
+def grow_older(road: Road, seconds: float) -> None:
+    """Let everything in the catalog have happened that much earlier."""
+    names = {"registered_at", "first_seen_from", "first_seen_to", "started_at", "created_at", "loaded_at"}
+    catalog = road.catalog
+    with catalog.engine.begin() as connection:
+        for table in tables.metadata.sorted_tables:
+            aged = {column.name: column - seconds for column in table.columns if column.name in names}
+            if aged:
+                connection.execute(update(table).values(aged))
+    catalog.close()
+
+
+def _write_nothing(path: str) -> None:
+    Path(path).write_bytes(b"")
+
+
+def ledger_files(road: Road) -> set[str]:
+    """The files of the ledger itself: neither Spark's scratch nor its log."""
+    return {path for path in road.store.walk("road/") if path.endswith((".arrow", ".parquet"))}
+
+
+def index_ids(road: Road) -> set[tuple[int, int]]:
+    found: set[tuple[int, int]] = set()
+    for segment in epochs.list_segments(road.catalog):
+        keys = keyindex.open_keys(road.store.local(segment.file))
+        found |= set(zip(keys.hi.tolist(), keys.lo.tolist(), strict=True))
+    return found
+
+
+def test_an_event_is_a_duplicate_inside_the_window_and_new_after_it(make_road):
+    road = make_road()
+    road.send(EVENTS)
+    road.run()
+    grow_older(road, 59 * DAY)
+    road.retain()
+    road.send(EVENTS[:10])
+    road.run()
+    assert road.counts().duplicate == 10
+    road.assert_exact()
+
+    grow_older(road, 2 * DAY)
+    assert road.retain().segments == 1
+    road.send(EVENTS[:10])
+    road.run()
+    assert (road.counts().new, road.counts().duplicate) == (50, 10), "the window counts from the first sight"
+    assert sorted(road.rows()) == sorted((event, note_of(event)) for event in [*EVENTS, *EVENTS[:10]])
+    assert not road.findings()
+
+
+def test_all_files_of_what_is_past_the_window_go_when_it_is_loaded(make_road):
+    road = make_road()
+    road.send([*EVENTS, *EVENTS[:5]])
+    road.run()
+    old = ledger_files(road)
+    grow_older(road, 61 * DAY)
+    road.retain()
+    road.send([make_event(500)])
+    road.run()
+    road.retain()
+    assert not old & ledger_files(road), "segments, key files, parts, raw bytes and duplicates"
+    assert ledger_files(road) == expiry.registered_paths(road.catalog)
+    road.assert_exact()
+
+
+def test_what_is_not_loaded_outlives_the_window(make_road):
+    road = make_road()
+    road.client.command(f"ALTER TABLE {road.table} ADD CONSTRAINT none CHECK product_id > 1000")
+    road.send(EVENTS)
+    road.run()
+    grow_older(road, 61 * DAY)
+    parts = {part.file.path for part in batches.list_parts(road.catalog)}
+    road.retain()
+    assert parts <= ledger_files(road)
+    road.client.command(f"ALTER TABLE {road.table} DROP CONSTRAINT none")
+    for batch in road.batches(statuses=[BatchStatus.PARKED]):
+        batches.retry_parked(road.catalog, batch.batch_id)
+    road.run()
+    road.assert_exact()
+
+
+def test_files_that_nothing_names_are_swept_and_those_being_written_are_not(make_road):
+    road = make_road()
+    road.send(EVENTS)
+    road.run()
+    orphan = road.store.put(epoch_path("road", 1, 1, "r9-dead.keys.arrow"), _write_nothing)
+    with road.leases() as (_, tokens):
+        coming = epoch_path("road", 2, tokens[Stage.INGEST] + 1, "r1-live.keys.arrow")
+    being_written = road.store.put(coming, _write_nothing)
+    assert road.retain().orphans == 1
+    assert orphan.path not in ledger_files(road)
+    assert being_written.path in ledger_files(road)
+    road.assert_exact()
+
+
+def test_a_lost_segment_stops_the_pipeline_by_name_and_a_rebuilt_index_gives_the_same_answers(make_road):
+    road = make_road(epoch={"max_rows": 20})
+    road.send([*EVENTS, *EVENTS[:15]])
+    road.run()
+    before = index_ids(road)
+    assert len(before) == len(EVENTS)
+    lost = epochs.list_segments(road.catalog)
+    for segment in lost:
+        road.store.delete(segment.file.path)
+    road.send(EVENTS)
+    with pytest.raises(CorruptFileError) as raised:
+        road.run()
+    assert any(segment.file.path in str(raised.value) for segment in lost)
+
+    result = road.request(RequestKind.REBUILD_INDEX)
+    assert "40 keys" in result
+    assert index_ids(road) == before
+    assert road.counts().duplicate == 15 + len(EVENTS)
+    road.assert_exact()
+
+
+def test_a_rebuilt_index_of_a_busy_ledger_holds_the_same_ids(make_road):
+    road = make_road(partitions=2, epoch={"max_rows": 25})
+    for turn in range(2):
+        road.send([*EVENTS[turn * 10 :], *EVENTS[:10]], partition=turn)
+        road.run()
+    before = index_ids(road)
+    road.request(RequestKind.REBUILD_INDEX)
+    assert index_ids(road) == before
+    road.retain()
+    road.send([*EVENTS, make_event(777)])
+    road.run()
+    assert index_ids(road) > before
+    assert len(index_ids(road)) == len(before) + 1
+    road.assert_exact()
