@@ -101,7 +101,7 @@ def test_a_merged_segment_holds_the_same_ids(tables):
     with tempfile.TemporaryDirectory() as root:
         store = FileStore(root)
         files = tuple(put(store, f"s{at}", make_keys(found)) for at, found in enumerate(tables))
-        merged = merge_task(MergePlan(files_root=root, inputs=files, out="merged"))
+        _, merged = merge_task(MergePlan(files_root=root, inputs=files, out="merged"))
         assert read_ids(store, merged) == sorted({key for found in tables for key in found})
 
 
