@@ -67,6 +67,11 @@ class _Stage:
     def file(self) -> Path:
         return self.folder / "pipeline.yaml"
 
+    @property
+    def scratch(self) -> Path:
+        """For what a killed process leaves behind: it goes with the folder."""
+        return self.folder / "tmp"
+
 
 def run_demo(
     *,
@@ -95,6 +100,7 @@ def _play(stage: _Stage, before_count: Callable[[Client], None]) -> Result:
     make_topic(servers, _TOPIC, partitions=_PARTITIONS)
     say(f"producing {len(traffic.first)} events and {traffic.broken} broken records")
     produce(servers, _TOPIC, traffic.first, partitions=_PARTITIONS, broken=traffic.broken)
+    stage.scratch.mkdir()
     stage.file.write_text(_describe_pipeline(stage))
     _run_to_end(stage, "table", "create", "--yes")
     pipeline = load_pipeline(stage.file)
@@ -154,7 +160,13 @@ def _describe_pipeline(stage: _Stage) -> str:
         "clickhouse": {"url": stage.proxy.url},
         "ledger": {"catalog": "sqlite:///ledger/catalog.db", "files": "ledger/files"},
         "epoch": {"max_rows": max(1, len(stage.traffic.first) // _EPOCHS_ABOUT)},
-        "spark": {"settings": {"spark.jars": ",".join(str(jar) for jar in connector_jars())}},
+        "spark": {
+            "settings": {
+                "spark.jars": ",".join(str(jar) for jar in connector_jars()),
+                "spark.local.dir": str(stage.scratch),
+                "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={stage.scratch}",
+            }
+        },
     }
     return yaml.safe_dump(described, sort_keys=False)
 
@@ -217,7 +229,12 @@ def _start(stage: _Stage, *command: str) -> Iterator[subprocess.Popen[bytes]]:
     ]
     with _log(stage).open("wb") as log:
         process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "TMPDIR": str(stage.scratch)},
         )
     try:
         yield process
