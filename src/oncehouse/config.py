@@ -135,7 +135,7 @@ class Source(Section):
     """Field of the event and its ClickHouse type, in the order of the columns. Nullable ones may miss."""
     max_message_bytes: Bytes = 1 << 20
     """A larger record becomes a dead letter."""
-    max_depth: Count = Field(default=64, ge=1, le=1000)
+    max_depth: Count = Field(default=64, ge=1, le=400)
     """A record nested deeper than this becomes a dead letter."""
 
 
@@ -221,19 +221,12 @@ class ClickHouse(Section):
 class Epoch(Section):
     max_rows: Count = Field(default=1_500_000, ge=1)
     """An epoch reads at most about this many records."""
-    min_rows: Count = Field(default=0, ge=0)
-    """Wait for this many records before an epoch starts, but never longer than `max_wait`."""
     max_wait: Seconds = 1.0
-    """The longest that a record waits for an epoch to start while there are fewer than `min_rows`."""
+    """How often Kafka is looked at for new records; a full epoch is followed by the next at once."""
     part_rows: Count = Field(default=500_000, ge=1)
     """A part rolls over to the next at this many rows, so that a batch is always whole parts."""
     part_bytes: Bytes = 128 << 20
     """A part rolls over to the next at this many bytes."""
-
-    @model_validator(mode="after")
-    def _least_is_at_most(self) -> Self:
-        refuse_crossed(("min_rows", self.min_rows), ("max_rows", self.max_rows))
-        return self
 
 
 class Retry(Section):

@@ -131,7 +131,6 @@ def test_the_id_column_may_be_left_out():
         ),
         ({"batch": {"min_rows": 10.5}}, "batch.min_rows: must be a valid integer"),
         ({"batch": {"max_wait": float("inf")}}, "batch.max_wait: must be a finite number"),
-        ({"epoch": {"min_rows": 5, "max_rows": 4}}, "epoch: min_rows (5) must not be greater"),
         (
             {"retry": {"base": "2m", "longest": "1m"}},
             "retry: base (120) must not be greater than longest (60)",

@@ -136,7 +136,7 @@ def test_all_problems_are_told_together_in_the_order_of_the_file():
     [
         ("retyr: {base: 1s}", 'retyr: unknown key; did you mean "retry"?'),
         ("window: 60d", "window: unknown key; it belongs to identity"),
-        ("min_rows: 5", "min_rows: unknown key; it belongs to tables.batch, batch or epoch"),
+        ("min_rows: 5", "min_rows: unknown key; it belongs to tables.batch or batch"),
         ("topcs: [a]", 'topcs: unknown key; did you mean "topics"? That belongs to source.kafka'),
         ("ttl: 60d", 'ttl: unknown key; did you mean "window"? That belongs to identity'),
         ("dedup: {}", 'dedup: unknown key; did you mean "identity"?'),
