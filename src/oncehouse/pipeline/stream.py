@@ -21,6 +21,7 @@ from oncehouse.ledger.records import Counts, EpochKind, Lease
 from oncehouse.pipeline.compact import compact
 from oncehouse.pipeline.ingest import SMALL_EPOCH_RECORDS, EpochInput, read_frame, settle
 from oncehouse.pipeline.job_errors import naming_own_errors, revive
+from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.perform import perform_requests
 from oncehouse.pipeline.source import (
     Positions,
@@ -175,7 +176,7 @@ class Ingest:
                     self._pipeline,
                     self._catalog,
                     self._lease.token,
-                    lambda plan: read_frame(frame, plan),
+                    lambda plan: self._read(frame, plan),
                     EpochInput(kind=EpochKind.KAFKA, ranges=ranges, topic_ids=self._topic_ids),
                     small=records <= SMALL_EPOCH_RECORDS,
                 )
@@ -184,6 +185,12 @@ class Ingest:
             # Spark ships only the text of what its callback raises; the error itself is kept here.
             self._failure = error
             raise
+
+    def _read(self, frame: DataFrame, plan: ReadPlan) -> list[TaskManifest]:
+        manifests = read_frame(frame, plan)
+        # Asked after the records were read: a topic made anew meanwhile may go on with the same offsets.
+        check_topics(self._topics.describe(), self._topic_ids, {}, {})
+        return manifests
 
     def _perform_requests(self) -> None:
         with self._deciding:

@@ -1,0 +1,142 @@
+"""The source at its edges: transactions, new partitions, lost offsets, topics made anew, lost checkpoints."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions, NewTopic
+
+from oncehouse.errors import ConfigurationError, DataLossError, PermanentError
+from oncehouse.ledger import epochs
+from road import encode, make_event, note_of, wait_until
+
+EVENTS = [make_event(number) for number in range(60)]
+
+
+def test_transactions_that_were_aborted_are_invisible(road, kafka):
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": road.topic})
+    producer.init_transactions(30)
+    for turn in range(6):
+        chosen = EVENTS[turn * 10 : turn * 10 + 10]
+        producer.begin_transaction()
+        for event in chosen:
+            producer.produce(road.topic, encode(event), partition=turn % 2)
+        producer.flush(30)
+        if turn % 3 == 1:
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+            road.expected |= {event: note_of(event) for event in chosen}
+            road.produced += len(chosen)
+    road.run()
+    assert len(road.expected) == 40
+    road.assert_exact()
+
+
+def test_a_partition_added_while_running_is_read_from_its_beginning(make_road, kafka_admin):
+    road = make_road(partitions=1)
+    road.send(EVENTS[:20])
+    with road.start() as running:
+        running.wait_for_rows(20)
+        kafka_admin.create_partitions([NewPartitions(road.topic, 3)])[road.topic].result(30)
+        wait_until(
+            lambda: len(kafka_admin.list_topics(road.topic, 10).topics[road.topic].partitions) == 3,
+            "the new partitions",
+        )
+        road.send(EVENTS[20:40], partition=2)
+        road.send(EVENTS[30:], partition=0)
+        running.wait_for_rows(60)
+    assert set(epochs.read_positions(road.catalog)) >= {(road.topic, 0), (road.topic, 2)}
+    road.run()
+    road.assert_exact()
+
+
+def test_offsets_deleted_before_they_were_read_are_named_and_nothing_is_skipped(road, kafka_admin):
+    road.send(EVENTS[:20])
+    road.run()
+    before = epochs.read_positions(road.catalog)
+    road.send(EVENTS[20:])
+    for deleted in kafka_admin.delete_records([TopicPartition(road.topic, 0, 45)]).values():
+        deleted.result(60)
+    with pytest.raises(DataLossError, match=r"partition 0: offsets 20 to 44 .* \(25 records"):
+        road.run()
+    assert epochs.read_positions(road.catalog) == before
+    road.assert_table(road.table, dict(list(road.expected.items())[:20]))
+
+
+def test_a_topic_deleted_and_made_anew_stops_the_pipeline(road, kafka_admin):
+    road.send(EVENTS[:20])
+    road.run()
+    kafka_admin.delete_topics([road.topic])[road.topic].result(30)
+    wait_until(lambda: make_topic(kafka_admin, road.topic), "the topic to be made anew")
+    road.send(EVENTS[20:50])
+    with pytest.raises(DataLossError, match="deleted and made anew"):
+        road.run()
+    assert road.counts().read == 20
+
+
+def test_a_topic_made_anew_while_running_stops_the_pipeline(road, kafka_admin):
+    road.send(EVENTS[:20])
+    with road.start() as running:
+        running.wait_for_rows(20)
+        kafka_admin.delete_topics([road.topic])[road.topic].result(30)
+        wait_until(lambda: make_topic(kafka_admin, road.topic), "the topic to be made anew")
+        # More than it had before, so that its offsets alone look like the old topic going on.
+        road.send([*EVENTS[:20], *EVENTS[20:]])
+        error = running.wait_for_error()
+    assert isinstance(error, PermanentError | ConfigurationError), error
+    assert road.counts().read == 20, "nothing of the new topic was taken for the old one"
+
+
+def make_topic(admin, name: str) -> bool:
+    try:
+        admin.create_topics([NewTopic(name, 2, 1)])[name].result(30)
+    except KafkaException:
+        return False
+    return True
+
+
+def test_a_missing_topic_is_told_before_any_data_moves(road, kafka_admin):
+    kafka_admin.delete_topics([road.topic])[road.topic].result(30)
+    with pytest.raises(ConfigurationError, match=f"no topic '{road.topic}'"):
+        road.run()
+
+
+def test_a_checkpoint_deleted_while_running_costs_a_restart_and_nothing_else(road):
+    road.send(EVENTS[:20])
+    with road.start() as running:
+        running.wait_for_rows(20)
+        checkpoints = road.folder / "files" / "road" / "checkpoints"
+        assert list(checkpoints.iterdir()), "the stream must have a checkpoint to lose"
+        shutil.rmtree(checkpoints)
+        road.send(EVENTS[10:40], partition=1)
+        running.wait_for_rows(40)
+        road.send(EVENTS[40:])
+        running.wait_for_rows(60)
+    assert any("Starting again" in message for message in road.said), road.said
+    road.assert_exact()
+
+
+def test_a_damaged_checkpoint_costs_a_restart_and_nothing_else(road):
+    road.send(EVENTS[:20])
+    with road.start() as running:
+        running.wait_for_rows(20)
+        for log in (road.folder / "files" / "road" / "checkpoints").glob("*/offsets/*"):
+            if log.name.isdecimal():
+                log.write_bytes(b"\x00 damaged")
+        road.send(EVENTS[10:], partition=1)
+        running.wait_for_rows(60)
+    assert any("Starting again" in message for message in road.said), road.said
+    road.assert_exact()
+
+
+def test_few_records_start_an_epoch_once_the_longest_wait_is_over(make_road):
+    road = make_road(epoch={"min_rows": 150, "max_wait": 0.5})
+    road.send(EVENTS)
+    with road.start() as running:
+        running.wait_for_rows(60)
+        road.send(make_event(number) for number in range(60, 70))
+        running.wait_for_rows(70)
+    road.assert_exact()
