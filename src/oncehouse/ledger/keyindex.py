@@ -75,14 +75,16 @@ def open_keys(path: Path) -> Keys:
 def sort_order(hi: UInt64, lo: UInt64) -> Int64:
     """The order by (hi, lo), equal ids in the order in which they came.
 
-    Nearly all high halves differ, so one fast unstable sort does the work and only runs of equal halves are
-    sorted properly.
+    Different ids hardly ever share a high half, so a stable sort by it does the work; only where some do, runs
+    of equal halves are sorted again by both.
     """
-    order = np.argsort(hi).astype(np.int64, copy=False)
-    ordered = hi[order]
-    equal = np.flatnonzero(ordered[1:] == ordered[:-1])
-    if len(equal):
-        tied = np.union1d(equal, equal + 1)
+    order = np.argsort(hi, kind="stable").astype(np.int64, copy=False)
+    high, low = hi[order], lo[order]
+    equal = high[1:] == high[:-1]
+    if np.any(equal & (low[1:] != low[:-1])):
+        tied = np.zeros(len(order), dtype=np.bool_)
+        tied[1:] |= equal
+        tied[:-1] |= equal
         rows = order[tied]
         order[tied] = rows[np.lexsort((rows, lo[rows], hi[rows]))]
     return order
