@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PARTITIONS = 4
-_BARE_READS = 3
+BARE_READS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ def create_table(place: Place, pipeline: Pipeline) -> None:
 def read_bare(place: Place, spark: SparkSession, topic: Topic) -> float:
     """Seconds of the best of three."""
     seconds = []
-    for _ in range(_BARE_READS):
+    for _ in range(BARE_READS):
         records = (
             spark.read.format("kafka")
             .option("kafka.bootstrap.servers", place.stack.kafka.bootstrap_servers)

@@ -16,7 +16,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import where_time_goes
-from measure import Road, Topic, fill_topic, make_pipeline, open_place, open_spark, read_bare, run_road
+from measure import (
+    BARE_READS,
+    Road,
+    Topic,
+    fill_topic,
+    make_pipeline,
+    open_place,
+    open_spark,
+    read_bare,
+    run_road,
+)
+from processor_time import read_processor_seconds, show_used
 
 EVENTS = 5_000_000
 QUICK_EVENTS = 500_000
@@ -37,12 +48,17 @@ def measure(events: int, *, profile: bool) -> list[Figure]:
         say("warming up")
         spark = at_end.enter_context(open_spark(make_pipeline(place, topic.name)))
         run_road(place, spark, warm)
+        before_bare = read_processor_seconds(place.stack)
         bare_seconds = read_bare(place, spark, topic)
+        before_road = read_processor_seconds(place.stack)
         load_average = os.getloadavg()[0]
         say(f"running the road; load average {load_average:.1f}")
         watch = at_end.enter_context(where_time_goes.watch_driver()) if profile else None
         road = run_road(place, spark, topic)
         if watch is not None:
+            after_road = read_processor_seconds(place.stack)
+            show_used("bare reads", before_bare, before_road, events=topic.produced * BARE_READS)
+            show_used("road", before_road, after_road, events=topic.produced)
             watch.show("driver", road.seconds)
             where_time_goes.show_tasks(place.folder / "profile")
     return figures(topic, road, bare_seconds, load_average)

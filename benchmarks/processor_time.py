@@ -1,0 +1,59 @@
+"""Processor seconds by who used them: figures that hold on a busy machine too, where the clock says little.
+
+Linux counts them for every process in /proc; children that have ended are counted with their parent.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from oncehouse.devstack.stack import Stack
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def read_processor_seconds(stack: Stack) -> dict[str, float]:
+    """Since each process began: Kafka, ClickHouse, Spark's JVM, its Python workers, and this driver."""
+    parents, seconds = _read_all()
+    found = {"driver": seconds.get(os.getpid(), 0.0)}
+    for part in ("kafka", "clickhouse"):
+        process = stack.process(part)
+        found[part] = seconds.get(process.pid, 0.0) if process else 0.0
+    jvms = [pid for pid, parent in parents.items() if parent == os.getpid()]
+    found["Spark JVM"] = sum(seconds[pid] for pid in jvms)
+    found["Python workers"] = sum(seconds[pid] for pid in _descendants(parents, jvms))
+    return found
+
+
+def show_used(title: str, before: dict[str, float], after: dict[str, float], *, events: int) -> None:
+    used = {name: after[name] - before[name] for name in after}
+    whole = sum(used.values())
+    print(f"{title}: {whole:.1f} processor seconds, {whole / events * 1e6:.2f} a million events")
+    for name, seconds in sorted(used.items(), key=lambda item: -item[1]):
+        print(f"  {seconds / max(whole, 0.01):6.1%} {seconds:8.1f} s  {name}")
+
+
+def _read_all() -> tuple[dict[int, int], dict[int, float]]:
+    parents, seconds = {}, {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            text = (entry / "stat").read_text()
+        except OSError:
+            continue  # ended meanwhile
+        # The program's name may hold spaces and parentheses, so fields are counted after the last one.
+        fields = text[text.rindex(")") + 2 :].split()
+        parents[int(entry.name)] = int(fields[1])
+        seconds[int(entry.name)] = sum(int(ticks) for ticks in fields[11:15]) / _TICKS_PER_SECOND
+    return parents, seconds
+
+
+def _descendants(parents: dict[int, int], ancestors: list[int]) -> list[int]:
+    found: list[int] = []
+    newest = list(ancestors)
+    while newest:
+        newest = [pid for pid, parent in parents.items() if parent in newest]
+        found += newest
+    return found
