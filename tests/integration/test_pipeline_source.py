@@ -130,13 +130,3 @@ def test_a_damaged_checkpoint_costs_a_restart_and_nothing_else(road):
         running.wait_for_rows(60)
     assert any("Starting again" in message for message in road.said), road.said
     road.assert_exact()
-
-
-def test_few_records_start_an_epoch_once_the_longest_wait_is_over(make_road):
-    road = make_road(epoch={"min_rows": 150, "max_wait": 0.5})
-    road.send(EVENTS)
-    with road.start() as running:
-        running.wait_for_rows(60)
-        road.send(make_event(number) for number in range(60, 70))
-        running.wait_for_rows(70)
-    road.assert_exact()

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from pydantic import SecretStr
 
-from oncehouse.config import Epoch, Kafka
+from oncehouse.config import Kafka
 from oncehouse.errors import ConfigurationError, DataLossError, TransientError
 from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline.parts import PARTITIONS
@@ -136,7 +136,7 @@ def starting_positions(
 
 
 def open_stream(
-    spark: SparkSession, kafka: Kafka, starting: Positions, *, epoch: Epoch, once: bool, group: str
+    spark: SparkSession, kafka: Kafka, starting: Positions, *, max_rows: int, group: str
 ) -> DataFrame:
     """Records as (source, offset, timestamp, key, value); nothing else leaves the JVM."""
     reader = (
@@ -144,15 +144,11 @@ def open_stream(
         .option("subscribe", ",".join(kafka.topics))
         .option("startingOffsets", _offsets_json(starting))
         .option("failOnDataLoss", "true")
+        .option("maxOffsetsPerTrigger", max_rows)
         .option("kafka.isolation.level", "read_committed")
         .option("groupIdPrefix", group)
         .options(**java_options(kafka))
     )
-    reader = reader.option("maxOffsetsPerTrigger", epoch.max_rows)
-    # Draining takes what is there: Spark would end it early while fewer records wait than are asked for.
-    if epoch.min_rows and not once:
-        reader = reader.option("minOffsetsPerTrigger", epoch.min_rows)
-        reader = reader.option("maxTriggerDelay", f"{int(epoch.max_wait * 1000)}ms")
     return _narrow(reader.load(), kafka)
 
 

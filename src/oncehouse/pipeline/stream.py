@@ -138,8 +138,7 @@ class Ingest:
             self._spark,
             self._pipeline.source.kafka,
             starting,
-            epoch=self._pipeline.epoch,
-            once=once,
+            max_rows=self._pipeline.epoch.max_rows,
             group=f"oncehouse-{self._pipeline.pipeline}",
         )
 
@@ -159,10 +158,8 @@ class Ingest:
         )
         if once:
             return writer.trigger(availableNow=True).start()
-        epoch = self._pipeline.epoch
-        # With `min_rows` Spark only looks at a trigger whether the wait is over, so it has to look more often.
-        seconds = epoch.max_wait / 4 if epoch.min_rows else epoch.max_wait
-        return writer.trigger(processingTime=f"{int(seconds * 1000)} milliseconds").start()
+        interval = f"{int(self._pipeline.epoch.max_wait * 1000)} milliseconds"
+        return writer.trigger(processingTime=interval).start()
 
     def _settle(self, frame: DataFrame, number: int, checkpoint: Path, starting: Positions) -> None:
         try:
