@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -130,31 +131,31 @@ class Road:
     def pipeline(self) -> Pipeline:
         return Pipeline(**deepcopy(self.document))
 
-    @property
+    @cached_property
     def catalog(self) -> Catalog:
-        """Opened anew each time; SQLite does not mind, and tests replace the file below it."""
+        """The ledger's catalog as somebody sees it who looks on; the fixture closes it."""
         return open_catalog(self.pipeline)
 
     @property
     def store(self) -> FileStore:
         return FileStore(str(self.document["ledger"]["files"]))
 
-    def create_tables(self, *names: str) -> None:
+    def create_tables(self, *names: str, then: Callable[[str], str] = str) -> None:
+        """Make all tables, or the named ones; `then` may change a statement before it runs."""
         pipeline = self.pipeline
         for table in pipeline.tables:
             if names and table.name not in names:
                 continue
             needs = needs_of(pipeline, table)
-            self.client.command(
-                create_table_ddl(
-                    table=needs.table,
-                    columns=needs.columns,
-                    identity_columns=pipeline.identity.fields,
-                    batch_column=needs.batch_column,
-                    id_column=needs.id_column,
-                    window=needs.window,
-                )
+            ddl = create_table_ddl(
+                table=needs.table,
+                columns=needs.columns,
+                identity_columns=pipeline.identity.fields,
+                batch_column=needs.batch_column,
+                id_column=needs.id_column,
+                window=needs.window,
             )
+            self.client.command(then(ddl))
 
     # What goes in
 
@@ -218,16 +219,15 @@ class Road:
     @contextmanager
     def leases(self) -> Iterator[tuple[Catalog, dict[Stage, int]]]:
         """A catalog with tokens of all stages, as a running pipeline has them."""
-        catalog = self.catalog
         held = [
-            leases.acquire(catalog, stage, holder=f"this test {stage}", lease_seconds=60) for stage in Stage
+            leases.acquire(self.catalog, stage, holder=f"this test {stage}", lease_seconds=60)
+            for stage in Stage
         ]
         try:
-            yield catalog, {lease.stage: lease.token for lease in held}
+            yield self.catalog, {lease.stage: lease.token for lease in held}
         finally:
             for lease in held:
-                leases.release(catalog, lease)
-            catalog.close()
+                leases.release(self.catalog, lease)
 
     def retain(self) -> Swept:
         """One round of retention, as a running pipeline does it."""

@@ -34,8 +34,10 @@ def spark(tmp_path_factory) -> Iterator[SparkSession]:
 @pytest.fixture
 def make_road(
     kafka, clickhouse, topic, produce, database, clickhouse_client, spark, tmp_path
-) -> Callable[..., Road]:
+) -> Iterator[Callable[..., Road]]:
     """`make_road(partitions=2, topics=2, tables=False, identity={"window": 5})`: a road, its tables made."""
+
+    made: list[Road] = []
 
     def make(*, partitions: int = 1, topics: int = 1, tables: bool = True, **sections: Any) -> Road:
         road = Road(
@@ -48,6 +50,7 @@ def make_road(
             spark=spark,
             produce=produce,
         )
+        made.append(road)
         for name, section in sections.items():
             known = road.document.get(name)
             road.document[name] = known | section if isinstance(known, dict) else section
@@ -55,7 +58,9 @@ def make_road(
             road.create_tables()
         return road
 
-    return make
+    yield make
+    for road in made:
+        road.catalog.close()
 
 
 @pytest.fixture

@@ -1,5 +1,54 @@
-"""The road on real servers, for the tests of this folder."""
+"""The road on real servers, and hands that kill, for the tests of this folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from road_fixtures import make_road, road, spark
 
 __all__ = ["make_road", "road", "spark"]
+
+
+@pytest.fixture
+def kill_workers() -> Callable[[], int]:
+    """Kills Spark's Python workers of this very session; says how many there were."""
+
+    def kill() -> int:
+        mine = [pid for pid in _descendants(os.getpid()) if _is_worker(pid)]
+        for pid in mine:
+            os.kill(pid, signal.SIGKILL)
+        return len(mine)
+
+    return kill
+
+
+def _descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+        except (OSError, IndexError):
+            continue
+        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found, waiting = [], [pid]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def _is_worker(pid: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        parent = int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[1])
+        above = Path(f"/proc/{parent}/cmdline").read_bytes()
+    except OSError:
+        return False
+    # The daemon forks the workers: it is the one whose parent is the JVM, and it has to live.
+    return b"pyspark.daemon" in command and b"pyspark.daemon" in above

@@ -6,7 +6,7 @@ import random
 
 from oncehouse.ledger import epochs
 from oncehouse.ledger.records import OffsetRange
-from road import encode, make_event
+from road import FIELDS, encode, make_event, note_of
 
 
 def test_an_event_sent_twice_within_an_epoch_arrives_once(road):
@@ -102,4 +102,15 @@ def test_ranges_join_without_gaps_over_restarts(make_road):
     for found in spans.values():
         assert [span.end for span in found[:-1]] == [span.start for span in found[1:]]
         assert found[0].start == 0
+    road.assert_exact()
+
+
+def test_no_event_is_lost_because_of_its_own_time(make_road):
+    road = make_road(source={"fields": FIELDS | {"at": "DateTime64(3, 'UTC')"}})
+    times = ["1970-01-01T00:00:00Z", "2026-11-15T12:00:00.5Z", "2099-12-31T23:59:59.999Z"]
+    events = [make_event(number) for number in range(30)]
+    road.send_raw([encode(event, at=times[event[2] % 3]) for event in [*events, *events[::-1]]])
+    road.expected = {event: note_of(event) for event in events}
+    road.run()
+    assert road.counts().duplicate == 30
     road.assert_exact()

@@ -23,13 +23,11 @@ EVENTS = [make_event(number) for number in range(40)]
 def grow_older(road: Road, seconds: float) -> None:
     """Let everything in the catalog have happened that much earlier."""
     names = {"registered_at", "first_seen_from", "first_seen_to", "started_at", "created_at", "loaded_at"}
-    catalog = road.catalog
-    with catalog.engine.begin() as connection:
+    with road.catalog.engine.begin() as connection:
         for table in tables.metadata.sorted_tables:
             aged = {column.name: column - seconds for column in table.columns if column.name in names}
             if aged:
                 connection.execute(update(table).values(aged))
-    catalog.close()
 
 
 def _write_nothing(path: str) -> None:

@@ -1,0 +1,177 @@
+"""kill -9 of the driver at every step of the road: after the next start everything is there once.
+
+The process dies in a Python of its own; the restart runs here, on the shared Spark session.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from oncehouse.ledger import epochs, expiry, leases
+from oncehouse.ledger.records import BatchStatus, Stage
+from road import Road, make_event, wait_until
+
+EVENTS = [make_event(number) for number in range(150)]
+short = pytest.mark.short
+
+
+@pytest.fixture
+def busy_road(make_road) -> Road:
+    """Something is settled already, and more is waiting, duplicates of both among it."""
+    road = make_road(partitions=2, epoch={"max_rows": 60})
+    road.send(EVENTS[:40])
+    road.run()
+    road.send([*EVENTS[20:100], *EVENTS[60:80]])
+    road.send([*EVENTS[80:], *EVENTS[:10]], partition=1)
+    return road
+
+
+def ledger_files(road: Road) -> set[str]:
+    return {path for path in road.store.walk("road/") if path.endswith((".arrow", ".parquet"))}
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "parts written",
+        "parts written:2",
+        pytest.param("before registering", marks=short),
+        "before registering:3",
+        pytest.param("after registering", marks=short),
+        "after registering:3",
+        "before making batches",
+        "after making batches",
+        "before inserting",
+        "before inserting:2",
+        pytest.param("after inserting", marks=short),
+        "after inserting:2",
+    ],
+)
+def test_a_driver_killed_at_any_step_loses_and_doubles_nothing(busy_road, point):
+    road = busy_road
+    road.crash(point)
+    road.run()
+    road.assert_exact()
+    assert not road.batches(statuses=[BatchStatus.IN_PROCESS, BatchStatus.RETRY, BatchStatus.PARKED])
+    # What the dead process wrote and did not register is swept, and nothing else.
+    road.retain()
+    assert ledger_files(road) == expiry.registered_paths(road.catalog)
+    road.send(EVENTS)
+    road.run()
+    road.assert_exact()
+
+
+def test_a_driver_killed_while_segments_are_replaced_loses_and_doubles_nothing(make_road):
+    road = make_road(epoch={"max_rows": 15})
+    road.send(EVENTS)
+    road.run()
+    process = road.spawn(crash_at="before replacing segments")
+    assert process.wait(timeout=180) == -signal.SIGKILL
+    road.send([*EVENTS[:50], make_event(999)])
+    road.run()
+    assert road.compact() >= 8
+    road.retain()
+    assert ledger_files(road) == expiry.registered_paths(road.catalog)
+    road.send(EVENTS)
+    road.run()
+    road.assert_exact()
+
+
+def test_a_driver_killed_before_files_are_deleted_leaves_what_the_sweep_finds(busy_road):
+    road = busy_road
+    road.run()
+    process = road.spawn(crash_at="before deleting files")
+    assert process.wait(timeout=180) == -signal.SIGKILL
+    road.run()
+    road.retain()
+    assert ledger_files(road) == expiry.registered_paths(road.catalog)
+    road.assert_exact()
+
+
+def test_drivers_killed_again_and_again_come_to_the_same_end(busy_road):
+    road = busy_road
+    for point in ("after inserting", "before registering", "after making batches", "after registering"):
+        road.crash(point)
+    road.run()
+    road.assert_exact()
+
+
+def test_a_frozen_driver_is_fenced_when_it_wakes_up(make_road):
+    road = make_road(epoch={"max_rows": 30}, lease=2.0)
+    road.send(EVENTS[:60])
+    frozen = road.spawn()
+    try:
+        wait_until(lambda: road.rows() or frozen.poll() is not None, "the first driver at work")
+        frozen.send_signal(signal.SIGSTOP)
+        road.send(EVENTS[30:])
+        # The lease of a process that is alive, if not well, has to run out first.
+        wait_until(
+            lambda: all(lease.expires_at < road.catalog.now() for lease in leases.list_leases(road.catalog)),
+            "the leases to run out",
+        )
+        road.run()
+        road.assert_exact()
+        before = (epochs.list_epochs(road.catalog), road.batches())
+        frozen.send_signal(signal.SIGCONT)
+        code = frozen.wait(timeout=120)
+    finally:
+        frozen.kill()
+        frozen.wait()
+    assert code == 4, (road.folder / "process.log").read_text()[-2000:]
+    assert (epochs.list_epochs(road.catalog), road.batches()) == before
+    road.assert_exact()
+
+
+def test_of_two_drivers_one_works_and_one_leaves_with_a_message(make_road):
+    road = make_road()
+    road.send(EVENTS[:60])
+    first = road.spawn()
+    try:
+        wait_until(lambda: road.rows() or first.poll() is not None, "the first driver at work")
+        second = road.spawn("--no-wait")
+        assert second.wait(timeout=120) == 4
+        road.send(EVENTS[60:])
+        wait_until(lambda: len(road.rows()) >= len(EVENTS), "the first driver to go on")
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(timeout=90) == 0
+    finally:
+        first.kill()
+        first.wait()
+    assert Stage.INGEST in (road.folder / "process.log").read_text()
+    road.assert_exact()
+
+
+def test_a_python_worker_killed_in_the_middle_is_replaced(make_road, kill_workers):
+    road = make_road(epoch={"max_rows": 30})
+    road.send(EVENTS)
+    with road.start() as running:
+        running.wait_for_rows(1)
+        assert kill_workers(), "there must be workers to kill"
+        running.wait_for_rows(len(EVENTS))
+    road.assert_exact()
+
+
+def test_a_broker_killed_and_started_again_loses_nothing(make_road, stack):
+    road = make_road(epoch={"max_rows": 60})
+    road.send(EVENTS[:60])
+    with road.start() as running:
+        running.wait_for_rows(60)
+        stack.kill("kafka")
+        stack.start("kafka")
+        road.send(EVENTS[30:])
+        running.wait_for_rows(len(EVENTS))
+    road.assert_exact()
+
+
+def test_a_catalog_that_is_gone_for_a_while_is_waited_for(make_road, stack, postgres_url):
+    road = make_road(epoch={"max_rows": 60}, ledger={"catalog": postgres_url})
+    road.send(EVENTS[:60])
+    with road.start() as running:
+        running.wait_for_rows(60)
+        stack.kill("postgres")
+        road.send(EVENTS[30:])
+        stack.start("postgres")
+        running.wait_for_rows(len(EVENTS))
+    road.assert_exact()

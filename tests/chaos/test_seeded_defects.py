@@ -1,0 +1,137 @@
+"""The oracle is no ornament: with a defect put in on purpose it fails, for each rule that it guards.
+
+Defects are put into this process, or travel to Spark's workers inside a function; the product knows none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from oncehouse.devstack.proxy import AnswerSwallower
+from oncehouse.ledger import epochs
+from oncehouse.pipeline import ingest, loader, stream
+from road import Road, encode, make_event
+
+pytestmark = pytest.mark.short
+
+EVENTS = [make_event(number) for number in range(60)]
+
+
+def test_a_winner_chosen_from_the_wrong_end_is_noticed(make_road, monkeypatch):
+    def scenario(road: Road) -> None:
+        road.send_raw([encode(event, "first") for event in EVENTS[:20]])
+        road.send_raw([encode(event, "second") for event in EVENTS[:20]], partition=1)
+        road.expected = dict.fromkeys(EVENTS[:20], "first")
+        road.run()
+
+    def decide_backwards(plan):
+        import uuid
+
+        import numpy as np
+
+        from oncehouse.ledger import keyindex
+        from oncehouse.pipeline import dedup
+
+        def last_of_each(keys):
+            last = np.ones(len(keys), dtype=np.bool_)
+            last[:-1] = (keys.hi[1:] != keys.hi[:-1]) | (keys.lo[1:] != keys.lo[:-1])
+            return last
+
+        right = keyindex.first_of_each
+        keyindex.first_of_each = last_of_each
+        try:
+            return dedup.decide(replace(plan, out=f"{plan.out}-{uuid.uuid4().hex}"))
+        finally:
+            keyindex.first_of_each = right
+
+    monkeypatch.setattr(ingest, "decide_task", decide_backwards)
+    road = make_road(partitions=2)
+    scenario(road)
+    with pytest.raises(AssertionError, match="a later payload took the place"):
+        road.assert_exact()
+
+
+def test_an_index_that_is_not_asked_is_noticed(road, monkeypatch):
+    road.send(EVENTS)
+    road.run()
+    monkeypatch.setattr(ingest.epochs, "list_segments", lambda catalog: ())
+    road.send(EVENTS[:10])
+    road.run()
+    monkeypatch.undo()
+    with pytest.raises(AssertionError, match="10 rows are doubled"):
+        road.assert_exact()
+
+
+def test_an_offset_that_is_skipped_is_noticed(road, monkeypatch):
+    road.send(EVENTS[:30])
+    road.run()
+    right = stream.starting_positions
+
+    def skip_some(*facts):
+        return {place: offset + 5 for place, offset in right(*facts).items()}
+
+    def advance_anyhow(connection, catalog, span, topic_id, epoch):
+        start = epochs.read_positions(catalog).get((span.topic, span.partition), span.start)
+        return advance(connection, catalog, replace(span, start=start), topic_id, epoch)
+
+    advance = epochs._advance
+    monkeypatch.setattr(stream, "starting_positions", skip_some)
+    road.send(EVENTS[30:])
+    road.send(EVENTS[:20], partition=1)
+    with monkeypatch.context() as continuity:
+        continuity.setattr(epochs, "_advance", advance_anyhow)
+        road.run()
+    with pytest.raises(AssertionError, match="are lost"):
+        road.assert_exact()
+
+
+def test_a_skipped_offset_is_refused_by_the_catalog_itself(road, monkeypatch):
+    from oncehouse.errors import OffsetGapError
+
+    road.send(EVENTS[:30])
+    road.run()
+    right = stream.starting_positions
+
+    def skip_some(*facts):
+        return {(topic, number): at + 5 * (number == 0) for (topic, number), at in right(*facts).items()}
+
+    monkeypatch.setattr(stream, "starting_positions", skip_some)
+    road.send(EVENTS[30:])
+    with pytest.raises(OffsetGapError, match="the ledger ends at 30"):
+        road.run()
+    monkeypatch.undo()
+    road.run()
+    road.assert_exact()
+
+
+def test_a_token_that_is_left_out_is_noticed(make_road, clickhouse, monkeypatch):
+    """Without token and without looking first, the retry after a swallowed answer doubles its rows."""
+
+    def send_without_token(plan):
+        from oncehouse.clickhouse import insert
+        from oncehouse.pipeline import loader
+
+        right = insert.insert_settings
+
+        def without_token(batch_id):
+            found = right(batch_id)
+            return found | {"insert_deduplicate": 0, "deduplicate_insert": "disable"}
+
+        insert.insert_settings = without_token
+        try:
+            return loader.send_batch(replace(plan, request=replace(plan.request, outcome_unknown=False)))
+        finally:
+            insert.insert_settings = right
+
+    monkeypatch.setattr(loader, "send_batch", send_without_token)
+    with AnswerSwallower(server_port=clickhouse.place.ports["http"]) as proxy:
+        road = make_road()
+        road.document["clickhouse"]["url"] = proxy.url
+        road.send(EVENTS)
+        proxy.swallow_next()
+        road.run()
+        assert proxy.swallowed == 1
+        with pytest.raises(AssertionError, match="60 rows are doubled"):
+            road.assert_exact()

@@ -1,0 +1,170 @@
+"""Servers that die, answers that get lost, and set-ups that must be refused before any data moves."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from sqlalchemy import update
+
+from oncehouse.devstack.proxy import AnswerSwallower
+from oncehouse.errors import ConfigurationError, LeaseHeldError, PermanentError
+from oncehouse.ledger import batches, epochs, leases, tables
+from oncehouse.ledger.records import BatchStatus, Stage
+from road import make_event, wait_until
+
+EVENTS = [make_event(number) for number in range(120)]
+
+
+def test_clickhouse_killed_and_started_again_has_everything_once(road, stack):
+    road.send(EVENTS[:40])
+    with road.start() as running:
+        running.wait_for_rows(40)
+        stack.kill("clickhouse")
+        road.send(EVENTS[20:80])
+        wait_until(lambda: road.batches(statuses=[BatchStatus.RETRY]), "a batch that could not be inserted")
+        stack.start("clickhouse")
+        running.wait_for_rows(80)
+        road.send(EVENTS[80:])
+        running.wait_for_rows(120)
+    road.assert_exact()
+
+
+def test_a_swallowed_answer_leaves_one_copy(make_road, clickhouse):
+    with AnswerSwallower(server_port=clickhouse.place.ports["http"]) as proxy:
+        road = make_road(epoch={"max_rows": 60})
+        road.document["clickhouse"]["url"] = proxy.url
+        road.send([*EVENTS, *EVENTS[:30]])
+        proxy.swallow_next()
+        road.run()
+        assert proxy.swallowed == 1
+        attempts = [
+            attempt
+            for batch in road.batches()
+            for attempt in batches.list_attempts(road.catalog, batch.batch_id)
+        ]
+        assert [attempt.outcome for attempt in attempts].count("unknown") == 1
+        road.assert_exact()
+
+
+def test_a_swallowed_answer_leaves_one_copy_in_every_partition_and_in_a_view(make_road, clickhouse):
+    with AnswerSwallower(server_port=clickhouse.place.ports["http"]) as proxy:
+        road = make_road()
+        road.client.command(f"DROP TABLE {road.table} SYNC")
+        road.create_tables(then=lambda ddl: ddl.replace("ORDER BY", "PARTITION BY product_id % 4 ORDER BY"))
+        road.client.command(
+            f"ALTER TABLE {road.table} MODIFY SETTING non_replicated_deduplication_window = 100000"
+        )
+        road.client.command(
+            f"CREATE TABLE {road.database}.sums (kind String, n UInt64) ENGINE = SummingMergeTree ORDER BY kind "
+            "SETTINGS non_replicated_deduplication_window = 100000"
+        )
+        road.client.command(
+            f"CREATE MATERIALIZED VIEW {road.database}.counted TO {road.database}.sums AS "
+            f"SELECT toString(event_type) AS kind, count() AS n FROM {road.table} GROUP BY kind"
+        )
+        road.document["clickhouse"]["url"] = proxy.url
+        road.send([*EVENTS, *EVENTS[:30]])
+        proxy.swallow_next()
+        road.run()
+        assert proxy.swallowed == 1
+        road.assert_exact()
+        sums = road.client.query(
+            f"SELECT kind, sum(n) FROM {road.database}.sums GROUP BY kind ORDER BY kind"
+        ).result_rows
+        assert sums == [("buy", 40), ("click", 40), ("view", 40)]
+
+
+def test_the_catalog_may_stand_in_postgresql(make_road, postgres_url):
+    road = make_road(partitions=2, epoch={"max_rows": 60}, ledger={"catalog": postgres_url})
+    road.send(EVENTS[:80])
+    road.run()
+    road.send(EVENTS[40:], partition=1)
+    road.run()
+    assert road.counts().duplicate == 40
+    road.assert_exact()
+
+
+def test_a_changed_identity_rule_is_refused_before_any_data_moves(road):
+    road.send(EVENTS[:10])
+    road.run()
+    road.send(EVENTS[10:20])
+    road.document["identity"]["fields"] = ["project", "product_id"]
+    with pytest.raises(ConfigurationError, match="identity rule has changed"):
+        road.run()
+    assert road.counts().read == 10
+
+
+def test_a_changed_number_of_buckets_is_refused_before_any_data_moves(road):
+    road.send(EVENTS[:10])
+    road.run()
+    road.send(EVENTS[10:20])
+    road.document["identity"]["buckets"] = 32
+    with pytest.raises(ConfigurationError, match=r"identity\.buckets is 32, the ledger was made with 16"):
+        road.run()
+    assert road.counts().read == 10
+
+
+def test_a_ledger_of_a_newer_version_is_refused_and_left_alone(road):
+    road.send(EVENTS[:10])
+    road.run()
+    with road.catalog.engine.begin() as connection:
+        connection.execute(update(tables.ledger_version).values(version=tables.VERSION + 1))
+    with pytest.raises(ConfigurationError, match=f"version {tables.VERSION + 1}"):
+        road.run()
+
+
+def test_a_table_without_a_column_is_refused_before_any_data_moves(road):
+    road.client.command(f"ALTER TABLE {road.table} DROP COLUMN note")
+    road.send(EVENTS[:10])
+    with pytest.raises(ConfigurationError, match="note"):
+        road.run()
+    assert not road.catalog.exists()
+
+
+def test_a_second_driver_that_may_not_wait_is_told_who_runs_the_pipeline(road):
+    road.send(EVENTS[:10])
+    road.run()
+    leases.acquire(road.catalog, Stage.LOAD, holder="elsewhere pid 7", lease_seconds=60)
+    with pytest.raises(LeaseHeldError, match="elsewhere pid 7"):
+        road.run(wait=False)
+    free = [lease for lease in leases.list_leases(road.catalog) if lease.stage is not Stage.LOAD]
+    assert all(lease.expires_at == 0 for lease in free), "what it had taken already was given back"
+
+
+def test_a_driver_whose_lease_was_taken_over_stops_and_changes_nothing(road):
+    road.send(EVENTS[:10])
+    with road.start() as running:
+        running.wait_for_rows(10)
+        taken = road.catalog
+        with taken.engine.begin() as connection:
+            connection.execute(update(tables.leases).values(token=tables.leases.c.token + 1, holder="B"))
+        road.send(EVENTS[10:30])
+        error = running.wait_for_error()
+    assert isinstance(error, PermanentError)
+    assert "another process" in str(error)
+    assert road.counts().read == 10
+    with taken.engine.begin() as connection:
+        connection.execute(update(tables.leases).values(expires_at=0.0))
+    road.run()
+    road.assert_exact()
+
+
+def test_a_signal_in_the_middle_lets_what_has_begun_end_and_exits_well(make_road):
+    road = make_road(epoch={"max_rows": 20})
+    road.send(EVENTS)
+    process = road.spawn()
+    try:
+        wait_until(lambda: road.rows() or process.poll() is not None, "the first rows")
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(timeout=90)
+    finally:
+        process.kill()
+        process.wait()
+    assert code == 0, (road.folder / "process.log").read_text()[-2000:]
+    assert not road.batches(statuses=[BatchStatus.IN_PROCESS]), "no insert was left hanging"
+    assert all(lease.expires_at == 0 for lease in leases.list_leases(road.catalog))
+    assert not road.findings()
+    road.run()
+    road.assert_exact()
+    assert epochs.list_epochs(road.catalog)
