@@ -1,0 +1,326 @@
+"""The road without servers: a real ledger, real files, and in place of Kafka, Spark and ClickHouse small models.
+
+A schedule is a list of steps. Any step may die at any of the road's crash points; what follows is done by a new
+holder of the leases. In the end the rest is drained, and the destination is held to what was produced.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from oncehouse import crash
+from oncehouse.clickhouse.outcomes import Inserted, Outcome, Refused, TryAgain
+from oncehouse.config import Pipeline
+from oncehouse.errors import FencedError
+from oncehouse.ledger import batches, epochs, keyindex, leases, requests
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.records import (
+    BatchStatus,
+    EpochKind,
+    Lease,
+    OffsetRange,
+    RequestKind,
+    Stage,
+)
+from oncehouse.pipeline import compact, loader, pack
+from oncehouse.pipeline.batcher import TableFeedback, plan_batches
+from oncehouse.pipeline.compact import rebuild
+from oncehouse.pipeline.ingest import EpochInput, settle
+from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
+from oncehouse.pipeline.parts import read_records
+from oncehouse.pipeline.prepare import identity_of
+from oncehouse.pipeline.retention import retain
+from oncehouse.pipeline.verify import verify
+
+TOPIC = "events"
+TABLE = "events"
+PARTITIONS = 2
+POINTS = (
+    "parts written",
+    "before registering",
+    "after registering",
+    "before inserting",
+    "after inserting",
+    "before replacing segments",
+    "before moving files",
+    "before deleting files",
+)
+
+
+class DiedError(Exception):
+    """What the process would not have lived to see."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    kind: str
+    numbers: tuple[int, ...] = ()
+    dies_at: str | None = None
+
+
+class InlineSpark:
+    """Runs tasks where they are planned."""
+
+    defaultParallelism = 2  # noqa: N815 - Spark's own name
+
+    @property
+    def sparkContext(self) -> InlineSpark:  # noqa: N802 - Spark's own name
+        return self
+
+    def parallelize(self, plans: list[Any], _slices: int) -> InlineTasks:
+        return InlineTasks(plans)
+
+
+@dataclass
+class InlineTasks:
+    plans: list[Any]
+
+    def map(self, work: Callable[[Any], Any]) -> InlineTasks:
+        return InlineTasks([work(plan) for plan in self.plans])
+
+    def collect(self) -> list[Any]:
+        return self.plans
+
+
+@dataclass
+class Destination:
+    """A table that drops a batch it has, and can fail in each way that matters."""
+
+    rows: list[tuple[int, str]] = field(default_factory=list)
+    tokens: set[str] = field(default_factory=set)
+    sent: dict[str, pa.Table] = field(default_factory=dict)
+    fault: int = 0
+
+    def take(self, plan: loader.LoadPlan) -> Outcome:
+        request = plan.request
+        rows = loader.live_rows(FileStore(plan.files_root), plan.parts, request.columns)
+        before = self.sent.setdefault(request.batch_id, rows)
+        assert before.equals(rows), "a batch that is sent again is the same, row by row"
+        assert rows.num_rows == request.rows
+        if self.fault == 1:
+            return TryAgain(message="away", code=1, seconds=0, outcome_unknown=False, too_many_parts=False)
+        if self.fault == 2:
+            return Refused(message="no", code=1, seconds=0, outcome_unknown=request.outcome_unknown)
+        if request.batch_id not in self.tokens:
+            self.tokens.add(request.batch_id)
+            ids, notes = rows.column("id").to_pylist(), rows.column("note").to_pylist()
+            self.rows += zip(ids, notes, strict=True)
+        if self.fault == 3:
+            return TryAgain(message="cut", code=None, seconds=0, outcome_unknown=True, too_many_parts=False)
+        return Inserted(rows=request.rows, seconds=0)
+
+
+class Simulation:
+    def __init__(self, folder: Path) -> None:
+        self.pipeline = Pipeline(
+            pipeline="road",
+            source={
+                "kafka": {"bootstrap_servers": "127.0.0.1:9", "topics": [TOPIC]},
+                "fields": {"id": "UInt64", "note": "String"},
+            },
+            identity={"fields": ["id"], "buckets": 4},
+            tables=[{"name": TABLE}],
+            clickhouse={"url": "http://127.0.0.1:9"},
+            ledger={"catalog": f"sqlite:///{folder}/catalog.db", "files": str(folder / "files")},
+            batch={"min_rows": 1, "max_rows": 15, "max_wait": 0, "min_interval": 0},
+        )
+        self.catalog = Catalog(f"sqlite:///{folder}/catalog.db", "road")
+        self.catalog.prepare()
+        self.catalog.adopt(identity_of(self.pipeline))
+        self.store = FileStore(str(folder / "files"))
+        self.spark: Any = InlineSpark()
+        self.destination = Destination()
+        self.kafka: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+        self.held: dict[Stage, Lease] = {}
+        self.takes = 0
+        self.attempts = 0
+        self.take_over()
+
+    def take_over(self) -> None:
+        """Another process: it has the leases, and whoever had them before is fenced."""
+        before, self.takes = self.held, self.takes + 1
+        for lease in before.values():
+            leases.release(self.catalog, lease)
+        self.held = {
+            stage: leases.acquire(self.catalog, stage, holder=f"process {self.takes}", lease_seconds=3600)
+            for stage in Stage
+        }
+        for stage, lease in before.items():
+            try:
+                self.catalog.write(stage, lease.token, lambda _: None)
+            except FencedError:
+                continue
+            raise AssertionError("an old holder could still write")
+
+    def do(self, step: Step) -> None:
+        try:
+            with dying(step.dies_at), patch.object(loader, "send_batch", self.destination.take):
+                getattr(self, step.kind)(*step.numbers)
+        except DiedError:
+            self.take_over()
+
+    # Steps
+
+    def produce(self, partition: int, *ids: int) -> None:
+        log = self.kafka[partition % PARTITIONS]
+        log += [f'{{"id": {number}, "note": "{partition}/{len(log)}"}}'.encode() for number in ids]
+
+    def settle(self, size: int, small: int) -> None:
+        positions = epochs.read_positions(self.catalog)
+        ranges = []
+        for partition, log in enumerate(self.kafka):
+            start = positions.get((TOPIC, partition), 0)
+            end = min(start + size, len(log))
+            ranges.append(OffsetRange(topic=TOPIC, partition=partition, start=start, end=end))
+        if all(span.start == span.end for span in ranges):
+            return
+        given = EpochInput(kind=EpochKind.KAFKA, ranges=tuple(ranges), topic_ids={TOPIC: "id"})
+        settle(
+            self.spark,
+            self.pipeline,
+            self.catalog,
+            self.held[Stage.INGEST].token,
+            lambda plan: self._read(plan, ranges),
+            given,
+            small=bool(small),
+        )
+
+    def _read(self, plan: ReadPlan, ranges: list[OffsetRange]) -> list[TaskManifest]:
+        blocks = [self._block(span) for span in ranges if span.end > span.start]
+        tasks = [blocks[::-1]] if plan.whole else [[block] for block in blocks[::-1]]
+        self.attempts += 1
+        return [read_records(plan, f"r{self.attempts}-{at}", task) for at, task in enumerate(tasks)]
+
+    def _block(self, span: OffsetRange) -> pa.RecordBatch:
+        number = span.end - span.start
+        return pa.record_batch(
+            [
+                pa.array([span.partition] * number, pa.int32()),
+                pa.array(range(span.start, span.end), pa.int64()),
+                pa.array([0] * number, pa.timestamp("us", tz="UTC")),
+                pa.nulls(number, pa.binary()),
+                pa.array(self.kafka[span.partition][span.start : span.end], pa.binary()),
+            ],
+            names=["source", "offset", "timestamp", "key", "value"],
+        )
+
+    def cut(self) -> None:
+        planned = plan_batches(
+            batches.open_parts(self.catalog),
+            limits={TABLE: self.pipeline.batch},
+            feedback={TABLE: TableFeedback()},
+            now=self.catalog.now(),
+        )
+        made = [
+            batches.NewBatch(
+                batch_id=f"00000000-0000-0000-0000-{self._next():012d}", table=TABLE, parts=found.parts
+            )
+            for found in planned
+        ]
+        batches.create_batches(self.catalog, self.held[Stage.LOAD].token, made)
+
+    def _next(self) -> int:
+        return len(batches.list_batches(self.catalog)) + 1
+
+    def load(self, fault: int) -> None:
+        self.destination.fault = fault
+        for batch in batches.waiting_batches(self.catalog)[:1]:
+            loader.load(
+                self.spark,
+                self.pipeline,
+                self.catalog,
+                self.held[Stage.LOAD].token,
+                batch,
+                facts=None,
+            )
+
+    def retry(self) -> None:
+        for batch in batches.list_batches(self.catalog, statuses=[BatchStatus.PARKED]):
+            batches.retry_parked(self.catalog, batch.batch_id)
+
+    def compact(self) -> None:
+        with patch.object(compact, "FAN_IN", 2):
+            compact.compact(self.spark, self.pipeline, self.catalog, self.held[Stage.INGEST].token)
+
+    def rebuild(self) -> None:
+        request = requests.add_request(self.catalog, RequestKind.REBUILD_INDEX, {})
+        token = self.held[Stage.INGEST].token
+        rebuild(self.spark, self.pipeline, self.catalog, token, request=request)
+
+    def retain(self) -> None:
+        with patch.object(pack, "LEAST_EPOCHS", 2):
+            retain(
+                self.pipeline,
+                self.catalog,
+                token=self.held[Stage.RETENTION].token,
+                ingest_token=self.held[Stage.INGEST].token,
+                spark=self.spark,
+                garbage_seconds=0.0,
+            )
+
+    # The end
+
+    def drain(self) -> None:
+        longest = max(len(log) for log in self.kafka)
+        self.do(Step(kind="settle", numbers=(longest, 1)))
+        self.retry()
+        while batches.open_parts(self.catalog) or batches.waiting_batches(self.catalog):
+            self.do(Step(kind="cut"))
+            self.do(Step(kind="load", numbers=(0,)))
+
+    def first_seen(self) -> dict[int, str]:
+        """Of each id the first arrival, by the ledger's own ranges: epochs in order, positions within."""
+        found: dict[int, str] = {}
+        for _, span in sorted(epochs.list_ranges(self.catalog), key=lambda entry: (entry[0], entry[1])):
+            for offset in range(span.start, span.end):
+                row = self.kafka[span.partition][offset]
+                number, note = row.decode().removeprefix('{"id": ').removesuffix('"}').split(', "note": "')
+                found.setdefault(int(number), note)
+        return found
+
+    def assert_exact(self) -> None:
+        expected = self.first_seen()
+        produced = sum(len(log) for log in self.kafka)
+        assert len({value.split(b",")[0] for log in self.kafka for value in log}) == len(expected)
+        doubled = [
+            number for number, times in Counter(n for n, _ in self.destination.rows).items() if times > 1
+        ]
+        assert not doubled, f"{doubled} came more than once"
+        assert dict(self.destination.rows) == expected
+        counts = epochs.total_counts(self.catalog)
+        assert (counts.read, counts.new) == (produced, len(expected))
+        assert sum(segment.keys for segment in epochs.list_segments(self.catalog)) == len(expected)
+        for segment in epochs.list_segments(self.catalog):
+            assert len(keyindex.open_keys(self.store.local(segment.file))) == segment.keys
+        assert not verify(self.pipeline, self.catalog, self.store, None, files=True).findings
+
+
+@contextmanager
+def dying(point: str | None) -> Iterator[None]:
+    def reach(name: str) -> None:
+        if name == point:
+            raise DiedError(name)
+
+    with patch.object(crash, "reach", reach):
+        yield
+
+
+@contextmanager
+def simulate() -> Iterator[Simulation]:
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        simulation = Simulation(Path(folder))
+        try:
+            yield simulation
+        finally:
+            simulation.catalog.close()
