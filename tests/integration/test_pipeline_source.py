@@ -98,6 +98,19 @@ def make_topic(admin, name: str) -> bool:
     return True
 
 
+def test_a_topic_may_leave_the_pipeline_and_then_kafka(make_road, kafka_admin):
+    road = make_road(topics=2)
+    road.send(EVENTS[:20])
+    road.send(EVENTS[10:30], topic=road.topics[1])
+    road.run()
+    road.document["source"]["kafka"]["topics"] = [road.topic]
+    kafka_admin.delete_topics([road.topics[1]])[road.topics[1]].result(30)
+    road.send(EVENTS[20:])
+    assert road.run().progress.lag == 0
+    assert road.counts().duplicate == 20
+    road.assert_exact()
+
+
 def test_a_missing_topic_is_told_before_any_data_moves(road, kafka_admin):
     kafka_admin.delete_topics([road.topic])[road.topic].result(30)
     with pytest.raises(ConfigurationError, match=f"no topic '{road.topic}'"):

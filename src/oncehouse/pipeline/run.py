@@ -395,7 +395,10 @@ class _Report:
         return RunResult(progress=self._last, parked=len(parked))
 
     def _look(self) -> Progress:
-        positions = epochs.read_positions(self._catalog)
+        # A topic that has left the pipeline file may have left Kafka too, and lags behind nothing.
+        topics = self._pipeline.source.kafka.topics
+        known = epochs.read_positions(self._catalog)
+        positions = {place: offset for place, offset in known.items() if place[0] in topics}
         latest = self._topics.latest(positions)
         waiting = batches.waiting_batches(self._catalog)
         parked = batches.list_batches(self._catalog, statuses=[BatchStatus.PARKED])
