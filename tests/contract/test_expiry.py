@@ -197,7 +197,7 @@ def test_a_kind_of_which_all_epochs_are_past_the_window_is_still_counted(catalog
 def test_packed_files_have_new_places_and_the_old_ones_become_garbage(catalog, tokens):
     load(catalog, tokens, epochs={1, 2})
     pack = make_file("shop/packs/1-a")
-    bundles = packs.list_bundles(catalog, list_parts(catalog))
+    bundles = packs.list_bundles(catalog)
     moves = [
         packs.Move(old=bundle.key_files[0].raw, new=replace(pack, row=at * 10))
         for at, bundle in enumerate(bundles)
@@ -211,12 +211,12 @@ def test_packed_files_have_new_places_and_the_old_ones_become_garbage(catalog, t
     packs.forget_garbage(catalog, tokens[Stage.RETENTION], ["raw/1"])
     assert packs.kept_garbage(catalog) == {"raw/2"}
     # What is packed once is not packed again.
-    assert packs.list_bundles(catalog, list_parts(catalog)) == ()
+    assert packs.list_bundles(catalog) == ()
 
 
 def test_a_pack_of_files_that_have_gone_changes_nothing(catalog, tokens):
     load(catalog, tokens, epochs={1})
-    (bundle,) = packs.list_bundles(catalog, list_parts(catalog))
+    (bundle,) = packs.list_bundles(catalog)
     moves = [
         packs.Move(old=bundle.key_files[0].raw, new=make_file("shop/packs/1-a")),
         packs.Move(old=make_file("raw/gone"), new=make_file("shop/packs/1-b")),

@@ -9,7 +9,6 @@ from oncehouse.ledger.batches import (
     create_batches,
     finish_attempt,
     list_batches,
-    list_parts,
     open_parts,
     start_attempt,
 )
@@ -64,13 +63,13 @@ def test_batches_are_added_up_once_their_parts_have_gone(catalog, retention):
 
 
 def test_only_loaded_epochs_are_offered_for_packing(catalog, retention):
-    bundles = packs.list_bundles(catalog, list_parts(catalog))
+    bundles = packs.list_bundles(catalog)
     assert [bundle.epoch for bundle in bundles] == [1, 2]
     assert [part.part for part in bundles[0].parts] == ["part-1"]
 
 
 def test_moved_files_are_found_at_their_new_place_and_the_old_ones_become_garbage(catalog, retention):
-    bundles = packs.list_bundles(catalog, list_parts(catalog))
+    bundles = packs.list_bundles(catalog)
     pack = FileRef(path="shop/packs/1-x.raw.parquet", size_bytes=9, checksum="1" * 64, row=10)
     old = bundles[1].key_files[0].raw
     packs.move_files(catalog, retention, [Move(old=old, new=pack)])
@@ -83,7 +82,7 @@ def test_moved_files_are_found_at_their_new_place_and_the_old_ones_become_garbag
 
 
 def test_a_file_that_has_gone_meanwhile_refuses_the_whole_move(catalog, retention):
-    bundles = packs.list_bundles(catalog, list_parts(catalog))
+    bundles = packs.list_bundles(catalog)
     pack = FileRef(path="shop/packs/1-x.raw.parquet", size_bytes=9, checksum="1" * 64)
     known, gone = bundles[0].key_files[0].raw, FileRef(path="raw/gone", size_bytes=1, checksum="2" * 64)
     with pytest.raises(PermanentError, match="raw/gone has gone"):

@@ -58,7 +58,7 @@ feedbacks = st.builds(
     TableFeedback,
     waiting=st.integers(0, 2),
     parked=st.integers(0, 4),
-    last_cut_at=st.floats(0, NOW, allow_nan=False),
+    seconds_since_cut=st.floats(0, 1000, allow_nan=False),
     too_many_parts=st.booleans(),
 )
 limits = st.builds(
@@ -105,7 +105,7 @@ def test_every_part_with_rows_ends_in_exactly_one_batch(parts, limit, arrivals):
         planned = plan_batches(
             waiting,
             limits=dict.fromkeys(("a", "b", "c"), limit),
-            feedback={table: TableFeedback(last_cut_at=at) for table, at in last_cut.items()},
+            feedback={table: TableFeedback(seconds_since_cut=now - at) for table, at in last_cut.items()},
             now=now,
             draining=not coming,
         )
@@ -123,6 +123,15 @@ def test_every_part_with_rows_ends_in_exactly_one_batch(parts, limit, arrivals):
 def test_few_rows_wait_for_others_until_the_longest_wait_is_over():
     assert not plan(make_open_part(1, registered_at=NOW - 4.9))
     assert plan(make_open_part(1, registered_at=NOW - 5.0))
+
+
+def test_a_catalog_clock_that_was_set_back_makes_nobody_wait():
+    assert plan(make_open_part(1, registered_at=NOW + 3600))
+
+
+def test_parts_of_different_columns_never_share_a_batch():
+    old, new = make_open_part(1, rows=50), replace(make_open_part(2, rows=50), shape="with another column")
+    assert [batch.parts for batch in plan(old, new)] == [(old,)]
 
 
 def test_enough_rows_go_at_once():
@@ -150,7 +159,7 @@ def test_a_part_without_live_rows_needs_no_batch():
 
 
 @pytest.mark.parametrize(
-    "feedback", [{"waiting": 1}, {"parked": PARKED_LIMIT}, {"last_cut_at": NOW - 0.9}], ids=str
+    "feedback", [{"waiting": 1}, {"parked": PARKED_LIMIT}, {"seconds_since_cut": 0.9}], ids=str
 )
 def test_nothing_is_cut_while_the_table_is_held_up(feedback):
     assert not plan(make_open_part(1, rows=500), draining=True, **feedback)
@@ -162,9 +171,9 @@ def test_a_table_with_a_few_parked_batches_goes_on():
 
 def test_too_many_parts_in_clickhouse_make_batches_rarer():
     part = make_open_part(1, rows=500)
-    assert plan(part, last_cut_at=NOW - 3.9)
-    assert not plan(part, last_cut_at=NOW - 3.9, too_many_parts=True)
-    assert plan(part, last_cut_at=NOW - 4.0, too_many_parts=True)
+    assert plan(part, seconds_since_cut=3.9)
+    assert not plan(part, seconds_since_cut=3.9, too_many_parts=True)
+    assert plan(part, seconds_since_cut=4.0, too_many_parts=True)
 
 
 def test_one_table_held_up_does_not_hold_up_another():

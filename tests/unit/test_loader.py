@@ -145,14 +145,14 @@ def write_duplicates(store: FileStore, events: list[int]) -> FileRef:
 
 def test_a_batch_is_the_rows_of_its_parts_in_their_order(store):
     parts = [read_part(store, [5, 3, 9]), read_part(store, [7, 1])]
-    assert live_rows(store, parts, ["id"]).column("id").to_pylist() == [5, 3, 9, 7, 1]
+    assert live_rows(store, parts).column("id").to_pylist() == [5, 3, 9, 7, 1]
 
 
 def test_duplicates_are_left_out_of_a_batch(store):
     load = read_part(store, [5, 3, 9, 5])
     duplicates = (write_duplicates(store, [1, 3]),)
     load = replace(load, part=replace(load.part, live_rows=2), duplicate_files=duplicates)
-    assert live_rows(store, [load], ["id"]).column("id").to_pylist() == [5, 9]
+    assert live_rows(store, [load]).column("id").to_pylist() == [5, 9]
 
 
 def test_a_batch_of_another_size_than_the_catalog_knows_is_never_sent(store):
@@ -160,7 +160,7 @@ def test_a_batch_of_another_size_than_the_catalog_knows_is_never_sent(store):
     duplicates = (write_duplicates(store, [1]),)
     load = replace(load, part=replace(load.part, live_rows=1), duplicate_files=duplicates)
     with pytest.raises(CorruptFileError, match="2 live rows, the catalog knows 1"):
-        live_rows(store, [load], ["id"])
+        live_rows(store, [load])
 
 
 @pytest.mark.parametrize("damage", ["gone", "shorter", "flipped"])
@@ -176,4 +176,4 @@ def test_a_damaged_part_is_named_and_never_sent(store, tmp_path, damage):
         body[100] ^= 0xFF
         path.write_bytes(body)
     with pytest.raises(CorruptFileError, match=load.part.file.path):
-        live_rows(store, [load], ["id"])
+        live_rows(store, [load])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from oncehouse.pipeline.run import RunResult
+    from oncehouse.pipeline.report import RunResult
 
 INTERRUPTED_EXIT_CODE = 130
 PARKED_EXIT_CODE = 1

@@ -80,9 +80,10 @@ def decide(request: InsertRequest, *, found: int, has_views: bool) -> Step:
     if found == request.rows:
         # The table is written before its views. While the token is remembered a repeat completes them.
         return Step.INSERT if has_views and not request.may_be_forgotten else Step.ALREADY_THERE
-    if found == 0 or not request.may_be_forgotten:
+    if not request.may_be_forgotten:
         return Step.INSERT
-    return Step.PARTLY_THERE
+    # A table that merges rows away may have taken in all of them and show none: its silence proves nothing.
+    return Step.INSERT if found == 0 and not request.merges_rows else Step.PARTLY_THERE
 
 
 def insert_batch(client: Client, request: InsertRequest, rows: pa.Table) -> Outcome:
@@ -102,7 +103,7 @@ def insert_batch(client: Client, request: InsertRequest, rows: pa.Table) -> Outc
         stream, settings = encode(request, rows), _settings_for(client, request)
         may_have_written = True
         client.insert_arrow(request.table, (*request.columns, request.batch_column), stream, settings)
-        if request.outcome_unknown and not request.merges_rows:
+        if request.outcome_unknown:
             return _look_again(client, request, clock)
     except OncehouseError as error:
         return _judge(request, failure_of(error), str(error), clock, may_have_written=may_have_written)
@@ -212,8 +213,8 @@ def _look_again(client: Client, request: InsertRequest, clock: _Clock) -> Outcom
     """
     partitions = count_by_partition(client, request.table, request.batch_column, request.batch_id)
     found = sum(partitions.values())
-    if found == request.rows:
-        return Inserted(rows=found, seconds=clock.seconds())
+    if found == request.rows or (request.merges_rows and 0 < found < request.rows):
+        return Inserted(rows=request.rows, seconds=clock.seconds())
     if found > request.rows or request.attempt >= FEW_ATTEMPTS:
         return _partly(request, partitions, clock, "although the insert was accepted")
     return TryAgain(
@@ -231,7 +232,8 @@ def _partly(request: InsertRequest, partitions: dict[str, int], clock: _Clock, w
     shown = ", ".join(f"{name}: {count}" for name, count in sorted(partitions.items())[:20])
     return PartlyThere(
         message=f"batch {request.batch_id}: {request.table} holds {found} of its {request.rows} rows {why} "
-        f"(rows by partition: {shown or 'none'}). Delete the batch's rows from the table and retry the batch",
+        f"(rows by partition: {shown or 'none'}). Delete the batch's rows from the table, then let "
+        "`oncehouse replay --table` send them again under a new batch id",
         found=found,
         rows=request.rows,
         partitions=tuple(sorted(partitions.items())),

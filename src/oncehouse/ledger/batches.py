@@ -43,7 +43,7 @@ def open_parts(catalog: Catalog) -> tuple[Part, ...]:
         .order_by(parts.c.epoch, parts.c.ordinal, parts.c.part)
     )
     with catalog.read() as connection:
-        return tuple(_part(row) for row in connection.execute(query).all())
+        return tuple(part_of(row) for row in connection.execute(query).all())
 
 
 def list_parts(catalog: Catalog, *, table: str | None = None) -> tuple[Part, ...]:
@@ -52,7 +52,7 @@ def list_parts(catalog: Catalog, *, table: str | None = None) -> tuple[Part, ...
         query = query.where(parts.c.table_name == table)
     with catalog.read() as connection:
         rows = connection.execute(query.order_by(parts.c.epoch, parts.c.ordinal, parts.c.part)).all()
-    return tuple(_part(row) for row in rows)
+    return tuple(part_of(row) for row in rows)
 
 
 def create_batches(catalog: Catalog, token: int, planned: Sequence[NewBatch]) -> None:
@@ -149,7 +149,7 @@ def load_parts(catalog: Catalog, batch_id: str) -> tuple[LoadPart, ...]:
             ).one()
             found.append(
                 LoadPart(
-                    part=_part(row),
+                    part=part_of(row),
                     events=events,
                     duplicate_files=_duplicates_of(connection, catalog, source_epoch),
                 )
@@ -266,7 +266,7 @@ def list_attempts(catalog: Catalog, batch_id: str) -> tuple[Attempt, ...]:
 
 
 def count_attempts(catalog: Catalog, table: str, *, since: float) -> int:
-    """How many inserts into a table have started since this time."""
+    """How many inserts into a table have started since this time, by any pipeline of this catalog."""
     query = (
         select(func.count())
         .select_from(attempts)
@@ -274,11 +274,7 @@ def count_attempts(catalog: Catalog, table: str, *, since: float) -> int:
             batches,
             (batches.c.pipeline == attempts.c.pipeline) & (batches.c.batch_id == attempts.c.batch_id),
         )
-        .where(
-            attempts.c.pipeline == catalog.pipeline,
-            batches.c.table_name == table,
-            attempts.c.started_at >= since,
-        )
+        .where(batches.c.table_name == table, attempts.c.started_at >= since)
     )
     with catalog.read() as connection:
         return int(connection.execute(query).scalar_one())
@@ -306,7 +302,7 @@ def retry_parked(catalog: Catalog, batch_id: str) -> None:
         )
 
 
-def _part(row: Row[tuple[object, ...]]) -> Part:
+def part_of(row: Row[tuple[object, ...]]) -> Part:
     return Part(
         part=row.part,
         epoch=row.epoch,
@@ -316,6 +312,7 @@ def _part(row: Row[tuple[object, ...]]) -> Part:
         rows=row.rows_total,
         live_rows=row.rows_live,
         size_bytes=row.live_bytes,
+        shape=row.shape,
         file=file_ref(row, "file", rows=row.rows_total),
         registered_at=row.registered_at,
         batch_id=row.batch_id,

@@ -66,6 +66,13 @@ def read_topic_ids(catalog: Catalog) -> dict[str, str]:
     return {row.topic: row.topic_id for row in rows}
 
 
+def last_epoch_in(connection: Connection, catalog: Catalog) -> int:
+    last = connection.execute(
+        select(func.max(epochs.c.epoch)).where(epochs.c.pipeline == catalog.pipeline)
+    ).scalar_one()
+    return int(last or 0)
+
+
 def register(catalog: Catalog, token: int, registration: Registration) -> None:
     """Settle an epoch: counts, ranges, parts, keys, duplicates and dead letters, or nothing at all."""
     if not registration.counts.balanced:
@@ -181,6 +188,7 @@ def _advance(connection: Connection, catalog: Catalog, span: OffsetRange, topic_
 
 
 def _insert_files(connection: Connection, catalog: Catalog, registration: Registration, now: float) -> None:
+    _demand_key_files(connection, catalog, registration)
     own = {"pipeline": catalog.pipeline, "epoch": registration.epoch}
     for key_file in registration.key_files:
         connection.execute(
@@ -205,6 +213,7 @@ def _insert_files(connection: Connection, catalog: Catalog, registration: Regist
                 rows_total=part.rows,
                 rows_live=part.live_rows,
                 live_bytes=part.size_bytes,
+                shape=part.shape,
                 registered_at=now,
                 **file_values("file", part.file),
             )
@@ -229,11 +238,7 @@ def _insert_files(connection: Connection, catalog: Catalog, registration: Regist
     for name in registration.tried_dead_letter_files:
         _mark_tried(connection, catalog, name, registration.epoch)
     for batch_id in registration.replaced_batches:
-        connection.execute(
-            update(batches)
-            .where(batches.c.pipeline == catalog.pipeline, batches.c.batch_id == batch_id)
-            .values(status=BatchStatus.REPLACED)
-        )
+        _replace_batch(connection, catalog, batch_id)
     insert_segments(connection, catalog, registration.segments, now)
 
 
@@ -252,6 +257,39 @@ def _mark_tried(connection: Connection, catalog: Catalog, name: str, epoch: int)
             f"Pipeline {catalog.pipeline}: the dead letters {name} are unknown or were tried again already; "
             f"epoch {epoch} was not registered."
         )
+
+
+def _replace_batch(connection: Connection, catalog: Catalog, batch_id: str) -> None:
+    replaced = connection.execute(
+        update(batches)
+        .where(
+            batches.c.pipeline == catalog.pipeline,
+            batches.c.batch_id == batch_id,
+            batches.c.status.in_([BatchStatus.IN_CLICKHOUSE, BatchStatus.PARKED]),
+        )
+        .values(status=BatchStatus.REPLACED)
+    )
+    if replaced.rowcount != 1:
+        raise PermanentError(
+            f"Pipeline {catalog.pipeline}: batch {batch_id} has changed while its rows were to be sent again; "
+            "nothing was registered. Ask once more."
+        )
+
+
+def _demand_key_files(connection: Connection, catalog: Catalog, registration: Registration) -> None:
+    """Parts may name key files of older epochs, which retention may have dropped in the meantime."""
+    own = {key_file.key_file for key_file in registration.key_files}
+    for name in sorted({part.key_file for part in registration.parts} - own):
+        known = connection.execute(
+            select(key_files.c.epoch).where(
+                key_files.c.pipeline == catalog.pipeline, key_files.c.key_file == name
+            )
+        ).first()
+        if known is None:
+            raise PermanentError(
+                f"Pipeline {catalog.pipeline}: the key file {name} has left the window meanwhile; nothing was "
+                "registered. Ask once more."
+            )
 
 
 def insert_segments(
@@ -357,16 +395,20 @@ def list_key_files(catalog: Catalog) -> tuple[tuple[int, float, KeyFile], ...]:
             (
                 row.epoch,
                 row.registered_at,
-                KeyFile(
-                    key_file=row.key_file,
-                    ordinal=row.ordinal,
-                    events=row.events,
-                    keys=file_ref(row, "keys", rows=row.events),
-                    raw=file_ref(row, "raw", rows=row.events),
-                ),
+                key_file_of(row),
             )
             for row in connection.execute(query).all()
         )
+
+
+def key_file_of(row: Row[tuple[object, ...]]) -> KeyFile:
+    return KeyFile(
+        key_file=row.key_file,
+        ordinal=row.ordinal,
+        events=row.events,
+        keys=file_ref(row, "keys", rows=row.events),
+        raw=file_ref(row, "raw", rows=row.events),
+    )
 
 
 def list_duplicate_files(catalog: Catalog) -> dict[int, tuple[FileRef, ...]]:
@@ -420,7 +462,7 @@ def replace_segments(
                     segments.c.segment == name,
                     segments.c.replaced_at.is_(None),
                 )
-                .values(replaced_at=catalog.clock)
+                .values(replaced_at=catalog.clock, replaced_after_epoch=last_epoch_in(connection, catalog))
             )
             if replaced.rowcount != 1:
                 raise PermanentError(

@@ -11,13 +11,12 @@ from collections.abc import Iterable
 from sqlalchemy import Connection, delete, func, select, update
 
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import file_ref
+from oncehouse.ledger.epochs import file_ref, last_epoch_in
 from oncehouse.ledger.records import BatchStatus, Stage
 from oncehouse.ledger.tables import (
     batches,
     dead_letter_files,
     duplicate_files,
-    epochs,
     key_files,
     parts,
     segments,
@@ -37,7 +36,7 @@ def expire_segments(catalog: Catalog, token: int, *, before: float) -> int:
                 segments.c.replaced_at.is_(None),
                 segments.c.first_seen_to < before,
             )
-            .values(replaced_at=catalog.clock)
+            .values(replaced_at=catalog.clock, replaced_after_epoch=last_epoch_in(connection, catalog))
         )
         return int(expired.rowcount)
 
@@ -48,15 +47,12 @@ def drop_replaced_segments(catalog: Catalog, token: int) -> tuple[str, ...]:
     """Forget replaced segments that no running epoch can know; returns their files."""
 
     def run(connection: Connection) -> tuple[str, ...]:
-        # Epochs run one after another and look the index up after they have started: once an epoch that
-        # started later has been registered, none that started before can still be reading.
-        newest = connection.execute(
-            select(func.max(epochs.c.started_at)).where(epochs.c.pipeline == catalog.pipeline)
-        ).scalar_one()
+        # Epochs run one after another: only the one after the last registered can have been reading. Once
+        # it is registered too, nobody knows the segment any more. Numbers, because clocks may be set back.
         gone = (
             segments.c.pipeline == catalog.pipeline,
             segments.c.replaced_at.is_not(None),
-            segments.c.replaced_at < (newest or 0.0),
+            segments.c.replaced_after_epoch < last_epoch_in(connection, catalog),
         )
         rows = connection.execute(select(segments).where(*gone)).all()
         connection.execute(delete(segments).where(*gone))

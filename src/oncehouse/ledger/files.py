@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from oncehouse.errors import ConfigurationError, CorruptFileError, TransientErro
 from oncehouse.ledger.records import FileRef
 
 _BLOCK_BYTES = 1 << 22
+
+# Checksums of files that this process has read whole; files never change, so once is enough.
+_checked: set[str] = set()
 
 
 class FileStore:
@@ -48,6 +52,16 @@ class FileStore:
             target.unlink(missing_ok=True)
             raise _wrapped(error, str(target)) from error
         return ref
+
+    def checked(self, ref: FileRef) -> Path:
+        """Like `local`, but every byte is compared with the checksum, once a process and file."""
+        path = self.local(ref)
+        if ref.checksum not in _checked:
+            found = checksum(path)
+            if found != ref.checksum:
+                raise _mismatch(ref, found)
+            _checked.add(ref.checksum)
+        return path
 
     def local(self, ref: FileRef) -> Path:
         """A readable local path of a registered file; its size is checked, its bytes by `verify`."""
@@ -84,37 +98,42 @@ class FileStore:
         else:
             found = checksum(self.local(ref))
         if found != ref.checksum:
-            raise CorruptFileError(
-                f"The ledger's file {ref.path} does not match its checksum (catalog {ref.checksum}, "
-                f"file {found}): some bytes have changed. Restore it from a backup."
-            )
+            raise _mismatch(ref, found)
 
     def delete(self, path: str) -> None:
-        if self._remote:
-            filesystem, prefix = self._filesystem()
-            try:
+        try:
+            if self._remote:
+                filesystem, prefix = self._filesystem()
                 filesystem.delete_file(f"{prefix}/{path}")
-            except FileNotFoundError:
-                return
+            else:
+                (self._folder / path).unlink(missing_ok=True)
+        except FileNotFoundError:
             return
-        (self._folder / path).unlink(missing_ok=True)
+        except OSError as error:
+            raise _unreachable(error, f"{self.root}/{path}") from error
 
     def walk(self, prefix: str) -> Iterable[str]:
         """Paths of all files below a prefix, registered or not."""
         if not self._remote:
-            top = self._folder / prefix
-            return [
-                str(found.relative_to(self._folder)) for found in sorted(top.rglob("*")) if found.is_file()
-            ]
+            # Folders may vanish while they are walked; os.walk passes over those.
+            return sorted(
+                os.path.relpath(Path(folder) / name, self._folder)
+                for folder, _, names in os.walk(self._folder / prefix)
+                for name in names
+            )
         filesystem, root = self._filesystem()
         selector = fs.FileSelector(f"{root}/{prefix}", recursive=True, allow_not_found=True)
-        found = filesystem.get_file_info(selector)
+        try:
+            found = filesystem.get_file_info(selector)
+        except OSError as error:
+            raise _unreachable(error, f"{self.root}/{prefix}") from error
         return sorted(info.path.removeprefix(f"{root}/") for info in found if info.is_file)
 
     def check(self) -> None:
         """Raise ConfigurationError unless files can be written here."""
         try:
-            self.delete(self.put(".writable", lambda path: Path(path).write_bytes(b"")).path)
+            name = f".writable-{uuid.uuid4().hex}"
+            self.delete(self.put(name, lambda path: Path(path).write_bytes(b"")).path)
         except (OSError, TransientError) as error:
             raise ConfigurationError(
                 f"ledger.files: nothing can be written under {self.root}: {error}"
@@ -166,6 +185,7 @@ def _make_private(folder: Path) -> None:
     if not folder.is_dir():
         _make_private(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
+        _fsync(folder.parent)
 
 
 def checksum(path: Path) -> str:
@@ -195,12 +215,27 @@ def _demand_size(ref: FileRef, root: str, size: int | None) -> None:
 
 def _sync(path: Path) -> None:
     # The catalog may name a file only once its bytes would survive a power cut, and so would its name.
-    for target in (path, path.parent):
-        handle = os.open(target, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    _fsync(path)
+    _fsync(path.parent)
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _mismatch(ref: FileRef, found: str) -> CorruptFileError:
+    return CorruptFileError(
+        f"The ledger's file {ref.path} does not match its checksum (catalog {ref.checksum}, file {found}): some "
+        "bytes have changed. Restore it from a backup; `oncehouse verify --files` lists all damaged files."
+    )
+
+
+def _unreachable(error: OSError, where: str) -> TransientError:
+    return TransientError(f"The ledger's files under {where} cannot be reached: {error}")
 
 
 def _wrapped(error: OSError, where: str) -> Exception:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection, insert, select, update
 
-from oncehouse.errors import FencedError, LeaseHeldError, OncehouseError, PermanentError, TransientError
+from oncehouse.errors import FencedError, LeaseHeldError, TransientError
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Lease, Stage
 from oncehouse.ledger.tables import leases
@@ -105,7 +105,7 @@ class Heartbeat:
         held: tuple[Lease, ...],
         *,
         lease_seconds: float,
-        on_lost: Callable[[OncehouseError], None],
+        on_lost: Callable[[Exception], None],
     ) -> None:
         self._catalog = catalog
         self._held = held
@@ -126,7 +126,7 @@ class Heartbeat:
                     renew(self._catalog, lease, lease_seconds=self._lease_seconds)
             except TransientError:
                 continue  # the catalog is away: nothing can be written meanwhile, by nobody
-            except PermanentError as error:
+            except Exception as error:  # noqa: BLE001 - a thread's edge: a lease that is not renewed is lost
                 self._on_lost(error)
                 return
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Table, delete, insert, select, update
 
 from oncehouse.errors import PermanentError
+from oncehouse.ledger.batches import part_of
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import file_ref, file_values, list_key_files
+from oncehouse.ledger.epochs import file_ref, file_values, key_file_of
 from oncehouse.ledger.expiry import registered_paths
 from oncehouse.ledger.records import BatchStatus, DuplicateFile, FileRef, KeyFile, Part, Stage
 from oncehouse.ledger.tables import batches, duplicate_files, garbage, key_files, parts
@@ -45,44 +46,74 @@ class Move:
     new: FileRef
 
 
-def list_bundles(catalog: Catalog, parts_of: Sequence[Part]) -> tuple[Bundle, ...]:
+def is_pack(path: str) -> bool:
+    return "/packs/" in path
+
+
+def list_bundles(catalog: Catalog, *, limit: int = 20_000) -> tuple[Bundle, ...]:
     """Epochs whose rows are all loaded and whose files are still their own, oldest first."""
-    loaded = _loaded_batches(catalog)
-    by_key_file: dict[str, list[Part]] = {}
-    for part in parts_of:
-        by_key_file.setdefault(part.key_file, []).append(part)
     by_epoch: dict[int, list[tuple[float, KeyFile]]] = {}
-    for epoch, registered_at, key_file in list_key_files(catalog):
+    for epoch, registered_at, key_file in _own_key_files(catalog, limit):
         by_epoch.setdefault(epoch, []).append((registered_at, key_file))
-    duplicates = _duplicates(catalog)
+    if not by_epoch:
+        return ()
+    first, last = min(by_epoch), max(by_epoch)
+    held: dict[str, list[tuple[Part, bool]]] = {}
+    for part, is_loaded in _parts(catalog):
+        held.setdefault(part.key_file, []).append((part, is_loaded))
+    duplicates = _duplicates(catalog, first, last)
     found = []
     for epoch, members in sorted(by_epoch.items()):
-        held = [part for _, key_file in members for part in by_key_file.get(key_file.key_file, [])]
-        own = all("/packs/" not in key_file.raw.path for _, key_file in members)
-        if own and all(part.live_rows == 0 or part.batch_id in loaded for part in held):
+        parts_of = [entry for _, key_file in members for entry in held.get(key_file.key_file, [])]
+        if all(is_loaded for _, is_loaded in parts_of):
             found.append(
                 Bundle(
                     epoch=epoch,
                     registered_at=members[0][0],
                     key_files=tuple(key_file for _, key_file in members),
-                    parts=tuple(held),
+                    parts=tuple(part for part, _ in parts_of),
                     duplicate_files=duplicates.get(epoch, ()),
                 )
             )
     return tuple(found)
 
 
-def _loaded_batches(catalog: Catalog) -> set[str]:
-    query = select(batches.c.batch_id).where(
-        batches.c.pipeline == catalog.pipeline, batches.c.status.in_([str(status) for status in _LOADED])
+def _own_key_files(catalog: Catalog, limit: int) -> list[tuple[int, float, KeyFile]]:
+    query = (
+        select(key_files)
+        .where(key_files.c.pipeline == catalog.pipeline, key_files.c.raw_path.not_like("%/packs/%"))
+        .order_by(key_files.c.epoch, key_files.c.ordinal)
+        .limit(limit)
     )
     with catalog.read() as connection:
-        return set(connection.execute(query).scalars())
+        rows = connection.execute(query).all()
+    # The last epoch may have been cut in two by the limit.
+    whole = rows if len(rows) < limit else [row for row in rows if row.epoch != rows[-1].epoch]
+    return [(row.epoch, row.registered_at, key_file_of(row)) for row in whole]
 
 
-def _duplicates(catalog: Catalog) -> dict[int, tuple[DuplicateFile, ...]]:
+def _parts(catalog: Catalog) -> list[tuple[Part, bool]]:
+    """Parts with files of their own, and whether their rows are all loaded."""
+    query = (
+        select(parts, batches.c.status)
+        .select_from(
+            parts.outerjoin(
+                batches,
+                (parts.c.pipeline == batches.c.pipeline) & (parts.c.batch_id == batches.c.batch_id),
+            )
+        )
+        .where(parts.c.pipeline == catalog.pipeline, parts.c.file_path.not_like("%/packs/%"))
+    )
+    with catalog.read() as connection:
+        rows = connection.execute(query).all()
+    return [(part_of(row), row.rows_live == 0 or row.status in _LOADED) for row in rows]
+
+
+def _duplicates(catalog: Catalog, first: int, last: int) -> dict[int, tuple[DuplicateFile, ...]]:
     found: dict[int, tuple[DuplicateFile, ...]] = {}
-    query = select(duplicate_files).where(duplicate_files.c.pipeline == catalog.pipeline)
+    query = select(duplicate_files).where(
+        duplicate_files.c.pipeline == catalog.pipeline, duplicate_files.c.epoch.between(first, last)
+    )
     with catalog.read() as connection:
         for row in connection.execute(query).all():
             file = DuplicateFile(rows=row.rows_total, file=file_ref(row, "file", rows=row.rows_total))

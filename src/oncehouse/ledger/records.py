@@ -86,6 +86,8 @@ class Part:
     live_rows: int
     size_bytes: int
     file: FileRef
+    shape: str = ""
+    """Names its columns and their types."""
     registered_at: float = 0.0
     batch_id: str | None = None
 

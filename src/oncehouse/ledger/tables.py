@@ -131,6 +131,7 @@ parts = Table(
     Column("rows_total", BigInteger, nullable=False),
     Column("rows_live", BigInteger, nullable=False),
     Column("live_bytes", BigInteger, nullable=False),
+    Column("shape", String(16), nullable=False),
     Column("registered_at", Float(53), nullable=False),
     Column("file_path", Text, nullable=False),
     Column("file_bytes", BigInteger, nullable=False),
@@ -190,6 +191,7 @@ segments = Table(
     Column("file_row", BigInteger, nullable=False),
     # Set when a merge or the window has taken its place; the file outlives the epochs that may read it.
     Column("replaced_at", Float(53)),
+    Column("replaced_after_epoch", BigInteger),
     PrimaryKeyConstraint("pipeline", "segment"),
 )
 

@@ -23,7 +23,7 @@ class TableFeedback:
 
     waiting: int = 0
     parked: int = 0
-    last_cut_at: float = float("-inf")
+    seconds_since_cut: float = float("inf")
     too_many_parts: bool = False
 
 
@@ -68,7 +68,8 @@ def _choose(waiting: list[Part], limits: BatchLimits) -> list[Part]:
     for part in waiting:
         rows += part.live_rows
         size_bytes += part.size_bytes
-        if chosen and (rows > limits.max_rows or size_bytes > limits.max_bytes):
+        full = rows > limits.max_rows or size_bytes > limits.max_bytes
+        if chosen and (full or part.shape != chosen[0].shape):
             break
         chosen.append(part)
     return chosen
@@ -80,6 +81,8 @@ def _is_due(
     if feedback.waiting or feedback.parked >= PARKED_LIMIT:
         return False
     interval = limits.min_interval * (4 if feedback.too_many_parts else 1)
-    if now - feedback.last_cut_at < interval:
+    if feedback.seconds_since_cut < interval:
         return False
-    return closed or rows >= limits.min_rows or now - oldest.registered_at >= limits.max_wait
+    age_seconds = now - oldest.registered_at
+    # A negative age means that the catalog's clock was set back; nobody should wait for it to catch up.
+    return closed or rows >= limits.min_rows or age_seconds >= limits.max_wait or age_seconds < 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,10 +53,24 @@ def plan_merges(segments: Sequence[Segment], *, window_seconds: float) -> tuple[
         age = int(segment.first_seen_from // age_seconds)
         groups.setdefault((segment.bucket_from, segment.bucket_to, tier, age), []).append(segment)
     return tuple(
-        Merge(segments=tuple(group))
+        Merge(segments=run)
         for _, group in sorted(groups.items())
-        if len(group) >= FAN_IN and sum(segment.keys for segment in group) <= _MAX_KEYS
+        if len(group) >= FAN_IN
+        for run in _runs(group)
     )
+
+
+def _runs(group: Sequence[Segment]) -> Iterator[tuple[Segment, ...]]:
+    """The group in runs that fit a worker's memory; a run of one is left as it is."""
+    run: list[Segment] = []
+    for segment in group:
+        if run and sum(found.keys for found in run) + segment.keys > _MAX_KEYS:
+            if len(run) > 1:
+                yield tuple(run)
+            run = []
+        run.append(segment)
+    if len(run) > 1:
+        yield tuple(run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +83,7 @@ class MergePlan:
 def merge_task(plan: MergePlan) -> tuple[int, FileRef]:
     """(keys, file) of the merged segment."""
     store = FileStore(plan.files_root)
-    merged = keyindex.merge([keyindex.open_keys(store.local(file)) for file in plan.inputs])
+    merged = keyindex.merge([keyindex.open_keys(store.checked(file)) for file in plan.inputs])
     return len(merged), store.put(plan.out, lambda path: keyindex.write_keys(path, merged))
 
 
@@ -125,7 +139,7 @@ def rebuild_task(plan: RebuildPlan) -> Segment | None:
     store = FileStore(plan.files_root)
     slices = []
     for file, ordinal, events, duplicate_files in plan.inputs:
-        keys = keyindex.open_keys(store.local(file)).take(slice(file.row, file.row + events))
+        keys = keyindex.open_keys(store.checked(file)).take(slice(file.row, file.row + events))
         live = live_events(store, duplicate_files, ordinal=ordinal, events=events)
         mine = keyindex.slice_buckets(keys, plan.bucket_from, plan.bucket_to, plan.buckets)
         slices.append(mine.take(np.flatnonzero(live[mine.event])))

@@ -125,7 +125,7 @@ def _look_up(plan: DecidePlan, store: FileStore, candidates: Keys) -> tuple[Flag
     seen = np.zeros(len(candidates), dtype=np.bool_)
     payload = np.zeros(len(candidates), dtype=np.uint64)
     for file in plan.segments:
-        segment = keyindex.open_keys(store.local(file))
+        segment = keyindex.open_keys(store.checked(file))
         found = keyindex.find(segment, candidates.hi, candidates.lo)
         hit = found >= 0
         payload[hit] = segment.payload[found[hit]]
@@ -183,7 +183,8 @@ def live_events(store: FileStore, duplicate_files: Sequence[FileRef], *, ordinal
     """For each event of a key file whether it is first-seen."""
     live = np.ones(events, dtype=np.bool_)
     for file in duplicate_files:
-        batch = pa.ipc.open_file(pa.memory_map(str(store.local(file)))).get_batch(0)
+        # A flipped bit here would let a duplicate through in place of its winner: every byte is checked.
+        batch = pa.ipc.open_file(pa.memory_map(str(store.checked(file)))).get_batch(0)
         mine = batch.slice(file.row, file.rows)
         start, end = np.searchsorted(mine.column("ordinal").to_numpy(), [ordinal, ordinal + 1])
         live[mine.column("event").to_numpy()[start:end]] = False

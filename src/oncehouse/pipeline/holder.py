@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 import socket
+import uuid
 from pathlib import Path
 
 
 def describe_holder() -> str:
-    return f"{socket.gethostname()} pid {os.getpid()} ({_machine()} {_started(os.getpid())})"
+    """Another name each time, so that two runs in one process do not take each other for themselves."""
+    name = f"{socket.gethostname()} #{uuid.uuid4().hex[:6]}"
+    return f"{name} pid {os.getpid()} ({_machine()} {_started(os.getpid())})"
 
 
 def is_dead(holder: str) -> bool:
@@ -25,7 +28,17 @@ def is_dead(holder: str) -> bool:
         pid = int(pid_text)
     except ValueError:
         return False
-    return machine == _machine() != "" and _started(pid) != started
+    return machine == _machine() != "" and not _is_running(pid, started)
+
+
+def _is_running(pid: int, started: str) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # somebody else's process, about which /proc may tell nothing
+    return _started(pid) == started
 
 
 def _machine() -> str:

@@ -253,6 +253,7 @@ def _parts(
             rows=part.rows,
             live_rows=live_rows,
             size_bytes=part.size_bytes * live_rows // max(part.rows, 1),
+            shape=part.shape,
             file=part.file,
         )
 

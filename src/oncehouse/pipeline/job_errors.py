@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from oncehouse import errors
-from oncehouse.errors import DataLossError, OncehouseError, PermanentError, TransientError
+from oncehouse.errors import ConfigurationError, DataLossError, OncehouseError, PermanentError, TransientError
 
 _OURS = re.compile(r"\boncehouse\.errors\.(\w+Error): (.+)")
 
@@ -43,6 +43,11 @@ def revive(pipeline: str, text: str) -> OncehouseError:
         return DataLossError(
             f"Pipeline {pipeline}: Kafka no longer has records that the ledger has not read: {first} Nothing was "
             "skipped. Restore them from elsewhere, or start the pipeline under a new name and ledger."
+        )
+    if "Failed to find data source: kafka" in text or "DATA_SOURCE_NOT_FOUND" in text:
+        return ConfigurationError(
+            f"Pipeline {pipeline}: Spark has no Kafka connector. Let spark.settings name it, by `spark.jars` or "
+            "`spark.jars.packages`, or leave both out so that oncehouse brings its own."
         )
     if "UnknownTopicOrPartition" in text:
         return PermanentError(f"Pipeline {pipeline}: a topic has gone while it was read: {first}")

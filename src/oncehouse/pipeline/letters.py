@@ -15,12 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import FileRef
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
-from oncehouse.pipeline.parts import LETTER_SCHEMA, PARTITIONS, ReadTask
+from oncehouse.pipeline.parts import LETTER_SCHEMA, PARTITIONS, ReadTask, read_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +70,7 @@ class ReplayPlan:
 
 
 def read_letters(store: FileStore, files: Sequence[FileRef]) -> pa.Table:
-    tables = [pq.read_table(store.local(file), schema=LETTER_SCHEMA) for file in files]
+    tables = [read_rows(store, file).cast(LETTER_SCHEMA) for file in files]
     return pa.concat_tables(tables).unify_dictionaries() if tables else LETTER_SCHEMA.empty_table()
 
 
@@ -81,7 +80,7 @@ def replay(plan: ReplayPlan) -> TaskManifest:
     # Letters of a topic that the pipeline no longer reads stay letters.
     known = pc.is_in(letters.column("topic").cast(pa.string()), value_set=pa.array(plan.read.topics))
     wanted = pc.and_(plan.selection.chosen(letters), known)
-    task = ReadTask(plan.read, plan.attempt)
+    task = ReadTask(plan.read, plan.attempt, ordered=True)
     for block in _as_records(plan.read, letters.filter(wanted)).to_batches(max_chunksize=50_000):
         task.add(block)
     kept = letters.filter(pc.invert(wanted))

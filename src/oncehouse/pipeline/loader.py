@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
 import pyarrow as pa
@@ -27,9 +27,8 @@ from oncehouse.clickhouse.insert import (
     TryAgain,
     insert_batch,
 )
-from oncehouse.clickhouse.preflight import PARTITIONS_AN_INSERT
 from oncehouse.config import ClickHouse, Pipeline, Retry, Table
-from oncehouse.errors import CorruptFileError, OncehouseError
+from oncehouse.errors import CorruptFileError, OncehouseError, PermanentError, TransientError
 from oncehouse.ledger import batches
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
 
 # After this long nobody can say what else was inserted meanwhile, so a token may have been forgotten.
 _REMEMBERED_SECONDS = 600.0
+# ClickHouse refuses an insert into more partitions than this (max_partitions_per_insert_block).
+_MOST_PARTITIONS = 100
 
 UNKNOWN = "unknown"
 FAILED = "failed"
@@ -71,20 +72,25 @@ class Verdict:
 
 def send_batch(plan: LoadPlan) -> Outcome:
     """The work of one load task. Damage in the ledger's own files is an outcome too, not a crash."""
+    unknown = plan.request.outcome_unknown
     try:
-        rows = live_rows(FileStore(plan.files_root), plan.parts, plan.request.columns)
-    except OncehouseError as error:
-        return Refused(
-            message=str(error), code=None, seconds=0.0, outcome_unknown=plan.request.outcome_unknown
+        rows = live_rows(FileStore(plan.files_root), plan.parts)
+    except TransientError as error:
+        return TryAgain(
+            message=str(error), code=None, seconds=0.0, outcome_unknown=unknown, too_many_parts=False
         )
-    return insert_batch(connect(plan.clickhouse), plan.request, rows)
+    except OncehouseError as error:
+        return Refused(message=str(error), code=None, seconds=0.0, outcome_unknown=unknown)
+    # What goes out is what the parts hold, whatever the pipeline file says by now.
+    request = replace(plan.request, columns=tuple(rows.column_names))
+    return insert_batch(connect(plan.clickhouse), request, rows)
 
 
-def live_rows(store: FileStore, parts: Sequence[LoadPart], columns: Sequence[str]) -> pa.Table:
+def live_rows(store: FileStore, parts: Sequence[LoadPart]) -> pa.Table:
     """First-seen rows of the parts, in order: the same ones each time, for parts never change."""
     tables = []
     for load in parts:
-        rows = read_rows(store, load.part.file, [*columns, EVENT_COLUMN])
+        rows = read_rows(store, load.part.file)
         if load.part.live_rows < load.part.rows:
             live = live_events(store, load.duplicate_files, ordinal=load.part.ordinal, events=load.events)
             rows = rows.filter(pa.array(live[rows.column(EVENT_COLUMN).to_numpy()]))
@@ -93,8 +99,11 @@ def live_rows(store: FileStore, parts: Sequence[LoadPart], columns: Sequence[str
                 f"Part {load.part.part} has {rows.num_rows} live rows, the catalog knows {load.part.live_rows}. "
                 "Run `oncehouse verify --files` to see which file is damaged."
             )
-        tables.append(rows.select(list(columns)))
-    return pa.concat_tables(tables)
+        tables.append(rows.drop_columns(EVENT_COLUMN))
+    try:
+        return pa.concat_tables(tables).unify_dictionaries()
+    except pa.ArrowInvalid as error:
+        raise PermanentError(f"the parts of the batch have different columns: {error}") from error
 
 
 def judge(outcome: Outcome, *, attempt: int, retry: Retry, chance: float) -> Verdict:
@@ -139,9 +148,6 @@ def plan_load(
     catalog: Catalog,
     facts: TableFacts | None,
 ) -> LoadPlan:
-    columns = tuple(table.columns or pipeline.source.fields)
-    if table.id_column is not None:
-        columns = (*columns, table.id_column)
     earlier = batches.list_attempts(catalog, batch.batch_id)[: attempt.attempt - 1]
     unknown = any(past.outcome in (None, UNKNOWN) for past in earlier)
     return LoadPlan(
@@ -150,7 +156,7 @@ def plan_load(
         parts=batches.load_parts(catalog, batch.batch_id),
         request=InsertRequest(
             table=table.name,
-            columns=columns,
+            columns=(),
             batch_column=table.batch_column,
             batch_id=batch.batch_id,
             attempt=attempt.attempt,
@@ -171,7 +177,7 @@ def _may_be_forgotten(
     if facts is None or seconds > _REMEMBERED_SECONDS:
         return True
     inserts = batches.count_attempts(catalog, table, since=first.started_at)
-    blocks = inserts * (PARTITIONS_AN_INSERT if facts.partition_key else 1)
+    blocks = inserts * (_MOST_PARTITIONS if facts.partition_key else 1)
     return not facts.remembers(blocks_since=blocks, seconds_since=seconds)
 
 

@@ -53,6 +53,8 @@ class PartManifest:
     table: int
     rows: int
     size_bytes: int
+    shape: str
+    """Names the columns and their types: only parts of one shape go into one batch."""
     file: FileRef
 
 

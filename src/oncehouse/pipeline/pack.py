@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from oncehouse import crash
 from oncehouse.ledger import keyindex, packs
-from oncehouse.ledger.batches import list_parts
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.keyindex import Keys
@@ -67,7 +66,7 @@ def plan_packs(bundles: Sequence[Bundle], *, window_seconds: float) -> Iterator[
 def pack(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int) -> int:
     """Pack what is worth it; returns the number of epochs."""
     packed = 0
-    bundles = packs.list_bundles(catalog, list_parts(catalog))
+    bundles = packs.list_bundles(catalog)
     for chosen in plan_packs(bundles, window_seconds=pipeline.identity.window):
         plan = PackPlan(
             files_root=pipeline.ledger.files,

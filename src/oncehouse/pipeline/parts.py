@@ -7,8 +7,10 @@ a manifest of a few lines. What is written here does not exist until the driver 
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -52,30 +54,49 @@ PARTITIONS = 1 << 20
 
 def read_records(plan: ReadPlan, attempt: str, blocks: Iterable[pa.RecordBatch]) -> TaskManifest:
     """Turn blocks of (source, offset, timestamp, key, value) into files; the work of one read task."""
+    coming = iter(blocks)
+    held: list[pa.RecordBatch] = []
+    # A small epoch is held and sorted, so that it makes one part; one of few but large records is not.
+    while plan.whole and sum(block.nbytes for block in held) <= plan.part_bytes:
+        if (block := next(coming, None)) is None:
+            return _read_ordered(plan, attempt, held)
+        held.append(block)
     task = ReadTask(plan, attempt)
-    for block in _sorted_whole(blocks) if plan.whole else blocks:
-        task.add(block)
+    for block in chain(held, coming):
+        for piece in _by_source(block):
+            task.add(piece)
     return task.finish()
 
 
-def _sorted_whole(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    held = list(blocks)
-    if not held:
-        return
-    gathered = pa.Table.from_batches(held)
-    source, offset = (gathered.column(name).to_numpy() for name in ("source", "offset"))
-    order = np.lexsort((offset, source))
-    if not np.array_equal(order, np.arange(len(order))):
-        gathered = gathered.take(order)
-    yield from gathered.combine_chunks().to_batches()
+def _read_ordered(plan: ReadPlan, attempt: str, blocks: list[pa.RecordBatch]) -> TaskManifest:
+    task = ReadTask(plan, attempt, ordered=True)
+    if blocks:
+        gathered = pa.Table.from_batches(blocks)
+        source, offset = (gathered.column(name).to_numpy() for name in ("source", "offset"))
+        order = np.lexsort((offset, source))
+        if not np.array_equal(order, np.arange(len(order))):
+            gathered = gathered.take(order)
+        for block in gathered.combine_chunks().to_batches():
+            task.add(block)
+    return task.finish()
+
+
+def _by_source(block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The block in pieces of one Kafka partition each; nearly always it is one."""
+    source = block.column("source").to_numpy()
+    borders = np.flatnonzero(source[1:] != source[:-1]) + 1
+    for start, end in pairwise([0, *borders.tolist(), block.num_rows]):
+        yield block.slice(start, end - start)
 
 
 class ReadTask:
     """Takes blocks in Kafka's order, writes files, and tells what it wrote."""
 
-    def __init__(self, plan: ReadPlan, attempt: str) -> None:
+    def __init__(self, plan: ReadPlan, attempt: str, *, ordered: bool = False) -> None:
+        """`ordered`: blocks come in the order of all sources together, so that one chunk may hold several."""
         self._plan = plan
         self._attempt = attempt
+        self._ordered = ordered
         self._store = FileStore(plan.files_root)
         self._decoder = JsonDecoder(
             fields=plan.fields, max_message_bytes=plan.max_message_bytes, max_depth=plan.max_depth
@@ -92,7 +113,7 @@ class ReadTask:
             return
         source = int(block.column("source")[0].as_py())
         # Another Kafka partition begins: end the chunk, so that chunks stay in the order of Kafka's records.
-        if self._chunk is not None and not self._plan.whole and self._chunk.source != source:
+        if self._chunk is not None and not self._ordered and self._chunk.source != source:
             self._end_chunk()
         decoded = self._decoder.decode(block.column("value"))
         self._read += block.num_rows
@@ -190,6 +211,10 @@ class PartFile:
         self.rows += block.num_rows
         self.size_bytes += block.nbytes
 
+    def manifest(self, table: int, file: FileRef) -> PartManifest:
+        shape = hashlib.sha256(str(self._schema).encode()).hexdigest()[:16]
+        return PartManifest(table=table, rows=self.rows, size_bytes=self.size_bytes, shape=shape, file=file)
+
     def write(self, path: str) -> None:
         with pq.ParquetWriter(
             path,
@@ -248,7 +273,7 @@ class _Chunk:
             if not part.rows:
                 continue
             file = self._store.put(f"{base}.{number}.part.parquet", part.write)
-            parts.append(PartManifest(table=number, rows=part.rows, size_bytes=part.size_bytes, file=file))
+            parts.append(part.manifest(number, file))
         return ChunkManifest(
             first=self._first,
             events=self._events,
@@ -326,14 +351,15 @@ def epoch_path(pipeline: str, epoch: int, token: int, name: str) -> str:
     return f"{pipeline}/{epoch // 1000:07d}/{epoch:010d}-{token}-{name}"
 
 
-def read_rows(store: FileStore, file: FileRef, columns: Sequence[str]) -> pa.Table:
+def read_rows(store: FileStore, file: FileRef, columns: Sequence[str] | None = None) -> pa.Table:
     """The rows of a part or of raw bytes, also where they are a range of a pack. Pages check themselves."""
     try:
         opened = pq.ParquetFile(store.local(file), memory_map=True, page_checksum_verification=True)
+        wanted = None if columns is None else list(columns)
         if file.rows is None:
-            return opened.read(list(columns))
+            return opened.read(wanted)
         groups, before = _groups(opened.metadata, file.row, file.row + file.rows)
-        return opened.read_row_groups(groups, list(columns)).slice(file.row - before, file.rows)
+        return opened.read_row_groups(groups, wanted).slice(file.row - before, file.rows)
     except (OSError, pa.ArrowException) as error:
         raise CorruptFileError(
             f"The ledger's file {file.path} cannot be read ({error}): it is damaged. Restore it from a backup."

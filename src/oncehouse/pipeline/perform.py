@@ -7,22 +7,23 @@ neither stop the pipeline nor come back for ever.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, assert_never
 
-from oncehouse.clickhouse.client import connect
+from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.counting import count_by_batch
 from oncehouse.clickhouse.describe import describe_table
-from oncehouse.errors import ConfigurationError, FencedError, PermanentError
-from oncehouse.ledger import epochs, requests
+from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
+from oncehouse.ledger import batches, epochs, requests
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import Counts, EpochKind, Request, RequestKind
+from oncehouse.ledger.records import Batch, BatchStatus, Counts, EpochKind, Request, RequestKind
 from oncehouse.pipeline.compact import rebuild
 from oncehouse.pipeline.ingest import EpochInput, run_tasks, settle
 from oncehouse.pipeline.job_errors import naming_own_errors
 from oncehouse.pipeline.letters import ReplayPlan, Selection, replay
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
-from oncehouse.pipeline.refill import refill
+from oncehouse.pipeline.refill import gone_batches, refill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,20 +31,52 @@ if TYPE_CHECKING:
     from oncehouse.config import Pipeline
 
 
-def perform_requests(
-    spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int, *, say: Callable[[str], None]
-) -> Iterator[Counts]:
-    """Perform all open requests in order; yields the counts of epochs that they made."""
-    for request in requests.open_requests(catalog):
-        say(f"Performing request {request.request}: {request.kind}.")
-        try:
-            with naming_own_errors(pipeline.pipeline):
-                yield from _perform(spark, pipeline, catalog, token, request)
-        except FencedError:
-            raise
-        except (ConfigurationError, PermanentError) as error:
-            say(f"Request {request.request} was refused: {error}")
-            requests.finish_request(catalog, token, request.request, f"refused: {error}")
+# A request that keeps failing for passing reasons is refused in the end: somebody has to look.
+_MOST_TRIES = 20
+
+
+class Performer:
+    """Performs requests for one holder of the ingest lease, and remembers how often each has failed."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        catalog: Catalog,
+        token: int,
+        *,
+        say: Callable[[str], None],
+    ) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+        self._catalog = catalog
+        self._token = token
+        self._say = say
+        self._tries: Counter[int] = Counter()
+
+    def perform(self) -> Iterator[Counts]:
+        """Perform all open requests in order; yields the counts of epochs that they made."""
+        for request in requests.open_requests(self._catalog):
+            self._tries[request.request] += 1
+            if self._tries[request.request] == 1:
+                self._say(f"Performing request {request.request}: {request.kind}.")
+            try:
+                with naming_own_errors(self._pipeline.pipeline):
+                    yield from _perform(self._spark, self._pipeline, self._catalog, self._token, request)
+            except FencedError:
+                raise
+            except TransientError as error:
+                # It stays open and is tried again; the epochs go on meanwhile.
+                if self._tries[request.request] == 1:
+                    self._say(f"Request {request.request} waits: {error}")
+                if self._tries[request.request] >= _MOST_TRIES:
+                    self._refuse(request, error)
+            except (ConfigurationError, PermanentError) as error:
+                self._refuse(request, error)
+
+    def _refuse(self, request: Request, error: Exception) -> None:
+        self._say(f"Request {request.request} was refused: {error}")
+        requests.finish_request(self._catalog, self._token, request.request, f"refused: {error}")
 
 
 def _perform(
@@ -92,7 +125,12 @@ def _refill(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
     table = next((found for found in pipeline.tables if found.name == name), None)
     if table is None:
         raise ConfigurationError(f"the pipeline file has no table {name!r}; add it under tables first")
+    # Listed before the rows are counted: a batch loaded in between is then not taken for one that is gone.
+    candidates = batches.list_batches(
+        catalog, statuses=[BatchStatus.IN_CLICKHOUSE, BatchStatus.PARKED], table=name
+    )
     client = connect(pipeline.clickhouse)
+    _end_attempts(client, catalog, candidates)
     counts = count_by_batch(client, table.name, table.batch_column)
     facts = describe_table(client, table.name)
     if counts and facts is not None and facts.loses_rows:
@@ -100,4 +138,24 @@ def _refill(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
             f"{name} drops rows by itself (engine {facts.engine}, or a TTL), so what it lacks cannot be told from what "
             "it dropped. Truncate it first, or fill a new table."
         )
-    refill(spark, pipeline, catalog, token, table=name, rows_by_batch=counts, request=request.request)
+    refill(
+        spark,
+        pipeline,
+        catalog,
+        token,
+        table=name,
+        gone=gone_batches(candidates, counts),
+        request=request.request,
+    )
+
+
+def _end_attempts(client: Client, catalog: Catalog, candidates: Sequence[Batch]) -> None:
+    """A parked batch is proven absent only when nothing of it can still be on its way."""
+    ids = [
+        attempt.query_id
+        for batch in candidates
+        if batch.status is BatchStatus.PARKED
+        for attempt in batches.list_attempts(catalog, batch.batch_id)
+    ]
+    if ids:
+        client.command("KILL QUERY WHERE query_id IN {ids:Array(String)} SYNC", {"ids": ids})

@@ -21,7 +21,6 @@ from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import (
     Batch,
-    BatchStatus,
     Counts,
     EpochKind,
     FileRef,
@@ -53,10 +52,10 @@ class RefillPlan:
     duplicate_files: tuple[FileRef, ...]
 
 
-def gone_batches(loaded: Sequence[Batch], rows_by_batch: Mapping[str, int]) -> tuple[str, ...]:
-    """Loaded batches of which ClickHouse has no row any more; raises when it has only some."""
+def gone_batches(candidates: Sequence[Batch], rows_by_batch: Mapping[str, int]) -> tuple[str, ...]:
+    """Loaded or parked batches of which ClickHouse has no row; raises when it has only some."""
     gone = []
-    for batch in loaded:
+    for batch in candidates:
         found = rows_by_batch.get(batch.batch_id, 0)
         if found == 0:
             gone.append(batch.batch_id)
@@ -75,14 +74,12 @@ def refill(
     token: int,
     *,
     table: str,
-    rows_by_batch: Mapping[str, int],
+    gone: Sequence[str],
     request: int,
 ) -> int:
     """Register parts that bring into the table what it lacks; returns their rows."""
     epoch = epochs.next_epoch(catalog)
     started_at = catalog.now()
-    loaded = batches.list_batches(catalog, statuses=[BatchStatus.IN_CLICKHOUSE], table=table)
-    gone = gone_batches(loaded, rows_by_batch)
     present = batches.list_parts(catalog, table=table)
     again = [
         replace(part, part=f"{epoch:010d}-again-{number}", epoch=epoch, batch_id=None)
@@ -99,7 +96,7 @@ def refill(
             counts=Counts(),
             topic_ids={},
             parts=(*again, *made),
-            replaced_batches=gone,
+            replaced_batches=tuple(gone),
             request=request,
         ),
     )
@@ -141,6 +138,7 @@ def _decode_missing(
             rows=made[1].rows,
             live_rows=made[0],
             size_bytes=made[1].size_bytes * made[0] // max(made[1].rows, 1),
+            shape=made[1].shape,
             file=made[1].file,
         )
         for number, (source, made) in enumerate(zip(plans, found, strict=True))
@@ -174,7 +172,7 @@ def refill_task(plan: RefillPlan) -> tuple[int, PartManifest] | None:
         plan.read.pipeline, plan.read.epoch, plan.read.token, f"f{uuid.uuid4().hex[:12]}.part.parquet"
     )
     file = store.put(path, part.write)
-    return live_rows, PartManifest(table=0, rows=part.rows, size_bytes=part.size_bytes, file=file)
+    return live_rows, part.manifest(0, file)
 
 
 def _demand_all(plan: RefillPlan, block: pa.RecordBatch, decoded: Decoded) -> None:

@@ -65,8 +65,9 @@ def retain(
     ingest_token: int,
     spark: SparkSession | None = None,
     garbage_seconds: float = _GARBAGE_SECONDS,
+    sweeping: bool = True,
 ) -> Swept:
-    """One round: drop what is past the window, pack what is small (with Spark), then sweep."""
+    """One round: drop what is past the window; when `sweeping`, also pack what is small (with Spark) and sweep."""
     store = FileStore(pipeline.ledger.files)
     before = catalog.now() - pipeline.identity.window
     expired = expiry.expire_segments(catalog, token, before=before)
@@ -78,10 +79,14 @@ def retain(
     history.roll_up_epochs(catalog, token, before=before)
     history.roll_up_batches(catalog, token, before=before)
     crash.reach("before deleting files")
-    still_named = expiry.registered_paths(catalog)
+    # Only a pack may hold rows of others, so only then all names have to be looked at.
+    shared = any(packs.is_pack(path) for path in paths)
+    still_named = expiry.registered_paths(catalog) if shared else set()
     gone = [path for path in paths if path not in still_named]
     for path in gone:
         store.delete(path)
+    if not sweeping:
+        return Swept(segments=expired, files=len(gone), orphans=0)
     if spark is not None:
         pack(spark, pipeline, catalog, token)
     old = packs.old_garbage(catalog, before=catalog.now() - garbage_seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
@@ -70,10 +71,16 @@ def open_session(pipeline: Pipeline, jars: Sequence[Path] = ()) -> SparkSession:
         ) from error
 
 
+def scratch_folder(files_root: str) -> Path:
+    """Where this machine keeps what may be lost; for a bucket, a folder that no other ledger shares."""
+    if "://" not in files_root:
+        return Path(files_root)
+    name = hashlib.sha256(files_root.encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"oncehouse-{os.getuid()}" / name
+
+
 def _log_path(pipeline: Pipeline) -> Path:
-    root = pipeline.ledger.files
-    folder = Path(tempfile.gettempdir()) / "oncehouse" if "://" in root else Path(root)
-    path = folder / pipeline.pipeline / "spark.log"
+    path = scratch_folder(pipeline.ledger.files) / pipeline.pipeline / "spark.log"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     return path
 

@@ -53,6 +53,10 @@ class Topics:
         except KafkaException as error:
             raise ConfigurationError(f"source.kafka.options: {_text(error)}") from error
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._kafka.topics
+
     def describe(self) -> dict[str, TopicFacts]:
         """Raises ConfigurationError for a topic that is not there, TransientError for a broker that is away."""
         facts = {}
@@ -96,6 +100,11 @@ class Topics:
                 f"Kafka at {self._kafka.bootstrap_servers} has no topic {topic!r}. Create it, or correct "
                 "source.kafka.topics."
             )
+        if "AUTH" in code or "SASL" in code or code == "_SSL":
+            return ConfigurationError(
+                f"Kafka at {self._kafka.bootstrap_servers} does not let us read topic {topic!r} ({_text(error)}). "
+                "Check source.kafka.options and the user's rights (Describe and Read on the topic)."
+            )
         return TransientError(
             f"Kafka at {self._kafka.bootstrap_servers} does not answer ({_text(error)}). Check that the broker "
             "is up and that source.kafka.bootstrap_servers is right."
@@ -113,7 +122,9 @@ def check_topics(
                 f"{facts[topic].topic_id}). Its offsets mean something else now. Give the pipeline a new name "
                 "and ledger, or the topic another name, so that nothing is mixed up."
             )
-    for (topic, partition), next_offset in positions.items():
+    # A partition that was added to a topic we read begins at 0; what it has lost since was never read.
+    added = {place: 0 for place in earliest if place[0] in known_ids}
+    for (topic, partition), next_offset in (added | positions).items():
         oldest = earliest.get((topic, partition))
         if oldest is not None and oldest > next_offset:
             raise DataLossError(
@@ -145,9 +156,9 @@ def open_stream(
         .option("startingOffsets", _offsets_json(starting))
         .option("failOnDataLoss", "true")
         .option("maxOffsetsPerTrigger", max_rows)
+        .options(**java_options(kafka))
         .option("kafka.isolation.level", "read_committed")
         .option("groupIdPrefix", group)
-        .options(**java_options(kafka))
     )
     return _narrow(reader.load(), kafka)
 

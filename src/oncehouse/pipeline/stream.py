@@ -7,7 +7,6 @@ that is lost or damaged costs nothing but that restart. Errors of ours stop the 
 from __future__ import annotations
 
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,14 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncehouse.errors import OncehouseError, TransientError
-from oncehouse.ledger import epochs
+from oncehouse.ledger import epochs, requests
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Counts, EpochKind, Lease
 from oncehouse.pipeline.compact import compact
 from oncehouse.pipeline.ingest import SMALL_EPOCH_RECORDS, EpochInput, read_frame, settle
 from oncehouse.pipeline.job_errors import naming_own_errors, revive
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
-from oncehouse.pipeline.perform import perform_requests
+from oncehouse.pipeline.perform import Performer
+from oncehouse.pipeline.session import scratch_folder
 from oncehouse.pipeline.source import (
     Positions,
     Topics,
@@ -54,6 +54,7 @@ class Ingest:
         topics: Topics,
         lease: Lease,
         *,
+        filing: threading.Lock,
         on_epoch: Callable[[Counts], None],
         say: Callable[[str], None],
     ) -> None:
@@ -66,8 +67,10 @@ class Ingest:
         self._say = say
         # Held while an epoch is settled or a request performed: only one of them decides what is new.
         self._deciding = threading.Lock()
-        # Held while segments are merged or the index is rebuilt; epochs may read meanwhile, files never change.
-        self._indexing = threading.Lock()
+        # Held by whoever replaces or drops files: merges, requests and retention. Epochs may read meanwhile.
+        self._filing = filing
+        self._performer = Performer(spark, pipeline, catalog, lease.token, say=say)
+        self._settled = False
         self._stopping = threading.Event()
         self._failure: OncehouseError | None = None
         self._starts = 0
@@ -76,13 +79,13 @@ class Ingest:
         """Until `stop` is set, or with `once` until all that was there at the start is settled."""
         failures = 0
         while not stop.is_set():
-            settled_before = epochs.next_epoch(self._catalog)
+            self._settled = False
             try:
                 self._run_stream(stop, once=once)
                 if once:
                     return
             except TransientError as error:
-                failures = 1 if epochs.next_epoch(self._catalog) > settled_before else failures + 1
+                failures = 1 if self._settled else failures + 1
                 if once and failures >= _TRIES_WHEN_DRAINING:
                     raise
                 pause_seconds = min(_LONGEST_PAUSE_SECONDS, 0.5 * 2**failures)
@@ -95,15 +98,13 @@ class Ingest:
         self._perform_requests()
         starting = self._starting_positions()
         checkpoint = self._new_checkpoint()
-        query = self._start(starting, checkpoint, once=once)
+        with naming_own_errors(self._pipeline.pipeline):
+            query = self._start(starting, checkpoint, once=once)
         try:
             while query.isActive and not stop.is_set():
                 _wait_a_second(query)
-                if not once and self._deciding.acquire(blocking=False):
-                    try:
-                        self._perform()
-                    finally:
-                        self._deciding.release()
+                if not once:
+                    self._perform_requests()
             error = query.exception() if not query.isActive else None
         finally:
             self._end(query)
@@ -125,11 +126,13 @@ class Ingest:
     def _new_checkpoint(self) -> Path:
         self._starts += 1
         root = self._pipeline.ledger.files
-        folder = Path(tempfile.gettempdir()) / "oncehouse" if "://" in root else Path(root)
-        checkpoints = folder / self._pipeline.pipeline / "checkpoints"
+        folder = scratch_folder(root) / self._pipeline.pipeline
+        checkpoints = folder / "checkpoints"
         checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
         for old in checkpoints.iterdir():
-            shutil.rmtree(old, ignore_errors=True)
+            # A successor's checkpoint is not ours to remove, should this process have been frozen meanwhile.
+            if old.name.partition("-")[0].isdigit() and int(old.name.partition("-")[0]) <= self._lease.token:
+                shutil.rmtree(old, ignore_errors=True)
         return checkpoints / f"{self._lease.token}-{self._starts}"
 
     def _start(self, starting: Positions, checkpoint: Path, *, once: bool) -> StreamingQuery:
@@ -177,6 +180,7 @@ class Ingest:
                     EpochInput(kind=EpochKind.KAFKA, ranges=ranges, topic_ids=self._topic_ids),
                     small=records <= SMALL_EPOCH_RECORDS,
                 )
+            self._settled = True
             self._on_epoch(counts)
         except OncehouseError as error:
             # Spark ships only the text of what its callback raises; the error itself is kept here.
@@ -190,14 +194,11 @@ class Ingest:
         return manifests
 
     def _perform_requests(self) -> None:
-        with self._deciding:
-            self._perform()
-
-    def _perform(self) -> None:
-        with self._indexing:
-            for counts in perform_requests(
-                self._spark, self._pipeline, self._catalog, self._lease.token, say=self._say
-            ):
+        # Looked for before any lock is taken: a merge or a round of retention must not hold up the epochs.
+        if not requests.open_requests(self._catalog):
+            return
+        with self._deciding, self._filing:
+            for counts in self._performer.perform():
                 self._on_epoch(counts)
 
     def keep_compact(self, stop: threading.Event) -> None:
@@ -205,7 +206,7 @@ class Ingest:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "compact")
         while not stop.wait(_COMPACT_SECONDS):
             try:
-                with self._indexing, naming_own_errors(self._pipeline.pipeline):
+                with self._filing, naming_own_errors(self._pipeline.pipeline):
                     compact(self._spark, self._pipeline, self._catalog, self._lease.token)
             except TransientError as error:
                 self._say(str(error))

@@ -1,0 +1,178 @@
+"""The load stage: cuts batches and sends them, at most one insert at a time a table and no faster than it allows.
+
+It looks at the catalog a few times a second and decides by the pure `plan_batches`; each insert runs on a thread
+of its own as a Spark job. A stop lets what has been started finish, a drain goes on until nothing is left.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from oncehouse import crash
+from oncehouse.clickhouse.describe import TableFacts
+from oncehouse.errors import OncehouseError, TransientError
+from oncehouse.ledger import batches
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.records import Batch, BatchStatus, Lease, Part
+from oncehouse.pipeline.batcher import PARKED_LIMIT, TableFeedback, plan_batches
+from oncehouse.pipeline.loader import Verdict, load
+from oncehouse.pipeline.prepare import read_tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from oncehouse.config import Pipeline
+
+_TICK_SECONDS = 0.1
+_AWAY_SECONDS = 1.0
+
+
+class Loading:
+    """Runs on the thread that calls `run`."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        catalog: Catalog,
+        lease: Lease,
+        *,
+        on_loaded: Callable[[int], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+        self._catalog = catalog
+        self._token = lease.token
+        self._on_loaded = on_loaded
+        self._say = say
+        self._tables = [table.name for table in self._pipeline.tables]
+        self._limits = {name: self._pipeline.limits(name) for name in self._tables}
+        self._facts = read_tables(self._pipeline)
+        self._in_flight: dict[str, Future[Verdict]] = {}
+        self._last_cut: dict[str, float] = {}
+        self._last_start: dict[str, float] = {}
+        self._too_many_parts: dict[str, bool] = {}
+
+    def run(self, stop: threading.Event, drain: threading.Event) -> None:
+        """Until `stop` is set, or until `drain` is set and everything that can be loaded is loaded."""
+        told = ""
+        with ThreadPoolExecutor(len(self._tables), thread_name_prefix="oncehouse-load") as pool:
+            while not (stop.is_set() and not self._in_flight):
+                try:
+                    busy = self._step(pool, stopping=stop.is_set(), draining=drain.is_set())
+                    told = ""
+                except TransientError as error:
+                    if str(error) != told:
+                        told = str(error)
+                        self._say(told)
+                    busy = True
+                    time.sleep(_AWAY_SECONDS)
+                if drain.is_set() and not busy:
+                    return
+                time.sleep(_TICK_SECONDS)
+
+    def _step(self, pool: ThreadPoolExecutor, *, stopping: bool, draining: bool) -> bool:
+        """One look at the catalog; says whether anything is left to do."""
+        self._collect()
+        if stopping:
+            return bool(self._in_flight)
+        now = self._catalog.now()
+        known = batches.list_batches(self._catalog, statuses=(*batches.WAITING, BatchStatus.PARKED))
+        parked = Counter(batch.table for batch in known if batch.status is BatchStatus.PARKED)
+        # What waits for a table that has left the pipeline file waits until the table comes back.
+        waiting = [
+            batch for batch in known if batch.status is not BatchStatus.PARKED and batch.table in self._limits
+        ]
+        parts = [part for part in batches.open_parts(self._catalog) if part.table in self._limits]
+        if self._cut(parts, waiting, parked, now, draining=draining):
+            waiting = [
+                batch for batch in batches.waiting_batches(self._catalog) if batch.table in self._limits
+            ]
+        for batch in self._due(waiting, now):
+            self._last_start[batch.table] = time.monotonic()
+            self._in_flight[batch.table] = pool.submit(self._load, batch)
+        # A table with too many parked batches gets no further ones until somebody has looked at them.
+        open_tables = {part.table for part in parts if parked[part.table] < PARKED_LIMIT}
+        return bool(self._in_flight or waiting or open_tables)
+
+    def _cut(
+        self,
+        parts: Sequence[Part],
+        waiting: Sequence[Batch],
+        parked: Counter[str],
+        now: float,
+        *,
+        draining: bool,
+    ) -> bool:
+        feedback = {
+            table: TableFeedback(
+                waiting=sum(batch.table == table for batch in waiting),
+                parked=parked[table],
+                seconds_since_cut=time.monotonic() - self._last_cut.get(table, float("-inf")),
+                too_many_parts=self._too_many_parts.get(table, False),
+            )
+            for table in {part.table for part in parts}
+        }
+        planned = plan_batches(parts, limits=self._limits, feedback=feedback, now=now, draining=draining)
+        made = [
+            batches.NewBatch(batch_id=str(uuid.uuid4()), table=found.table, parts=found.parts)
+            for found in planned
+        ]
+        if not made:
+            return False
+        crash.reach("before making batches")
+        batches.create_batches(self._catalog, self._token, made)
+        crash.reach("after making batches")
+        for batch in made:
+            self._last_cut[batch.table] = time.monotonic()
+        return True
+
+    def _due(self, waiting: Sequence[Batch], now: float) -> list[Batch]:
+        due: dict[str, Batch] = {}
+        for batch in waiting:
+            table = batch.table
+            if table in self._in_flight or table in due:
+                continue
+            # Measured on this process's own clock: the catalog's may be set back.
+            resting_seconds = time.monotonic() - self._last_start.get(table, float("-inf"))
+            rested = resting_seconds >= self._limits[table].min_interval
+            if rested and batch.next_attempt_at <= now:
+                due[table] = batch
+        return list(due.values())
+
+    def _load(self, batch: Batch) -> Verdict:
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "load")
+        verdict = load(
+            self._spark,
+            self._pipeline,
+            self._catalog,
+            self._token,
+            batch,
+            facts=self._facts_for(batch),
+        )
+        if verdict.status is BatchStatus.IN_CLICKHOUSE:
+            self._on_loaded(batch.rows)
+        else:
+            self._say(f"{batch.table}: {verdict.status}: {verdict.detail}")
+        return verdict
+
+    def _collect(self) -> None:
+        for table, future in list(self._in_flight.items()):
+            if future.done():
+                del self._in_flight[table]
+                self._too_many_parts[table] = future.result().too_many_parts
+
+    def _facts_for(self, batch: Batch) -> TableFacts | None:
+        """What the table is; asked anew before a retry, for somebody may have changed it."""
+        if batch.attempts:
+            with suppress(OncehouseError):  # the insert itself will say what is wrong
+                self._facts = read_tables(self._pipeline)
+        return self._facts.get(batch.table)

@@ -1,0 +1,98 @@
+"""What a run has done since its start, counted for whoever looks on. A report never ends a run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from oncehouse.errors import OncehouseError
+from oncehouse.ledger import batches, epochs
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.records import BatchStatus, Counts
+from oncehouse.pipeline.source import Positions, Topics
+from oncehouse.progress import Progress
+
+_RATE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    progress: Progress
+    parked: int
+
+
+class Report:
+    """Counts what has been done since the start, for whoever looks on."""
+
+    def __init__(self, catalog: Catalog, topics: Topics, listen: Callable[[Progress], None]) -> None:
+        self._catalog = catalog
+        self._topics = topics
+        self._listen = listen
+        self._lock = threading.Lock()
+        self._counts = Counts()
+        self._rows = 0
+        self._recent: list[tuple[float, int]] = [(time.monotonic(), 0)]
+        self._last = Progress()
+
+    def add_epoch(self, counts: Counts) -> None:
+        with self._lock:
+            mine = self._counts
+            self._counts = Counts(
+                read=mine.read + counts.read,
+                new=mine.new + counts.new,
+                duplicate=mine.duplicate + counts.duplicate,
+                dead_letter=mine.dead_letter + counts.dead_letter,
+                skipped=mine.skipped + counts.skipped,
+                waiting=mine.waiting + counts.waiting,
+                conflicts=mine.conflicts + counts.conflicts,
+            )
+            self._recent.append((time.monotonic(), self._counts.read))
+            edge = time.monotonic() - _RATE_SECONDS
+            while len(self._recent) > 2 and self._recent[1][0] < edge:
+                self._recent.pop(0)
+
+    def add_rows(self, rows: int) -> None:
+        with self._lock:
+            self._rows += rows
+
+    def tell(self) -> None:
+        try:
+            self._last = self._look()
+        except OncehouseError:
+            return  # shown again when Kafka and the catalog answer
+        self._listen(self._last)
+
+    def result(self) -> RunResult:
+        self.tell()
+        parked = batches.list_batches(self._catalog, statuses=[BatchStatus.PARKED])
+        return RunResult(progress=self._last, parked=len(parked))
+
+    def _look(self) -> Progress:
+        # A topic that has left the pipeline file may have left Kafka too, and lags behind nothing.
+        topics = self._topics.names
+        known = epochs.read_positions(self._catalog)
+        positions = {place: offset for place, offset in known.items() if place[0] in topics}
+        latest = self._topics.latest(positions)
+        waiting = batches.waiting_batches(self._catalog)
+        parked = batches.list_batches(self._catalog, statuses=[BatchStatus.PARKED])
+        with self._lock:
+            first, last = self._recent[0], (time.monotonic(), self._counts.read)
+            return Progress(
+                read=self._counts.read,
+                new=self._counts.new,
+                duplicate=self._counts.duplicate,
+                rejected=self._counts.dead_letter,
+                batches_waiting=len(waiting) + len(parked),
+                rows_in_clickhouse=self._rows,
+                lag=_lag(positions, latest),
+                events_per_second=(last[1] - first[1]) / max(last[0] - first[0], 0.001),
+            )
+
+
+def _lag(positions: Positions, latest: Positions) -> int | None:
+    """Unknown until the first epoch has said which partitions there are."""
+    if not positions:
+        return None
+    return sum(max(0, latest[place] - offset) for place, offset in positions.items())
