@@ -209,10 +209,14 @@ class Road:
                 text=True,
             )
 
-    def crash(self, point: str) -> None:
+    def crash(self, point: str, *arguments: str) -> None:
         """Run in a process of its own until it dies at the named point."""
-        process = self.spawn("--once", crash_at=point)
-        code = process.wait(timeout=180)
+        process = self.spawn(*arguments, crash_at=point)
+        try:
+            code = process.wait(timeout=180)
+        finally:
+            process.kill()
+            process.wait()
         said = (self.folder / "process.log").read_text(encoding="utf-8")
         assert code == -9, f"the process did not die at {point!r} but ended with {code}: {said[-3000:]}"
 
