@@ -103,7 +103,7 @@ class Destination:
 
     def take(self, plan: loader.LoadPlan) -> Outcome:
         request = plan.request
-        rows = loader.live_rows(FileStore(plan.files_root), plan.parts, request.columns)
+        rows = loader.live_rows(FileStore(plan.files_root), plan.parts)
         before = self.sent.setdefault(request.batch_id, rows)
         assert before.equals(rows), "a batch that is sent again is the same, row by row"
         assert rows.num_rows == request.rows
