@@ -180,9 +180,12 @@ def database(clickhouse_client: Client) -> Iterator[str]:
 
 @pytest.fixture
 def postgres_url(postgres: Postgres) -> Iterator[str]:
-    """The SQLAlchemy URL of a fresh PostgreSQL database, dropped after the test."""
+    """A fresh PostgreSQL database, as a SQLAlchemy URL."""
     name = f"test_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(postgres.url.replace("+psycopg", "", 1), autocommit=True) as connection:
+    server = postgres.url.replace("+psycopg", "")
+    with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
-        yield postgres.url.rsplit("/", 1)[0] + f"/{name}"
+    yield f"{postgres.url.rsplit('/', 1)[0]}/{name}"
+    # Connected anew: the test may have killed the server in between.
+    with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -9,6 +9,7 @@ from ledger_examples import (
     TABLE,
     TOPIC,
     TOPIC_ID,
+    make_batch,
     make_letters,
     make_part,
     make_registration,
@@ -18,7 +19,7 @@ from ledger_examples import (
 )
 from oncehouse.errors import DataLossError, OffsetGapError, PermanentError
 from oncehouse.ledger import tables
-from oncehouse.ledger.batches import list_parts, open_parts
+from oncehouse.ledger.batches import create_batches, list_parts, open_parts
 from oncehouse.ledger.epochs import (
     list_dead_letter_files,
     list_duplicate_files,
@@ -33,7 +34,7 @@ from oncehouse.ledger.epochs import (
     replace_segments,
     total_counts,
 )
-from oncehouse.ledger.records import Counts, DuplicateFile, EpochKind, OffsetRange, RequestKind
+from oncehouse.ledger.records import Counts, DuplicateFile, EpochKind, OffsetRange, RequestKind, Stage
 from oncehouse.ledger.requests import add_request, finish_request, list_requests, open_requests
 
 
@@ -222,3 +223,35 @@ def test_dead_letters_are_tried_again_once(catalog):
             make_registration(3, 1, 2, kind=EpochKind.REPLAY, ranges=(), tried_dead_letter_files=("l1",)),
         )
     assert rows_of(catalog) == before
+
+
+def test_a_batch_that_changed_meanwhile_is_not_replaced_and_nothing_is_registered(catalog):
+    token = register_epochs(catalog, 1)
+    load = take_lease(catalog, Stage.LOAD)
+    batch = make_batch(*open_parts(catalog))
+    create_batches(catalog, load, [batch])
+    again = make_part("again", epoch=2)
+    refill = make_registration(
+        2,
+        kind=EpochKind.REFILL,
+        counts=Counts(),
+        ranges=(),
+        key_files=(),
+        topic_ids={},
+        parts=(again,),
+        replaced_batches=(batch.batch_id,),
+    )
+    with pytest.raises(PermanentError, match="has changed"):
+        register(catalog, token, replace(refill, parts=(replace(again, key_file="keys-1"),)))
+    assert next_epoch(catalog) == 2
+
+
+def test_a_part_may_not_name_a_key_file_that_has_gone(catalog):
+    token = register_epochs(catalog, 1)
+    gone = replace(make_part("again", epoch=2), key_file="keys-of-old")
+    refill = make_registration(
+        2, kind=EpochKind.REFILL, counts=Counts(), ranges=(), key_files=(), topic_ids={}, parts=(gone,)
+    )
+    with pytest.raises(PermanentError, match="keys-of-old has left the window"):
+        register(catalog, token, refill)
+    assert next_epoch(catalog) == 2

@@ -154,7 +154,7 @@ class Shop:
     def send(self, batch_id: str, *, finish: bool = True) -> None:
         attempt = start_attempt(self.catalog, self.load, batch_id)
         parts = load_parts(self.catalog, batch_id)
-        rows = live_rows(self.store, parts, COLUMNS)
+        rows = live_rows(self.store, parts)
         request = InsertRequest(
             table=parts[0].part.table,
             columns=COLUMNS,
@@ -308,6 +308,20 @@ def test_a_deleted_and_a_doubled_row_of_one_table_do_not_make_up_for_each_other(
         (Subject.ROWS, f"batch {first} in orders"),
         (Subject.ROWS, f"batch {second} in orders"),
     ]
+
+
+def test_a_deleted_and_a_doubled_row_of_one_batch_do_not_make_up_for_each_other(make_shop, run_sql):
+    shop = make_shop()
+    first, _ = shop.load_all()
+    ids = run_sql(
+        f"SELECT arrayStringConcat(groupArray(2)(hex(_unique_id)), ' ') FROM orders WHERE _batch_id = '{first}'"
+    )
+    lost, doubled = ids.split()
+    run_sql(f"ALTER TABLE orders DELETE WHERE hex(_unique_id) = '{lost}'")
+    run_sql(f"INSERT INTO orders SELECT * FROM orders WHERE hex(_unique_id) = '{doubled}'")
+    (finding,) = shop.verify().findings
+    assert finding.where == f"batch {first} in orders"
+    assert "unique ids: some stand twice" in finding.message
 
 
 def test_rows_of_a_batch_that_no_ledger_knows_are_found(make_shop, run_sql):

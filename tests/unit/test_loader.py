@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from oncehouse.clickhouse.outcomes import AlreadyThere, Inserted, PartlyThere, Refused, TryAgain
 from oncehouse.columns import parse_type
 from oncehouse.config import Retry
-from oncehouse.errors import CorruptFileError
+from oncehouse.errors import CorruptFileError, PermanentError
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import BatchStatus, FileRef, LoadPart, Part
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
@@ -177,3 +178,26 @@ def test_a_damaged_part_is_named_and_never_sent(store, tmp_path, damage):
         path.write_bytes(body)
     with pytest.raises(CorruptFileError, match=load.part.file.path):
         live_rows(store, [load])
+
+
+def test_a_flipped_bit_among_the_duplicates_is_named_before_it_swaps_two_events(store, tmp_path):
+    load = read_part(store, [5, 5, 9])
+    file = write_duplicates(store, [1])
+    path = tmp_path / file.path
+    body = bytearray(path.read_bytes())
+    events = body.index((1).to_bytes(4, "little"), body.index(b"ARROW1") + 8)
+    body[events] ^= 1
+    path.write_bytes(body)
+    load = replace(load, part=replace(load.part, live_rows=2), duplicate_files=(file,))
+    with pytest.raises(CorruptFileError, match="checksum"):
+        live_rows(store, [load])
+
+
+def test_parts_of_different_columns_are_refused_by_name(store):
+    parts = [read_part(store, [5]), read_part(store, [7])]
+    other = store.put(
+        "other.parquet", lambda path: pq.write_table(pa.table({"id": ["x"], "_event": [0]}), path)
+    )
+    parts[1] = replace(parts[1], part=replace(parts[1].part, file=other))
+    with pytest.raises(PermanentError, match="different columns"):
+        live_rows(store, parts)

@@ -150,3 +150,10 @@ def test_an_option_that_kafka_does_not_know_is_the_users_to_correct():
     kafka = Kafka(bootstrap_servers=SERVERS, topics=["events"], options={"no.such.option": "1"})
     with pytest.raises(ConfigurationError, match=r"no\.such\.option"):
         Topics(kafka)
+
+
+def test_a_partition_added_to_a_known_topic_must_still_begin_at_its_beginning():
+    with pytest.raises(DataLossError, match="partition 1: offsets 0 to 999"):
+        check_topics(FACTS, {"events": "first"}, {("events", 0): 5}, {("events", 0): 0, ("events", 1): 1000})
+    # A topic that was never read begins where it begins.
+    check_topics(FACTS, {}, {}, {("events", 0): 7, ("events", 1): 1000})

@@ -1,4 +1,4 @@
-"""How many rows of each batch a table holds, in one query."""
+"""How many rows, and how many different ones, of each batch a table holds, in one query each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ from oncehouse.clickhouse.names import quote, quote_table
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
+
+
+def count_distinct_by_batch(client: Client, table: str, batch_column: str, id_column: str) -> dict[str, int]:
+    """Different unique ids by batch id: fewer than rows means that some row stands twice."""
+    column = quote(batch_column)
+    rows = client.query(
+        f"SELECT toString({column}), uniqExact({quote(id_column)}) FROM {quote_table(table)} "  # noqa: S608 - quoted
+        f"GROUP BY {column}",
+        settings={"final": 0},
+    )
+    return {str(batch_id): int(count) for batch_id, count in rows}
 
 
 def count_by_batch(client: Client, table: str, batch_column: str) -> dict[str, int]:

@@ -25,8 +25,8 @@ from oncehouse.ledger.records import FileRef
 
 _BLOCK_BYTES = 1 << 22
 
-# Checksums of files that this process has read whole; files never change, so once is enough.
-_checked: set[str] = set()
+# Files that this process has read whole; files never change, so once is enough.
+_checked: set[tuple[Path, str]] = set()
 
 
 class FileStore:
@@ -56,11 +56,11 @@ class FileStore:
     def checked(self, ref: FileRef) -> Path:
         """Like `local`, but every byte is compared with the checksum, once a process and file."""
         path = self.local(ref)
-        if ref.checksum not in _checked:
+        if (path, ref.checksum) not in _checked:
             found = checksum(path)
             if found != ref.checksum:
                 raise _mismatch(ref, found)
-            _checked.add(ref.checksum)
+            _checked.add((path, ref.checksum))
         return path
 
     def local(self, ref: FileRef) -> Path:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from oncehouse.errors import CorruptFileError
 from oncehouse.ledger import keyindex
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.keyindex import Flags, Keys
@@ -184,8 +185,13 @@ def live_events(store: FileStore, duplicate_files: Sequence[FileRef], *, ordinal
     live = np.ones(events, dtype=np.bool_)
     for file in duplicate_files:
         # A flipped bit here would let a duplicate through in place of its winner: every byte is checked.
-        batch = pa.ipc.open_file(pa.memory_map(str(store.checked(file)))).get_batch(0)
-        mine = batch.slice(file.row, file.rows)
+        path = store.checked(file)
+        try:
+            mine = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0).slice(file.row, file.rows)
+        except (OSError, pa.ArrowException) as error:
+            raise CorruptFileError(
+                f"The ledger's file {file.path} cannot be read ({error}). Restore it from a backup."
+            ) from error
         start, end = np.searchsorted(mine.column("ordinal").to_numpy(), [ordinal, ordinal + 1])
         live[mine.column("event").to_numpy()[start:end]] = False
     return live

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from oncehouse.clickhouse.client import Client
-from oncehouse.clickhouse.counting import count_by_batch
+from oncehouse.clickhouse.counting import count_by_batch, count_distinct_by_batch
 from oncehouse.clickhouse.describe import TableFacts, describe_table
 from oncehouse.config import Pipeline, Table
 from oncehouse.ledger.records import Batch, BatchStatus
@@ -25,6 +25,8 @@ class TableRows:
 
     table: str
     rows_by_batch: Mapping[str, int]
+    ids_by_batch: Mapping[str, int] | None
+    """Different unique ids; none where the table has no column for them."""
     why_fewer: str | None
     """Why rows may have gone by the table's own doing; none where every row must be there."""
 
@@ -56,8 +58,14 @@ def _read(client: Client, table: Table, facts: TableFacts) -> TableRows:
         why = f"the engine {facts.engine} merges rows away"
     elif facts.expires_rows:
         why = "the table has a TTL"
+    ids = None
+    if table.id_column is not None:
+        ids = count_distinct_by_batch(client, table.name, table.batch_column, table.id_column)
     return TableRows(
-        table=table.name, rows_by_batch=count_by_batch(client, table.name, table.batch_column), why_fewer=why
+        table=table.name,
+        rows_by_batch=count_by_batch(client, table.name, table.batch_column),
+        ids_by_batch=ids,
+        why_fewer=why,
     )
 
 
@@ -69,10 +77,15 @@ def compare_table(found: TableRows, batches: Sequence[Batch]) -> Iterator[Findin
         if batch.status is BatchStatus.IN_CLICKHOUSE:
             sent += batch.rows
             there += rows
+        where = f"batch {batch.batch_id} in {found.table}"
         if (message := _judge(batch, rows, may_be_fewer=found.why_fewer is not None)) is not None:
-            yield Finding(
-                kind=Subject.ROWS, where=f"batch {batch.batch_id} in {found.table}", message=message
-            )
+            yield Finding(kind=Subject.ROWS, where=where, message=message)
+        elif batch.status is BatchStatus.IN_CLICKHOUSE and found.ids_by_batch is not None:
+            # Rows doubled and rows lost may balance out; their ids do not.
+            ids = found.ids_by_batch.get(batch.batch_id, 0)
+            if rows > ids:
+                message = f"has {rows} rows in ClickHouse, but only {ids} unique ids: some stand twice"
+                yield Finding(kind=Subject.ROWS, where=where, message=message)
     if found.why_fewer is not None:
         yield Note(
             kind=Subject.ROWS,
