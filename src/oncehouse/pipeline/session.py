@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 
 _SETTINGS = {
+    # Workers start with the road's modules loaded.
+    "spark.python.daemon.module": "oncehouse.pipeline.worker_daemon",
     # Loads and reads share the cores instead of waiting for each other.
     "spark.scheduler.mode": "FAIR",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
