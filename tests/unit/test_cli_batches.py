@@ -4,28 +4,10 @@ import json
 
 import pytest
 
-from ledger_examples import IDENTITY, TABLE, make_batch, register_epochs, take_lease
+from ledger_examples import TABLE, make_batch, register_epochs, take_lease
 from oncehouse.cli.app import run_command
-from oncehouse.config_file import example_text
 from oncehouse.ledger.batches import create_batches, find_batch, finish_attempt, open_parts, start_attempt
-from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import BatchStatus, Stage
-
-
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "pipeline.yaml"
-    path.write_text(example_text())
-    return path
-
-
-@pytest.fixture
-def catalog(file):
-    opened = Catalog(f"sqlite:///{file.parent}/ledger/catalog.db", "events")
-    opened.prepare()
-    opened.adopt(IDENTITY)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

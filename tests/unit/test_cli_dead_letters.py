@@ -6,10 +6,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from ledger_examples import IDENTITY, make_registration, take_lease
+from ledger_examples import make_registration, take_lease
 from oncehouse.cli.app import run_command
-from oncehouse.config_file import example_text
-from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.epochs import register
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import Counts, DeadLetterFile, RequestKind
@@ -17,22 +15,6 @@ from oncehouse.ledger.requests import open_requests
 from oncehouse.pipeline.parts import LETTER_SCHEMA, write_letters
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "pipeline.yaml"
-    path.write_text(example_text())
-    return path
-
-
-@pytest.fixture
-def catalog(file):
-    opened = Catalog(f"sqlite:///{file.parent}/ledger/catalog.db", "events")
-    opened.prepare()
-    opened.adopt(IDENTITY)
-    yield opened
-    opened.close()
 
 
 def put_letters(catalog, folder, epoch, letters):

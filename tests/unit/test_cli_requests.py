@@ -4,28 +4,9 @@ import json
 
 import pytest
 
-from ledger_examples import IDENTITY
 from oncehouse.cli.app import run_command
-from oncehouse.config_file import example_text
-from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import RequestKind
 from oncehouse.ledger.requests import open_requests
-
-
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "pipeline.yaml"
-    path.write_text(example_text())
-    return path
-
-
-@pytest.fixture
-def catalog(file):
-    opened = Catalog(f"sqlite:///{file.parent}/ledger/catalog.db", "events")
-    opened.prepare()
-    opened.adopt(IDENTITY)
-    yield opened
-    opened.close()
 
 
 def test_filling_a_table_again_is_left_as_a_request(file, catalog, capsys):

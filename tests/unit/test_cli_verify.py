@@ -4,26 +4,8 @@ import json
 
 import pytest
 
-from ledger_examples import IDENTITY, register_epochs
+from ledger_examples import register_epochs
 from oncehouse.cli.app import run_command
-from oncehouse.config_file import example_text
-from oncehouse.ledger.catalog import Catalog
-
-
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "pipeline.yaml"
-    path.write_text(example_text())
-    return path
-
-
-@pytest.fixture
-def catalog(file):
-    opened = Catalog(f"sqlite:///{file.parent}/ledger/catalog.db", "events")
-    opened.prepare()
-    opened.adopt(IDENTITY)
-    yield opened
-    opened.close()
 
 
 @pytest.mark.usefixtures("catalog")

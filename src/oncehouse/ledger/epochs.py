@@ -27,6 +27,7 @@ from oncehouse.ledger.records import (
     Stage,
 )
 from oncehouse.ledger.tables import (
+    COUNTS,
     batches,
     dead_letter_files,
     duplicate_files,
@@ -335,19 +336,10 @@ def list_epochs(catalog: Catalog, *, limit: int | None = None) -> tuple[EpochRow
 
 
 def total_counts(catalog: Catalog, *, kind: EpochKind = EpochKind.KAFKA) -> Counts:
-    totals = (
-        "rows_read",
-        "rows_new",
-        "rows_duplicate",
-        "rows_dead_letter",
-        "rows_skipped",
-        "rows_waiting",
-        "conflicts",
-    )
-    row = [0] * len(totals)
+    row = [0] * len(COUNTS)
     with catalog.read() as connection:
         for table in (epochs, epoch_hours):
-            query = select(*(func.coalesce(func.sum(table.c[name]), 0) for name in totals)).where(
+            query = select(*(func.coalesce(func.sum(table.c[name]), 0) for name in COUNTS)).where(
                 table.c.pipeline == catalog.pipeline, table.c.kind == kind
             )
             row = [

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, s
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import BatchStatus, Stage
 from oncehouse.ledger.tables import (
+    COUNTS,
     attempts,
     batch_hours,
     batches,
@@ -23,16 +24,6 @@ from oncehouse.ledger.tables import (
 
 ROLLED_UP = 0
 """The epoch of a range that several epochs settled together."""
-
-_COUNTS = (
-    "rows_read",
-    "rows_new",
-    "rows_duplicate",
-    "rows_dead_letter",
-    "rows_skipped",
-    "rows_waiting",
-    "conflicts",
-)
 
 
 def roll_up_epochs(catalog: Catalog, token: int, *, before: float) -> int:
@@ -50,7 +41,7 @@ def roll_up_epochs(catalog: Catalog, token: int, *, before: float) -> int:
         ).all()
         for row in rows:
             key = {"hour": int(row.registered_at // 3600), "kind": row.kind}
-            added = {name: row._mapping[name] for name in _COUNTS}  # noqa: SLF001 - columns by name
+            added = {name: row._mapping[name] for name in COUNTS}  # noqa: SLF001 - columns by name
             _add(connection, catalog, epoch_hours, key, {"epochs": 1, **added})
             connection.execute(delete(epochs).where(mine, epochs.c.epoch == row.epoch))
         if rows:

@@ -6,6 +6,8 @@ belongs to a pipeline; ids are made by the writer, never by the database.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -29,6 +31,31 @@ from oncehouse.errors import ConfigurationError
 VERSION = 1
 
 metadata = MetaData()
+
+COUNTS = (
+    "rows_read",
+    "rows_new",
+    "rows_duplicate",
+    "rows_dead_letter",
+    "rows_skipped",
+    "rows_waiting",
+    "conflicts",
+)
+
+
+def _counts() -> list[Column[int]]:
+    return [Column(name, BigInteger, nullable=False) for name in COUNTS]
+
+
+def _file(prefix: str) -> list[Column[Any]]:
+    """A file, or from `row` on a range of its rows."""
+    return [
+        Column(f"{prefix}_path", String(255), nullable=False),
+        Column(f"{prefix}_bytes", BigInteger, nullable=False),
+        Column(f"{prefix}_checksum", String(80), nullable=False),
+        Column(f"{prefix}_row", BigInteger, nullable=False),
+    ]
+
 
 ledger_version = Table(
     "oncehouse_ledger", metadata, Column("name", String(32), primary_key=True), Column("version", Integer)
@@ -76,13 +103,7 @@ epochs = Table(
     Column("token", BigInteger, nullable=False),
     Column("started_at", Float(53), nullable=False),
     Column("registered_at", Float(53), nullable=False),
-    Column("rows_read", BigInteger, nullable=False),
-    Column("rows_new", BigInteger, nullable=False),
-    Column("rows_duplicate", BigInteger, nullable=False),
-    Column("rows_dead_letter", BigInteger, nullable=False),
-    Column("rows_skipped", BigInteger, nullable=False),
-    Column("rows_waiting", BigInteger, nullable=False),
-    Column("conflicts", BigInteger, nullable=False),
+    *_counts(),
     PrimaryKeyConstraint("pipeline", "epoch"),
 )
 
@@ -107,14 +128,8 @@ key_files = Table(
     Column("ordinal", Integer, nullable=False),
     Column("events", BigInteger, nullable=False),
     Column("registered_at", Float(53), nullable=False),
-    Column("keys_path", Text, nullable=False),
-    Column("keys_bytes", BigInteger, nullable=False),
-    Column("keys_checksum", String(80), nullable=False),
-    Column("keys_row", BigInteger, nullable=False),
-    Column("raw_path", Text, nullable=False),
-    Column("raw_bytes", BigInteger, nullable=False),
-    Column("raw_checksum", String(80), nullable=False),
-    Column("raw_row", BigInteger, nullable=False),
+    *_file("keys"),
+    *_file("raw"),
     PrimaryKeyConstraint("pipeline", "key_file"),
     Index("oncehouse_key_files_epoch", "pipeline", "epoch"),
 )
@@ -133,10 +148,7 @@ parts = Table(
     Column("live_bytes", BigInteger, nullable=False),
     Column("shape", String(16), nullable=False),
     Column("registered_at", Float(53), nullable=False),
-    Column("file_path", Text, nullable=False),
-    Column("file_bytes", BigInteger, nullable=False),
-    Column("file_checksum", String(80), nullable=False),
-    Column("file_row", BigInteger, nullable=False),
+    *_file("file"),
     Column("batch_id", String(36)),
     Column("batch_position", Integer),
     PrimaryKeyConstraint("pipeline", "part"),
@@ -149,11 +161,8 @@ duplicate_files = Table(
     metadata,
     Column("pipeline", String(64)),
     Column("epoch", BigInteger),
-    Column("file_path", String(255)),
+    *_file("file"),
     Column("rows_total", BigInteger, nullable=False),
-    Column("file_bytes", BigInteger, nullable=False),
-    Column("file_checksum", String(80), nullable=False),
-    Column("file_row", BigInteger, nullable=False),
     PrimaryKeyConstraint("pipeline", "epoch", "file_path", "file_row"),
 )
 
@@ -166,10 +175,7 @@ dead_letter_files = Table(
     Column("rows_total", BigInteger, nullable=False),
     Column("reasons", Text, nullable=False),
     Column("registered_at", Float(53), nullable=False),
-    Column("file_path", Text, nullable=False),
-    Column("file_bytes", BigInteger, nullable=False),
-    Column("file_checksum", String(80), nullable=False),
-    Column("file_row", BigInteger, nullable=False),
+    *_file("file"),
     # The epoch that tried these letters again; what failed again stands in that epoch's own file.
     Column("tried_in_epoch", BigInteger),
     PrimaryKeyConstraint("pipeline", "dead_letter_file"),
@@ -185,10 +191,7 @@ segments = Table(
     Column("keys_total", BigInteger, nullable=False),
     Column("first_seen_from", Float(53), nullable=False),
     Column("first_seen_to", Float(53), nullable=False),
-    Column("file_path", Text, nullable=False),
-    Column("file_bytes", BigInteger, nullable=False),
-    Column("file_checksum", String(80), nullable=False),
-    Column("file_row", BigInteger, nullable=False),
+    *_file("file"),
     # Set when a merge or the window has taken its place; the file outlives the epochs that may read it.
     Column("replaced_at", Float(53)),
     Column("replaced_after_epoch", BigInteger),
@@ -259,13 +262,7 @@ epoch_hours = Table(
     Column("hour", BigInteger),
     Column("kind", String(16)),
     Column("epochs", BigInteger, nullable=False),
-    Column("rows_read", BigInteger, nullable=False),
-    Column("rows_new", BigInteger, nullable=False),
-    Column("rows_duplicate", BigInteger, nullable=False),
-    Column("rows_dead_letter", BigInteger, nullable=False),
-    Column("rows_skipped", BigInteger, nullable=False),
-    Column("rows_waiting", BigInteger, nullable=False),
-    Column("conflicts", BigInteger, nullable=False),
+    *_counts(),
     PrimaryKeyConstraint("pipeline", "hour", "kind"),
 )
 
