@@ -30,7 +30,9 @@ def main() -> None:
     hi[:tenth], lo[:tenth] = hi[tenth : 2 * tenth], lo[tenth : 2 * tenth]
     ours = measure(lambda: sort_order(hi, lo))
     both = measure(lambda: np.lexsort((lo, hi)))
-    print(f"{KEYS} ids, a tenth of them twice: {ours:.0f} ms, by both halves {both:.0f} ms ({both / ours:.1f}x)")
+    print(
+        f"{KEYS} ids, a tenth of them twice: {ours:.0f} ms, by both halves {both:.0f} ms ({both / ours:.1f}x)"
+    )
 
 
 if __name__ == "__main__":

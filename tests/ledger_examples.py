@@ -9,7 +9,6 @@ from typing import Any
 
 from oncehouse.ledger.batches import NewBatch
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import register
 from oncehouse.ledger.leases import acquire
 from oncehouse.ledger.records import (
     Counts,
@@ -24,6 +23,7 @@ from oncehouse.ledger.records import (
     Segment,
     Stage,
 )
+from oncehouse.ledger.registering import register
 
 TOPIC = "orders"
 TOPIC_ID = "topic-1"

@@ -21,7 +21,7 @@ from oncehouse import crash
 from oncehouse.clickhouse.outcomes import Inserted, Outcome, Refused, TryAgain
 from oncehouse.config import Pipeline
 from oncehouse.errors import FencedError
-from oncehouse.ledger import batches, epochs, keyindex, leases, requests
+from oncehouse.ledger import batches, epochs, keyindex, leases, requests, segments
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import (
@@ -299,8 +299,8 @@ class Simulation:
         assert dict(self.destination.rows) == expected
         counts = epochs.total_counts(self.catalog)
         assert (counts.read, counts.new) == (produced, len(expected))
-        assert sum(segment.keys for segment in epochs.list_segments(self.catalog)) == len(expected)
-        for segment in epochs.list_segments(self.catalog):
+        assert sum(segment.keys for segment in segments.list_segments(self.catalog)) == len(expected)
+        for segment in segments.list_segments(self.catalog):
             assert len(keyindex.open_keys(self.store.local(segment.file))) == segment.keys
         assert not verify(self.pipeline, self.catalog, self.store, None, files=True).findings
 

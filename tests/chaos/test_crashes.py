@@ -10,7 +10,7 @@ import signal
 import psycopg
 import pytest
 
-from oncehouse.ledger import epochs, expiry, leases
+from oncehouse.ledger import epochs, expiry, leases, segments
 from oncehouse.ledger.records import BatchStatus, Stage
 from oncehouse.pipeline import stream
 from road import Road, make_event, wait_until
@@ -75,7 +75,7 @@ def test_a_driver_killed_while_segments_are_replaced_loses_and_doubles_nothing(m
     road.send([*EVENTS[:50], make_event(999)])
     road.run()
     road.compact()
-    assert any(segment.segment.startswith("merged-") for segment in epochs.list_segments(road.catalog))
+    assert any(segment.segment.startswith("merged-") for segment in segments.list_segments(road.catalog))
     road.retain()
     assert ledger_files(road) == expiry.registered_paths(road.catalog)
     road.send(EVENTS)

@@ -14,8 +14,8 @@ from oncehouse.insights import read_overview
 from oncehouse.ledger.audit import find_known_batches, read_state
 from oncehouse.ledger.batches import create_batches, finish_attempt, open_parts, start_attempt
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import register
 from oncehouse.ledger.records import BatchStatus, Counts, DuplicateFile, Stage
+from oncehouse.ledger.registering import register
 
 
 def fill(catalog) -> str:

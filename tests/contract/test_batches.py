@@ -19,8 +19,8 @@ from oncehouse.ledger.batches import (
     waiting_batches,
 )
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import register
 from oncehouse.ledger.records import BatchStatus, DuplicateFile, FileRef, Stage
+from oncehouse.ledger.registering import register
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ from ledger_examples import IDENTITY, TOPIC, make_registration, race, register_e
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
 from oncehouse.ledger import tables
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import list_epochs, next_epoch, read_positions, register
+from oncehouse.ledger.epochs import list_epochs, next_epoch, read_positions
 from oncehouse.ledger.records import Identity, RequestKind, Stage
+from oncehouse.ledger.registering import register
 from oncehouse.ledger.requests import add_request, list_requests
 
 

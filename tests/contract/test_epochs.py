@@ -26,16 +26,15 @@ from oncehouse.ledger.epochs import (
     list_epochs,
     list_key_files,
     list_ranges,
-    list_segments,
     next_epoch,
     read_positions,
     read_topic_ids,
-    register,
-    replace_segments,
     total_counts,
 )
 from oncehouse.ledger.records import Counts, DuplicateFile, EpochKind, OffsetRange, RequestKind, Stage
+from oncehouse.ledger.registering import register
 from oncehouse.ledger.requests import add_request, finish_request, list_requests, open_requests
+from oncehouse.ledger.segments import list_segments, replace_segments
 
 
 def rows_of(catalog) -> dict[str, int]:

@@ -27,13 +27,12 @@ from oncehouse.ledger.epochs import (
     list_epochs,
     list_key_files,
     list_ranges,
-    list_segments,
     next_epoch,
-    register,
-    replace_segments,
     total_counts,
 )
 from oncehouse.ledger.records import BatchStatus, Counts, DuplicateFile, EpochKind, OffsetRange, Stage
+from oncehouse.ledger.registering import register
+from oncehouse.ledger.segments import list_segments, replace_segments
 from oncehouse.ledger.summary import sum_epochs
 
 

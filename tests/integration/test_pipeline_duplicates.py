@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from oncehouse.ledger import epochs
+from oncehouse.ledger import epochs, segments
 from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline import compact
 from road import FIELDS, encode, make_event, note_of
@@ -85,7 +85,7 @@ def test_random_duplicates_over_many_epochs_and_compactions_end_exact(make_road,
     road.run()
     assert len(epochs.list_epochs(road.catalog)) > 8
     road.compact()
-    assert any(segment.segment.startswith("merged-") for segment in epochs.list_segments(road.catalog))
+    assert any(segment.segment.startswith("merged-") for segment in segments.list_segments(road.catalog))
     road.send((make_event(number) for number in range(0, 950, 5)), partition=1)
     road.run()
     assert road.counts().new == len(road.expected)

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import update
 
 from oncehouse.errors import CorruptFileError
-from oncehouse.ledger import batches, epochs, expiry, keyindex, tables
+from oncehouse.ledger import batches, expiry, keyindex, segments, tables
 from oncehouse.ledger.records import BatchStatus, RequestKind, Stage
 from oncehouse.pipeline.parts import epoch_path
 from road import Road, make_event, note_of
@@ -41,7 +41,7 @@ def ledger_files(road: Road) -> set[str]:
 
 def index_ids(road: Road) -> set[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
-    for segment in epochs.list_segments(road.catalog):
+    for segment in segments.list_segments(road.catalog):
         keys = keyindex.open_keys(road.store.local(segment.file))
         found |= set(zip(keys.hi.tolist(), keys.lo.tolist(), strict=True))
     return found
@@ -118,7 +118,7 @@ def test_a_lost_segment_stops_the_pipeline_by_name_and_a_rebuilt_index_gives_the
     road.run()
     before = index_ids(road)
     assert len(before) == len(EVENTS)
-    lost = epochs.list_segments(road.catalog)
+    lost = segments.list_segments(road.catalog)
     for segment in lost:
         road.store.delete(segment.file.path)
     road.send(EVENTS)

@@ -13,9 +13,9 @@ from ledger_examples import IDENTITY, make_batch, make_part, make_registration, 
 from oncehouse.ledger import keyindex
 from oncehouse.ledger.batches import create_batches, open_parts
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import register
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import Counts, DuplicateFile, KeyFile, Part, Stage
+from oncehouse.ledger.registering import register
 from oncehouse.pipeline import seed_tables
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
 from oncehouse.pipeline.parts import RAW_SCHEMA

@@ -26,7 +26,6 @@ from oncehouse.ledger.batches import (
     start_attempt,
 )
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import register
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import (
     BatchStatus,
@@ -42,6 +41,7 @@ from oncehouse.ledger.records import (
     Segment,
     Stage,
 )
+from oncehouse.ledger.registering import register
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
 from oncehouse.pipeline.loader import live_rows
 from oncehouse.pipeline.verify import Subject, verify

@@ -8,9 +8,9 @@ import pytest
 
 from ledger_examples import make_registration, take_lease
 from oncehouse.cli.app import run_command
-from oncehouse.ledger.epochs import register
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import Counts, DeadLetterFile, RequestKind
+from oncehouse.ledger.registering import register
 from oncehouse.ledger.requests import open_requests
 from oncehouse.pipeline.parts import LETTER_SCHEMA, write_letters
 

@@ -25,7 +25,6 @@ from oncehouse import insights
 from oncehouse.errors import ConfigurationError, CorruptFileError
 from oncehouse.ledger.batches import create_batches, finish_attempt, open_parts, start_attempt
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import register
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import (
     BatchStatus,
@@ -35,6 +34,7 @@ from oncehouse.ledger.records import (
     RequestKind,
     Stage,
 )
+from oncehouse.ledger.registering import register
 from oncehouse.ledger.requests import add_request
 from oncehouse.pipeline.parts import LETTER_SCHEMA, write_letters
 

@@ -13,12 +13,10 @@ from sqlalchemy import select
 from oncehouse.ledger.batches import list_batches, list_parts
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.epochs import (
-    file_ref,
     list_dead_letter_files,
     list_epochs,
     list_key_files,
     list_ranges,
-    list_segments,
     read_positions,
 )
 from oncehouse.ledger.records import (
@@ -31,6 +29,8 @@ from oncehouse.ledger.records import (
     Part,
     Segment,
 )
+from oncehouse.ledger.rows import file_ref
+from oncehouse.ledger.segments import list_segments
 from oncehouse.ledger.tables import batches, duplicate_files
 
 _IDS_A_QUERY = 500

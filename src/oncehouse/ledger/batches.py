@@ -13,8 +13,8 @@ from sqlalchemy import Connection, Row, func, insert, select, update
 
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import file_ref
 from oncehouse.ledger.records import Attempt, Batch, BatchStatus, FileRef, LoadPart, Part, Stage
+from oncehouse.ledger.rows import file_ref
 from oncehouse.ledger.tables import attempts, batches, duplicate_files, key_files, parts
 
 WAITING = (BatchStatus.NEW, BatchStatus.IN_PROCESS, BatchStatus.RETRY)

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from sqlalchemy import Connection, delete, func, select, update
 
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import file_ref, last_epoch_in
 from oncehouse.ledger.records import BatchStatus, Stage
+from oncehouse.ledger.rows import file_ref, last_epoch_in
 from oncehouse.ledger.tables import (
     batches,
     dead_letter_files,

@@ -15,9 +15,9 @@ from sqlalchemy import Connection, Table, delete, insert, select, update
 from oncehouse.errors import PermanentError
 from oncehouse.ledger.batches import part_of
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import file_ref, file_values, key_file_of
 from oncehouse.ledger.expiry import registered_paths
 from oncehouse.ledger.records import BatchStatus, DuplicateFile, FileRef, KeyFile, Part, Stage
+from oncehouse.ledger.rows import file_ref, file_values, key_file_of
 from oncehouse.ledger.tables import batches, duplicate_files, garbage, key_files, parts
 
 _LOADED = (BatchStatus.IN_CLICKHOUSE, BatchStatus.REPLACED)

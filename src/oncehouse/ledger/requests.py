@@ -11,8 +11,8 @@ import json
 from sqlalchemy import Connection, func, insert, select
 
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import finish_request_in
 from oncehouse.ledger.records import Request, RequestKind, Stage
+from oncehouse.ledger.rows import finish_request_in
 from oncehouse.ledger.tables import requests
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from oncehouse import crash
 from oncehouse.errors import FencedError, PermanentError
-from oncehouse.ledger import epochs, keyindex
+from oncehouse.ledger import epochs, keyindex, segments
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.keyindex import Keys
@@ -89,7 +89,7 @@ def merge_task(plan: MergePlan) -> tuple[int, FileRef]:
 
 def compact(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int) -> int:
     """Perform the merges that are due; returns how many segments went into them."""
-    merges = plan_merges(epochs.list_segments(catalog), window_seconds=pipeline.identity.window)
+    merges = plan_merges(segments.list_segments(catalog), window_seconds=pipeline.identity.window)
     for merge in merges:
         name = f"merged-{token}-{uuid.uuid4().hex}"
         plan = MergePlan(
@@ -109,7 +109,7 @@ def compact(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
         )
         crash.reach("before replacing segments")
         try:
-            epochs.replace_segments(
+            segments.replace_segments(
                 catalog, token, old=[segment.segment for segment in merge.segments], new=[merged]
             )
         except FencedError:
@@ -164,10 +164,10 @@ def rebuild(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
     found: list[Segment | None] = run_tasks(spark, rebuild_task, plans) if plans else []
     made = [segment for segment in found if segment is not None]
     keys = sum(segment.keys for segment in made)
-    epochs.replace_segments(
+    segments.replace_segments(
         catalog,
         token,
-        old=[segment.segment for segment in epochs.list_segments(catalog)],
+        old=[segment.segment for segment in segments.list_segments(catalog)],
         new=made,
         request=(request, f"the key index holds {keys} keys in {len(made)} segments"),
     )

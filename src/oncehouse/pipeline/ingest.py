@@ -17,7 +17,7 @@ from oncehouse import crash
 from oncehouse.columns import parse_type
 from oncehouse.config import Pipeline
 from oncehouse.errors import PoisonError
-from oncehouse.ledger import epochs
+from oncehouse.ledger import epochs, registering, segments
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import (
     Counts,
@@ -107,7 +107,7 @@ def settle(
     registration = assemble(plan, manifests, chunks, decisions, given, started_at=started_at)
     demand_sound(pipeline, registration)
     crash.reach("before registering")
-    epochs.register(catalog, token, registration)
+    registering.register(catalog, token, registration)
     crash.reach("after registering")
     return registration.counts
 
@@ -139,7 +139,7 @@ def _decide_all(
     events = sum(chunk.events for chunk in chunks)
     if not events:
         return []
-    index = epochs.list_segments(catalog)
+    index = segments.list_segments(catalog)
     cores = spark.sparkContext.defaultParallelism
     plans = [
         DecidePlan(

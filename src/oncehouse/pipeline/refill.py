@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from oncehouse.errors import PermanentError
-from oncehouse.ledger import batches, epochs
+from oncehouse.ledger import batches, epochs, registering
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import (
@@ -86,7 +86,7 @@ def refill(
         for number, part in enumerate(part for part in present if part.batch_id in set(gone))
     ]
     made = _decode_missing(spark, pipeline, catalog, epoch, token, table, {part.key_file for part in present})
-    epochs.register(
+    registering.register(
         catalog,
         token,
         Registration(
