@@ -78,7 +78,7 @@ def test_the_schedule_of_the_seeded_defects_is_sound_without_them():
 
 @pytest.mark.short
 def test_an_index_that_is_not_asked_fails_a_schedule(monkeypatch):
-    monkeypatch.setattr(ingest.epochs, "list_segments", lambda _: ())
+    monkeypatch.setattr(ingest.segments, "list_segments", lambda _: ())
     with pytest.raises(AssertionError, match="came more than once"):
         play(SCHEDULE)
 

@@ -56,7 +56,7 @@ def test_a_winner_chosen_from_the_wrong_end_is_noticed(make_road, monkeypatch):
 def test_an_index_that_is_not_asked_is_noticed(road, monkeypatch):
     road.send(EVENTS)
     road.run()
-    monkeypatch.setattr(ingest.epochs, "list_segments", lambda catalog: ())
+    monkeypatch.setattr(ingest.segments, "list_segments", lambda catalog: ())
     road.send(EVENTS[:10])
     road.run()
     monkeypatch.undo()
