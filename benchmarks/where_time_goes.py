@@ -20,7 +20,7 @@ import pyarrow as pa
 from oncehouse.columns import parse_type
 from oncehouse.devstack.demo_events import FIELDS, IDENTITY, make_messages, plan_traffic
 from oncehouse.ledger.records import FileRef
-from oncehouse.pipeline import dedup, parts
+from oncehouse.pipeline import dedup, reading
 from oncehouse.pipeline.dedup import DecidePlan
 from oncehouse.pipeline.manifest import ReadPlan, TablePlan, TaskManifest
 
@@ -32,22 +32,22 @@ _DRIVER = (
     ("oncehouse.pipeline.stream", "settle", "epoch: plans, manifests and the rest"),
     ("oncehouse.pipeline.stream", "read_frame", "epoch: read job"),
     ("oncehouse.pipeline.ingest", "_decide_all", "epoch: decide job"),
-    ("oncehouse.ledger.epochs", "register", "epoch: register"),
+    ("oncehouse.ledger.registering", "register", "epoch: register"),
     ("oncehouse.pipeline.stream", "compact", "between epochs: compaction"),
-    ("oncehouse.pipeline.run", "load", "beside ingest: load"),
+    ("oncehouse.pipeline.loading", "load", "beside ingest: load"),
 )
 _TASK = (
-    ("oncehouse.pipeline.parts", "read_records", "read: blocks and the rest"),
+    ("oncehouse.pipeline.reading", "read_records", "read: blocks and the rest"),
     ("oncehouse.pipeline.decode", "JsonDecoder.decode", "read: decode, the rest"),
     ("oncehouse.pipeline.decode", "screen", "read: decode, screen"),
     ("oncehouse.pipeline.decode", "JsonDecoder._parse", "read: decode, parse"),
     ("oncehouse.pipeline.decode", "JsonDecoder._convert", "read: decode, convert"),
-    ("oncehouse.pipeline.parts", "unique_ids", "read: unique ids"),
-    ("oncehouse.pipeline.parts", "payload_hashes", "read: payload hashes"),
-    ("oncehouse.pipeline.parts", "_Chunk._sorted_keys", "read: sort keys"),
+    ("oncehouse.pipeline.reading", "unique_ids", "read: unique ids"),
+    ("oncehouse.pipeline.reading", "payload_hashes", "read: payload hashes"),
+    ("oncehouse.pipeline.reading", "_Chunk._sorted_keys", "read: sort keys"),
     ("oncehouse.pipeline.parts", "PartFile.write", "read: part to parquet"),
-    ("oncehouse.pipeline.parts", "_write_raw", "read: raw bytes to parquet"),
-    ("oncehouse.pipeline.parts", "write_keys", "read: key file"),
+    ("oncehouse.pipeline.reading", "write_raw", "read: raw bytes to parquet"),
+    ("oncehouse.pipeline.reading", "write_keys", "read: key file"),
     ("oncehouse.ledger.files", "checksum", "files: checksum"),
     ("oncehouse.ledger.files", "_sync", "files: fsync"),
     ("oncehouse.pipeline.dedup", "decide", "decide: the rest"),
@@ -119,10 +119,10 @@ def show_tasks(folder: Path) -> None:
     """One read task, then a decide task over what it wrote, against an index of the same size."""
     plan = _plan(folder)
     blocks = list(_blocks())
-    parts.read_records(plan, "warm", blocks[:1])
+    reading.read_records(plan, "warm", blocks[:1])
     with watching(_TASK) as watch:
         started = time.perf_counter()
-        first, second = (parts.read_records(plan, name, half) for name, half in _halves(blocks))
+        first, second = (reading.read_records(plan, name, half) for name, half in _halves(blocks))
         read_seconds = time.perf_counter() - started
         known = dedup.decide(_decide_plan(folder, first, "a", ()))
         dedup.decide(_decide_plan(folder, second, "b", (known.segment,) if known.segment else ()))

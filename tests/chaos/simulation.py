@@ -37,8 +37,8 @@ from oncehouse.pipeline.batcher import TableFeedback, plan_batches
 from oncehouse.pipeline.compact import rebuild
 from oncehouse.pipeline.ingest import EpochInput, settle
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
-from oncehouse.pipeline.parts import read_records
 from oncehouse.pipeline.prepare import identity_of
+from oncehouse.pipeline.reading import read_records
 from oncehouse.pipeline.retention import retain
 from oncehouse.pipeline.verify import verify
 

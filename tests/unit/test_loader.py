@@ -19,7 +19,7 @@ from oncehouse.ledger.records import BatchStatus, FileRef, LoadPart, Part
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
 from oncehouse.pipeline.loader import FAILED, UNKNOWN, judge, live_rows
 from oncehouse.pipeline.manifest import ReadPlan, TablePlan
-from oncehouse.pipeline.parts import read_records
+from oncehouse.pipeline.reading import read_records
 
 RETRY = Retry(base=0.5, longest=300.0)
 

@@ -16,7 +16,8 @@ from oncehouse.ledger import keyindex
 from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline.identity import unique_ids
 from oncehouse.pipeline.manifest import ReadPlan, TablePlan, TaskManifest
-from oncehouse.pipeline.parts import EVENT_COLUMN, PARTITIONS, epoch_path, read_records
+from oncehouse.pipeline.parts import EVENT_COLUMN, PARTITIONS, epoch_path
+from oncehouse.pipeline.reading import read_records
 
 FIELDS = {"id": parse_type("UInt64"), "kind": parse_type("LowCardinality(String)")}
 ALL = TablePlan(name="all", columns=(("id", "id"), ("kind", "kind")), id_column="_unique_id")

@@ -31,7 +31,8 @@ from oncehouse.ledger.records import (
 )
 from oncehouse.pipeline.dedup import DecidePlan, Decision, decide, plan_ranges
 from oncehouse.pipeline.manifest import MANIFEST_SCHEMA, ChunkManifest, ReadPlan, TablePlan, TaskManifest
-from oncehouse.pipeline.parts import epoch_path, read_records
+from oncehouse.pipeline.parts import epoch_path
+from oncehouse.pipeline.reading import read_records
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

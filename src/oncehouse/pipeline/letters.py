@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import FileRef
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
-from oncehouse.pipeline.parts import LETTER_SCHEMA, PARTITIONS, ReadTask, read_rows
+from oncehouse.pipeline.parts import LETTER_SCHEMA, PARTITIONS, read_rows
+from oncehouse.pipeline.reading import ReadTask
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,232 @@
+"""Reading: raw Kafka records become parts, key files and dead letters, inside one Spark task.
+
+A task writes chunks. A chunk is one key file, one file of raw bytes, and a part for each table it has rows
+for; it ends at a cap of rows or bytes. Rows keep Kafka's order, never leave the task, and the driver gets only
+a manifest of a few lines. What is written here does not exist until the driver registers it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.keyindex import Keys, UInt32, UInt64, sort_order, write_keys
+from oncehouse.pipeline.decode import Decoded, JsonDecoder
+from oncehouse.pipeline.identity import payload_hashes, unique_ids
+from oncehouse.pipeline.manifest import (
+    ChunkManifest,
+    LettersManifest,
+    ReadPlan,
+    TaskManifest,
+)
+from oncehouse.pipeline.parts import (
+    LETTER_SCHEMA,
+    RAW_SCHEMA,
+    PartFile,
+    epoch_path,
+    raw_columns,
+    route,
+    write_letters,
+    write_raw,
+)
+
+
+def read_records(plan: ReadPlan, attempt: str, blocks: Iterable[pa.RecordBatch]) -> TaskManifest:
+    """Turn blocks of (source, offset, timestamp, key, value) into files; the work of one read task."""
+    coming = iter(blocks)
+    held: list[pa.RecordBatch] = []
+    # A small epoch is held and sorted, so that it makes one part; one of few but large records is not.
+    while plan.whole and sum(block.nbytes for block in held) <= plan.part_bytes:
+        if (block := next(coming, None)) is None:
+            return _read_ordered(plan, attempt, held)
+        held.append(block)
+    task = ReadTask(plan, attempt)
+    for block in chain(held, coming):
+        for piece in _by_source(block):
+            task.add(piece)
+    return task.finish()
+
+
+def _read_ordered(plan: ReadPlan, attempt: str, blocks: list[pa.RecordBatch]) -> TaskManifest:
+    task = ReadTask(plan, attempt, ordered=True)
+    if blocks:
+        gathered = pa.Table.from_batches(blocks)
+        source, offset = (gathered.column(name).to_numpy() for name in ("source", "offset"))
+        order = np.lexsort((offset, source))
+        if not np.array_equal(order, np.arange(len(order))):
+            gathered = gathered.take(order)
+        for block in gathered.combine_chunks().to_batches():
+            task.add(block)
+    return task.finish()
+
+
+def _by_source(block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The block in pieces of one Kafka partition each; nearly always it is one."""
+    source = block.column("source").to_numpy()
+    borders = np.flatnonzero(source[1:] != source[:-1]) + 1
+    for start, end in pairwise([0, *borders.tolist(), block.num_rows]):
+        yield block.slice(start, end - start)
+
+
+class ReadTask:
+    """Takes blocks in Kafka's order, writes files, and tells what it wrote."""
+
+    def __init__(self, plan: ReadPlan, attempt: str, *, ordered: bool = False) -> None:
+        """`ordered`: blocks come in the order of all sources together, so that one chunk may hold several."""
+        self._plan = plan
+        self._attempt = attempt
+        self._ordered = ordered
+        self._store = FileStore(plan.files_root)
+        self._decoder = JsonDecoder(
+            fields=plan.fields, max_message_bytes=plan.max_message_bytes, max_depth=plan.max_depth
+        )
+        self._chunk: _Chunk | None = None
+        self._chunks: list[ChunkManifest] = []
+        self._letters: list[pa.Table] = []
+        self._reasons: Counter[str] = Counter()
+        self._read = 0
+        self._skipped = 0
+
+    def add(self, block: pa.RecordBatch) -> None:
+        if not block.num_rows:
+            return
+        source = int(block.column("source")[0].as_py())
+        # Another Kafka partition begins: end the chunk, so that chunks stay in the order of Kafka's records.
+        if self._chunk is not None and not self._ordered and self._chunk.source != source:
+            self._end_chunk()
+        decoded = self._decoder.decode(block.column("value"))
+        self._read += block.num_rows
+        self._skipped += len(decoded.skipped)
+        self._reject(block, decoded)
+        self._keep(block, decoded, source)
+
+    def _keep(self, block: pa.RecordBatch, decoded: Decoded, source: int) -> None:
+        rows, taken = decoded.rows, decoded.taken
+        routes = route(self._plan.tables, rows)
+        if routes is not None:
+            wanted = np.flatnonzero(routes)
+            self._skipped += rows.num_rows - len(wanted)
+            rows, taken, routes = rows.take(pa.array(wanted)), taken[wanted], routes[wanted]
+        if not rows.num_rows:
+            return
+        kept = block if len(taken) == block.num_rows else block.take(pa.array(taken))
+        if self._chunk is None:
+            name = f"{self._attempt}-{len(self._chunks)}"
+            first = (int(kept.column("source")[0].as_py()), int(kept.column("offset")[0].as_py()))
+            self._chunk = _Chunk(self._plan, self._store, name, source, first)
+        self._chunk.add(kept, rows, routes)
+        if self._chunk.is_full:
+            self._end_chunk()
+
+    def _reject(self, block: pa.RecordBatch, decoded: Decoded) -> None:
+        if not decoded.rejected:
+            return
+        rejected = block.take(pa.array([rejection.index for rejection in decoded.rejected]))
+        columns = raw_columns(self._plan.topics, rejected)
+        reasons = [str(rejection.reason) for rejection in decoded.rejected]
+        columns.append(pa.array(reasons, pa.string()))
+        columns.append(pa.array([rejection.detail for rejection in decoded.rejected], pa.string()))
+        self._reasons.update(reasons)
+        self._letters.append(pa.Table.from_arrays(columns, schema=LETTER_SCHEMA))
+
+    def carry(self, letters: pa.Table, reasons: Counter[str]) -> None:
+        """Letters that stay as they are, counted and written down again."""
+        if letters.num_rows:
+            self._read += letters.num_rows
+            self._reasons.update(reasons)
+            self._letters.append(letters)
+
+    def _end_chunk(self) -> None:
+        if self._chunk is not None:
+            self._chunks.append(self._chunk.finish())
+            self._chunk = None
+
+    def finish(self) -> TaskManifest:
+        self._end_chunk()
+        return TaskManifest(
+            read=self._read,
+            skipped=self._skipped,
+            chunks=tuple(self._chunks),
+            letters=self._write_letters(),
+        )
+
+    def _write_letters(self) -> LettersManifest | None:
+        if not self._letters:
+            return None
+        table = pa.concat_tables(self._letters).unify_dictionaries()
+        path = epoch_path(
+            self._plan.pipeline, self._plan.epoch, self._plan.token, f"{self._attempt}.letters.parquet"
+        )
+        file = self._store.put(path, lambda target: write_letters(target, table))
+        return LettersManifest(rows=table.num_rows, reasons=dict(self._reasons), file=file)
+
+
+class _Chunk:
+    def __init__(
+        self, plan: ReadPlan, store: FileStore, name: str, source: int, first: tuple[int, int]
+    ) -> None:
+        self.source = source
+        self._plan = plan
+        self._store = store
+        self._name = name
+        self._first = first
+        self._events = 0
+        self._bytes = 0
+        self._raw: list[pa.Table] = []
+        self._keys: list[tuple[UInt64, ...]] = []
+        self._routes: list[UInt32] = []
+        self._parts = [PartFile(table, plan.fields) for table in plan.tables]
+
+    @property
+    def is_full(self) -> bool:
+        return self._events >= self._plan.part_rows or self._bytes >= self._plan.part_bytes
+
+    def add(self, kept: pa.RecordBatch, rows: pa.RecordBatch, routes: UInt32 | None) -> None:
+        values = kept.column("value")
+        hi, lo = unique_ids(rows, self._plan.identity)
+        self._keys.append((hi, lo, payload_hashes(values)))
+        self._raw.append(pa.Table.from_arrays(raw_columns(self._plan.topics, kept), schema=RAW_SCHEMA))
+        events = np.arange(self._events, self._events + rows.num_rows, dtype=np.uint32)
+        for number, part in enumerate(self._parts):
+            if routes is None:
+                part.add(rows, events, (hi, lo))
+            elif len(chosen := np.flatnonzero(routes & np.uint32(1 << number))):
+                part.add(rows.take(pa.array(chosen)), events[chosen], (hi[chosen], lo[chosen]))
+        if routes is not None:
+            self._routes.append(routes)
+        self._events += rows.num_rows
+        self._bytes += values.nbytes
+
+    def finish(self) -> ChunkManifest:
+        plan = self._plan
+        base = epoch_path(plan.pipeline, plan.epoch, plan.token, self._name)
+        keys = self._sorted_keys()
+        parts = []
+        for number, part in enumerate(self._parts):
+            if not part.rows:
+                continue
+            file = self._store.put(f"{base}.{number}.part.parquet", part.write)
+            parts.append(part.manifest(number, file))
+        return ChunkManifest(
+            first=self._first,
+            events=self._events,
+            keys=self._store.put(f"{base}.keys.arrow", lambda target: write_keys(target, keys)),
+            raw=self._store.put(f"{base}.raw.parquet", lambda target: write_raw(target, self._raw)),
+            parts=tuple(parts),
+        )
+
+    def _sorted_keys(self) -> Keys:
+        hi, lo, payload = (np.concatenate(column) for column in zip(*self._keys, strict=True))
+        order = sort_order(hi, lo)
+        return Keys(
+            hi=hi[order],
+            lo=lo[order],
+            payload=payload[order],
+            event=order.astype(np.uint32),
+            routes=np.concatenate(self._routes)[order] if self._routes else np.empty(0, dtype=np.uint32),
+        )
