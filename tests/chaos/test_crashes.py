@@ -47,7 +47,7 @@ def ledger_files(road: Road) -> set[str]:
         "after making batches",
         "before inserting",
         "before inserting:2",
-        pytest.param("after inserting", marks=short),
+        "after inserting",
         "after inserting:2",
     ],
 )

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from oncehouse.devstack.proxy import AnswerSwallower
-from oncehouse.ledger import epochs
+from oncehouse.ledger import epochs, registering
 from oncehouse.pipeline import ingest, loader, stream
 from road import Road, encode, make_event
 
@@ -76,12 +76,12 @@ def test_an_offset_that_is_skipped_is_noticed(road, monkeypatch):
         start = epochs.read_positions(catalog).get((span.topic, span.partition), span.start)
         return advance(connection, catalog, replace(span, start=start), topic_id, epoch)
 
-    advance = epochs._advance
+    advance = registering._advance
     monkeypatch.setattr(stream, "starting_positions", skip_some)
     road.send(EVENTS[30:])
     road.send(EVENTS[:20], partition=1)
     with monkeypatch.context() as continuity:
-        continuity.setattr(epochs, "_advance", advance_anyhow)
+        continuity.setattr(registering, "_advance", advance_anyhow)
         road.run()
     with pytest.raises(AssertionError, match="are lost"):
         road.assert_exact()

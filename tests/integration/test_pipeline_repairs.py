@@ -51,6 +51,7 @@ def test_a_request_that_cannot_be_met_now_does_not_keep_events_out(make_road, st
         wait_until(lambda: road.counts().read == 10, "the ledger to go on without ClickHouse")
         stack.start("clickhouse")
         wait_until(lambda: not requests.open_requests(road.catalog), "the request to be met")
+        running.wait_for_rows(10)
     road.assert_exact()
 
 
