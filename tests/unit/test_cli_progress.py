@@ -31,7 +31,7 @@ class Clock:
 
 def test_a_plain_line_tells_everything():
     assert plain_line(SOME) == (
-        "read 1,000,000 (123,457/s), new 900,000, duplicate 99,990, rejected 10, "
+        "read 1,000,000 (123,457/s), new 900,000, duplicate 99,990, dead letters 10, "
         "batches waiting 2, in ClickHouse 800,000, lag 5"
     )
 
@@ -95,6 +95,7 @@ def test_a_terminal_gets_a_live_view(monkeypatch):
     monkeypatch.setattr("sys.stdout", screen)
     monkeypatch.setenv("TERM", "xterm")
     with ProgressView(pipeline="events") as view:
+        assert "events: starting" in screen.getvalue()
         view(SOME)
     assert "rows in ClickHouse" in screen.getvalue()
     assert "900,000" in screen.getvalue()

@@ -57,3 +57,8 @@ def test_a_pipeline_that_has_read_nothing_says_so(file, capsys):
     out = capsys.readouterr().out
     assert "nothing was read yet" in out
     assert "nobody runs it" in out
+
+
+def test_a_holder_is_told_by_machine_and_pid_alone():
+    assert status.spell_holder("vm #12bbcc pid 42 (40281ee8/pid:[4026531836] 591852)") == "vm #12bbcc pid 42"
+    assert status.spell_holder("this test") == "this test"

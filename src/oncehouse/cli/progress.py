@@ -37,7 +37,7 @@ def plain_line(progress: Progress) -> str:
     """One line that reads well in a log."""
     return (
         f"read {progress.read:,} ({progress.events_per_second:,.0f}/s), new {progress.new:,}, "
-        f"duplicate {progress.duplicate:,}, rejected {progress.rejected:,}, "
+        f"duplicate {progress.duplicate:,}, dead letters {progress.rejected:,}, "
         f"batches waiting {progress.batches_waiting:,}, in ClickHouse {progress.rows_in_clickhouse:,}, "
         f"lag {spell_lag(progress.lag)}"
     )
@@ -62,7 +62,7 @@ def render(progress: Progress, *, pipeline: str) -> Table:
     table.add_row("read", f"{progress.read:,}", "events/s", f"{progress.events_per_second:,.0f}")
     table.add_row("new", f"{progress.new:,}", "rows in ClickHouse", f"{progress.rows_in_clickhouse:,}")
     table.add_row("duplicate", f"{progress.duplicate:,}", "batches waiting", f"{progress.batches_waiting:,}")
-    table.add_row("rejected", Text(f"{progress.rejected:,}", style=alarm), "lag", spell_lag(progress.lag))
+    table.add_row("dead letters", Text(f"{progress.rejected:,}", style=alarm), "lag", spell_lag(progress.lag))
     return table
 
 
@@ -97,7 +97,9 @@ class ProgressView(AbstractContextManager["ProgressView"]):
         self._live = None if as_json or not sys.stdout.isatty() else self._open_live()
 
     def _open_live(self) -> Live:
-        return Live(render(Progress(), pipeline=self._pipeline), console=Console(), refresh_per_second=4)
+        # Until the first numbers come Spark is being started, or another process is waited for.
+        beginning = render(Progress(), pipeline=f"{self._pipeline}: starting")
+        return Live(beginning, console=Console(), refresh_per_second=4)
 
     def __call__(self, progress: Progress) -> None:
         if self._live is not None:
@@ -120,7 +122,7 @@ class ProgressView(AbstractContextManager["ProgressView"]):
 
     def __enter__(self) -> Self:
         if self._live is not None:
-            self._live.start()
+            self._live.start(refresh=True)
         return self
 
     def __exit__(

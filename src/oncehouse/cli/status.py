@@ -102,13 +102,18 @@ def _show_tables(overview: Overview) -> None:
         show_table(["dead letters", "number"], overview.dead_letters.items(), empty="")
 
 
+def spell_holder(holder: str) -> str:
+    """Machine and pid; what follows in brackets only tells another process whether this one lives."""
+    return holder.partition(" (")[0]
+
+
 def _show_people(overview: Overview) -> None:
     """Who runs it, and what has been asked of it."""
     held = [lease for lease in overview.leases if lease.ends_in_seconds > 0]
     say("")
     show_table(
         ["stage", "held by", "for another"],
-        [(lease.stage, lease.holder, format_duration(round(lease.ends_in_seconds))) for lease in held],
+        [(x.stage, spell_holder(x.holder), format_duration(round(x.ends_in_seconds))) for x in held],
         empty="nobody runs it",
     )
     if overview.requests:

@@ -44,6 +44,8 @@ def verify(
 
 
 def _show(report: Report) -> None:
+    from oncehouse.pipeline.findings import Subject
+
     for finding in report.findings:
         say(f"difference in {finding.kind}: {finding.where}: {finding.message}")
     for note in report.notes:
@@ -58,3 +60,7 @@ def _show(report: Report) -> None:
             "differences": len(report.findings),
         }
     )
+    if any(finding.kind is Subject.ROWS for finding in report.findings):
+        say(
+            "\nrows that are gone: `oncehouse replay --table TABLE` fills an emptied table again from the ledger"
+        )
