@@ -1,0 +1,88 @@
+"""The scheduler's words as frozen values: positions, topics, offsets. Nothing here does I/O.
+
+A topic is the label of one Fact table that is built step by step from Stage tables. A position is (time, id); a
+step covers the rows after `last` up to and including `next` of the topic's main source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Position:
+    """Milliseconds since 1970 of the row's `pos` column, and its `id`."""
+
+    time_ms: int
+    id: int
+
+
+START = Position(time_ms=0, id=0)
+
+
+class Template(StrEnum):
+    STEP = "step"
+    RELOAD = "reload"
+    RANGE = "range"
+
+
+class LatePolicy(StrEnum):
+    """What to do with rows that arrive with a position already passed."""
+
+    COUNT = "count"
+    REPAIR = "repair"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topic:
+    """One line of the lineage."""
+
+    topic: str
+    dst: str
+    """`database.table` of the Fact table."""
+    depends_on: tuple[str, ...] = ()
+    """Tables it is made of, the main source first; a table that is itself a `dst` is a dependency on that topic."""
+    template: str = Template.STEP
+    """`step`, `reload`, `range`, or the name of a user's own template file."""
+    transform: str | None = None
+    """View or SQL file that yields the rows; `ETL.<Topic>Transform` when left out."""
+    delay_seconds: float = 0.0
+    repeat_seconds: float = 0.0
+    maxstep_rows: int = 1_000_000
+    comment: str = ""
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    late: LatePolicy = LatePolicy.COUNT
+    range_column: str | None = None
+    """For `range`: the DateTime column of the destination whose partitions are replaced."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offset:
+    """What the offsets table knows of a topic."""
+
+    topic: str
+    last: Position
+    next: Position
+    rows: int = 0
+    run_ms: int = 0
+    """When the row was last written, by the store's own clock."""
+    consumer: str = ""
+    state: str = ""
+    hostid: str = ""
+    """Who works on the topic; empty when nobody does."""
+
+    @property
+    def is_open(self) -> bool:
+        """A step was begun and not finished: it must run again with the very same range."""
+        return self.next != self.last
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceState:
+    """What a source table holds now."""
+
+    table: str
+    newest: Position | None
+    """None: no rows at all."""
