@@ -12,11 +12,11 @@ import re
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import SecretStr, ValidationError
 
-from oncehouse.config import Pipeline
+from oncehouse.config import Pipeline, SectionT
 from oncehouse.config_problems import Path as KeyPath
 from oncehouse.config_problems import Problem, dotted, explain, printable
 from oncehouse.config_values import format_duration, format_size
@@ -24,7 +24,7 @@ from oncehouse.config_yaml import MAX_FILE_BYTES, SECOND_PLACE, Document, Unread
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 SCHEMA_FILE_NAME = "pipeline.schema.json"
 
@@ -32,31 +32,66 @@ _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _REFERENCE_PATTERN = r"\$\{(?:env|file):[^}]+\}"
 _MAX_SECRET_BYTES = 64 << 10
 
+PlaceKind = Literal["folder", "sqlite"]
+"""How a relative path of a file is read: as a path, or as the path inside a SQLite URL."""
+_PIPELINE_PATHS: tuple[tuple[tuple[str, ...], PlaceKind], ...] = (
+    (("ledger", "files"), "folder"),
+    (("ledger", "catalog"), "sqlite"),
+    (("clickhouse", "ca_file"), "folder"),
+)
+
 
 def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
     """The pipeline that a file declares, or a ConfigurationError that lists everything wrong with it."""
     file = Path(path)
+    text = read_text(file, absent="`oncehouse init {file}` writes an example")
+    return parse_pipeline(text, str(file), folder=file.absolute().parent)
+
+
+def read_text(file: Path, *, absent: str) -> str:
+    """The text of a file of settings; `absent` is the advice when there is none, `{file}` its name."""
     try:
         with file.open("rb") as stream:
             raw = stream.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise ConfigurationError(f"{file}: no such file; `oncehouse init {file}` writes an example") from None
+        raise ConfigurationError(f"{file}: no such file; {absent.replace('{file}', str(file))}") from None
     except OSError as error:
         raise ConfigurationError(f"{file}: cannot be read: {error.strerror}") from None
     try:
-        text = raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         if len(raw) <= MAX_FILE_BYTES:
             line = raw.count(b"\n", 0, error.start) + 1
             raise ConfigurationError(f"{file}:{line}: is not UTF-8 text; save the file as UTF-8") from None
-        text = raw.decode("utf-8-sig", "replace")
-    return parse_pipeline(text, str(file), folder=file.absolute().parent)
+        return raw.decode("utf-8-sig", "replace")
 
 
 def parse_pipeline(
     text: str, name: str, *, folder: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> Pipeline:
     """As `load_pipeline`, from text; `name` stands in messages, relative paths are read from `folder`."""
+    return parse_section(
+        text,
+        name,
+        section=Pipeline,
+        example="pipeline: events",
+        folder=folder,
+        environment=environment,
+        paths=_PIPELINE_PATHS,
+    )
+
+
+def parse_section(
+    text: str,
+    name: str,
+    *,
+    section: type[SectionT],
+    example: str,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    paths: Sequence[tuple[tuple[str, ...], PlaceKind]] = (),
+) -> SectionT:
+    """One file as one section, with the lines of everything wrong in it; `example` shows what a key looks like."""
     try:
         document = read_yaml(text)
     except UnreadableError as error:
@@ -67,21 +102,23 @@ def parse_pipeline(
     )
     value = references.resolve(document.value, ())
     problems = [*document.problems, *references.problems]
-    pipeline: Pipeline | None = None
+    made: SectionT | None = None
     if not isinstance(value, dict):
-        problems.append(Problem(path=(), text="must be keys and values, such as `pipeline: events`"))
+        problems.append(Problem(path=(), text=f"must be keys and values, such as `{example}`"))
     else:
         try:
-            pipeline = Pipeline.model_validate(_place_paths(value, folder))
+            made = section.model_validate(_place_paths(value, folder, paths))
         except ValidationError as error:
             told = {problem.path for problem in problems}
-            problems += [problem for problem in explain(error, section=Pipeline) if problem.path not in told]
-    if pipeline is None or problems:
-        raise ConfigurationError(_tell([references.hide(problem) for problem in problems], name, document))
-    return pipeline
+            problems += [problem for problem in explain(error, section=section) if problem.path not in told]
+    if made is None or problems:
+        raise ConfigurationError(
+            tell_with_lines([references.hide(problem) for problem in problems], name, document)
+        )
+    return made
 
 
-def _tell(problems: list[Problem], name: str, document: Document) -> str:
+def tell_with_lines(problems: list[Problem], name: str, document: Document) -> str:
     """One line a problem, in the order of the file, in the form that editors and terminals make links of."""
     lines = sorted(
         {(document.line(problem.path), dotted(_shown(problem.path)), problem.text) for problem in problems}
@@ -177,20 +214,28 @@ class _References:
         return replace(problem, text=text)
 
 
-def _place_paths(value: dict[str, Any], folder: Path | None) -> dict[str, Any]:
+def _place_paths(
+    value: dict[str, Any], folder: Path | None, paths: Sequence[tuple[tuple[str, ...], PlaceKind]]
+) -> dict[str, Any]:
     """Paths as the file means them: from its own folder, wherever the command was started."""
     if folder is None:
         return value
-    placed = dict(value)
-    for section, key, place in (
-        ("ledger", "files", _place_folder),
-        ("ledger", "catalog", _place_sqlite),
-        ("clickhouse", "ca_file", _place_folder),
-    ):
-        holder = placed.get(section)
-        if isinstance(holder, dict) and isinstance(holder.get(key), str):
-            placed[section] = {**holder, key: place(holder[key], folder)}
-    return placed
+    for path, kind in paths:
+        value = _place_path(value, path, _place_sqlite if kind == "sqlite" else _place_folder, folder)
+    return value
+
+
+def _place_path(
+    holder: dict[str, Any], path: tuple[str, ...], place: Callable[[str, Path], str], folder: Path
+) -> dict[str, Any]:
+    key, *rest = path
+    match holder.get(key):
+        case dict() as inner if rest:
+            return {**holder, key: _place_path(inner, tuple(rest), place, folder)}
+        case str() as text if not rest:
+            return {**holder, key: place(text, folder)}
+        case _:
+            return holder
 
 
 def _place_folder(text: str, folder: Path) -> str:
