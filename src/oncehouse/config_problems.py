@@ -116,7 +116,7 @@ def explain(failure: ValidationError, *, section: type) -> list[Problem]:
     """Every finding as a problem. A key that is missing only because it is misspelt is told once."""
     problems = [_explain(error, section) for error in failure.errors(include_url=False)]
     meant = {(*problem.path[:-1], problem.meant) for problem in problems if problem.meant is not None}
-    holders = {problem.path[:-1] for problem in problems}
+    holders = {problem.path[:depth] for problem in problems for depth in range(len(problem.path))}
     return [
         problem
         for problem in problems

@@ -1,0 +1,200 @@
+"""Lineage files: a folder of YAML, each file with a list of topics, read as one lineage.
+
+Every problem of every file is told at once, as `file:line: key: advice`. Files of SQL that a topic names (its
+transform, its own template) are looked for beside the file that names them. No server is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
+
+from oncehouse.config import Section
+from oncehouse.config_file import read_text, tell_with_lines
+from oncehouse.config_problems import Problem, explain, nearest
+from oncehouse.config_values import Count, Name, Seconds, TableName
+from oncehouse.config_yaml import Document, UnreadableError, read_yaml
+from oncehouse.errors import ConfigurationError
+from oncehouse.etl.lineage import check_lineage
+from oncehouse.etl.records import LatePolicy, Template, Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TOPIC = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_SQL_FILE = (".sql", ".sql.j2")
+
+
+def _check_topic(value: str) -> str:
+    if not _TOPIC.fullmatch(value):
+        raise ValueError(
+            "must be letters, digits and '_', not a digit first, at most 100: it is part of view names"
+        )
+    return value
+
+
+def _split_tables(value: object) -> object:
+    """A list, or names with commas between."""
+    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+
+def _one_or_more(value: object) -> object:
+    """A list of statements, or one statement alone."""
+    return (value,) if isinstance(value, str) else value
+
+
+def _check_template(value: str) -> str:
+    known = [template.value for template in Template]
+    if value in known or value.endswith(_SQL_FILE):
+        return value
+    meant = nearest(value, known)
+    advice = f'; did you mean "{meant}"?' if meant else ""
+    raise ValueError(f"must be {', '.join(known)} or a file that ends in .sql or .sql.j2{advice}")
+
+
+Statements = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_one_or_more)]
+
+
+class TopicSection(Section):
+    topic: Annotated[str, AfterValidator(_check_topic)]
+    """Label of the table that is built, and part of the name of its transform view."""
+    dst: TableName
+    """`database.table` of the table that is built, or of a source when there is no `depends_on`."""
+    depends_on: Annotated[tuple[TableName, ...], BeforeValidator(_split_tables)] = ()
+    """Tables it is made of, the main source first: a list, or names with commas between."""
+    template: Annotated[str, AfterValidator(_check_template)] = Template.STEP.value
+    """`step`, `reload`, `range`, or a file of SQL beside this one."""
+    transform: Annotated[str, Field(min_length=1)] | None = None
+    """View or SQL file that yields the rows; `<database>.<topic>Transform` when left out."""
+    delay: Seconds = 0.0
+    """How long the newest rows wait, for clocks that differ and sources that are still writing."""
+    repeat: Seconds = 0.0
+    """Least time between two runs; a run that leaves rows behind is followed at once."""
+    maxstep: Count = Field(default=1_000_000, ge=1)
+    """A step covers at most this many rows of the main source."""
+    comment: str = ""
+    """What people should know about it."""
+    before: Statements = ()
+    """Statements to run before the rows are inserted: one, or a list."""
+    after: Statements = ()
+    """Statements to run after the rows are inserted: one, or a list."""
+    late: Literal["count", "repair"] = "count"
+    """What to do with rows that arrive with a position already passed."""
+    range_column: Name | None = None
+    """For `range`: the DateTime column of the dst whose partitions are replaced."""
+
+    @field_validator("dst", "depends_on")
+    @classmethod
+    def _name_the_database(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        for table in (value,) if isinstance(value, str) else value:
+            if "." not in table:
+                raise ValueError(f"{table!a} does not name its database; write database.{table}")
+        return value
+
+
+class LineageFile(Section):
+    topics: tuple[TopicSection, ...] = Field(min_length=1)
+    """The topics of this file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    """One file and what stands in it."""
+
+    file: Path
+    document: Document
+    topics: tuple[Topic, ...]
+
+
+def load_lineage(folder: Path | str) -> tuple[Topic, ...]:
+    """The topics of all `*.yaml` files of the folder, or a ConfigurationError that lists all that is wrong."""
+    place = Path(folder)
+    files = sorted(file for pattern in ("*.yaml", "*.yml") for file in place.glob(pattern))
+    if not files:
+        raise ConfigurationError(
+            f"{place}: no lineage file (*.yaml) there; set `lineage` in the settings to the folder that has them"
+        )
+    read: list[_Read] = []
+    told: list[str] = []
+    for file in files:
+        try:
+            read.append(_read_file(file))
+        except ConfigurationError as error:
+            told.append(str(error))
+    # With a file missing, what the others depend on would look unknown.
+    told += [] if told else _tell_lineage(read)
+    if told:
+        raise ConfigurationError("\n".join(told))
+    return tuple(topic for one in read for topic in one.topics)
+
+
+def _read_file(file: Path) -> _Read:
+    try:
+        document = read_yaml(read_text(file, absent="it was there a moment ago"))
+    except UnreadableError as error:
+        line, reason = error.args
+        raise ConfigurationError(f"{file}:{line}: {reason}") from None
+    problems = list(document.problems)
+    topics: tuple[Topic, ...] = ()
+    if not isinstance(document.value, dict):
+        problems.append(Problem(path=(), text="must be `topics:` with a list of topics under it"))
+    else:
+        try:
+            topics, missing = _make_topics(LineageFile.model_validate(document.value), file.parent)
+            problems += missing
+        except ValidationError as error:
+            problems += explain(error, section=LineageFile)
+    if problems:
+        raise ConfigurationError(tell_with_lines(problems, str(file), document))
+    return _Read(file=file, document=document, topics=topics)
+
+
+def _make_topics(content: LineageFile, folder: Path) -> tuple[tuple[Topic, ...], list[Problem]]:
+    missing = [
+        Problem(path=("topics", at, key), text=f"there is no file {name} beside this one")
+        for at, section in enumerate(content.topics)
+        for key, name in (("transform", section.transform), ("template", section.template))
+        if name is not None and name.endswith(_SQL_FILE) and not (folder / name).is_file()
+    ]
+    return tuple(_make_topic(section, folder) for section in content.topics), missing
+
+
+def _make_topic(section: TopicSection, folder: Path) -> Topic:
+    return Topic(
+        topic=section.topic,
+        dst=section.dst,
+        depends_on=section.depends_on,
+        template=str(_place(section.template, folder)),
+        transform=_place(section.transform, folder),
+        delay_seconds=section.delay,
+        repeat_seconds=section.repeat,
+        maxstep_rows=section.maxstep,
+        comment=section.comment,
+        before=section.before,
+        after=section.after,
+        late=LatePolicy(section.late),
+        range_column=section.range_column,
+    )
+
+
+def _place(name: str | None, folder: Path) -> str | None:
+    """A file's path from wherever the command was started; names of views and templates as they are."""
+    return str(folder / name) if name is not None and name.endswith(_SQL_FILE) else name
+
+
+def _tell_lineage(read: Sequence[_Read]) -> list[str]:
+    """What is wrong between topics, each at the line of the last topic that has the name."""
+    places = {topic.topic: (one, ("topics", at)) for one in read for at, topic in enumerate(one.topics)}
+    told = []
+    for problem in check_lineage([topic for one in read for topic in one.topics]):
+        one, path = places[problem.topic]
+        told.append(
+            tell_with_lines(
+                [Problem(path=(*path, problem.key), text=problem.text)], str(one.file), one.document
+            )
+        )
+    return told
