@@ -1,0 +1,248 @@
+"""Can ClickHouse serve the lineage? Tables and lineage in, findings with exact advice out.
+
+`judge_topic` is pure; `inspect_lineage` reads system tables, the same few queries however many topics there
+are. Nothing is changed: what has to be put right is given as the statement, for somebody to run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oncehouse.clickhouse.describe import read_setting
+from oncehouse.clickhouse.names import quote_table
+from oncehouse.clickhouse.preflight import Finding, Level
+from oncehouse.clickhouse.schema import widen_window_ddl
+from oncehouse.config_problems import nearest
+from oncehouse.etl.lineage import is_source
+from oncehouse.etl.records import Template, Topic
+
+if TYPE_CHECKING:
+    from oncehouse.clickhouse.client import Client
+
+WINDOW_BLOCKS = 1000
+"""Blocks that a Fact table should remember: repeats come soon, but one insert makes a block a partition."""
+_ID_TYPE = re.compile(r"U?Int(8|16|32|64)")
+_TIME_TYPE = re.compile(r"Date(32|Time|Time64)?(\(.*\))?")
+# pos itself, or a function of time that keeps its order, such as toDate(pos).
+_POS_FIRST = re.compile(r"^(to[A-Z]\w*\()?pos\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableState:
+    """What a table or view is, as far as the scheduler depends on it."""
+
+    engine: str
+    columns: Mapping[str, str]
+    """Column and type."""
+    sorting_key: str = ""
+    partition_key: str = ""
+    pos_is_indexed: bool = False
+    """A minmax index covers `pos`."""
+    window_blocks: int = 0
+
+    @property
+    def is_merge_tree(self) -> bool:
+        return self.engine.endswith("MergeTree")
+
+
+def inspect_lineage(client: Client, lineage: Sequence[Topic], database: str) -> tuple[Finding, ...]:
+    """Read what the lineage names, and judge it. `database` is the scheduler's own."""
+    wanted = {table for topic in lineage for table in (topic.dst, *topic.depends_on)}
+    wanted |= {view for topic in lineage if (view := transform_view(topic, database)) is not None}
+    tables = read_tables(client, wanted)
+    return tuple(finding for topic in lineage for finding in judge_topic(topic, tables, database))
+
+
+def transform_view(topic: Topic, database: str) -> str | None:
+    """The view that yields the topic's rows; None for a source and for a file of SQL."""
+    if is_source(topic):
+        return None
+    if topic.transform is None:
+        return f"{database}.{topic.topic}Transform"
+    return None if topic.transform.endswith((".sql", ".sql.j2")) else topic.transform
+
+
+def judge_topic(topic: Topic, tables: Mapping[str, TableState], database: str) -> Iterable[Finding]:
+    """Everything that stands in a topic's way; a source is judged by the topics that read it."""
+    if is_source(topic):
+        if topic.dst not in tables:
+            yield _error(topic, f"the source {topic.dst} does not exist", "create it, or correct its dst")
+        return
+    yield from _judge_destination(topic, tables.get(topic.dst))
+    yield from _judge_transform(topic, tables, database)
+    for at, table in enumerate(topic.depends_on):
+        if (state := tables.get(table)) is not None:
+            yield from _judge_source(topic, table, state, is_main=at == 0)
+
+
+def _judge_destination(topic: Topic, state: TableState | None) -> Iterable[Finding]:
+    if state is None:
+        yield _error(topic, f"the table {topic.dst} does not exist", "create it, or correct dst")
+        return
+    if not state.is_merge_tree:
+        if topic.template != Template.RELOAD:
+            yield _error(
+                topic,
+                f"{topic.dst} has the engine {state.engine}, which does not remember what was inserted",
+                "use an engine of the MergeTree family",
+            )
+    elif topic.template == Template.STEP and state.window_blocks < WINDOW_BLOCKS:
+        setting = _window_setting(state.engine)
+        yield Finding(
+            level=Level.WARNING,
+            where=topic.topic,
+            what=f"{topic.dst} remembers {state.window_blocks} blocks; it may not recognize a repeated step",
+            advice=f"{widen_window_ddl(topic.dst, setting, WINDOW_BLOCKS)};",
+        )
+    if topic.template == Template.RANGE and topic.range_column is not None:
+        yield from _judge_range(topic, state, topic.range_column)
+
+
+def _judge_range(topic: Topic, state: TableState, column: str) -> Iterable[Finding]:
+    type_ = state.columns.get(column)
+    if type_ is None or not _TIME_TYPE.fullmatch(type_):
+        what = (
+            f"{topic.dst} has no column {column}"
+            if type_ is None
+            else f"{topic.dst}.{column} is {type_}, no time"
+        )
+        yield _error(
+            topic, what, _did_you_mean(column, state.columns) or "range_column must name a Date or DateTime"
+        )
+    elif re.search(rf"\b{re.escape(column)}\b", state.partition_key) is None:
+        key = f"is partitioned by {state.partition_key}" if state.partition_key else "has no partitions"
+        yield _error(
+            topic,
+            f"{topic.dst} {key}; a range replaces whole partitions",
+            f"create it with PARTITION BY toDate({column}), or another function of {column} alone",
+        )
+
+
+def _judge_transform(topic: Topic, tables: Mapping[str, TableState], database: str) -> Iterable[Finding]:
+    view = transform_view(topic, database)
+    if view is None:
+        return
+    if view not in tables:
+        main = topic.depends_on[0] if topic.depends_on else "…"
+        where = "" if topic.template == Template.RELOAD else " WHERE …"
+        yield _error(
+            topic,
+            f"the transform view {view} does not exist",
+            f"CREATE VIEW {quote_table(view)} AS SELECT … FROM {main}{where};",  # noqa: S608 - advice, not run
+        )
+        return
+    destination = tables.get(topic.dst)
+    for column in tables[view].columns if destination is not None else ():
+        if destination is not None and column not in destination.columns:
+            yield _error(
+                topic,
+                f"{view} yields the column {column}, which {topic.dst} does not have",
+                _did_you_mean(column, destination.columns)
+                or "add the column to the table, or take it out of the view",
+            )
+
+
+def _judge_source(topic: Topic, table: str, state: TableState, *, is_main: bool) -> Iterable[Finding]:
+    pos, id_ = state.columns.get("pos"), state.columns.get("id")
+    name = quote_table(table)
+    if pos is None:
+        yield _error(
+            topic,
+            f"the source {table} has no column pos",
+            f"ALTER TABLE {name} ADD COLUMN pos DateTime64(3) DEFAULT now64(3); "
+            "or give it the time that the data has",
+        )
+    elif not pos.startswith("DateTime64"):
+        yield _error(topic, f"{table}.pos is {pos}", f"ALTER TABLE {name} MODIFY COLUMN pos DateTime64(3);")
+    if id_ is None:
+        yield _error(
+            topic,
+            f"the source {table} has no column id",
+            f"ALTER TABLE {name} ADD COLUMN id UInt64 DEFAULT generateSnowflakeID();",
+        )
+    elif not _ID_TYPE.fullmatch(id_):
+        yield _error(
+            topic,
+            f"{table}.id is {id_}, no whole number",
+            "give the table a column id UInt64 that only grows",
+        )
+    if is_main and pos is not None and topic.template == Template.STEP and not serves_range(state):
+        yield _error(
+            topic,
+            f"{table} is sorted by {state.sorting_key or 'nothing'}; every step would read all of it to find its rows",
+            f"create it with ORDER BY (pos, id), or ALTER TABLE {name} ADD INDEX by_pos pos TYPE minmax "
+            f"GRANULARITY 1, and then ALTER TABLE {name} MATERIALIZE INDEX by_pos;",
+        )
+
+
+def serves_range(state: TableState) -> bool:
+    """Whether rows between two positions are found without reading the table: pos leads, or has an index."""
+    return state.pos_is_indexed or _POS_FIRST.match(state.sorting_key) is not None
+
+
+def _error(topic: Topic, what: str, advice: str) -> Finding:
+    return Finding(level=Level.ERROR, where=topic.topic, what=what, advice=advice)
+
+
+def _did_you_mean(word: str, words: Iterable[str]) -> str:
+    lowered = {name.lower(): name for name in words}
+    meant = nearest(word, lowered)
+    return f'did you mean "{lowered[meant]}"?' if meant is not None else ""
+
+
+def _window_setting(engine: str) -> str:
+    replicated = engine.startswith(("Replicated", "Shared"))
+    return "replicated_deduplication_window" if replicated else "non_replicated_deduplication_window"
+
+
+def read_tables(client: Client, names: Iterable[str]) -> dict[str, TableState]:
+    """The tables and views of these names that exist, by name."""
+    wanted = {"names": sorted(names)}
+    columns: dict[str, dict[str, str]] = {}
+    for table, column, type_ in client.query(
+        "SELECT database || '.' || table AS full, name, type FROM system.columns "
+        "WHERE full IN {names:Array(String)} ORDER BY full, position",
+        wanted,
+    ):
+        columns.setdefault(table, {})[column] = type_
+    indexed = {
+        row[0]
+        for row in client.query(
+            "SELECT database || '.' || table AS full FROM system.data_skipping_indices "
+            "WHERE full IN {names:Array(String)} AND type = 'minmax' AND match(expr, '(^|\\\\W)pos(\\\\W|$)')",
+            wanted,
+        )
+    }
+    rows = client.query(
+        "SELECT database || '.' || name AS full, engine, engine_full, sorting_key, partition_key FROM system.tables "
+        "WHERE full IN {names:Array(String)}",
+        wanted,
+    )
+    defaults = _read_default_windows(client)
+    return {
+        table: TableState(
+            engine=engine,
+            columns=columns.get(table, {}),
+            sorting_key=sorting_key,
+            partition_key=partition_key,
+            pos_is_indexed=table in indexed,
+            window_blocks=_window_blocks(engine, engine_full, defaults),
+        )
+        for table, engine, engine_full, sorting_key, partition_key in rows
+    }
+
+
+def _window_blocks(engine: str, engine_full: str, defaults: Mapping[str, int]) -> int:
+    setting = _window_setting(engine)
+    own = read_setting(engine_full, setting)
+    return defaults.get(setting, 0) if own is None else own
+
+
+def _read_default_windows(client: Client) -> dict[str, int]:
+    rows = client.query(
+        "SELECT name, value FROM system.merge_tree_settings WHERE name LIKE '%deduplication_window'"
+    )
+    return {name: int(value) for name, value in rows}
