@@ -1,0 +1,68 @@
+"""Whether a Fact table remembers what was inserted, and what it holds when it may have forgotten: before a step.
+
+A step relies on the table's memory of tokens. A table that remembers nothing is refused with the statement that
+helps. When an open range is older than the memory, the rows themselves are counted, and nothing is inserted blindly.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from oncehouse.clickhouse.client import Client
+from oncehouse.clickhouse.describe import TableFacts, describe_table
+from oncehouse.clickhouse.names import quote_table
+from oncehouse.errors import ConfigurationError, PermanentError
+from oncehouse.etl.records import Offset, Template, Topic
+from oncehouse.etl.sources import count_range
+
+LEAST_BLOCKS = 100
+_SAFE_SHARE = 0.5
+"""Share of a time-bound memory that is relied on: clocks differ, and clean-up is early at times."""
+
+
+class Presence(StrEnum):
+    THERE = "there"
+    ABSENT = "absent"
+    REMEMBERED = "remembered"
+    """The table itself will drop what it has."""
+
+
+def check_destination(client: Client, topic: Topic) -> TableFacts:
+    """The facts of the Fact table; refused when it is missing or would double rows after a crash."""
+    facts = describe_table(client, topic.dst)
+    if facts is None:
+        raise ConfigurationError(
+            f"Topic {topic.topic}: its table {topic.dst} does not exist on {client.address}. Create it, or correct "
+            "`dst` in the lineage."
+        )
+    if topic.template == Template.STEP and facts.window_blocks < LEAST_BLOCKS:
+        raise ConfigurationError(
+            f"Topic {topic.topic}: {topic.dst} ({facts.engine}) remembers {facts.window_blocks} inserted blocks, so a "
+            f"step that runs again after a crash would double its rows. ALTER TABLE {quote_table(topic.dst)} "
+            f"MODIFY SETTING {facts.window_setting} = {LEAST_BLOCKS * 10}"
+        )
+    return facts
+
+
+def find_presence(client: Client, topic: Topic, seen: Offset, *, now_ms: int, expected_rows: int) -> Presence:
+    """Whether an open range's rows are in the table already."""
+    facts = check_destination(client, topic)
+    age_seconds = max(0, now_ms - seen.run_ms) / 1000
+    if facts.window_seconds is None or age_seconds < facts.window_seconds * _SAFE_SHARE:
+        return Presence.REMEMBERED
+    if not facts.column("pos") or not facts.column("id"):
+        raise PermanentError(
+            f"Topic {topic.topic}: its range was begun {age_seconds:.0f} s ago, {topic.dst} remembers inserts for "
+            f"{facts.window_seconds:g} s, and has no columns pos and id by which its rows could be found. Look "
+            f"whether they are there; then `oncehouse etl seek {topic.topic}` to the end or the start of the range."
+        )
+    found = count_range(client, topic.dst, last=seen.last, next_=seen.next)
+    if found == 0:
+        return Presence.ABSENT
+    if found == expected_rows and not facts.views:
+        return Presence.THERE
+    raise PermanentError(
+        f"Topic {topic.topic}: {topic.dst} holds {found} of the {expected_rows} rows of its open range, and no longer "
+        f"remembers the insert. Delete them (and what its {len(facts.views)} materialized views made of them) and "
+        "let the step run again, or seek past the range."
+    )

@@ -1,0 +1,240 @@
+"""Offsets in ClickHouse: a KeeperMap table for a cluster, an EmbeddedRocksDB table for one server.
+
+KeeperMap in strict mode updates a row only if its version in ZooKeeper is the one that was read (a loser gets
+"Bad version"). EmbeddedRocksDB has no such thing, two updates of one row can both match; there, changes of a
+topic take turns, and who makes the turn's table has the turn, because one server creates a name only once.
+Transform views may read `last` and `next` of their topic from either table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from oncehouse.clickhouse.client import Client, failure_of
+from oncehouse.clickhouse.names import quote_table, split_table
+from oncehouse.errors import OncehouseError, PermanentError, TransientError
+from oncehouse.etl.offsets import Decide, Snapshot, blank
+from oncehouse.etl.records import Offset, Position
+
+_COLUMNS = """(
+    topic String,
+    last Tuple(DateTime64(3), UInt64),
+    rows UInt32,
+    next Tuple(DateTime64(3), UInt64),
+    run DateTime64(3) DEFAULT now64(3),
+    consumer String,
+    state String,
+    hostid String
+)"""
+_FIELDS = """topic, toUnixTimestamp64Milli(last.1), last.2, toUnixTimestamp64Milli(next.1), next.2, rows,
+    toUnixTimestamp64Milli(run), consumer, state, hostid, toUnixTimestamp64Milli(now64(3))"""
+_NEW_ROW = """{topic:String}, (fromUnixTimestamp64Milli({last_ms:Int64}), {last_id:UInt64}), {rows:UInt32},
+    (fromUnixTimestamp64Milli({next_ms:Int64}), {next_id:UInt64}), fromUnixTimestamp64Milli({run_ms:Int64}),
+    {consumer:String}, {state:String}, {hostid:String}"""
+_UPDATE = """last = (fromUnixTimestamp64Milli({last_ms:Int64}), {last_id:UInt64}), rows = {rows:UInt32},
+    next = (fromUnixTimestamp64Milli({next_ms:Int64}), {next_id:UInt64}),
+    run = fromUnixTimestamp64Milli({run_ms:Int64}), consumer = {consumer:String}, state = {state:String},
+    hostid = {hostid:String}"""
+_AS_SEEN = """topic = {topic:String} AND toUnixTimestamp64Milli(run) = {seen_run_ms:Int64}
+    AND hostid = {seen_hostid:String} AND state = {seen_state:String}
+    AND toUnixTimestamp64Milli(next.1) = {seen_next_ms:Int64} AND next.2 = {seen_next_id:UInt64}
+    AND toUnixTimestamp64Milli(last.1) = {seen_last_ms:Int64} AND last.2 = {seen_last_id:UInt64}"""
+_KEEPER_EXCEPTION = 999
+_TABLE_EXISTS = 57
+_UNKNOWN_TABLE = 60
+_ATTEMPTS = 50
+_TURN_SECONDS = 30
+
+
+class _ClickHouseOffsets:
+    def __init__(self, client: Client, table: str) -> None:
+        self.table = table
+        self.view_table: str | None = table
+        self._client = client
+        self._name = quote_table(table)
+
+    def _create(self, engine: str) -> None:
+        database = split_table(self.table).quoted.rpartition(".")[0]
+        if database:
+            self._client.command(f"CREATE DATABASE IF NOT EXISTS {database}")
+        self._client.command(
+            f"CREATE TABLE IF NOT EXISTS {self._name} {_COLUMNS} ENGINE = {engine} PRIMARY KEY topic"
+        )
+
+    def read_all(self) -> Snapshot:
+        rows = self._client.query(
+            f"SELECT {_FIELDS} FROM {self._name} "  # noqa: S608 - the name is quoted
+            "UNION ALL SELECT '', 0, 0, 0, 0, 0, 0, '', '', '', toUnixTimestamp64Milli(now64(3))"
+        )
+        offsets = {row[0]: _offset(row) for row in rows if row[0]}
+        return Snapshot(offsets=offsets, now_ms=max(row[10] for row in rows))
+
+    def _read(self, topic: str) -> tuple[Offset | None, int]:
+        rows = self._client.query(
+            f"SELECT {_FIELDS} FROM {self._name} WHERE topic = {{topic:String}}",  # noqa: S608 - the name is quoted
+            {"topic": topic},
+        )
+        if rows:
+            return _offset(rows[0]), rows[0][10]
+        return None, self._client.query("SELECT toUnixTimestamp64Milli(now64(3))")[0][0]
+
+
+class KeeperMapOffsets(_ClickHouseOffsets):
+    """`path` is where the table lives in ZooKeeper; the hosts of a cluster that share it share the offsets."""
+
+    def __init__(self, client: Client, table: str = "ETL.Offsets", path: str = "/ETL/Offsets") -> None:
+        super().__init__(client, table)
+        self._path = path
+
+    def prepare(self) -> None:
+        quoted = self._path.replace("\\", "\\\\").replace("'", "\\'")
+        self._create(f"KeeperMap('{quoted}')")
+
+    def change(self, topic: str, decide: Decide) -> Offset:
+        for attempt in range(_ATTEMPTS):
+            seen, now_ms = self._read(topic)
+            wanted = _stamped(decide(seen or blank(topic), now_ms), seen, now_ms)
+            self._write(seen, wanted)
+            # An update whose condition met nothing is silent: the row itself says whether it is ours.
+            if self._read(topic)[0] == wanted:
+                return wanted
+            time.sleep(random.uniform(0, 0.005 * (attempt + 1)))  # noqa: S311 - spreads rivals, no secret
+        raise TransientError(
+            f"Topic {topic}: its row in {self.table} changed {_ATTEMPTS} times while it was to be written. "
+            "Look for several schedulers with one host id; the same call can be tried again."
+        )
+
+    def _write(self, seen: Offset | None, wanted: Offset) -> None:
+        if seen is None:
+            sql = f"INSERT INTO {self._name} SELECT {_NEW_ROW}"
+            parameters = _parameters(wanted)
+        else:
+            sql = f"ALTER TABLE {self._name} UPDATE {_UPDATE} WHERE {_AS_SEEN}"
+            parameters = {**_parameters(wanted), **_seen(seen)}
+        try:
+            self._client.command(sql, parameters, {"keeper_map_strict_mode": 1})
+        except OncehouseError as error:
+            if failure_of(error).code != _KEEPER_EXCEPTION or not _is_rivalry(error):
+                raise
+
+
+class RocksDbOffsets(_ClickHouseOffsets):
+    """On one server only: its table is not replicated."""
+
+    def __init__(self, client: Client, table: str = "ETL.OffsetsLocal") -> None:
+        super().__init__(client, table)
+
+    def prepare(self) -> None:
+        self._create("EmbeddedRocksDB")
+
+    def change(self, topic: str, decide: Decide) -> Offset:
+        with self._turn(topic):
+            seen, now_ms = self._read(topic)
+            wanted = _stamped(decide(seen or blank(topic), now_ms), seen, now_ms)
+            # Checked again by the server itself, in case this process slept long and its turn was ended.
+            check = f" FROM {self._name} WHERE {_AS_SEEN}" if seen else ""
+            parameters = {**_parameters(wanted), **(_seen(seen) if seen else {})}
+            self._client.command(f"INSERT INTO {self._name} SELECT {_NEW_ROW}{check}", parameters)
+            written = self._read(topic)[0]
+        if written != wanted:
+            raise TransientError(
+                f"Topic {topic}: its row in {self.table} was changed by somebody else meanwhile."
+            )
+        return wanted
+
+    @contextmanager
+    def _turn(self, topic: str) -> Iterator[None]:
+        name = self._turn_table(topic)
+        deadline = time.monotonic() + 2 * _TURN_SECONDS
+        while not self._enter(name):
+            if time.monotonic() > deadline:
+                raise TransientError(
+                    f"Topic {topic}: others hold the turn to change {self.table} for a minute. "
+                    f"If no scheduler runs, DROP TABLE {name} ends it."
+                )
+            time.sleep(random.uniform(0.002, 0.02))  # noqa: S311 - spreads rivals, no secret
+            self._end_forgotten(name)
+        try:
+            yield
+        finally:
+            with suppress(TransientError):  # a turn that could not be given back is ended by its age
+                self._client.command(f"DROP TABLE IF EXISTS {name}")
+
+    def _turn_table(self, topic: str) -> str:
+        return quote_table(f"{self.table}_turn_{hashlib.sha256(topic.encode()).hexdigest()[:16]}")
+
+    def _enter(self, name: str) -> bool:
+        try:
+            self._client.command(f"CREATE TABLE {name} (x UInt8) ENGINE = Memory")
+        except PermanentError as error:
+            if failure_of(error).code == _TABLE_EXISTS:
+                return False
+            raise
+        return True
+
+    def _end_forgotten(self, name: str) -> None:
+        """End the turn of a process that died in it. Its table is renamed by its uuid, so that of several
+        who find it only one ends it, and none ends the turn of who came next."""
+        database, table = (part.strip("`") for part in name.rpartition(".")[::2])
+        found = self._client.query(
+            "SELECT toString(uuid) FROM system.tables WHERE database = {database:String} AND name = {name:String} "
+            "AND metadata_modification_time < now() - {seconds:UInt32}",
+            {"database": database or self._client.database, "name": table, "seconds": _TURN_SECONDS},
+        )
+        for (uuid,) in found:
+            ended = quote_table(f"{self.table}_ended_{uuid.replace('-', '')}")
+            try:
+                self._client.command(f"RENAME TABLE {name} TO {ended}")
+            except PermanentError as error:
+                if failure_of(error).code not in {_TABLE_EXISTS, _UNKNOWN_TABLE}:
+                    raise
+
+
+def _stamped(wanted: Offset, seen: Offset | None, now_ms: int) -> Offset:
+    """Every write moves `run`, so that no row ever comes back to what somebody has seen."""
+    return replace(wanted, run_ms=max(now_ms, seen.run_ms + 1 if seen else 0))
+
+
+def _is_rivalry(error: OncehouseError) -> bool:
+    return any(word in str(error) for word in ("Bad version", "Node exists", "No node"))
+
+
+def _offset(row: tuple[Any, ...]) -> Offset:
+    topic, last_ms, last_id, next_ms, next_id, rows, run_ms, consumer, state, hostid, _now_ms = row
+    return Offset(
+        topic=topic,
+        last=Position(time_ms=last_ms, id=last_id),
+        next=Position(time_ms=next_ms, id=next_id),
+        rows=rows,
+        run_ms=run_ms,
+        consumer=consumer,
+        state=state,
+        hostid=hostid,
+    )
+
+
+def _parameters(row: Offset) -> dict[str, Any]:
+    return {
+        "topic": row.topic,
+        "last_ms": row.last.time_ms,
+        "last_id": row.last.id,
+        "next_ms": row.next.time_ms,
+        "next_id": row.next.id,
+        "rows": min(row.rows, 2**32 - 1),
+        "run_ms": row.run_ms,
+        "consumer": row.consumer,
+        "state": row.state,
+        "hostid": row.hostid,
+    }
+
+
+def _seen(row: Offset) -> dict[str, Any]:
+    names = ("run_ms", "hostid", "state", "next_ms", "next_id", "last_ms", "last_id")
+    values = _parameters(row)
+    return {f"seen_{name}": values[name] for name in names}

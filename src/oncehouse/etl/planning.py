@@ -1,0 +1,148 @@
+"""Which topics are due, decided from lineage, offsets, what the sources hold, and the time: pure, no I/O.
+
+No step reads past its slowest source: the newest time of every dependency, less the delay, bounds it. A range
+that was begun and not finished comes before all else, unchanged. What cannot run says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from oncehouse.etl.offsets import LEASE_SECONDS, MORE, PAUSED, SIZING, blank, failures, is_held
+from oncehouse.etl.records import Offset, SourceState, Template, Topic
+
+_FIRST_RETRY_SECONDS = 2.0
+_LONGEST_RETRY_SECONDS = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Due:
+    """Rows after `offset.last` up to `upper_ms` may be read."""
+
+    topic: Topic
+    offset: Offset
+    upper_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume:
+    """An open range: it runs again unchanged."""
+
+    topic: Topic
+    offset: Offset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    topic: Topic
+    offset: Offset
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paused:
+    topic: Topic
+    offset: Offset
+
+
+Decision = Due | Resume | Waiting | Paused
+
+
+def due_steps(
+    topics: Sequence[Topic],
+    offsets: Mapping[str, Offset],
+    sources: Mapping[str, SourceState],
+    now_ms: int,
+    *,
+    hostid: str = "",
+    lease_seconds: float = LEASE_SECONDS,
+) -> tuple[Decision, ...]:
+    """One decision a topic, in their order. `now_ms` is the clock of the store that holds the offsets."""
+    builders = {topic.dst: topic for topic in topics}
+
+    def decide(topic: Topic) -> Decision:
+        offset = offsets.get(topic.topic) or blank(topic.topic)
+        if offset.state == PAUSED:
+            return Paused(topic=topic, offset=offset)
+        reason = _reason_to_hold_back(offset, now_ms, hostid, lease_seconds)
+        if reason:
+            return Waiting(topic=topic, offset=offset, reason=reason)
+        if offset.is_open and offset.state != SIZING:
+            return Resume(topic=topic, offset=offset)
+        if reason := _reason_to_pace(topic, offset, now_ms):
+            return Waiting(topic=topic, offset=offset, reason=reason)
+        return _decide_by_sources(
+            topic, offset, _newest_times(topic, builders, offsets, sources), sources, now_ms
+        )
+
+    return tuple(decide(topic) for topic in topics)
+
+
+def retry_seconds(failed: int) -> float:
+    """How long a topic rests after so many failures in a row."""
+    return min(_LONGEST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * (1 << min(failed - 1, 10)))
+
+
+def _reason_to_hold_back(offset: Offset, now_ms: int, hostid: str, lease_seconds: float) -> str:
+    if is_held(offset, hostid, now_ms, lease_seconds):
+        return f"{offset.hostid} works on it"
+    if failed := failures(offset.state):
+        rest_ms = offset.run_ms + retry_seconds(failed) * 1000 - now_ms
+        if rest_ms > 0:
+            return f"tried again in {rest_ms / 1000:.0f} s; it has {offset.state}"
+    return ""
+
+
+def _reason_to_pace(topic: Topic, offset: Offset, now_ms: int) -> str:
+    if offset.state == MORE or failures(offset.state) or not offset.run_ms:
+        return ""
+    rest_ms = offset.run_ms + topic.repeat_seconds * 1000 - now_ms
+    return f"runs again in {rest_ms / 1000:.0f} s" if rest_ms > 0 else ""
+
+
+def _newest_times(
+    topic: Topic,
+    builders: Mapping[str, Topic],
+    offsets: Mapping[str, Offset],
+    sources: Mapping[str, SourceState],
+) -> dict[str, int | None]:
+    """How far each dependency has come. A table that a topic builds has come as far as that topic's `last`."""
+    times: dict[str, int | None] = {}
+    for table in topic.depends_on:
+        if table in builders:
+            built = offsets.get(builders[table].topic)
+            times[table] = built.last.time_ms if built and built.last.time_ms else None
+        else:
+            state = sources.get(table)
+            times[table] = state.newest.time_ms if state and state.newest else None
+    return times
+
+
+def _decide_by_sources(
+    topic: Topic,
+    offset: Offset,
+    times: dict[str, int | None],
+    sources: Mapping[str, SourceState],
+    now_ms: int,
+) -> Decision:
+    empty = [table for table, time_ms in times.items() if time_ms is None]
+    if empty:
+        return Waiting(topic=topic, offset=offset, reason=f"no rows yet in {', '.join(empty)}")
+    known = {table: time_ms for table, time_ms in times.items() if time_ms is not None}
+    slowest = min(known, key=lambda table: known[table], default="")
+    upper_ms = (known[slowest] if slowest else now_ms) - round(topic.delay_seconds * 1000)
+    if topic.template in (Template.RELOAD, Template.RANGE):
+        # Built whole from what its sources hold: due again once they hold something newer.
+        if upper_ms > offset.last.time_ms:
+            return Due(topic=topic, offset=offset, upper_ms=upper_ms)
+        return Waiting(topic=topic, offset=offset, reason="nothing new")
+    main = sources.get(topic.depends_on[0]) if topic.depends_on else None
+    newest = main.newest if main else None
+    if newest is None or newest <= offset.last:
+        return Waiting(topic=topic, offset=offset, reason="nothing new")
+    if upper_ms < offset.last.time_ms:
+        bound = datetime.fromtimestamp(known[slowest] / 1000, UTC).isoformat(timespec="milliseconds")
+        return Waiting(topic=topic, offset=offset, reason=f"{slowest} is at {bound}, behind the others")
+    return Due(topic=topic, offset=offset, upper_ms=upper_ms)

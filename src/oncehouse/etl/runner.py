@@ -1,0 +1,262 @@
+"""Performs one topic's step: plans it against ClickHouse, then carries out its operations in their order.
+
+Holds: what `plan_decision` returns is what `perform` does; a range whose insert may have begun is never changed;
+whatever fails leaves the range open and the topic free, with a state that says why. When to run is the
+scheduler's part.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from oncehouse import crash
+from oncehouse.clickhouse.client import Client
+from oncehouse.errors import ConfigurationError, PermanentError
+from oncehouse.etl import offsets, swaps
+from oncehouse.etl.destinations import Presence, check_destination, find_presence
+from oncehouse.etl.offsets import INSERTING, OffsetStore, Worker
+from oncehouse.etl.planning import Due, Resume
+from oncehouse.etl.records import Offset, Position, Template, Topic
+from oncehouse.etl.sources import Range, count_range, find_range
+from oncehouse.etl.statements import (
+    BLOCK_ROWS,
+    Exchange,
+    Execute,
+    Fit,
+    Insert,
+    Operation,
+    ReplacePartitions,
+    WriteLast,
+    WriteNext,
+    bind_select,
+    rebuild_operations,
+    step_operations,
+)
+from oncehouse.etl.templates import Transform, find_transform, read_columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A topic's next step, ready to be printed or performed."""
+
+    topic: Topic
+    seen: Offset
+    """The offsets it was planned from; it is refused when they have moved."""
+    span: Range
+    transform: Transform
+    columns: tuple[str, ...]
+    operations: tuple[Operation, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    topic: str
+    rows: int
+    is_cut: bool
+
+
+Hold = Callable[[str], AbstractContextManager[AbstractContextManager[object]]]
+"""Keeps a topic's lease alive inside; yields the lock under which its row may be changed."""
+
+
+@contextmanager
+def hold_without_heartbeat(_topic: str) -> Iterator[AbstractContextManager[object]]:
+    yield nullcontext()
+
+
+class Runner:
+    def __init__(
+        self,
+        client: Client,
+        store: OffsetStore,
+        worker: Worker,
+        folder: Path,
+        *,
+        hold: Hold = hold_without_heartbeat,
+        block_rows: int = BLOCK_ROWS,
+    ) -> None:
+        self._client = client
+        self._store = store
+        self._worker = worker
+        self._folder = folder
+        self._hold = hold
+        self._block_rows = block_rows
+
+    def plan_decision(self, decision: Due | Resume) -> Step | None:
+        """The step's operations; None when its source has no rows in reach. Reads, and writes nothing."""
+        topic, seen = decision.topic, decision.offset
+        transform = self._find_transform(topic)
+        match decision:
+            case Resume():
+                span = Range(last=seen.last, next=seen.next, rows=self._count_again(topic, seen), is_cut=True)
+                return self._assemble(topic, seen, span, transform, is_fixed=True)
+            case Due() if topic.template != Template.STEP:
+                # It is built from all that its sources hold up to there; no single row ends it.
+                span = Range(
+                    last=seen.last, next=Position(time_ms=decision.upper_ms, id=0), rows=0, is_cut=False
+                )
+                return self._assemble(topic, seen, span, transform, is_fixed=True)
+            case Due():
+                found = find_range(
+                    self._client,
+                    topic.depends_on[0],
+                    last=seen.last,
+                    upper_ms=decision.upper_ms,
+                    maxstep_rows=topic.maxstep_rows,
+                )
+                if found is None:
+                    return None
+                if transform.offsets_table:
+                    return self._assemble(topic, seen, found, transform, is_fixed=False)
+                fitting = self._fit(topic, transform, found)
+                return self._assemble(topic, seen, fitting, transform, is_fixed=True)
+
+    def perform(self, step: Step) -> Done:
+        """Raises MutexError when another process has the topic; whatever else fails is written into its state."""
+        begun, done = False, step
+        with self._hold(step.topic.topic) as lock:
+            try:
+                for number in range(len(step.operations)):
+                    operation = done.operations[number]
+                    if isinstance(operation, WriteNext):
+                        crash.reach("etl:before-next")
+                        self._write_next(step, operation, lock)
+                        begun = True
+                        crash.reach("etl:after-next")
+                    elif isinstance(operation, Fit):
+                        done = self._fix_range(done, lock)
+                    else:
+                        self._carry_out(operation, done, lock)
+            except offsets.MutexError:
+                raise
+            except Exception as error:
+                if begun:
+                    self._give_up(step, error, lock)
+                raise
+        return Done(topic=step.topic.topic, rows=done.span.rows, is_cut=done.span.is_cut)
+
+    def give_up(self, seen: Offset, error: Exception) -> None:
+        """Write down why a step could not even be planned."""
+        offsets.fail(self._store, self._worker, seen, _first_line(error))
+
+    def _give_up(self, step: Step, error: Exception, lock: AbstractContextManager[object]) -> None:
+        with lock:
+            offsets.fail(self._store, self._worker, step.seen, _first_line(error))
+
+    def _write_next(self, step: Step, operation: WriteNext, lock: AbstractContextManager[object]) -> None:
+        with lock:
+            offsets.begin(self._store, self._worker, step.seen, next_=operation.next, state=operation.state)
+
+    def _fix_range(self, step: Step, lock: AbstractContextManager[object]) -> Step:
+        """Narrow the range until its output fits; from then on it is fixed."""
+        span = step.span
+        while (rows := self._count_output(step.transform, span)) > self._block_rows:
+            span = self._halve(step.topic, span, rows)
+            with lock:
+                offsets.narrow(
+                    self._store, self._worker, step.topic.topic, next_=span.next, state=offsets.SIZING
+                )
+        with lock:
+            offsets.narrow(self._store, self._worker, step.topic.topic, next_=span.next, state=INSERTING)
+        return self._assemble(step.topic, step.seen, span, step.transform, is_fixed=False)
+
+    def _carry_out(self, operation: Operation, step: Step, lock: AbstractContextManager[object]) -> None:
+        match operation:
+            case Insert():
+                self._insert(operation, step)
+            case Execute():
+                self._client.command(operation.sql, operation.parameters)
+            case Exchange():
+                swaps.exchange(self._client, operation)
+            case ReplacePartitions():
+                swaps.replace_partitions(self._client, operation)
+            case WriteLast():
+                with lock:
+                    offsets.commit(
+                        self._store, self._worker, operation.topic, rows=operation.rows, state=operation.state
+                    )
+                crash.reach("etl:after-last")
+            case WriteNext() | Fit():
+                raise AssertionError(f"{operation} comes before what is carried out here")
+
+    def _insert(self, operation: Insert, step: Step) -> None:
+        if step.topic.template == Template.STEP and step.seen.is_open:
+            expected = self._count_output(step.transform, step.span)
+            now_ms = self._store.read_all().now_ms
+            presence = find_presence(
+                self._client, step.topic, step.seen, now_ms=now_ms, expected_rows=expected
+            )
+            if presence is Presence.THERE:
+                return
+        self._client.command(operation.sql, operation.parameters, operation.settings)
+        crash.reach("etl:after-insert")
+
+    def _find_transform(self, topic: Topic) -> Transform:
+        check_destination(self._client, topic)
+        transform = find_transform(self._client, topic, self._folder, self._store.view_table)
+        if transform.offsets_table is None and not transform.has_range and topic.template == Template.STEP:
+            raise ConfigurationError(
+                f"Topic {topic.topic}: its transform {transform.name} takes no range. Offsets in a catalog cannot be "
+                "read by a view: let it ask for {last_time:DateTime64(3)}, {last_id:UInt64}, "
+                "{next_time:DateTime64(3)} and {next_id:UInt64}."
+            )
+        return transform
+
+    def _assemble(
+        self, topic: Topic, seen: Offset, span: Range, transform: Transform, *, is_fixed: bool
+    ) -> Step:
+        columns = read_columns(self._client, transform, bind_select(transform, span))
+        if topic.template == Template.STEP:
+            operations = step_operations(
+                topic, transform, columns, span, hostid=self._worker.hostid, is_fixed=is_fixed
+            )
+        else:
+            operations = rebuild_operations(
+                topic,
+                transform,
+                columns,
+                span,
+                hostid=self._worker.hostid,
+                token=f"etl-{uuid.uuid4().hex}",
+                replaces_partitions=topic.template == Template.RANGE,
+            )
+        return Step(
+            topic=topic, seen=seen, span=span, transform=transform, columns=columns, operations=operations
+        )
+
+    def _fit(self, topic: Topic, transform: Transform, span: Range) -> Range:
+        while (rows := self._count_output(transform, span)) > self._block_rows:
+            span = self._halve(topic, span, rows)
+        return span
+
+    def _halve(self, topic: Topic, span: Range, output_rows: int) -> Range:
+        half = find_range(
+            self._client,
+            topic.depends_on[0],
+            last=span.last,
+            upper_ms=span.next.time_ms,
+            maxstep_rows=max(1, span.rows // 2),
+        )
+        if half is None or half.next >= span.next:
+            raise PermanentError(
+                f"Topic {topic.topic}: the row of {topic.depends_on[0]} after {span.last} alone yields {output_rows} "
+                f"rows, more than the {self._block_rows} of one block. Look for a join that multiplies rows."
+            )
+        return replace(half, is_cut=True)
+
+    def _count_output(self, transform: Transform, span: Range) -> int:
+        sql = f"SELECT count() FROM ({transform.select})"  # noqa: S608 - a view's quoted name, or the user's own text
+        return int(self._client.query(sql, bind_select(transform, span))[0][0])
+
+    def _count_again(self, topic: Topic, seen: Offset) -> int:
+        if topic.template != Template.STEP:
+            return 0
+        return count_range(self._client, topic.depends_on[0], last=seen.last, next_=seen.next)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,189 @@
+"""The scheduler: rounds that look at everything in a few queries and run what is due, side by side.
+
+A round costs one query for the offsets and one for every few hundred sources, however many topics there are. One
+topic's failure is written into its state and leaves the others alone; it rests longer with each failure.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from oncehouse.clickhouse.client import Client
+from oncehouse.errors import OncehouseError, TransientError
+from oncehouse.etl.heartbeat import Heartbeat
+from oncehouse.etl.offsets import MutexError, OffsetStore, Worker
+from oncehouse.etl.planning import Decision, Due, Resume, due_steps
+from oncehouse.etl.records import Position, Topic
+from oncehouse.etl.runner import Done, Runner, Step
+from oncehouse.etl.sources import read_sources, tables_to_ask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nothing:
+    """Its source has no rows in reach."""
+
+    topic: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    topic: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Busy:
+    """Another process was quicker."""
+
+    topic: str
+    why: str
+
+
+Outcome = Done | Nothing | Failed | Busy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    decisions: tuple[Decision, ...]
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def did_something(self) -> bool:
+        return any(isinstance(outcome, Done) for outcome in self.outcomes)
+
+
+class Scheduler:
+    """Runs topics against one ClickHouse. `close` it, or use it in a `with`."""
+
+    def __init__(
+        self,
+        client: Client,
+        store: OffsetStore,
+        topics: Sequence[Topic],
+        *,
+        folder: Path,
+        worker: Worker | None = None,
+        side_by_side: int = 4,
+    ) -> None:
+        self.topics = tuple(topics)
+        self.worker = worker or Worker(hostid=unique_hostid())
+        self._client = client
+        self._store = store
+        self._heartbeat = Heartbeat(store, self.worker)
+        self._runner = Runner(client, store, self.worker, folder, hold=self._heartbeat.hold)
+        self._pool = ThreadPoolExecutor(max_workers=side_by_side, thread_name_prefix="oncehouse-etl")
+        self._empty: dict[str, tuple[Position, int]] = {}
+        """Ranges in which nothing was found, so that they are not asked for again until they change."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Waits for the steps under way."""
+        self._pool.shutdown()
+        self._heartbeat.stop()
+
+    def decide(self) -> tuple[Decision, ...]:
+        """What every topic would do now."""
+        snapshot = self._store.read_all()
+        sources = read_sources(self._client, tables_to_ask(self.topics))
+        return due_steps(
+            self.topics,
+            snapshot.offsets,
+            sources,
+            snapshot.now_ms,
+            hostid=self.worker.hostid,
+            lease_seconds=self.worker.lease_seconds,
+        )
+
+    def plan(self) -> tuple[Step, ...]:
+        """The steps that a round would perform now, with their operations; nothing is written."""
+        planned = (
+            self._runner.plan_decision(decision)
+            for decision in self.decide()
+            if isinstance(decision, Due | Resume)
+        )
+        return tuple(step for step in planned if step is not None)
+
+    def run_round(self) -> Round:
+        """One step of every topic that is due, side by side; waits for all of them."""
+        decisions = self.decide()
+        runnable = [
+            one for one in decisions if isinstance(one, Due | Resume) and not self._is_known_empty(one)
+        ]
+        return Round(decisions=decisions, outcomes=tuple(self._pool.map(self._run, runnable)))
+
+    def run_until_idle(self, *, most_rounds: int = 10_000) -> tuple[Round, ...]:
+        """Rounds until one does nothing: for catching up, tests and one-shot jobs."""
+        rounds: list[Round] = []
+        while len(rounds) < most_rounds:
+            rounds.append(self.run_round())
+            if not rounds[-1].did_something:
+                break
+        return tuple(rounds)
+
+    def run(
+        self,
+        stop: threading.Event,
+        *,
+        idle_seconds: float = 1.0,
+        report: Callable[[Round | OncehouseError], None] = lambda _round: None,
+    ) -> None:
+        """Rounds until `stop` is set; at once again while there is more to do."""
+        while not stop.is_set():
+            try:
+                done = self.run_round()
+            except TransientError as error:  # ClickHouse or the store is away: nothing to do until it is back
+                report(error)
+                stop.wait(idle_seconds)
+                continue
+            report(done)
+            if not done.did_something:
+                stop.wait(idle_seconds)
+
+    def _is_known_empty(self, decision: Due | Resume) -> bool:
+        if isinstance(decision, Resume):
+            return False
+        return self._empty.get(decision.topic.topic) == (decision.offset.last, decision.upper_ms)
+
+    def _run(self, decision: Due | Resume) -> Outcome:
+        name = decision.topic.topic
+        try:
+            step = self._runner.plan_decision(decision)
+        except OncehouseError as error:
+            return self._fail(decision, error)
+        if step is None:
+            if isinstance(decision, Due):
+                self._empty[name] = (decision.offset.last, decision.upper_ms)
+            return Nothing(topic=name)
+        try:
+            return self._runner.perform(step)
+        except MutexError as error:
+            return Busy(topic=name, why=str(error))
+        except OncehouseError as error:
+            return Failed(topic=name, why=str(error))
+
+    def _fail(self, decision: Due | Resume, error: OncehouseError) -> Outcome:
+        try:
+            self._runner.give_up(decision.offset, error)
+        except MutexError as taken:
+            return Busy(topic=decision.topic.topic, why=str(taken))
+        except TransientError:
+            pass  # the store is away too; the next round finds the topic as it was
+        return Failed(topic=decision.topic.topic, why=str(error))
+
+
+def unique_hostid() -> str:
+    """Host, process and a random part: a process that starts again is another one."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"

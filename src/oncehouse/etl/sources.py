@@ -1,0 +1,91 @@
+"""What the source tables hold: their newest positions, all in one query, and where a step's range ends.
+
+A source has the columns `pos` (DateTime or DateTime64) and `id` (UInt64) and is sorted by them, so that both
+questions read a few granules. Positions have milliseconds; rows of one millisecond are told apart by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from oncehouse.clickhouse.client import Client
+from oncehouse.clickhouse.names import quote_table
+from oncehouse.etl.records import Position, SourceState, Topic
+
+_TABLES_PER_QUERY = 400  # larger unions are planned by the server in more than linear time
+_SETTINGS = {
+    "max_query_size": 10_000_000,
+    "max_ast_elements": 1_000_000,
+    "max_expanded_ast_elements": 1_000_000,
+}
+
+_POSITION = "toUnixTimestamp64Milli(toDateTime64(pos, 3)) AS time_ms, id"
+# The first condition serves the primary key, the second is exact, whatever precision `pos` has.
+_IN_RANGE = """pos >= fromUnixTimestamp64Milli({last_ms:Int64})
+    AND pos < fromUnixTimestamp64Milli({upper_ms:Int64} + 1)
+    AND (toUnixTimestamp64Milli(toDateTime64(pos, 3)), id) > ({last_ms:Int64}, {last_id:UInt64})"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Rows after `last` up to and including `next`."""
+
+    last: Position
+    next: Position
+    rows: int
+    """Rows of the main source in it."""
+    is_cut: bool
+    """There may be more rows that could be read at once."""
+
+
+def tables_to_ask(topics: Sequence[Topic]) -> tuple[str, ...]:
+    """Tables that no topic builds, and every main source."""
+    built = {topic.dst for topic in topics}
+    asked: dict[str, None] = {}
+    for topic in topics:
+        for number, table in enumerate(topic.depends_on):
+            if number == 0 or table not in built:
+                asked[table] = None
+    return tuple(asked)
+
+
+def read_sources(client: Client, tables: Iterable[str]) -> dict[str, SourceState]:
+    """The newest position of each table; None where it has no rows."""
+    names = tuple(tables)
+    found: dict[str, SourceState] = {name: SourceState(table=name, newest=None) for name in names}
+    for start in range(0, len(names), _TABLES_PER_QUERY):
+        chunk = names[start : start + _TABLES_PER_QUERY]
+        sql = " UNION ALL ".join(
+            f"(SELECT {number} AS number, {_POSITION} FROM {quote_table(name)} ORDER BY pos DESC, id DESC LIMIT 1)"  # noqa: S608 - names are quoted
+            for number, name in enumerate(chunk)
+        )
+        for number, time_ms, id_ in client.query(sql, settings=_SETTINGS):
+            newest = Position(time_ms=time_ms, id=id_)
+            found[chunk[number]] = SourceState(table=chunk[number], newest=newest)
+    return found
+
+
+def find_range(
+    client: Client, table: str, *, last: Position, upper_ms: int, maxstep_rows: int
+) -> Range | None:
+    """At most `maxstep_rows` rows after `last` and not after `upper_ms`; None when there are none."""
+    rows = client.query(
+        f"SELECT count(), max((time_ms, id)) FROM (SELECT {_POSITION} FROM {quote_table(table)} "  # noqa: S608 - quoted
+        f"WHERE {_IN_RANGE} ORDER BY pos, id LIMIT {{limit:UInt64}})",
+        {"last_ms": last.time_ms, "last_id": last.id, "upper_ms": upper_ms, "limit": maxstep_rows},
+    )
+    count, (time_ms, id_) = rows[0]
+    if not count:
+        return None
+    end = Position(time_ms=time_ms, id=id_)
+    return Range(last=last, next=end, rows=count, is_cut=count >= maxstep_rows)
+
+
+def count_range(client: Client, table: str, *, last: Position, next_: Position) -> int:
+    rows = client.query(
+        f"SELECT count() FROM {quote_table(table)} WHERE {_IN_RANGE} "  # noqa: S608 - the name is quoted
+        "AND (toUnixTimestamp64Milli(toDateTime64(pos, 3)), id) <= ({upper_ms:Int64}, {next_id:UInt64})",
+        {"last_ms": last.time_ms, "last_id": last.id, "upper_ms": next_.time_ms, "next_id": next_.id},
+    )
+    return int(rows[0][0])

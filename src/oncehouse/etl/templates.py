@@ -1,0 +1,139 @@
+"""Transforms: where a topic's rows come from, and how its range reaches them.
+
+Three kinds: a view that reads `last` and `next` of its topic from the offsets table; a parameterized view; the
+text of an SQL file. The latter two name what they need as {last_time:DateTime64(3)}, {last_id:UInt64},
+{next_time:DateTime64(3)} and {next_id:UInt64}. Values are always bound, never written into the text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oncehouse.clickhouse.client import Client
+from oncehouse.clickhouse.names import quote, quote_table, split_table
+from oncehouse.errors import ConfigurationError
+from oncehouse.etl.records import Position, Topic
+
+PARAMETERS = {
+    "last_time": "DateTime64(3)",
+    "last_id": "UInt64",
+    "next_time": "DateTime64(3)",
+    "next_id": "UInt64",
+}
+_PARAMETER = re.compile(r"\{\s*(\w+)\s*:")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transform:
+    name: str
+    select: str
+    """A SELECT without a closing semicolon."""
+    offsets_table: str | None
+    """It takes its range from this table, so it sees a range only once `next` is written; None: bound values."""
+    has_range: bool
+    """It asks for a range at all; a Reload need not."""
+
+
+def transform_name(topic: Topic) -> str:
+    return topic.transform or f"ETL.{topic.topic}Transform"
+
+
+def find_transform(client: Client, topic: Topic, folder: Path, offsets_table: str | None) -> Transform:
+    """The topic's view or SQL file; refused when it is missing or asks for what no step has.
+
+    `offsets_table` is where a view without parameters finds its range.
+    """
+    name = transform_name(topic)
+    if name.endswith(".sql"):
+        return _from_file(topic, name, folder)
+    view = split_table(name)
+    found = client.query(
+        "SELECT engine, arrayMap(p -> p.1, parameterized_view_parameters) FROM system.tables "
+        "WHERE database = {database:String} AND name = {name:String}",
+        {"database": view.database or client.database, "name": view.table},
+    )
+    if not found:
+        raise ConfigurationError(
+            f"Topic {topic.topic}: its transform {name} is neither a view on {client.address} nor a file ending in "
+            ".sql. Create the view, or name another one as `transform` in the lineage."
+        )
+    asked = tuple(found[0][1])
+    _check_parameters(topic, name, asked)
+    if not asked:
+        select = f"SELECT * FROM {view.quoted}"  # noqa: S608 - quoted
+        return Transform(name=name, select=select, offsets_table=offsets_table, has_range=False)
+    arguments = ", ".join(f"{quote(one)} = {{{one}:{PARAMETERS[one]}}}" for one in asked)
+    select = f"SELECT * FROM {view.quoted}({arguments})"  # noqa: S608 - quoted, and the names are known ones
+    return Transform(name=name, select=select, offsets_table=None, has_range=True)
+
+
+def bind(last: Position, next_: Position) -> dict[str, Any]:
+    """Times as seconds since 1970, which ClickHouse reads the same in every time zone."""
+    return {
+        "last_time": _seconds(last.time_ms),
+        "last_id": last.id,
+        "next_time": _seconds(next_.time_ms),
+        "next_id": next_.id,
+    }
+
+
+def read_columns(client: Client, transform: Transform, parameters: dict[str, Any]) -> tuple[str, ...]:
+    """Names of the columns that it yields: rows are inserted by name, not by place."""
+    return tuple(row[0] for row in client.query(f"DESCRIBE TABLE ({transform.select})", parameters))
+
+
+def insert_sql(dst: str, columns: tuple[str, ...], transform: Transform) -> str:
+    names = ", ".join(quote(column) for column in columns)
+    guard = f" WHERE {_still_mine(transform.offsets_table)}" if transform.offsets_table else ""
+    return f"INSERT INTO {quote_table(dst)} ({names}) SELECT {names} FROM ({transform.select}){guard}"  # noqa: S608
+
+
+def _still_mine(offsets_table: str) -> str:
+    """A view reads the range that stands in the table now: if that is another one, because the topic was taken
+    over while this process slept, its rows must not go in under this range's token."""
+    return f"""NOT throwIf((SELECT count() FROM {quote_table(offsets_table)}
+        WHERE topic = {{topic:String}} AND hostid = {{hostid:String}}
+        AND last = (fromUnixTimestamp64Milli({{last_ms:Int64}}), {{last_id:UInt64}})
+        AND next = (fromUnixTimestamp64Milli({{next_ms:Int64}}), {{next_id:UInt64}})) != 1,
+        'the range of this topic has changed')"""  # noqa: S608 - the name is quoted
+
+
+def bind_guard(topic: str, hostid: str, last: Position, next_: Position) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "hostid": hostid,
+        "last_ms": last.time_ms,
+        "last_id": last.id,
+        "next_ms": next_.time_ms,
+        "next_id": next_.id,
+    }
+
+
+def _from_file(topic: Topic, name: str, folder: Path) -> Transform:
+    path = folder / name
+    if not path.is_file():
+        raise ConfigurationError(
+            f"Topic {topic.topic}: its transform file {path} does not exist. Put it there, or correct `transform` "
+            "in the lineage."
+        )
+    text = path.read_text(encoding="utf-8").strip().rstrip(";").rstrip()
+    asked = tuple(dict.fromkeys(_PARAMETER.findall(text)))
+    _check_parameters(topic, name, asked)
+    # On lines of its own, so that a closing comment of the file does not swallow what follows.
+    return Transform(name=name, select=f"\n{text}\n", offsets_table=None, has_range=bool(asked))
+
+
+def _check_parameters(topic: Topic, name: str, asked: tuple[str, ...]) -> None:
+    unknown = [one for one in asked if one not in PARAMETERS]
+    if unknown:
+        raise ConfigurationError(
+            f"Topic {topic.topic}: its transform {name} asks for {', '.join(unknown)}; a step has "
+            f"{', '.join(PARAMETERS)}."
+        )
+
+
+def _seconds(time_ms: int) -> str:
+    return f"{time_ms // 1000}.{time_ms % 1000:03d}"

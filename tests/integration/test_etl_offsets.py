@@ -1,0 +1,204 @@
+"""Offsets and the mutex: one contract for every store, on real servers, and hosts that race for one topic."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from oncehouse.clickhouse.client import Client, connect
+from oncehouse.config import ClickHouse
+from oncehouse.etl import offsets
+from oncehouse.etl.offsets import MutexError, OffsetStore, Worker
+from oncehouse.etl.offsets_catalog import CatalogOffsets
+from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets, RocksDbOffsets
+from oncehouse.etl.records import START, Offset, Position
+from oncehouse.ledger.catalog import Catalog
+
+FIRST, SECOND = Worker(hostid="first"), Worker(hostid="second")
+NEXT = Position(time_ms=1_700_000_000_123, id=2**64 - 1)
+
+
+@pytest.fixture
+def client(clickhouse) -> Client:
+    return connect(ClickHouse(url=clickhouse.url))
+
+
+@pytest.fixture(params=["rocksdb", "keepermap", "sqlite", "postgresql"])
+def open_store(request, tmp_path) -> Iterator[Callable[[], OffsetStore]]:
+    """Opens the same store anew with each call, as another host would."""
+    catalogs: list[Catalog] = []
+
+    def open_catalog(url: str) -> OffsetStore:
+        catalogs.append(Catalog(url, "etl", retry_seconds=(0.1, 0.1)))
+        return CatalogOffsets(catalogs[-1])
+
+    match request.param:
+        case "sqlite":
+            yield lambda: open_catalog(f"sqlite:///{tmp_path / 'catalog.db'}")
+        case "postgresql":
+            url = request.getfixturevalue("postgres_url")
+            yield lambda: open_catalog(url)
+        case "rocksdb":
+            client, database = request.getfixturevalue("client"), request.getfixturevalue("database")
+            yield lambda: RocksDbOffsets(client, f"{database}.Offsets")
+        case _:
+            request.getfixturevalue("zookeeper")
+            client, database = request.getfixturevalue("client"), request.getfixturevalue("database")
+            path = f"/{uuid.uuid4().hex}"
+            yield lambda: KeeperMapOffsets(client, f"{database}.Offsets", path)
+    for catalog in catalogs:
+        catalog.close()
+
+
+@pytest.fixture
+def store(open_store) -> OffsetStore:
+    opened = open_store()
+    opened.prepare()
+    return opened
+
+
+def seen(store: OffsetStore) -> Offset:
+    return store.read_all().offsets.get("facts") or offsets.blank("facts")
+
+
+def test_a_new_topic_starts_at_the_beginning_and_ends_where_its_step_ended(store):
+    assert store.read_all().offsets == {}
+    offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    begun = seen(store)
+    assert (begun.last, begun.next, begun.hostid, begun.is_open) == (START, NEXT, "first", True)
+    offsets.commit(store, FIRST, "facts", rows=7, state=offsets.MORE)
+    done = seen(store)
+    assert (done.last, done.next, done.rows, done.state) == (NEXT, NEXT, 7, offsets.MORE)
+    assert (done.hostid, done.is_open) == ("", False)
+
+
+def test_preparing_twice_keeps_what_is_there(store):
+    offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    store.prepare()
+    assert seen(store).next == NEXT
+
+
+def test_a_second_host_is_told_who_holds_the_topic(store):
+    offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    with pytest.raises(MutexError, match=r"MUTEX.*first.*unlock facts"):
+        offsets.begin(store, SECOND, seen(store), next_=NEXT)
+    with pytest.raises(MutexError, match="first"):
+        offsets.commit(store, SECOND, "facts", rows=1)
+    assert seen(store).hostid == "first"
+
+
+def test_a_silent_holder_is_taken_over_and_can_no_longer_commit(store):
+    offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    eager = Worker(hostid="second", lease_seconds=0)
+    offsets.begin(store, eager, seen(store), next_=NEXT)
+    with pytest.raises(MutexError, match="second"):
+        offsets.commit(store, FIRST, "facts", rows=1)
+    with pytest.raises(MutexError, match="second"):
+        offsets.beat(store, FIRST, "facts")
+    offsets.commit(store, eager, "facts", rows=1)
+    assert seen(store).last == NEXT
+
+
+def test_a_heartbeat_moves_the_time_and_nothing_else(store):
+    begun = offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    beaten = offsets.beat(store, FIRST, "facts")
+    assert beaten.run_ms > begun.run_ms
+    assert (beaten.last, beaten.next, beaten.state) == (begun.last, begun.next, begun.state)
+    assert abs(store.read_all().now_ms - beaten.run_ms) < 60_000
+
+
+def test_a_step_planned_from_old_offsets_is_refused(store):
+    old = seen(store)
+    offsets.begin(store, FIRST, old, next_=NEXT)
+    offsets.commit(store, FIRST, "facts", rows=1)
+    with pytest.raises(MutexError, match="moved"):
+        offsets.begin(store, SECOND, old, next_=NEXT)
+
+
+def test_a_failed_step_says_why_counts_and_stays_open(store):
+    first = seen(store)
+    offsets.begin(store, FIRST, first, next_=NEXT)
+    offsets.fail(store, FIRST, first, "it's gone: 'quotes' \\ and {braces}")
+    failed = seen(store)
+    assert failed.state == "failed 1: it's gone: 'quotes' \\ and {braces}"
+    assert (failed.next, failed.hostid) == (NEXT, "")
+    offsets.begin(store, FIRST, failed, next_=NEXT)
+    offsets.fail(store, FIRST, failed, "again")
+    assert seen(store).state == "failed 2: again"
+
+
+def test_a_range_is_narrowed_while_sized_and_fixed_afterwards(store):
+    half = Position(time_ms=5, id=1)
+    offsets.begin(store, FIRST, seen(store), next_=NEXT, state=offsets.SIZING)
+    offsets.narrow(store, FIRST, "facts", next_=half, state=offsets.INSERTING)
+    assert seen(store).next == half
+    with pytest.raises(Exception, match="fixed"):
+        offsets.narrow(store, FIRST, "facts", next_=START, state=offsets.SIZING)
+
+
+def test_unlock_seek_pause_and_resume(store):
+    offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    with pytest.raises(MutexError, match="first"):
+        offsets.seek(store, "facts", START)
+    with pytest.raises(MutexError, match="first"):
+        offsets.pause(store, "facts")
+    offsets.unlock(store, "facts")
+    assert (seen(store).hostid, seen(store).next) == ("", NEXT)
+    offsets.pause(store, "facts")
+    with pytest.raises(MutexError, match="resume facts"):
+        offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    offsets.resume(store, "facts")
+    assert seen(store).is_open
+    there = Position(time_ms=9, id=9)
+    offsets.seek(store, "facts", there)
+    assert (seen(store).last, seen(store).next) == (there, there)
+
+
+def test_of_hosts_that_race_for_a_topic_exactly_one_wins_each_time(open_store, store):
+    """And the winner's range is the one that stands."""
+    hosts = [Worker(hostid=f"host{number}") for number in range(3)]
+    stores = [open_store() for _ in hosts]
+    gate = threading.Barrier(len(hosts), timeout=60)
+    won: list[list[str]] = []
+    surprises: list[Exception] = []
+
+    def race(host: Worker, own: OffsetStore) -> None:
+        try:
+            for turn in range(12):
+                topic = f"facts{turn}"
+                gate.wait()
+                try:
+                    next_ = Position(time_ms=1, id=hosts.index(host) + 1)
+                    offsets.begin(own, host, offsets.blank(topic), next_=next_)
+                    won[turn].append(host.hostid)
+                except MutexError:
+                    pass
+        except Exception as error:  # noqa: BLE001 - a thread's edge: shown by the assertion below
+            surprises.append(error)
+            gate.abort()
+
+    won.extend([] for _ in range(12))
+    threads = [threading.Thread(target=race, args=pair) for pair in zip(hosts, stores, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert surprises == []
+    rows = store.read_all().offsets
+    for turn, winners in enumerate(won):
+        assert len(winners) == 1, f"turn {turn}: {winners}"
+        assert rows[f"facts{turn}"].hostid == winners[0]
+        assert rows[f"facts{turn}"].next.id == int(winners[0].removeprefix("host")) + 1
+
+
+def test_a_turn_that_a_dead_process_left_is_ended_by_its_age(client, database, monkeypatch):
+    monkeypatch.setattr("oncehouse.etl.offsets_clickhouse._TURN_SECONDS", 1)
+    store = RocksDbOffsets(client, f"{database}.Offsets")
+    store.prepare()
+    name = store._turn_table("facts")
+    client.command(f"CREATE TABLE {name} (x UInt8) ENGINE = Memory")
+    offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    assert seen(store).hostid == "first"
