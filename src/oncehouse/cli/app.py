@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from oncehouse import __version__
-from oncehouse.cli import batches, dead_letters, table
+from oncehouse.cli import batches, dead_letters, etl, table
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.check import check
 from oncehouse.cli.init import init
@@ -66,6 +66,7 @@ app.command("rebuild-index")(rebuild_index)
 app.add_typer(batches.app, name="batches")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(table.app, name="table")
+app.add_typer(etl.app, name="etl")
 
 
 def _mount_dev() -> None:

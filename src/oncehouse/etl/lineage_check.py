@@ -16,6 +16,7 @@ from oncehouse.clickhouse.names import quote_table
 from oncehouse.clickhouse.preflight import Finding, Level
 from oncehouse.clickhouse.schema import widen_window_ddl
 from oncehouse.config_problems import nearest
+from oncehouse.etl.destinations import LEAST_BLOCKS
 from oncehouse.etl.lineage import is_source
 from oncehouse.etl.records import Template, Topic
 
@@ -62,7 +63,7 @@ def transform_view(topic: Topic, database: str) -> str | None:
         return None
     if topic.transform is None:
         return f"{database}.{topic.topic}Transform"
-    return None if topic.transform.endswith((".sql", ".sql.j2")) else topic.transform
+    return None if topic.transform.endswith(".sql") else topic.transform
 
 
 def judge_topic(topic: Topic, tables: Mapping[str, TableState], database: str) -> Iterable[Finding]:
@@ -92,7 +93,8 @@ def _judge_destination(topic: Topic, state: TableState | None) -> Iterable[Findi
     elif topic.template == Template.STEP and state.window_blocks < WINDOW_BLOCKS:
         setting = _window_setting(state.engine)
         yield Finding(
-            level=Level.WARNING,
+            # What the steps themselves refuse is an error here; a narrow memory is a warning.
+            level=Level.ERROR if state.window_blocks < LEAST_BLOCKS else Level.WARNING,
             where=topic.topic,
             what=f"{topic.dst} remembers {state.window_blocks} blocks; it may not recognize a repeated step",
             advice=f"{widen_window_ddl(topic.dst, setting, WINDOW_BLOCKS)};",

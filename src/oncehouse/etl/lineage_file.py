@@ -1,7 +1,7 @@
 """Lineage files: a folder of YAML, each file with a list of topics, read as one lineage.
 
-Every problem of every file is told at once, as `file:line: key: advice`. Files of SQL that a topic names (its
-transform, its own template) are looked for beside the file that names them. No server is asked.
+Every problem of every file is told at once, as `file:line: key: advice`. A file of SQL that a topic
+names as its transform is looked for beside the file that names it. No server is asked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _TOPIC = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
-_SQL_FILE = (".sql", ".sql.j2")
+_SQL_FILE = ".sql"
 
 
 def _check_topic(value: str) -> str:
@@ -49,11 +49,10 @@ def _one_or_more(value: object) -> object:
 
 def _check_template(value: str) -> str:
     known = [template.value for template in Template]
-    if value in known or value.endswith(_SQL_FILE):
+    if value in known:
         return value
     meant = nearest(value, known)
-    advice = f'; did you mean "{meant}"?' if meant else ""
-    raise ValueError(f"must be {', '.join(known)} or a file that ends in .sql or .sql.j2{advice}")
+    raise ValueError(f"must be {', '.join(known)}" + (f'; did you mean "{meant}"?' if meant else ""))
 
 
 Statements = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_one_or_more)]
@@ -67,7 +66,7 @@ class TopicSection(Section):
     depends_on: Annotated[tuple[TableName, ...], BeforeValidator(_split_tables)] = ()
     """Tables it is made of, the main source first: a list, or names with commas between."""
     template: Annotated[str, AfterValidator(_check_template)] = Template.STEP.value
-    """`step`, `reload`, `range`, or a file of SQL beside this one."""
+    """`step`, `reload` or `range`."""
     transform: Annotated[str, Field(min_length=1)] | None = None
     """View or SQL file that yields the rows; `<database>.<topic>Transform` when left out."""
     delay: Seconds = 0.0
@@ -155,10 +154,13 @@ def _read_file(file: Path) -> _Read:
 
 def _make_topics(content: LineageFile, folder: Path) -> tuple[tuple[Topic, ...], list[Problem]]:
     missing = [
-        Problem(path=("topics", at, key), text=f"there is no file {name} beside this one")
+        Problem(
+            path=("topics", at, "transform"), text=f"there is no file {section.transform} beside this one"
+        )
         for at, section in enumerate(content.topics)
-        for key, name in (("transform", section.transform), ("template", section.template))
-        if name is not None and name.endswith(_SQL_FILE) and not (folder / name).is_file()
+        if section.transform is not None
+        and section.transform.endswith(_SQL_FILE)
+        and not (folder / section.transform).is_file()
     ]
     return tuple(_make_topic(section, folder) for section in content.topics), missing
 
@@ -168,7 +170,7 @@ def _make_topic(section: TopicSection, folder: Path) -> Topic:
         topic=section.topic,
         dst=section.dst,
         depends_on=section.depends_on,
-        template=str(_place(section.template, folder)),
+        template=section.template,
         transform=_place(section.transform, folder),
         delay_seconds=section.delay,
         repeat_seconds=section.repeat,
@@ -182,7 +184,7 @@ def _make_topic(section: TopicSection, folder: Path) -> Topic:
 
 
 def _place(name: str | None, folder: Path) -> str | None:
-    """A file's path from wherever the command was started; names of views and templates as they are."""
+    """A file's path from wherever the command was started; names of views as they are."""
     return str(folder / name) if name is not None and name.endswith(_SQL_FILE) else name
 
 

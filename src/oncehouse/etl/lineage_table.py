@@ -56,7 +56,6 @@ def as_stored(lineage: Sequence[Topic], folder: Path) -> tuple[Topic, ...]:
     return tuple(
         replace(
             topic,
-            template=_inside(topic.template, folder),
             transform=None if topic.transform is None else _inside(topic.transform, folder),
         )
         for topic in lineage

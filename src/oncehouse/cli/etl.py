@@ -1,0 +1,162 @@
+"""`oncehouse etl`: Fact tables built from Stage tables inside ClickHouse. This module: init, check, sync, graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oncehouse.cli import etl_log
+from oncehouse.cli.arguments import AsJson
+from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, Etl, SettingsFile, open_etl, open_store
+from oncehouse.cli.etl_run import plan, run
+from oncehouse.cli.etl_status import pause, resume, seek, status, unlock
+from oncehouse.cli.output import say, show_json, show_table
+from oncehouse.clickhouse.names import quote
+from oncehouse.errors import ConfigurationError
+from oncehouse.etl.graph import draw_svg, draw_tree
+from oncehouse.etl.lineage import Change, compare_lineage
+
+if TYPE_CHECKING:
+    from oncehouse.clickhouse.preflight import Finding
+
+app = typer.Typer(
+    no_args_is_help=True, help="Fact tables out of Stage tables, step by step, inside ClickHouse."
+)
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do it, instead of only showing it.")]
+
+
+@app.command()
+def init(file: SettingsFile = DEFAULT_SETTINGS, *, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Print the statements that make the scheduler's own tables; with --yes, run them. What exists is kept."""
+    with open_etl(file) as etl:
+        statements = plan_init(etl)
+        if yes:
+            for statement in statements:
+                etl.client.command(statement)
+            etl.store.prepare()
+    if as_json:
+        show_json({"statements": statements, "ran": yes})
+        return
+    for statement in statements:
+        say(f"{statement};\n")
+    if etl.settings.offsets.store == "catalog":
+        say("-- and the table oncehouse_etl_offsets in the catalog")
+    say("-- done" if yes else "-- nothing was changed; --yes runs these statements")
+
+
+def plan_init(etl: Etl) -> list[str]:
+    """Every statement, in the order in which they run."""
+    from oncehouse.cli.etl_recorder import Recorder
+    from oncehouse.etl.lineage_table import lineage_ddl
+    from oncehouse.etl.log import log_ddl
+
+    database = etl.settings.database
+    statements = [f"CREATE DATABASE IF NOT EXISTS {quote(database)}"]
+    if etl.settings.offsets.store != "catalog":
+        recorder = Recorder(etl.client)
+        with open_store(etl.settings, recorder) as store:
+            store.prepare()
+        statements += [statement for statement in recorder.statements if statement not in statements]
+    return [*statements, lineage_ddl(database), *log_ddl(database)]
+
+
+@app.command()
+def check(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
+    """Look at the files, the tables and the views; exit 2 when something has to be put right first."""
+    from oncehouse.clickhouse.preflight import Level
+    from oncehouse.etl.lineage_check import inspect_lineage
+
+    with open_etl(file) as etl:
+        findings = inspect_lineage(etl.client, etl.lineage, etl.settings.database)
+        changes = find_changes(etl)
+    ok = all(finding.level is not Level.ERROR for finding in findings)
+    if as_json:
+        show_json({"ok": ok, "findings": findings, "changes": changes})
+    else:
+        _show_findings(etl, findings, changes, ok=ok)
+    raise typer.Exit(0 if ok else ConfigurationError.exit_code)
+
+
+def _show_findings(etl: Etl, findings: tuple[Finding, ...], changes: tuple[Change, ...], *, ok: bool) -> None:
+    for finding in findings:
+        say(f"{finding.level}: {finding.where}: {finding.what}")
+        if finding.advice:
+            say(f"  {finding.advice}")
+    if changes:
+        table = f"{etl.settings.database}.Lineage"
+        say(f"{len(changes)} topics differ from the table {table}; `oncehouse etl sync` shows them")
+    if ok:
+        say(f"{len(etl.work)} topics of {len(etl.lineage) - len(etl.work)} sources are ready to run")
+
+
+@app.command()
+def sync(file: SettingsFile = DEFAULT_SETTINGS, *, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Show how the table Lineage in ClickHouse differs from the folder; with --yes, make it the same."""
+    with open_etl(file) as etl:
+        changes = find_changes(etl)
+        if yes:
+            sync_lineage(etl)
+    if as_json:
+        show_json({"changes": changes, "written": yes})
+        return
+    show_table(
+        ["topic", "change", "keys"],
+        [(change.topic, change.kind, ", ".join(change.keys)) for change in changes],
+        empty="the table is the same as the folder",
+    )
+    if changes:
+        say("-- written" if yes else "-- nothing was changed; --yes writes the table")
+
+
+def find_changes(etl: Etl) -> tuple[Change, ...]:
+    """How the folder differs from the table; a table that is not there is an empty one."""
+    from oncehouse.etl.lineage_table import as_stored, read_lineage
+
+    stored = read_lineage(etl.client, etl.settings.database) or ()
+    return compare_lineage(as_stored(etl.lineage, etl.folder), stored)
+
+
+def sync_lineage(etl: Etl) -> None:
+    """Make the table the same as the folder, if it is not."""
+    from oncehouse.etl.lineage_table import as_stored, write_lineage
+
+    if find_changes(etl):
+        write_lineage(etl.client, etl.settings.database, as_stored(etl.lineage, etl.folder))
+
+
+@app.command()
+def graph(
+    file: SettingsFile = DEFAULT_SETTINGS,
+    *,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="PATH", help="Also write it as an SVG file.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw the lineage: each table that nobody reads, and under it what it is made of."""
+    with open_etl(file) as etl:
+        lineage = etl.lineage
+    if svg is not None:
+        try:
+            svg.write_text(draw_svg(lineage), encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"{svg}: cannot be written: {error.strerror}") from None
+    if as_json:
+        show_json({"topics": lineage, "svg": svg})
+        return
+    say(draw_tree(lineage))
+    if svg is not None:
+        say(f"wrote {svg}")
+
+
+app.command()(plan)
+app.command()(run)
+app.command()(status)
+app.command()(seek)
+app.command()(unlock)
+app.command()(pause)
+app.command()(resume)
+app.add_typer(etl_log.app, name="log")

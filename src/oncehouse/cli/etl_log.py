@@ -1,0 +1,87 @@
+"""`oncehouse etl log`: what each step brought, and the view that writes it down."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from oncehouse.cli.arguments import AsJson
+from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, SettingsFile, TopicName, find_topic, open_etl
+from oncehouse.cli.output import say, show_json, show_table
+
+app = typer.Typer(invoke_without_command=True, help="What each step brought.")
+
+
+@app.callback()
+def show(
+    context: typer.Context,
+    file: SettingsFile = DEFAULT_SETTINGS,
+    *,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many rows.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show the latest rows of LogExt, newest first."""
+    from oncehouse.etl.log import read_log
+
+    if context.invoked_subcommand is not None:
+        return
+    with open_etl(file) as etl:
+        if topic is not None:
+            find_topic(etl, topic)
+        rows = read_log(etl.client, etl.settings.database, topic=topic, limit=limit)
+    if as_json:
+        show_json({"log": rows})
+        return
+    show_table(
+        ["topic", "at", "rows", "from", "to", "lag s", "nulls", "repeat", "ms", "read", "memory"],
+        [
+            (
+                row.topic,
+                row.ts,
+                row.rows,
+                row.min_ts,
+                row.max_ts,
+                row.max_lag_seconds,
+                ", ".join(f"{name} {count}" for name, count in row.nulls.items()),
+                row.repeated,
+                row.duration_ms,
+                row.read_rows,
+                row.memory_bytes,
+            )
+            for row in rows
+        ],
+        empty="nothing was logged yet; `oncehouse etl log create TOPIC` makes the logging view of a table",
+    )
+
+
+@app.command()
+def create(
+    topic: TopicName,
+    file: SettingsFile = DEFAULT_SETTINGS,
+    *,
+    id_column: Annotated[
+        str | None, typer.Option("--id-column", help="Column of max_id; `id` when left out.")
+    ] = None,
+    time_column: Annotated[
+        str | None, typer.Option("--time-column", help="Column of min_ts and max_ts; `pos` when left out.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it, instead of only showing it.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the logging view of the topic's table; with --yes, create it. What exists is kept."""
+    from oncehouse.etl.log import plan_log_view
+
+    with open_etl(file) as etl:
+        found = find_topic(etl, topic)
+        statement = plan_log_view(
+            etl.client, etl.settings.database, found, id_column=id_column, time_column=time_column
+        )
+        if yes:
+            etl.client.command(statement)
+    if as_json:
+        show_json({"topic": topic, "statement": statement, "ran": yes})
+        return
+    say(f"{statement};\n")
+    say("-- done" if yes else "-- nothing was changed; --yes runs this statement")

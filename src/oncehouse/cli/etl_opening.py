@@ -1,0 +1,117 @@
+"""Opens what the `etl` commands work on: settings, lineage, ClickHouse and the offsets. Makes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oncehouse.config_problems import nearest
+from oncehouse.errors import ConfigurationError, PermanentError
+from oncehouse.etl.lineage import is_source
+from oncehouse.etl.lineage_file import load_lineage
+from oncehouse.etl.records import Topic
+from oncehouse.etl.settings import EtlSettings, load_settings
+
+if TYPE_CHECKING:
+    from oncehouse.clickhouse.client import Client
+    from oncehouse.etl.offsets import OffsetStore, Snapshot
+
+DEFAULT_SETTINGS = Path("etl.yaml")
+
+SettingsFile = Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="The scheduler's settings.")]
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="A topic of the lineage.")]
+
+_UNKNOWN_TABLE, _UNKNOWN_DATABASE = 60, 81
+
+
+@dataclass(frozen=True, kw_only=True)
+class Etl:
+    settings: EtlSettings
+    lineage: tuple[Topic, ...]
+    """All lines, sources among them."""
+    client: Client
+    store: OffsetStore
+
+    @property
+    def work(self) -> tuple[Topic, ...]:
+        """The topics that are built here."""
+        return tuple(topic for topic in self.lineage if not is_source(topic))
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.settings.lineage)
+
+
+@contextmanager
+def open_etl(file: Path) -> Iterator[Etl]:
+    """Settings and lineage, read and checked; servers are asked nothing yet."""
+    from oncehouse.clickhouse.client import connect
+
+    settings = load_settings(file)
+    client = connect(settings.clickhouse)
+    with open_store(settings, client) as store:
+        lineage = name_transforms(load_lineage(settings.lineage), settings.database)
+        yield Etl(settings=settings, lineage=lineage, client=client, store=store)
+
+
+def name_transforms(lineage: Sequence[Topic], database: str) -> tuple[Topic, ...]:
+    """Every topic with its transform spelt out: the view in the scheduler's own database when left out."""
+    return tuple(
+        topic
+        if is_source(topic) or topic.transform is not None
+        else replace(topic, transform=f"{database}.{topic.topic}Transform")
+        for topic in lineage
+    )
+
+
+@contextmanager
+def open_store(settings: EtlSettings, client: Client) -> Iterator[OffsetStore]:
+    offsets = settings.offsets
+    match offsets.store:
+        case "keepermap":
+            from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets
+
+            yield KeeperMapOffsets(client, f"{settings.database}.Offsets", offsets.path)
+        case "rocksdb":
+            from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
+
+            yield RocksDbOffsets(client, f"{settings.database}.OffsetsLocal")
+        case "catalog":
+            from oncehouse.etl.offsets_catalog import CatalogOffsets
+            from oncehouse.ledger.catalog import Catalog
+
+            catalog = Catalog(offsets.catalog.get_secret_value() if offsets.catalog else "", "etl")
+            try:
+                yield CatalogOffsets(catalog)
+            finally:
+                catalog.close()
+
+
+def read_offsets(etl: Etl) -> Snapshot:
+    """All offsets; a ConfigurationError when nothing was made yet."""
+    from oncehouse.clickhouse.client import failure_of
+
+    try:
+        return etl.store.read_all()
+    except (PermanentError, ConfigurationError) as error:
+        if failure_of(error).code in {_UNKNOWN_TABLE, _UNKNOWN_DATABASE}:
+            raise ConfigurationError(
+                f"There are no offsets in {etl.settings.database} yet; `oncehouse etl init --yes` makes them"
+            ) from error
+        raise
+
+
+def find_topic(etl: Etl, name: str) -> Topic:
+    """A topic that is built here, by its name."""
+    names = {topic.topic: topic for topic in etl.work}
+    if name in names:
+        return names[name]
+    lowered = {known.lower(): known for known in names}
+    meant = nearest(name, lowered)
+    advice = f'did you mean "{lowered[meant]}"?' if meant else f"known: {', '.join(names)}"
+    raise ConfigurationError(f"the lineage has no topic {name!r} that is built here; {advice}")

@@ -1,0 +1,173 @@
+"""`oncehouse etl plan` and `oncehouse etl run`: the same steps, printed or performed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oncehouse.cli.arguments import AsJson
+from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, Etl, SettingsFile, find_topic, open_etl, read_offsets
+from oncehouse.cli.etl_status import spell_position_time
+from oncehouse.cli.output import plain, say, show_error, show_json, show_table
+from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, Stop
+
+if TYPE_CHECKING:
+    from oncehouse.errors import OncehouseError
+    from oncehouse.etl.runner import Step
+    from oncehouse.etl.scheduler import Round, Scheduler
+
+FAILED_EXIT_CODE = 1
+
+OneTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic.")]
+
+
+def plan(file: SettingsFile = DEFAULT_SETTINGS, *, topic: OneTopic = None, as_json: AsJson = False) -> None:
+    """Print the steps that `run` would begin now, with their SQL. Nothing is changed."""
+    with open_etl(file) as etl:
+        if topic is not None:
+            find_topic(etl, topic)
+        read_offsets(etl)
+        with open_scheduler(etl) as scheduler:
+            steps = [step for step in scheduler.plan() if topic in {None, step.topic.topic}]
+    if as_json:
+        show_json({"steps": [_plain_step(step) for step in steps]})
+        return
+    for step in steps:
+        _show_step(step)
+    if not steps:
+        say("nothing is due; `oncehouse etl status` says why")
+
+
+def open_scheduler(etl: Etl) -> Scheduler:
+    from oncehouse.etl.offsets import Worker
+    from oncehouse.etl.scheduler import Scheduler, unique_hostid
+
+    worker = Worker(hostid=unique_hostid(), lease_seconds=etl.settings.lease)
+    return Scheduler(
+        etl.client,
+        etl.store,
+        etl.work,
+        folder=etl.folder,
+        worker=worker,
+        side_by_side=etl.settings.parallel,
+    )
+
+
+def _plain_step(step: Step) -> dict[str, Any]:
+    from oncehouse.etl.statements import explain
+
+    operations = [
+        {"operation": type(operation).__name__, "text": explain(operation)} for operation in step.operations
+    ]
+    span = {"last": step.span.last, "next": step.span.next, "rows": step.span.rows}
+    return {"topic": step.topic.topic, "dst": step.topic.dst, **span, "operations": operations}
+
+
+def _show_step(step: Step) -> None:
+    from oncehouse.etl.statements import explain
+
+    span = f"{_spell(step.span.last)} … {_spell(step.span.next)}"
+    rows = f", {step.span.rows:,} rows of {step.topic.depends_on[0]}" if step.span.rows else ""
+    say(f"-- {step.topic.topic} → {step.topic.dst}: {span}{rows}")
+    for number, operation in enumerate(step.operations, start=1):
+        say(f"{number}. " + explain(operation).strip().replace("\n", "\n   "))
+    say("")
+
+
+def _spell(position: Any) -> str:
+    return f"({spell_position_time(position)}, {position.id})"
+
+
+def run(
+    file: SettingsFile = DEFAULT_SETTINGS,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Do what is due, until nothing is, then end.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the steps that are due until stopped. Several processes may: a topic is worked on by one at a time."""
+    from oncehouse.cli.etl import sync_lineage
+
+    report = Report(as_json=as_json)
+    with open_etl(file) as etl:
+        read_offsets(etl)
+        sync_lineage(etl)
+        try:
+            with Stop(report.tell) as stop, open_scheduler(etl) as scheduler:
+                if once:
+                    _run_once(scheduler, stop, report)
+                else:
+                    scheduler.run(stop.asked, report=report.take)
+        except KeyboardInterrupt:
+            # Python would wait for inserts under way before it ends; the second signal asked not to.
+            os._exit(INTERRUPTED_EXIT_CODE)
+    report.finish()
+    if stop.interrupted:
+        raise typer.Exit(INTERRUPTED_EXIT_CODE)
+    if once and report.failed:
+        raise typer.Exit(FAILED_EXIT_CODE)
+
+
+def _run_once(scheduler: Scheduler, stop: Stop, report: Report) -> None:
+    while not stop.asked.is_set():
+        done = scheduler.run_round()
+        report.take(done)
+        if not done.did_something:
+            return
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What a run has done: a line for each step and failure, and a table at its end."""
+
+    as_json: bool
+    steps: Counter[str] = field(default_factory=Counter)
+    rows: Counter[str] = field(default_factory=Counter)
+    failed: dict[str, str] = field(default_factory=dict)
+    """Topics whose latest step failed, and why."""
+
+    def take(self, done: Round | OncehouseError) -> None:
+        from oncehouse.errors import OncehouseError
+        from oncehouse.etl.runner import Done
+        from oncehouse.etl.scheduler import Failed
+
+        if isinstance(done, OncehouseError):
+            self._line({"event": "away", "why": str(done)}, f"waiting: {done}")
+            return
+        for outcome in done.outcomes:
+            if isinstance(outcome, Done):
+                self.steps[outcome.topic] += 1
+                self.rows[outcome.topic] += outcome.rows
+                self.failed.pop(outcome.topic, None)
+                self._line({"event": "step", **plain(outcome)}, f"{outcome.topic}: {outcome.rows:,} rows")
+            elif isinstance(outcome, Failed):
+                self.failed[outcome.topic] = outcome.why
+                self._line({"event": "failed", **plain(outcome)}, f"{outcome.topic}: {outcome.why}")
+
+    def _line(self, event: dict[str, Any], text: str) -> None:
+        if self.as_json:
+            show_json(event)
+        else:
+            say(text)
+
+    def tell(self, text: str) -> None:
+        sys.stderr.write(text + "\n")
+
+    def finish(self) -> None:
+        if self.as_json:
+            show_json({"event": "end", "steps": self.steps, "rows": self.rows, "failed": self.failed})
+            return
+        show_table(
+            ["topic", "steps", "rows of the main source"],
+            [(topic, count, self.rows[topic]) for topic, count in self.steps.items()],
+            empty="nothing was due",
+        )
+        if self.failed:
+            show_error(
+                f"the latest step of {', '.join(self.failed)} failed",
+                hint="`oncehouse etl status` shows why and when it is tried again",
+            )
