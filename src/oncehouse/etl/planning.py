@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from oncehouse.etl.lineage import is_source
 from oncehouse.etl.offsets import LEASE_SECONDS, MORE, PAUSED, SIZING, blank, failures, is_held
 from oncehouse.etl.records import Offset, SourceState, Template, Topic
 
@@ -60,7 +61,7 @@ def due_steps(
     lease_seconds: float = LEASE_SECONDS,
 ) -> tuple[Decision, ...]:
     """One decision a topic, in their order. `now_ms` is the clock of the store that holds the offsets."""
-    builders = {topic.dst: topic for topic in topics}
+    builders = {topic.dst: topic for topic in topics if not is_source(topic)}
 
     def decide(topic: Topic) -> Decision:
         offset = offsets.get(topic.topic) or blank(topic.topic)

@@ -123,10 +123,10 @@ class Runner:
                 for number in range(len(step.operations)):
                     operation = done.operations[number]
                     if isinstance(operation, WriteNext):
-                        crash.reach("etl:before-next")
+                        crash.reach("etl-before-next")
                         self._write_next(step, operation, lock)
                         begun = True
-                        crash.reach("etl:after-next")
+                        crash.reach("etl-after-next")
                     elif isinstance(operation, Fit):
                         done = self._fix_range(done, lock)
                     else:
@@ -179,7 +179,7 @@ class Runner:
                     offsets.commit(
                         self._store, self._worker, operation.topic, rows=operation.rows, state=operation.state
                     )
-                crash.reach("etl:after-last")
+                crash.reach("etl-after-last")
             case WriteNext() | Fit():
                 raise AssertionError(f"{operation} comes before what is carried out here")
 
@@ -193,7 +193,7 @@ class Runner:
             if presence is Presence.THERE:
                 return
         self._client.command(operation.sql, operation.parameters, operation.settings)
-        crash.reach("etl:after-insert")
+        crash.reach("etl-after-insert")
 
     def _find_transform(self, topic: Topic) -> Transform:
         check_destination(self._client, topic)

@@ -19,6 +19,7 @@ from typing import Self
 from oncehouse.clickhouse.client import Client
 from oncehouse.errors import OncehouseError, TransientError
 from oncehouse.etl.heartbeat import Heartbeat
+from oncehouse.etl.lineage import is_source
 from oncehouse.etl.offsets import MutexError, OffsetStore, Worker
 from oncehouse.etl.planning import Decision, Due, Resume, due_steps
 from oncehouse.etl.records import Position, Topic
@@ -73,7 +74,7 @@ class Scheduler:
         worker: Worker | None = None,
         side_by_side: int = 4,
     ) -> None:
-        self.topics = tuple(topics)
+        self.topics = tuple(topic for topic in topics if not is_source(topic))
         self.worker = worker or Worker(hostid=unique_hostid())
         self._client = client
         self._store = store

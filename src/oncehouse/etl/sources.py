@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.names import quote_table
+from oncehouse.etl.lineage import is_source
 from oncehouse.etl.records import Position, SourceState, Topic
 
 _TABLES_PER_QUERY = 400  # larger unions are planned by the server in more than linear time
@@ -41,7 +42,7 @@ class Range:
 
 def tables_to_ask(topics: Sequence[Topic]) -> tuple[str, ...]:
     """Tables that no topic builds, and every main source."""
-    built = {topic.dst for topic in topics}
+    built = {topic.dst for topic in topics if not is_source(topic)}
     asked: dict[str, None] = {}
     for topic in topics:
         for number, table in enumerate(topic.depends_on):

@@ -1,0 +1,133 @@
+"""Reload and Range on the real ClickHouse: built aside, gated by row counts, put in place whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from oncehouse.clickhouse.client import Client, connect
+from oncehouse.config import ClickHouse
+from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
+from oncehouse.etl.records import Template, Topic
+from oncehouse.etl.runner import Done
+from oncehouse.etl.scheduler import Failed, Outcome, Scheduler
+
+
+@pytest.fixture
+def client(clickhouse) -> Client:
+    return connect(ClickHouse(url=clickhouse.url))
+
+
+@pytest.fixture
+def store(client, database) -> RocksDbOffsets:
+    store = RocksDbOffsets(client, f"{database}.Offsets")
+    store.prepare()
+    client.command(
+        f"CREATE TABLE {database}.stage (pos DateTime64(3, 'UTC'), id UInt64, v UInt64) "
+        "ENGINE = MergeTree ORDER BY (pos, id)"
+    )
+    client.command(
+        f"CREATE TABLE {database}.fact (day Date, id UInt64, v UInt64) ENGINE = MergeTree PARTITION BY day "
+        "ORDER BY id SETTINGS non_replicated_deduplication_window = 1000"
+    )
+    return store
+
+
+def fill(client: Client, database: str, day: int, rows: int, *, value: int = 1) -> None:
+    client.command(
+        f"INSERT INTO {database}.stage SELECT toDateTime64('2026-01-{day:02} 00:00:00', 3, 'UTC') + number, "
+        f"number + {day} * 1000, {value} FROM numbers({rows})"
+    )
+
+
+def run_once(client: Client, store: RocksDbOffsets, topic: Topic, folder: Path) -> tuple[Outcome, ...]:
+    with Scheduler(client, store, (topic,), folder=folder) as scheduler:
+        return scheduler.run_round().outcomes
+
+
+def test_a_reload_replaces_the_table_whole_and_identical_rows_are_not_dropped(
+    client, database, store, tmp_path
+):
+    (tmp_path / "all.sql").write_text(f"SELECT toDate(pos) AS day, id, v FROM {database}.stage")
+    topic = Topic(
+        topic="Small",
+        dst=f"{database}.fact",
+        depends_on=(f"{database}.stage",),
+        template=Template.RELOAD,
+        transform="all.sql",
+    )
+    fill(client, database, 1, 50)
+    assert isinstance(run_once(client, store, topic, tmp_path)[0], Done)
+    assert client.query(f"SELECT count() FROM {database}.fact") == [(50,)]
+    assert run_once(client, store, topic, tmp_path) == ()
+    fill(client, database, 2, 1)
+    for _ in range(2):
+        run_once(client, store, topic, tmp_path)
+        assert client.query(f"SELECT count() FROM {database}.fact") == [(51,)]
+    assert client.query(f"EXISTS TABLE {database}.fact2") == [(0,)]
+
+
+def test_a_reload_that_lost_half_its_rows_is_not_put_in_place(client, database, store, tmp_path):
+    (tmp_path / "some.sql").write_text(f"SELECT toDate(pos) AS day, id, v FROM {database}.stage WHERE v = 2")
+    topic = Topic(
+        topic="Small",
+        dst=f"{database}.fact",
+        depends_on=(f"{database}.stage",),
+        template=Template.RELOAD,
+        transform="some.sql",
+    )
+    client.command(f"INSERT INTO {database}.fact SELECT '2026-01-01', number, 0 FROM numbers(100)")
+    fill(client, database, 1, 49, value=2)
+    (outcome,) = run_once(client, store, topic, tmp_path)
+    assert isinstance(outcome, Failed)
+    assert "has 100 rows, its reload only 49" in outcome.why
+    assert client.query(f"SELECT count(), sum(v) FROM {database}.fact") == [(100, 0)]
+    assert "its reload only 49" in store.read_all().offsets["Small"].state
+
+
+WHOLE_DAYS = """SELECT toDate(pos) AS day, id, v FROM {db}.stage
+WHERE pos >= toStartOfDay(toTimeZone({last_time:DateTime64(3)}, 'UTC')) AND pos <= {next_time:DateTime64(3)}"""
+
+
+@pytest.fixture
+def ranged(database, tmp_path) -> Topic:
+    (tmp_path / "days.sql").write_text(WHOLE_DAYS.replace("{db}", database))
+    return Topic(
+        topic="Days",
+        dst=f"{database}.fact",
+        depends_on=(f"{database}.stage",),
+        template=Template.RANGE,
+        transform="days.sql",
+        range_column="day",
+    )
+
+
+def test_a_range_replaces_its_partitions_and_leaves_the_others_alone(
+    client, database, store, ranged, tmp_path
+):
+    fill(client, database, 1, 10)
+    fill(client, database, 2, 10)
+    run_once(client, store, ranged, tmp_path)
+    client.command(f"ALTER TABLE {database}.stage UPDATE v = 9 WHERE 1", settings={"mutations_sync": 1})
+    client.command(
+        f"INSERT INTO {database}.stage SELECT toDateTime64('2026-01-02 12:00:00', 3, 'UTC'), 9999, 9"
+    )
+    assert isinstance(run_once(client, store, ranged, tmp_path)[0], Done)
+    days = client.query(f"SELECT day, count(), sum(v) FROM {database}.fact GROUP BY day ORDER BY day")
+    assert [row[1:] for row in days] == [(10, 10), (11, 99)]
+
+
+def test_a_range_that_yields_half_a_partition_replaces_nothing(client, database, store, ranged, tmp_path):
+    fill(client, database, 1, 10)
+    run_once(client, store, ranged, tmp_path)
+    partly = WHOLE_DAYS.replace("{db}", database).replace("pos >=", "id > 9000 AND pos >=")
+    (tmp_path / "days.sql").write_text(partly)
+    client.command(
+        f"INSERT INTO {database}.stage SELECT toDateTime64('2026-01-01 12:00:00', 3, 'UTC'), 9999, 9"
+    )
+    (outcome,) = run_once(client, store, replace(ranged), tmp_path)
+    assert isinstance(outcome, Failed)
+    assert "whole partitions" in outcome.why
+    assert client.query(f"SELECT count() FROM {database}.fact") == [(10,)]

@@ -1,0 +1,210 @@
+"""Which topics are due, and how a step is laid out: pure decisions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from oncehouse.errors import ConfigurationError
+from oncehouse.etl.offsets import MORE, PAUSED, SIZING, blank
+from oncehouse.etl.planning import Due, Paused, Resume, Waiting, due_steps, retry_seconds
+from oncehouse.etl.records import Offset, Position, SourceState, Template, Topic
+from oncehouse.etl.sources import Range, tables_to_ask
+from oncehouse.etl.statements import (
+    Exchange,
+    Execute,
+    Fit,
+    Insert,
+    ReplacePartitions,
+    WriteLast,
+    WriteNext,
+    explain,
+    rebuild_operations,
+    step_operations,
+    token_of,
+)
+from oncehouse.etl.templates import Transform, bind, find_transform
+
+TOPIC = Topic(topic="Orders", dst="dwh.orders", depends_on=("stage.orders", "stage.customers"))
+LAST = Position(time_ms=1_000, id=7)
+OFFSET = Offset(topic="Orders", last=LAST, next=LAST, run_ms=500)
+
+
+def state(table: str, time_ms: int | None, id_: int = 1) -> dict[str, SourceState]:
+    newest = None if time_ms is None else Position(time_ms=time_ms, id=id_)
+    return {table: SourceState(table=table, newest=newest)}
+
+
+def sources(orders_ms: int | None, customers_ms: int | None) -> dict[str, SourceState]:
+    return state("stage.orders", orders_ms) | state("stage.customers", customers_ms)
+
+
+def decide(topic=TOPIC, offset=OFFSET, held=None, now_ms=10_000):
+    found = sources(5_000, 3_000) if held is None else held
+    (decision,) = due_steps((topic,), {"Orders": offset} if offset else {}, found, now_ms, hostid="me")
+    return decision
+
+
+def test_the_slowest_source_less_the_delay_bounds_a_step():
+    assert decide() == Due(topic=TOPIC, offset=OFFSET, upper_ms=3_000)
+    delayed = replace(TOPIC, delay_seconds=1.5)
+    assert decide(delayed) == Due(topic=delayed, offset=OFFSET, upper_ms=1_500)
+
+
+def test_a_topic_without_offsets_starts_at_the_beginning():
+    assert decide(offset=None) == Due(topic=TOPIC, offset=blank("Orders"), upper_ms=3_000)
+
+
+def test_rows_of_the_time_that_is_done_are_still_in_reach():
+    """A full step may end between two rows of one millisecond."""
+    assert isinstance(decide(held=sources(1_000, 1_000) | state("stage.orders", 1_000, 8)), Due)
+
+
+@pytest.mark.parametrize(
+    ("held", "reason"),
+    [
+        (sources(None, 3_000), "no rows yet in stage.orders"),
+        (sources(5_000, None), "no rows yet in stage.customers"),
+        (state("stage.orders", 5_000), "no rows yet in stage.customers"),
+        (state("stage.orders", 1_000, 7) | state("stage.customers", 9_000), "nothing new"),
+        (sources(5_000, 999), "stage.customers is at 1970-01-01T00:00:00.999+00:00, behind the others"),
+    ],
+)
+def test_a_topic_waits_and_says_what_for(held, reason):
+    assert decide(held=held) == Waiting(topic=TOPIC, offset=OFFSET, reason=reason)
+
+
+def test_an_open_range_comes_first_and_unchanged_even_when_sources_are_gone():
+    opened = replace(OFFSET, next=Position(time_ms=2_000, id=1), state="inserting")
+    assert decide(offset=opened, held={}) == Resume(topic=TOPIC, offset=opened)
+
+
+def test_a_range_that_was_only_being_sized_is_planned_anew():
+    sizing = replace(OFFSET, next=Position(time_ms=2_000, id=1), state=SIZING)
+    assert decide(offset=sizing) == Due(topic=TOPIC, offset=sizing, upper_ms=3_000)
+
+
+def test_a_paused_topic_stays_paused_open_or_not():
+    paused = replace(OFFSET, next=Position(time_ms=2_000, id=1), state=PAUSED)
+    assert decide(offset=paused) == Paused(topic=TOPIC, offset=paused)
+
+
+def test_another_host_is_left_alone_until_its_lease_has_run_out():
+    held = replace(OFFSET, next=Position(time_ms=2_000, id=1), hostid="other", run_ms=10_000)
+    assert decide(offset=held, now_ms=69_999).reason == "other works on it"
+    assert isinstance(decide(offset=held, now_ms=70_000), Resume)
+    assert isinstance(decide(offset=replace(held, hostid="me"), now_ms=10_001), Resume)
+
+
+def test_repeat_is_the_slowest_pace_and_a_full_step_goes_on_at_once():
+    paced = replace(TOPIC, repeat_seconds=60)
+    assert decide(paced).reason == "runs again in 50 s"
+    assert isinstance(decide(paced, now_ms=60_500), Due)
+    assert isinstance(decide(paced, offset=replace(OFFSET, state=MORE)), Due)
+
+
+def test_a_failed_topic_rests_longer_each_time():
+    failed = replace(OFFSET, state="failed 3: no such table", run_ms=9_000)
+    assert decide(offset=failed).reason == "tried again in 7 s; it has failed 3: no such table"
+    assert isinstance(decide(offset=failed, now_ms=17_000), Due)
+    rests = [retry_seconds(number) for number in range(1, 12)]
+    assert rests == sorted(rests)
+    assert (rests[0], rests[-1]) == (2.0, 300.0)
+
+
+def test_a_table_that_another_topic_builds_has_come_as_far_as_that_topic():
+    second = Topic(topic="Second", dst="dwh.second", depends_on=("stage.orders", "dwh.orders"))
+    found = sources(5_000, 3_000)
+    (_, decision) = due_steps((TOPIC, second), {"Orders": OFFSET}, found, 10_000)
+    assert decision == Due(topic=second, offset=blank("Second"), upper_ms=1_000)
+    (_, waiting) = due_steps((TOPIC, second), {}, found, 10_000)
+    assert waiting.reason == "no rows yet in dwh.orders"
+    assert tables_to_ask((TOPIC, second)) == ("stage.orders", "stage.customers")
+    third = Topic(topic="Third", dst="dwh.third", depends_on=("dwh.orders",))
+    assert tables_to_ask((TOPIC, third)) == ("stage.orders", "stage.customers", "dwh.orders")
+
+
+@pytest.mark.parametrize("template", [Template.RELOAD, Template.RANGE])
+def test_what_is_rebuilt_is_due_when_its_sources_hold_something_newer(template):
+    rebuilt = replace(TOPIC, template=template)
+    assert decide(rebuilt) == Due(topic=rebuilt, offset=OFFSET, upper_ms=3_000)
+    assert decide(rebuilt, held=sources(5_000, 1_000)).reason == "nothing new"
+
+
+def test_a_reload_without_sources_goes_by_the_clock():
+    small = Topic(topic="Orders", dst="dwh.small", template=Template.RELOAD, repeat_seconds=60)
+    assert decide(small, now_ms=60_499).reason == "runs again in 0 s"
+    assert decide(small, now_ms=60_500) == Due(topic=small, offset=OFFSET, upper_ms=60_500)
+
+
+SPAN = Range(last=LAST, next=Position(time_ms=3_000, id=9), rows=5, is_cut=False)
+TRANSFORM = Transform(name="ETL.v", select="SELECT 1", offsets_table=None, has_range=True)
+
+
+def test_next_is_written_before_and_last_after_the_insert():
+    topic = replace(TOPIC, before=("SELECT 1",), after=("SELECT 2",))
+    operations = step_operations(topic, TRANSFORM, ("a", "b"), SPAN, hostid="me", is_fixed=True)
+    assert [type(one) for one in operations] == [WriteNext, Execute, Insert, Execute, WriteLast]
+    insert = operations[2]
+    assert (
+        insert.token == insert.settings["insert_deduplication_token"] == token_of("Orders", LAST, SPAN.next)
+    )
+    assert insert.sql == "INSERT INTO `dwh`.`orders` (`a`, `b`) SELECT `a`, `b` FROM (SELECT 1)"
+    assert insert.parameters == {"last_time": "1.000", "last_id": 7, "next_time": "3.000", "next_id": 9}
+
+
+def test_a_view_that_reads_the_offsets_is_sized_after_next_and_guarded():
+    view = replace(TRANSFORM, offsets_table="ETL.Offsets", has_range=False)
+    operations = step_operations(TOPIC, view, ("a",), SPAN, hostid="me", is_fixed=False)
+    assert [type(one) for one in operations] == [WriteNext, Fit, Insert, WriteLast]
+    assert operations[0].state == SIZING
+    assert "`ETL`.`Offsets`" in operations[2].sql
+    assert operations[2].parameters["hostid"] == "me"
+
+
+@pytest.mark.parametrize(("replaces", "swap"), [(False, Exchange), (True, ReplacePartitions)])
+def test_a_rebuild_stands_aside_until_it_is_put_in_place(replaces, swap):
+    operations = rebuild_operations(
+        TOPIC, TRANSFORM, ("a",), SPAN, hostid="me", token="fresh", replaces_partitions=replaces
+    )
+    kinds = [type(one) for one in operations]
+    assert kinds == [WriteNext, Execute, Execute, Insert, swap, Execute, WriteLast]
+    assert operations[3].sql.startswith("INSERT INTO `dwh`.`orders2` ")
+    assert all(explain(one) for one in operations)
+
+
+def test_tokens_differ_by_topic_and_by_range():
+    other = Position(time_ms=3_000, id=10)
+    tokens = {
+        token_of("Orders", LAST, SPAN.next),
+        token_of("Orders", LAST, other),
+        token_of("Orders", SPAN.next, other),
+        token_of("Order", LAST, SPAN.next),
+    }
+    assert len(tokens) == 4
+    assert token_of("Orders", LAST, other) == token_of("Orders", LAST, other)
+
+
+def test_times_are_bound_as_seconds_in_every_time_zone():
+    assert bind(Position(time_ms=0, id=0), Position(time_ms=1_700_000_000_005, id=2**64 - 1)) == {
+        "last_time": "0.000",
+        "last_id": 0,
+        "next_time": "1700000000.005",
+        "next_id": 2**64 - 1,
+    }
+
+
+def test_a_transform_file_keeps_its_text_and_asks_only_for_what_a_step_has(tmp_path: Path):
+    file = tmp_path / "orders.sql"
+    topic = replace(TOPIC, transform="orders.sql")
+    file.write_text("SELECT * FROM t WHERE id > {last_id:UInt64} -- the end;\n;\n")
+    transform = find_transform(None, topic, tmp_path, "ETL.Offsets")
+    assert transform.select.strip().endswith("-- the end;")
+    assert (transform.offsets_table, transform.has_range) == (None, True)
+    file.write_text("SELECT {colour:String}")
+    with pytest.raises(ConfigurationError, match="asks for colour"):
+        find_transform(None, topic, tmp_path, None)
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        find_transform(None, replace(topic, transform="none.sql"), tmp_path, None)
