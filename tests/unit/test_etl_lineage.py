@@ -192,7 +192,7 @@ def test_settings_have_defaults_and_paths_from_their_own_folder(tmp_path):
     )
     settings = load_settings(file)
     assert (settings.database, settings.lease, settings.parallel) == ("ETL", 60.0, 4)
-    assert settings.lineage == "lineage"
+    assert settings.lineage == str(tmp_path / "lineage")
     assert settings.offsets.catalog is not None
     assert settings.offsets.catalog.get_secret_value() == f"sqlite:///{tmp_path}/o.db"
 

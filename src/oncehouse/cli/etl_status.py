@@ -24,7 +24,7 @@ from oncehouse.cli.etl_opening import (
 from oncehouse.cli.output import say, show_json, show_table
 from oncehouse.config_values import format_duration
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.records import START, Offset, Position
+from oncehouse.etl.records import START, Offset, Position, Template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -89,7 +89,25 @@ def read_status(etl: Etl) -> list[TopicStatus]:
         etl.work, snapshot.offsets, sources, snapshot.now_ms, lease_seconds=etl.settings.lease
     )
     makers = {topic.dst: topic.topic for topic in etl.work}
-    return [_describe(decision, makers, snapshot.offsets, sources) for decision in decisions]
+    return [
+        _describe(_look_closer(etl, decision), makers, snapshot.offsets, sources) for decision in decisions
+    ]
+
+
+def _look_closer(etl: Etl, decision: Decision) -> Decision:
+    """A topic may be due by its times and yet have no row up to there: its new ones wait for a slower source."""
+    from oncehouse.etl.planning import Due, Waiting
+    from oncehouse.etl.sources import find_range
+
+    topic = decision.topic
+    if not isinstance(decision, Due) or topic.template != Template.STEP:
+        return decision
+    last, upper_ms = decision.offset.last, decision.upper_ms
+    if find_range(etl.client, topic.depends_on[0], last=last, upper_ms=upper_ms, maxstep_rows=1) is not None:
+        return decision
+    bound = spell_position_time(Position(time_ms=upper_ms, id=0))
+    reason = f"its new rows are after {bound}, where its slowest source less the delay is"
+    return Waiting(topic=topic, offset=decision.offset, reason=reason)
 
 
 def _describe(

@@ -90,6 +90,10 @@ def load_settings(path: str | os.PathLike[str]) -> EtlSettings:
 
 def parse_settings(text: str, name: str, *, folder: Path | None = None) -> EtlSettings:
     """As `load_settings`, from text; `name` stands in messages, relative paths are read from `folder`."""
-    return parse_section(
+    settings = parse_section(
         text, name, section=EtlSettings, example="database: ETL", folder=folder, paths=_PATHS
     )
+    if folder is None or "lineage" in settings.model_fields_set:
+        return settings
+    # A path that was left out is read from the file's folder too.
+    return settings.model_copy(update={"lineage": str(folder / settings.lineage)})

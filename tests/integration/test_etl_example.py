@@ -1,0 +1,199 @@
+"""The example of the scheduler, small, as a user runs it; and that its comparison notices what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oncehouse.cli.app import run_command
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "etl"
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """The example's modules, importable as it imports them itself."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    import run
+    import shop
+
+    yield run, shop
+    for name in ("run", "shop"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.servers
+def test_the_example_ends_with_facts_equal_to_an_independent_join():
+    done = subprocess.run(
+        [sys.executable, EXAMPLE / "run.py", "--orders", "2000", "--hours", "30", "--pause", "0.02"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "killed the scheduler" in done.stdout
+    table = [line.split() for line in done.stdout.splitlines() if line.startswith("dwh.")]
+    assert [row[0] for row in table] == ["dwh.customers", "dwh.orders", "dwh.payments", "dwh.daily"]
+    assert all(row[1] == row[2] and row[3:] == ["0", "0"] for row in table)
+    assert dict(row[:2] for row in table)["dwh.orders"] == "2,001"
+
+
+class FakeFacts:
+    """Answers the queries of the comparison."""
+
+    def __init__(self, facts):
+        self.facts = facts
+
+    def query(self, sql):
+        return self.facts[sql.rpartition(" ")[2]]
+
+
+def spoilt(facts, table, change):
+    return {**facts, table: change(facts[table])}
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "told"),
+    [
+        ("dwh.orders", lambda rows: rows[1:], "1         0"),
+        ("dwh.orders", lambda rows: [*rows, rows[7]], "0         1"),
+        ("dwh.payments", lambda rows: [(*rows[0][:3], "xx", *rows[0][4:]), *rows[1:]], "1         1"),
+        ("dwh.daily", lambda rows: [(*rows[0][:3], rows[0][3] + 1), *rows[1:]], "1         1"),
+    ],
+)
+def test_the_comparison_notices_one_row_lost_doubled_or_wrong(example, capsys, table, change, told):
+    run, shop = example
+    facts = shop.expect_facts(shop.make_shop(200, hours=10, seed=1))
+    assert run.compare(FakeFacts(facts), facts) == 0
+    assert run.compare(FakeFacts(spoilt(facts, table, change)), facts) == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines()[6:] if line.startswith(table)]
+    assert line.endswith(told)
+
+
+def test_the_systems_of_the_example_send_every_row_once(example):
+    run, shop = example
+    made = shop.make_shop(500, hours=10, seed=3)
+    ids = {"stage.orders": [], "stage.payments": [], "stage.customers": []}
+    for hour in range(1, made.hours + 1):
+        for table, rows in run.arrivals(made, hour).items():
+            ids[table] += [row["id"] for row in rows]
+    for table, sent in zip(ids, (made.orders, made.payments, made.customers), strict=True):
+        assert ids[table] == [row.id for row in sent]
+
+
+@pytest.fixture
+def shop_folder(clickhouse, clickhouse_client, tmp_path, monkeypatch):
+    """A small shop with one topic, and the commands to look at it."""
+    database = f"etl_{os.urandom(6).hex()}"
+    (tmp_path / "lineage").mkdir()
+    (tmp_path / "etl.yaml").write_text(
+        f"clickhouse: {{url: '{clickhouse.url}'}}\ndatabase: {database}\noffsets: {{store: rocksdb}}\n"
+        f"lineage: lineage\n"
+    )
+    (tmp_path / "lineage" / "shop.yaml").write_text(
+        f"topics:\n  - {{topic: Stage, dst: {database}.stage}}\n"
+        f"  - {{topic: Fact, dst: {database}.fact, depends_on: {database}.stage}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    yield database
+    clickhouse_client.command(f"DROP DATABASE IF EXISTS {database} SYNC")
+
+
+def command(capsys, *words: str, code: int = 0):
+    capsys.readouterr()
+    assert run_command(["etl", *words, "--json"]) == code
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_topic_from_init_to_its_log_by_commands_alone(shop_folder, clickhouse_client, capsys):
+    database, run = shop_folder, clickhouse_client.command
+    assert run_command(["etl", "status"]) == 2
+    assert "`oncehouse etl init --yes` makes them" in capsys.readouterr().err
+    (shown,) = command(capsys, "init")
+    assert not shown["ran"]
+    assert run(f"EXISTS DATABASE {database}") == 0
+    (made,) = command(capsys, "init", "--yes")
+    assert made["statements"] == shown["statements"]
+    columns = "(id UInt64, pos DateTime64(3, 'UTC')) ENGINE = MergeTree ORDER BY (pos, id)"
+    run(f"CREATE TABLE {database}.stage {columns}")
+    run(f"CREATE TABLE {database}.fact {columns} SETTINGS non_replicated_deduplication_window = 1000")
+    (found,) = command(capsys, "check", code=2)
+    assert [finding["what"] for finding in found["findings"]] == [
+        f"the transform view {database}.FactTransform does not exist"
+    ]
+    span = f"(SELECT (last, next) FROM {database}.OffsetsLocal WHERE topic = 'Fact')"
+    run(
+        f"CREATE VIEW {database}.FactTransform AS WITH {span} AS span "
+        f"SELECT id, pos FROM {database}.stage WHERE (pos, id) > span.1 AND (pos, id) <= span.2"
+    )
+    (found,) = command(capsys, "check")
+    assert (found["findings"], [change["kind"] for change in found["changes"]]) == ([], ["added", "added"])
+    (status,) = command(capsys, "status")
+    assert status["topics"][0]["reason"] == f"no rows yet in {database}.stage"
+    command(capsys, "log", "create", "Fact", "--yes")
+
+    run(f"INSERT INTO {database}.stage SELECT number, '2026-05-01 10:00:00.000' FROM numbers(1, 10)")
+    (plan,) = command(capsys, "plan")
+    (step,) = plan["steps"]
+    assert (step["topic"], step["rows"], step["next"]["id"]) == ("Fact", 10, 10)
+    assert run(f"SELECT count() FROM {database}.fact") == 0
+    *_, end = command(capsys, "run", "--once")
+    assert (end["steps"], end["rows"], end["failed"]) == ({"Fact": 1}, {"Fact": 10}, {})
+    assert run(f"SELECT count() FROM {database}.fact") == 10
+    assert command(capsys, "sync") == [{"changes": [], "written": False}]
+
+    command(capsys, "pause", "Fact")
+    run(f"INSERT INTO {database}.stage SELECT number, '2026-05-01 11:00:00.000' FROM numbers(11, 5)")
+    command(capsys, "run", "--once")
+    (status,) = command(capsys, "status")
+    assert (status["topics"][0]["decision"], status["topics"][0]["lag_seconds"]) == (
+        "paused",
+        {f"{database}.stage": 3600.0},
+    )
+    command(capsys, "resume", "Fact")
+    command(capsys, "run", "--once")
+    assert run(f"SELECT (count(), uniqExact(id)) FROM {database}.fact") == "(15,15)"
+    (sought,) = command(capsys, "seek", "Fact", "2026-05-01T10:00:00,10")
+    assert sought["last"] == {"time_ms": 1777629600000, "id": 10}
+    command(capsys, "run", "--once")
+    # The very same range again: its token is the same, so nothing is doubled.
+    assert run(f"SELECT count() FROM {database}.fact") == 15
+    run("SYSTEM FLUSH LOGS query_log")
+    (log,) = command(capsys, "log", "--topic", "Fact")
+    assert sorted((row["rows"], row["repeated"]) for row in log["log"]) == [
+        (5, False),
+        (5, True),
+        (10, False),
+    ]
+
+
+def test_a_held_topic_is_named_and_unlocked(shop_folder, clickhouse_client, capsys):
+    command(capsys, "init", "--yes")
+    clickhouse_client.command(
+        f"INSERT INTO {shop_folder}.OffsetsLocal (topic, hostid, run) VALUES ('Fact', 'elsewhere:1', now64(3))"
+    )
+    assert run_command(["etl", "seek", "Fact", "start"]) == 4
+    assert "worked on by elsewhere:1" in capsys.readouterr().err
+    (row,) = command(capsys, "unlock", "Fact")
+    assert row["hostid"] == ""
+    command(capsys, "seek", "Fact", "start")
+
+
+def test_a_topic_or_position_that_is_none_is_told_with_what_was_meant(shop_folder, capsys):
+    assert run_command(["etl", "pause", "fakt"]) == 2
+    assert 'did you mean "Fact"?' in capsys.readouterr().err
+    assert run_command(["etl", "seek", "Fact", "yesterday"]) == 2
+    assert "is no position; write start" in capsys.readouterr().err
+
+
+def test_the_graph_is_drawn_to_a_file(shop_folder, tmp_path, capsys):
+    assert run_command(["etl", "graph", "--svg", "lineage.svg"]) == 0
+    assert "└── Stage" in capsys.readouterr().out
+    assert (tmp_path / "lineage.svg").read_text().startswith("<svg")
