@@ -22,11 +22,15 @@ ENGINE = MergeTree PARTITION BY day ORDER BY tuple();
 CREATE VIEW ETL.CustomersTransform AS
 SELECT customer, argMax(country, (pos, id)) AS country FROM stage.customers GROUP BY customer;
 
--- This one reads its range from the offsets.
+-- This one reads its range from the offsets. The condition on pos alone serves the primary key, the one on both is exact.
 CREATE VIEW ETL.OrdersTransform AS
 WITH (SELECT (last, next) FROM ETL.OffsetsLocal WHERE topic = 'Orders') AS span
 SELECT o.id AS id, o.pos AS pos, o.customer AS customer, c.country AS country, o.quantity AS quantity
-FROM (SELECT * FROM stage.orders WHERE (pos, id) > span.1 AND (pos, id) <= span.2) AS o
+FROM
+(
+    SELECT * FROM stage.orders
+    WHERE pos >= span.1.1 AND pos <= span.2.1 AND (pos, id) > span.1 AND (pos, id) <= span.2
+) AS o
 ASOF LEFT JOIN (SELECT customer, pos, toNullable(country) AS country FROM stage.customers) AS c
 ON o.customer = c.customer AND o.pos >= c.pos;
 
@@ -36,6 +40,8 @@ SELECT p.id AS id, p.pos AS pos, p.order_id AS order_id, o.country AS country, o
 FROM
 (
     SELECT * FROM stage.payments
-    WHERE (pos, id) > ({last_time:DateTime64(3)}, {last_id:UInt64}) AND (pos, id) <= ({next_time:DateTime64(3)}, {next_id:UInt64})
+    WHERE pos >= {last_time:DateTime64(3)} AND pos <= {next_time:DateTime64(3)}
+        AND (pos, id) > ({last_time:DateTime64(3)}, {last_id:UInt64})
+        AND (pos, id) <= ({next_time:DateTime64(3)}, {next_id:UInt64})
 ) AS p
 INNER JOIN dwh.orders AS o ON o.id = p.order_id;
