@@ -14,7 +14,7 @@ from oncehouse.etl.lineage import compare_lineage
 from oncehouse.etl.lineage_check import inspect_lineage
 from oncehouse.etl.lineage_table import as_stored, read_lineage, write_lineage
 from oncehouse.etl.log import LogRow, log_ddl, plan_log_view, read_log
-from oncehouse.etl.records import LatePolicy, Template, Topic
+from oncehouse.etl.records import Template, Topic
 
 
 @pytest.fixture
@@ -106,7 +106,6 @@ def test_the_lineage_survives_the_table_and_differences_are_found(client, databa
             maxstep_rows=2**40,
             before=("SELECT 1", "SELECT ';'"),
             after=("SELECT 2",),
-            late=LatePolicy.REPAIR,
             range_column="day",
         ),
     )

@@ -1,6 +1,7 @@
 """Lineage files and settings: what is wrong is told with file, line, key and the nearest right word."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -8,9 +9,11 @@ from hypothesis import strategies as st
 
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.lineage import Change, check_lineage, compare_lineage, is_source, order_topics
-from oncehouse.etl.lineage_file import load_lineage
-from oncehouse.etl.records import LatePolicy, Topic
-from oncehouse.etl.settings import load_settings, parse_settings
+from oncehouse.etl.lineage_file import TopicSection, load_lineage
+from oncehouse.etl.records import Topic
+from oncehouse.etl.settings import EtlSettings, Offsets, load_settings, parse_settings
+
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "etl.md"
 
 SHOP = """\
 topics:
@@ -27,7 +30,6 @@ topics:
     comment: Orders with what was paid
     before: SYSTEM RELOAD DICTIONARY countries
     after: [OPTIMIZE TABLE dwh.totals, SELECT 1]
-    late: repair
 """
 
 
@@ -60,7 +62,6 @@ def test_every_key_of_a_line_arrives(tmp_path):
         comment="Orders with what was paid",
         before=("SYSTEM RELOAD DICTIONARY countries",),
         after=("OPTIMIZE TABLE dwh.totals", "SELECT 1"),
-        late=LatePolicy.REPAIR,
     )
 
 
@@ -82,7 +83,6 @@ def test_the_files_of_a_folder_are_one_lineage_and_depends_on_may_have_commas(tm
         ),
         ("    delay: soon", "shop.yaml:9: topics[2].delay: 'soon' is not a duration"),
         ("    transform: gone.sql", "shop.yaml:9: topics[2].transform: there is no file gone.sql beside"),
-        ("    late: sometimes", "shop.yaml:9: topics[2].late: must be 'count' or 'repair'"),
         ("    maxstep: 0", "shop.yaml:9: topics[2].maxstep: "),
         ("    template: range", "shop.yaml:6: topics[2].range_column: a range replaces partitions by time"),
         ("    range_column: day", "shop.yaml:9: topics[2].range_column: has no meaning with the template"),
@@ -95,7 +95,7 @@ def test_a_wrong_line_is_told_with_its_line_and_what_to_do(tmp_path, line, told)
 
 
 def test_a_misspelt_template_is_told_with_the_nearest_one(tmp_path):
-    (message,) = refusal(folder_with(tmp_path, shop=SHOP.replace("late: repair", "template: reloda")))
+    (message,) = refusal(folder_with(tmp_path, shop=SHOP + "    template: reloda\n"))
     assert message.endswith('did you mean "reload"?')
 
 
@@ -212,3 +212,9 @@ def test_wrong_settings_are_told_with_their_line(text, told):
     with pytest.raises(ConfigurationError) as caught:
         parse_settings(f"clickhouse: {{url: 'http://localhost:8123'}}\n{text}\n", "e.yaml")
     assert str(caught.value).startswith(told)
+
+
+def test_every_key_is_in_the_reference():
+    text = REFERENCE.read_text()
+    sections = (EtlSettings, Offsets, TopicSection)
+    assert [key for section in sections for key in section.model_fields if f"`{key}`" not in text] == []

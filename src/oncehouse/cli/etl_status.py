@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from oncehouse.etl.planning import Decision
     from oncehouse.etl.records import SourceState, Topic
 
+_REWOUND = (
+    "Rows after that are built again: TRUNCATE the table or DROP its partitions first. After a DELETE it still "
+    "remembers its inserts, and drops ranges that are the same as before."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TopicStatus:
@@ -177,10 +182,13 @@ def seek(
 
     wanted = parse_position(position)
     with open_etl(file) as etl:
-        row = offsets.seek(etl.store, _name(etl, topic), wanted, lease_seconds=etl.settings.lease)
-    _show_offset(
-        row, f"{topic} goes on after {spell_position_time(row.last)}, {row.last.id}", as_json=as_json
-    )
+        name = _name(etl, topic)
+        before = read_offsets(etl).offsets.get(name)
+        row = offsets.seek(etl.store, name, wanted, lease_seconds=etl.settings.lease)
+    told = f"{topic} goes on after {spell_position_time(row.last)}, {row.last.id}"
+    if before is not None and row.last < before.last:
+        told += f"\n{_REWOUND}"
+    _show_offset(row, told, as_json=as_json)
 
 
 def unlock(topic: TopicName, file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:

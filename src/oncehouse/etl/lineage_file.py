@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 
@@ -20,7 +20,7 @@ from oncehouse.config_values import Count, Name, Seconds, TableName
 from oncehouse.config_yaml import Document, UnreadableError, read_yaml
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.lineage import check_lineage
-from oncehouse.etl.records import LatePolicy, Template, Topic
+from oncehouse.etl.records import Template, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,8 +81,6 @@ class TopicSection(Section):
     """Statements to run before the rows are inserted: one, or a list."""
     after: Statements = ()
     """Statements to run after the rows are inserted: one, or a list."""
-    late: Literal["count", "repair"] = "count"
-    """What to do with rows that arrive with a position already passed."""
     range_column: Name | None = None
     """For `range`: the DateTime column of the dst whose partitions are replaced."""
 
@@ -178,7 +176,6 @@ def _make_topic(section: TopicSection, folder: Path) -> Topic:
         comment=section.comment,
         before=section.before,
         after=section.after,
-        late=LatePolicy(section.late),
         range_column=section.range_column,
     )
 

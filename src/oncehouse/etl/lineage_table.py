@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from oncehouse.clickhouse.describe import describe_table
 from oncehouse.clickhouse.names import quote
-from oncehouse.etl.records import LatePolicy, Topic
+from oncehouse.etl.records import Topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,14 +36,13 @@ _COLUMNS = """\
     comment String,
     before Array(String),
     after Array(String),
-    late String,
     range_column Nullable(String)
 )
 ENGINE = MergeTree
 ORDER BY topic"""
 _NAMES = (
     "dst, topic, depends_on, template, transform, delay, repeat, maxstep, comment, "
-    "before, after, late, range_column"
+    "before, after, range_column"
 )
 
 
@@ -117,7 +116,6 @@ def _line(topic: Topic) -> dict[str, Any]:
         "comment": topic.comment,
         "before": list(topic.before),
         "after": list(topic.after),
-        "late": topic.late.value,
         "range_column": topic.range_column,
     }
 
@@ -135,7 +133,6 @@ def _make_topic(row: tuple[Any, ...]) -> Topic:
         comment,
         before,
         after,
-        late,
         column,
     ) = row
     return Topic(
@@ -150,6 +147,5 @@ def _make_topic(row: tuple[Any, ...]) -> Topic:
         comment=comment,
         before=tuple(before),
         after=tuple(after),
-        late=LatePolicy(late),
         range_column=column,
     )
