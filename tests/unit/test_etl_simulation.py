@@ -35,7 +35,7 @@ class MemoryOffsets:
     def read_all(self) -> Snapshot:
         return Snapshot(offsets=dict(self.rows), now_ms=self.now_ms)
 
-    def change(self, topic: str, decide: offsets.Decide) -> Offset:
+    def change(self, topic: str, decide: offsets.Decide, seen: Offset | None = None) -> Offset:
         self.now_ms += 1
         wanted = decide(self.rows.get(topic) or blank(topic), self.now_ms)
         self.rows[topic] = replace(wanted, run_ms=self.now_ms)

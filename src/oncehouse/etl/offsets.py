@@ -66,8 +66,11 @@ class OffsetStore(Protocol):
 
     def read_all(self) -> Snapshot: ...
 
-    def change(self, topic: str, decide: Decide) -> Offset:
-        """Change one row if nobody else did meanwhile (else decide anew). A topic without a row starts at START."""
+    def change(self, topic: str, decide: Decide, seen: Offset | None = None) -> Offset:
+        """Change one row if nobody else did meanwhile (else decide anew). A topic without a row starts at START.
+
+        `seen` is what the row is believed to be, which spares a read; only of a row that nobody else holds.
+        """
 
 
 def begin(
@@ -88,7 +91,8 @@ def begin(
             )
         return replace(row, next=next_, state=state, hostid=worker.hostid, consumer=worker.consumer)
 
-    return store.change(seen.topic, decide)
+    is_mine = seen.run_ms > 0 and seen.hostid in ("", worker.hostid)
+    return store.change(seen.topic, decide, seen if is_mine else None)
 
 
 def narrow(store: OffsetStore, worker: Worker, topic: str, *, next_: Position, state: str) -> Offset:
@@ -106,14 +110,22 @@ def narrow(store: OffsetStore, worker: Worker, topic: str, *, next_: Position, s
     return store.change(topic, decide)
 
 
-def commit(store: OffsetStore, worker: Worker, topic: str, *, rows: int, state: str = DONE) -> Offset:
-    """`last` becomes `next`, and the topic is free again: the step is done."""
+def commit(
+    store: OffsetStore,
+    worker: Worker,
+    topic: str,
+    *,
+    rows: int,
+    state: str = DONE,
+    begun: Offset | None = None,
+) -> Offset:
+    """`last` becomes `next`, and the topic is free again: the step is done. `begun` is the row as `begin` left it."""
 
     def decide(row: Offset, _now_ms: int) -> Offset:
         _check_held(row, worker)
         return replace(row, last=row.next, rows=rows, state=state, hostid="")
 
-    return store.change(topic, decide)
+    return store.change(topic, decide, begun)
 
 
 def fail(store: OffsetStore, worker: Worker, seen: Offset, why: str) -> Offset:

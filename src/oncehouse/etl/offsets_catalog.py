@@ -48,13 +48,15 @@ class CatalogOffsets:
                 offsets={row.topic: _offset(row) for row in rows}, now_ms=self._now_ms(connection)
             )
 
-    def change(self, topic: str, decide: Decide) -> Offset:
+    def change(self, topic: str, decide: Decide, seen: Offset | None = None) -> Offset:
+        del seen  # the transaction reads the row under its lock anyway
+
         def run(connection: Connection) -> Offset:
             mine = _offsets.c.topic == topic
             row = connection.execute(select(_offsets).where(mine).with_for_update()).first()
             now_ms = self._now_ms(connection)
-            seen = _offset(row) if row else blank(topic)
-            wanted = replace(decide(seen, now_ms), run_ms=max(now_ms, seen.run_ms + 1))
+            known = _offset(row) if row else blank(topic)
+            wanted = replace(decide(known, now_ms), run_ms=max(now_ms, known.run_ms + 1))
             if row is None:
                 connection.execute(insert(_offsets).values(topic=topic, **_values(wanted)))
             else:

@@ -25,7 +25,7 @@ from oncehouse.etl.records import Offset, Position
 _COLUMNS = """(
     topic String,
     last Tuple(DateTime64(3), UInt64),
-    rows UInt32,
+    rows UInt64,
     next Tuple(DateTime64(3), UInt64),
     run DateTime64(3) DEFAULT now64(3),
     consumer String,
@@ -34,17 +34,16 @@ _COLUMNS = """(
 )"""
 _FIELDS = """topic, toUnixTimestamp64Milli(last.1), last.2, toUnixTimestamp64Milli(next.1), next.2, rows,
     toUnixTimestamp64Milli(run), consumer, state, hostid, toUnixTimestamp64Milli(now64(3))"""
-_NEW_ROW = """{topic:String}, (fromUnixTimestamp64Milli({last_ms:Int64}), {last_id:UInt64}), {rows:UInt32},
-    (fromUnixTimestamp64Milli({next_ms:Int64}), {next_id:UInt64}), fromUnixTimestamp64Milli({run_ms:Int64}),
-    {consumer:String}, {state:String}, {hostid:String}"""
-_UPDATE = """last = (fromUnixTimestamp64Milli({last_ms:Int64}), {last_id:UInt64}), rows = {rows:UInt32},
-    next = (fromUnixTimestamp64Milli({next_ms:Int64}), {next_id:UInt64}),
-    run = fromUnixTimestamp64Milli({run_ms:Int64}), consumer = {consumer:String}, state = {state:String},
-    hostid = {hostid:String}"""
-_AS_SEEN = """topic = {topic:String} AND toUnixTimestamp64Milli(run) = {seen_run_ms:Int64}
-    AND hostid = {seen_hostid:String} AND state = {seen_state:String}
-    AND toUnixTimestamp64Milli(next.1) = {seen_next_ms:Int64} AND next.2 = {seen_next_id:UInt64}
-    AND toUnixTimestamp64Milli(last.1) = {seen_last_ms:Int64} AND last.2 = {seen_last_id:UInt64}"""
+_LAST = "(fromUnixTimestamp64Milli({last_ms:Int64}), {last_id:UInt64})"
+_NEXT = "(fromUnixTimestamp64Milli({next_ms:Int64}), {next_id:UInt64})"
+_NEW_ROW = f"""{{topic:String}}, {_LAST}, {{rows:UInt64}}, {_NEXT}, now64(3), {{consumer:String}}, {{state:String}},
+    {{hostid:String}}"""
+# Every write moves `run`, so it tells the versions of a row apart; a person who clears the hostid by hand does not.
+_UPDATE = f"""last = {_LAST}, rows = {{rows:UInt64}}, next = {_NEXT},
+    run = greatest(now64(3), addMilliseconds(run, 1)),
+    consumer = {{consumer:String}}, state = {{state:String}}, hostid = {{hostid:String}}
+    WHERE topic = {{topic:String}} AND run = fromUnixTimestamp64Milli({{seen_run_ms:Int64}})
+    AND hostid = {{seen_hostid:String}}"""
 _KEEPER_EXCEPTION = 999
 _TABLE_EXISTS = 57
 _UNKNOWN_TABLE = 60
@@ -68,21 +67,37 @@ class _ClickHouseOffsets:
         )
 
     def read_all(self) -> Snapshot:
-        rows = self._client.query(
-            f"SELECT {_FIELDS} FROM {self._name} "  # noqa: S608 - the name is quoted
-            "UNION ALL SELECT '', 0, 0, 0, 0, 0, 0, '', '', '', toUnixTimestamp64Milli(now64(3))"
-        )
-        offsets = {row[0]: _offset(row) for row in rows if row[0]}
-        return Snapshot(offsets=offsets, now_ms=max(row[10] for row in rows))
+        rows = self._client.query(f"SELECT {_FIELDS} FROM {self._name}")  # noqa: S608 - the name is quoted
+        now_ms = rows[0][10] if rows else self._read_time()
+        return Snapshot(offsets={row[0]: _offset(row) for row in rows}, now_ms=now_ms)
 
     def _read(self, topic: str) -> tuple[Offset | None, int]:
         rows = self._client.query(
             f"SELECT {_FIELDS} FROM {self._name} WHERE topic = {{topic:String}}",  # noqa: S608 - the name is quoted
             {"topic": topic},
         )
-        if rows:
-            return _offset(rows[0]), rows[0][10]
-        return None, self._client.query("SELECT toUnixTimestamp64Milli(now64(3))")[0][0]
+        return (_offset(rows[0]), rows[0][10]) if rows else (None, self._read_time())
+
+    def _read_time(self) -> int:
+        return int(self._client.query("SELECT toUnixTimestamp64Milli(now64(3))")[0][0])
+
+    def _attempt(self, topic: str, decide: Decide, seen: Offset | None) -> Offset | None:
+        """The row as written, or None when somebody else was quicker."""
+        row, now_ms = (seen, seen.run_ms) if seen else self._read(topic)
+        wanted = decide(row or blank(topic), now_ms)
+        if row is None:
+            sql, parameters = f"INSERT INTO {self._name} SELECT {_NEW_ROW}", _parameters(wanted)
+        else:
+            sql = f"ALTER TABLE {self._name} UPDATE {_UPDATE}"
+            parameters = {**_parameters(wanted), "seen_run_ms": row.run_ms, "seen_hostid": row.hostid}
+        self._send(sql, parameters)
+        # An update whose condition met nothing is silent: the row itself says whether it is ours.
+        written = self._read(topic)[0]
+        is_ours = written is not None and written == replace(wanted, run_ms=written.run_ms)
+        return written if is_ours and written and written.run_ms > (row.run_ms if row else 0) else None
+
+    def _send(self, sql: str, parameters: dict[str, Any]) -> None:
+        self._client.command(sql, parameters)
 
 
 class KeeperMapOffsets(_ClickHouseOffsets):
@@ -96,27 +111,18 @@ class KeeperMapOffsets(_ClickHouseOffsets):
         quoted = self._path.replace("\\", "\\\\").replace("'", "\\'")
         self._create(f"KeeperMap('{quoted}')")
 
-    def change(self, topic: str, decide: Decide) -> Offset:
+    def change(self, topic: str, decide: Decide, seen: Offset | None = None) -> Offset:
         for attempt in range(_ATTEMPTS):
-            seen, now_ms = self._read(topic)
-            wanted = _stamped(decide(seen or blank(topic), now_ms), seen, now_ms)
-            self._write(seen, wanted)
-            # An update whose condition met nothing is silent: the row itself says whether it is ours.
-            if self._read(topic)[0] == wanted:
-                return wanted
+            written = self._attempt(topic, decide, seen if attempt == 0 else None)
+            if written is not None:
+                return written
             time.sleep(random.uniform(0, 0.005 * (attempt + 1)))  # noqa: S311 - spreads rivals, no secret
         raise TransientError(
             f"Topic {topic}: its row in {self.table} changed {_ATTEMPTS} times while it was to be written. "
             "Look for several schedulers with one host id; the same call can be tried again."
         )
 
-    def _write(self, seen: Offset | None, wanted: Offset) -> None:
-        if seen is None:
-            sql = f"INSERT INTO {self._name} SELECT {_NEW_ROW}"
-            parameters = _parameters(wanted)
-        else:
-            sql = f"ALTER TABLE {self._name} UPDATE {_UPDATE} WHERE {_AS_SEEN}"
-            parameters = {**_parameters(wanted), **_seen(seen)}
+    def _send(self, sql: str, parameters: dict[str, Any]) -> None:
         try:
             self._client.command(sql, parameters, {"keeper_map_strict_mode": 1})
         except OncehouseError as error:
@@ -133,20 +139,15 @@ class RocksDbOffsets(_ClickHouseOffsets):
     def prepare(self) -> None:
         self._create("EmbeddedRocksDB")
 
-    def change(self, topic: str, decide: Decide) -> Offset:
+    def change(self, topic: str, decide: Decide, seen: Offset | None = None) -> Offset:
         with self._turn(topic):
-            seen, now_ms = self._read(topic)
-            wanted = _stamped(decide(seen or blank(topic), now_ms), seen, now_ms)
-            # Checked again by the server itself, in case this process slept long and its turn was ended.
-            check = f" FROM {self._name} WHERE {_AS_SEEN}" if seen else ""
-            parameters = {**_parameters(wanted), **(_seen(seen) if seen else {})}
-            self._client.command(f"INSERT INTO {self._name} SELECT {_NEW_ROW}{check}", parameters)
-            written = self._read(topic)[0]
-        if written != wanted:
+            written = self._attempt(topic, decide, seen) or self._attempt(topic, decide, None)
+        if written is None:
             raise TransientError(
-                f"Topic {topic}: its row in {self.table} was changed by somebody else meanwhile."
+                f"Topic {topic}: its row in {self.table} was changed by somebody who did not wait for the turn. "
+                "The same call can be tried again."
             )
-        return wanted
+        return written
 
     @contextmanager
     def _turn(self, topic: str) -> Iterator[None]:
@@ -196,11 +197,6 @@ class RocksDbOffsets(_ClickHouseOffsets):
                     raise
 
 
-def _stamped(wanted: Offset, seen: Offset | None, now_ms: int) -> Offset:
-    """Every write moves `run`, so that no row ever comes back to what somebody has seen."""
-    return replace(wanted, run_ms=max(now_ms, seen.run_ms + 1 if seen else 0))
-
-
 def _is_rivalry(error: OncehouseError) -> bool:
     return any(word in str(error) for word in ("Bad version", "Node exists", "No node"))
 
@@ -226,15 +222,8 @@ def _parameters(row: Offset) -> dict[str, Any]:
         "last_id": row.last.id,
         "next_ms": row.next.time_ms,
         "next_id": row.next.id,
-        "rows": min(row.rows, 2**32 - 1),
-        "run_ms": row.run_ms,
+        "rows": row.rows,
         "consumer": row.consumer,
         "state": row.state,
         "hostid": row.hostid,
     }
-
-
-def _seen(row: Offset) -> dict[str, Any]:
-    names = ("run_ms", "hostid", "state", "next_ms", "next_id", "last_ms", "last_id")
-    values = _parameters(row)
-    return {f"seen_{name}": values[name] for name in names}

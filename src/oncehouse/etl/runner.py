@@ -36,7 +36,19 @@ from oncehouse.etl.statements import (
     rebuild_operations,
     step_operations,
 )
-from oncehouse.etl.templates import Transform, find_transform, read_columns
+from oncehouse.etl.templates import Transform, Version, find_transform, read_columns, read_version
+
+_SURE_FAN_OUT = 64
+"""A range is not counted first if its output fits even when each source row becomes this many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What was looked up about a topic's table and transform."""
+
+    version: Version | None
+    transform: Transform
+    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +59,7 @@ class Step:
     seen: Offset
     """The offsets it was planned from; it is refused when they have moved."""
     span: Range
-    transform: Transform
-    columns: tuple[str, ...]
+    prepared: Prepared
     operations: tuple[Operation, ...]
 
 
@@ -85,21 +96,22 @@ class Runner:
         self._folder = folder
         self._hold = hold
         self._block_rows = block_rows
+        self._prepared: dict[str, Prepared] = {}
 
     def plan_decision(self, decision: Due | Resume) -> Step | None:
         """The step's operations; None when its source has no rows in reach. Reads, and writes nothing."""
         topic, seen = decision.topic, decision.offset
-        transform = self._find_transform(topic)
+        prepared = self._prepare(topic)
         match decision:
             case Resume():
                 span = Range(last=seen.last, next=seen.next, rows=self._count_again(topic, seen), is_cut=True)
-                return self._assemble(topic, seen, span, transform, is_fixed=True)
+                return self._assemble(topic, seen, span, prepared, is_fixed=True)
             case Due() if topic.template != Template.STEP:
                 # It is built from all that its sources hold up to there; no single row ends it.
                 span = Range(
                     last=seen.last, next=Position(time_ms=decision.upper_ms, id=0), rows=0, is_cut=False
                 )
-                return self._assemble(topic, seen, span, transform, is_fixed=True)
+                return self._assemble(topic, seen, span, prepared, is_fixed=True)
             case Due():
                 found = find_range(
                     self._client,
@@ -110,31 +122,35 @@ class Runner:
                 )
                 if found is None:
                     return None
-                if transform.offsets_table:
-                    return self._assemble(topic, seen, found, transform, is_fixed=False)
-                fitting = self._fit(topic, transform, found)
-                return self._assemble(topic, seen, fitting, transform, is_fixed=True)
+                if found.rows * _SURE_FAN_OUT <= self._block_rows:
+                    return self._assemble(topic, seen, found, prepared, is_fixed=True)
+                if prepared.transform.offsets_table:
+                    return self._assemble(topic, seen, found, prepared, is_fixed=False)
+                fitting = self._fit(topic, prepared.transform, found)
+                return self._assemble(topic, seen, fitting, prepared, is_fixed=True)
 
     def perform(self, step: Step) -> Done:
         """Raises MutexError when another process has the topic; whatever else fails is written into its state."""
-        begun, done = False, step
+        begun: Offset | None = None
+        done = step
         with self._hold(step.topic.topic) as lock:
             try:
                 for number in range(len(step.operations)):
                     operation = done.operations[number]
                     if isinstance(operation, WriteNext):
                         crash.reach("etl-before-next")
-                        self._write_next(step, operation, lock)
-                        begun = True
+                        begun = self._write_next(step, operation, lock)
                         crash.reach("etl-after-next")
                     elif isinstance(operation, Fit):
-                        done = self._fix_range(done, lock)
+                        begun, done = self._fix_range(done, lock)
+                    elif isinstance(operation, WriteLast):
+                        self._write_last(operation, begun, lock)
                     else:
-                        self._carry_out(operation, done, lock)
+                        self._carry_out(operation, done)
             except offsets.MutexError:
                 raise
             except Exception as error:
-                if begun:
+                if begun is not None:
                     self._give_up(step, error, lock)
                 raise
         return Done(topic=step.topic.topic, rows=done.span.rows, is_cut=done.span.is_cut)
@@ -147,24 +163,42 @@ class Runner:
         with lock:
             offsets.fail(self._store, self._worker, step.seen, _first_line(error))
 
-    def _write_next(self, step: Step, operation: WriteNext, lock: AbstractContextManager[object]) -> None:
+    def _write_next(self, step: Step, operation: WriteNext, lock: AbstractContextManager[object]) -> Offset:
         with lock:
-            offsets.begin(self._store, self._worker, step.seen, next_=operation.next, state=operation.state)
+            return offsets.begin(
+                self._store, self._worker, step.seen, next_=operation.next, state=operation.state
+            )
 
-    def _fix_range(self, step: Step, lock: AbstractContextManager[object]) -> Step:
+    def _write_last(
+        self, operation: WriteLast, begun: Offset | None, lock: AbstractContextManager[object]
+    ) -> None:
+        with lock:
+            offsets.commit(
+                self._store,
+                self._worker,
+                operation.topic,
+                rows=operation.rows,
+                state=operation.state,
+                begun=begun,
+            )
+        crash.reach("etl-after-last")
+
+    def _fix_range(self, step: Step, lock: AbstractContextManager[object]) -> tuple[Offset, Step]:
         """Narrow the range until its output fits; from then on it is fixed."""
         span = step.span
-        while (rows := self._count_output(step.transform, span)) > self._block_rows:
+        while (rows := self._count_output(step.prepared.transform, span)) > self._block_rows:
             span = self._halve(step.topic, span, rows)
             with lock:
                 offsets.narrow(
                     self._store, self._worker, step.topic.topic, next_=span.next, state=offsets.SIZING
                 )
         with lock:
-            offsets.narrow(self._store, self._worker, step.topic.topic, next_=span.next, state=INSERTING)
-        return self._assemble(step.topic, step.seen, span, step.transform, is_fixed=False)
+            fixed = offsets.narrow(
+                self._store, self._worker, step.topic.topic, next_=span.next, state=INSERTING
+            )
+        return fixed, self._assemble(step.topic, step.seen, span, step.prepared, is_fixed=False)
 
-    def _carry_out(self, operation: Operation, step: Step, lock: AbstractContextManager[object]) -> None:
+    def _carry_out(self, operation: Operation, step: Step) -> None:
         match operation:
             case Insert():
                 self._insert(operation, step)
@@ -174,18 +208,12 @@ class Runner:
                 swaps.exchange(self._client, operation)
             case ReplacePartitions():
                 swaps.replace_partitions(self._client, operation)
-            case WriteLast():
-                with lock:
-                    offsets.commit(
-                        self._store, self._worker, operation.topic, rows=operation.rows, state=operation.state
-                    )
-                crash.reach("etl-after-last")
-            case WriteNext() | Fit():
-                raise AssertionError(f"{operation} comes before what is carried out here")
+            case WriteNext() | Fit() | WriteLast():
+                raise AssertionError(f"{operation} changes the offsets, not the tables")
 
     def _insert(self, operation: Insert, step: Step) -> None:
         if step.topic.template == Template.STEP and step.seen.is_open:
-            expected = self._count_output(step.transform, step.span)
+            expected = self._count_output(step.prepared.transform, step.span)
             now_ms = self._store.read_all().now_ms
             presence = find_presence(
                 self._client, step.topic, step.seen, now_ms=now_ms, expected_rows=expected
@@ -195,7 +223,12 @@ class Runner:
         self._client.command(operation.sql, operation.parameters, operation.settings)
         crash.reach("etl-after-insert")
 
-    def _find_transform(self, topic: Topic) -> Transform:
+    def _prepare(self, topic: Topic) -> Prepared:
+        """Looked up anew only when the table or the transform has changed: one question a step instead of five."""
+        version = read_version(self._client, topic, self._folder)
+        known = self._prepared.get(topic.topic)
+        if version is not None and known is not None and known.version == version:
+            return known
         check_destination(self._client, topic)
         transform = find_transform(self._client, topic, self._folder, self._store.view_table)
         if transform.offsets_table is None and not transform.has_range and topic.template == Template.STEP:
@@ -204,29 +237,28 @@ class Runner:
                 "read by a view: let it ask for {last_time:DateTime64(3)}, {last_id:UInt64}, "
                 "{next_time:DateTime64(3)} and {next_id:UInt64}."
             )
-        return transform
+        columns = read_columns(self._client, transform)
+        self._prepared[topic.topic] = Prepared(version=version, transform=transform, columns=columns)
+        return self._prepared[topic.topic]
 
     def _assemble(
-        self, topic: Topic, seen: Offset, span: Range, transform: Transform, *, is_fixed: bool
+        self, topic: Topic, seen: Offset, span: Range, prepared: Prepared, *, is_fixed: bool
     ) -> Step:
-        columns = read_columns(self._client, transform, bind_select(transform, span))
+        hostid = self._worker.hostid
+        transform, columns = prepared.transform, prepared.columns
         if topic.template == Template.STEP:
-            operations = step_operations(
-                topic, transform, columns, span, hostid=self._worker.hostid, is_fixed=is_fixed
-            )
+            operations = step_operations(topic, transform, columns, span, hostid=hostid, is_fixed=is_fixed)
         else:
             operations = rebuild_operations(
                 topic,
                 transform,
                 columns,
                 span,
-                hostid=self._worker.hostid,
+                hostid=hostid,
                 token=f"etl-{uuid.uuid4().hex}",
                 replaces_partitions=topic.template == Template.RANGE,
             )
-        return Step(
-            topic=topic, seen=seen, span=span, transform=transform, columns=columns, operations=operations
-        )
+        return Step(topic=topic, seen=seen, span=span, prepared=prepared, operations=operations)
 
     def _fit(self, topic: Topic, transform: Transform, span: Range) -> Range:
         while (rows := self._count_output(transform, span)) > self._block_rows:

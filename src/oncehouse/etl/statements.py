@@ -162,7 +162,7 @@ def insert_settings(token: str) -> dict[str, Any]:
         "deduplicate_blocks_in_dependent_materialized_views": 1,
         "async_insert": 0,
         "max_insert_threads": 1,
-        "min_insert_block_size_rows": 16 * BLOCK_ROWS,
+        "min_insert_block_size_rows": 1 << 40,  # never reached: what halving keeps small is memory
         "min_insert_block_size_bytes": 0,
         "max_partitions_per_insert_block": 0,
     }

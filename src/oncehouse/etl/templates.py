@@ -15,7 +15,7 @@ from typing import Any
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.names import quote, quote_table, split_table
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.records import Position, Topic
+from oncehouse.etl.records import START, Position, Topic
 
 PARAMETERS = {
     "last_time": "DateTime64(3)",
@@ -80,9 +80,39 @@ def bind(last: Position, next_: Position) -> dict[str, Any]:
     }
 
 
-def read_columns(client: Client, transform: Transform, parameters: dict[str, Any]) -> tuple[str, ...]:
+def read_columns(client: Client, transform: Transform) -> tuple[str, ...]:
     """Names of the columns that it yields: rows are inserted by name, not by place."""
+    parameters = bind(START, START) if transform.has_range else {}  # columns are the same whatever the range
     return tuple(row[0] for row in client.query(f"DESCRIBE TABLE ({transform.select})", parameters))
+
+
+Version = tuple[object, ...]
+_SETTLED_SECONDS = 2
+
+
+def read_version(client: Client, topic: Topic, folder: Path) -> Version | None:
+    """Differs whenever the topic's table or transform was changed; None while that is too fresh to tell."""
+    name = transform_name(topic)
+    tables = (
+        [split_table(topic.dst)] if name.endswith(".sql") else [split_table(topic.dst), split_table(name)]
+    )
+    rows = client.query(
+        "SELECT toString(uuid), toUnixTimestamp(metadata_modification_time), toUnixTimestamp(now()) "
+        "FROM system.tables WHERE database IN {databases:Array(String)} AND name IN {names:Array(String)} ORDER BY ALL",
+        {
+            "databases": [table.database or client.database for table in tables],
+            "names": [table.table for table in tables],
+        },
+    )
+    if any(now - changed < _SETTLED_SECONDS for _, changed, now in rows):
+        return None  # times have whole seconds: a second change within one would look like none
+    text = (
+        (folder / name).read_text(encoding="utf-8")
+        if name.endswith(".sql") and (folder / name).is_file()
+        else ""
+    )
+    minute = rows[0][2] // 60 if rows else 0  # tables under a transform may change their columns, too
+    return (text, minute, *((uuid, changed) for uuid, changed, _ in rows))
 
 
 def insert_sql(dst: str, columns: tuple[str, ...], transform: Transform) -> str:
