@@ -174,6 +174,40 @@ def test_a_topic_from_init_to_its_log_by_commands_alone(shop_folder, clickhouse_
     ]
 
 
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        pytest.param("{store: catalog, catalog: 'sqlite:///offsets.db'}", id="catalog"),
+        pytest.param("{store: keepermap, path: /DATABASE/Offsets}", id="keepermap"),
+    ],
+)
+def test_the_other_stores_serve_the_same_commands(
+    zookeeper, shop_folder, clickhouse_client, tmp_path, capsys, offsets
+):
+    database, run = shop_folder, clickhouse_client.command
+    file = tmp_path / "etl.yaml"
+    text = file.read_text().replace("{store: rocksdb}", offsets.replace("DATABASE", database))
+    file.write_text(text)
+    assert run_command(["etl", "status"]) == 2
+    assert "`oncehouse etl init --yes` makes them" in capsys.readouterr().err
+    command(capsys, "init", "--yes")
+    columns = "(id UInt64, pos DateTime64(3, 'UTC')) ENGINE = MergeTree ORDER BY (pos, id)"
+    run(f"CREATE TABLE {database}.stage {columns}")
+    run(f"CREATE TABLE {database}.fact {columns} SETTINGS non_replicated_deduplication_window = 1000")
+    run(
+        f"CREATE VIEW {database}.FactTransform AS SELECT id, pos FROM {database}.stage "
+        "WHERE (pos, id) > ({last_time:DateTime64(3)}, {last_id:UInt64}) "
+        "AND (pos, id) <= ({next_time:DateTime64(3)}, {next_id:UInt64})"
+    )
+    run(f"INSERT INTO {database}.stage SELECT number, '2026-05-01 10:00:00.000' FROM numbers(1, 10)")
+    assert command(capsys, "check")[0]["ok"]
+    *_, end = command(capsys, "run", "--once")
+    assert end["rows"] == {"Fact": 10}
+    (status,) = command(capsys, "status")
+    assert (status["topics"][0]["reason"], status["topics"][0]["last"]["id"]) == ("nothing new", 10)
+    assert run(f"SELECT count() FROM {database}.fact") == 10
+
+
 def test_a_held_topic_is_named_and_unlocked(shop_folder, clickhouse_client, capsys):
     command(capsys, "init", "--yes")
     clickhouse_client.command(

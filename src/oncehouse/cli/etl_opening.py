@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.cli.ledger import may_exist
 from oncehouse.config_problems import nearest
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.lineage import is_source
@@ -93,17 +94,26 @@ def open_store(settings: EtlSettings, client: Client) -> Iterator[OffsetStore]:
 
 
 def read_offsets(etl: Etl) -> Snapshot:
-    """All offsets; a ConfigurationError when nothing was made yet."""
-    from oncehouse.clickhouse.client import failure_of
-
+    """All offsets; a ConfigurationError when nothing was made yet. None are made by looking."""
+    where = "the catalog" if etl.settings.offsets.store == "catalog" else etl.settings.database
+    absent = ConfigurationError(f"There are no offsets in {where} yet; `oncehouse etl init --yes` makes them")
+    catalog = etl.settings.offsets.catalog
+    if catalog is not None and not may_exist(catalog.get_secret_value()):
+        raise absent
     try:
         return etl.store.read_all()
     except (PermanentError, ConfigurationError) as error:
-        if failure_of(error).code in {_UNKNOWN_TABLE, _UNKNOWN_DATABASE}:
-            raise ConfigurationError(
-                f"There are no offsets in {etl.settings.database} yet; `oncehouse etl init --yes` makes them"
-            ) from error
+        if _is_absence(error):
+            raise absent from error
         raise
+
+
+def _is_absence(error: PermanentError | ConfigurationError) -> bool:
+    from oncehouse.clickhouse.client import failure_of
+
+    in_catalog = "oncehouse_etl_offsets" in str(error)
+    missing = any(word in str(error) for word in ("no such table", "does not exist"))
+    return failure_of(error).code in {_UNKNOWN_TABLE, _UNKNOWN_DATABASE} or (in_catalog and missing)
 
 
 def find_topic(etl: Etl, name: str) -> Topic:
