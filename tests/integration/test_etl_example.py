@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,21 +29,46 @@ def example(monkeypatch):
         sys.modules.pop(name, None)
 
 
-@pytest.mark.servers
-def test_the_example_ends_with_facts_equal_to_an_independent_join():
-    done = subprocess.run(
-        [sys.executable, EXAMPLE / "run.py", "--orders", "2000", "--hours", "30", "--pause", "0.02"],
+def run_example(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, folder / "run.py", "--orders", "2000", "--hours", "18", "--pause", "0.02", *words],
         check=False,
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
     )
+
+
+def read_table(output: str) -> dict[str, list[str]]:
+    """Table and its counts: expected, found, missing, too many."""
+    rows = [line.split() for line in output.splitlines() if line.startswith("dwh.")]
+    return {row[0]: row[1:] for row in rows}
+
+
+@pytest.mark.servers
+def test_the_example_ends_with_facts_equal_to_an_independent_join():
+    done = run_example(EXAMPLE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "killed the scheduler" in done.stdout
-    table = [line.split() for line in done.stdout.splitlines() if line.startswith("dwh.")]
-    assert [row[0] for row in table] == ["dwh.customers", "dwh.orders", "dwh.payments", "dwh.daily"]
-    assert all(row[1] == row[2] and row[3:] == ["0", "0"] for row in table)
-    assert dict(row[:2] for row in table)["dwh.orders"] == "2,001"
+    table = read_table(done.stdout)
+    assert list(table) == ["dwh.customers", "dwh.orders", "dwh.payments", "dwh.daily"]
+    assert all(row[0] == row[1] and row[2:] == ["0", "0"] for row in table.values())
+    assert table["dwh.orders"][0] == "2,001"
+
+
+@pytest.mark.servers
+def test_a_transform_that_takes_the_last_row_of_a_step_again_is_noticed(tmp_path):
+    folder = tmp_path / "etl"
+    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    sql = folder / "tables.sql"
+    wrong = sql.read_text().replace("(pos, id) > span.1", "(pos, id) >= span.1")
+    assert wrong != sql.read_text()
+    sql.write_text(wrong)
+    done = run_example(folder, "--no-kill")
+    assert done.returncode == 1, done.stdout + done.stderr
+    missing, too_many = read_table(done.stdout)["dwh.orders"][2:]
+    assert missing == "0"
+    assert int(too_many) > 0
 
 
 class FakeFacts:
