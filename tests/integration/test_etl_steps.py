@@ -324,11 +324,13 @@ def test_a_topic_that_fails_says_why_and_leaves_the_others_alone(world):
     world.check_exact(10)
 
 
-def test_a_table_that_remembers_nothing_is_refused_with_the_statement_that_helps(world):
+@pytest.mark.parametrize("table", ["OrdersFact", "OrdersPerCustomer"])
+def test_a_table_that_remembers_nothing_is_refused_with_the_statement_that_helps(world, table):
+    """The Fact itself, or one that a materialized view fills from it."""
     world.add_orders(0, 10)
     world.customers_reach(1000)
-    world.run("ALTER TABLE {db}.OrdersFact MODIFY SETTING non_replicated_deduplication_window = 0")
-    refusal = pytest.raises(ConfigurationError, match="MODIFY SETTING non_replicated_deduplication_window")
+    world.run(f"ALTER TABLE {{db}}.{table} MODIFY SETTING non_replicated_deduplication_window = 0")
+    refusal = pytest.raises(ConfigurationError, match=f"`{table}` MODIFY SETTING non_rep")
     with world.scheduler() as scheduler, refusal:
         scheduler.plan()
 

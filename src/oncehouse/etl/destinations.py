@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.describe import TableFacts, describe_table
-from oncehouse.clickhouse.names import quote_table
+from oncehouse.clickhouse.names import quote
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.records import Offset, Template, Topic
 from oncehouse.etl.sources import count_range
@@ -35,13 +35,38 @@ def check_destination(client: Client, topic: Topic) -> TableFacts:
             f"Topic {topic.topic}: its table {topic.dst} does not exist on {client.address}. Create it, or correct "
             "`dst` in the lineage."
         )
-    if topic.template == Template.STEP and facts.window_blocks < LEAST_BLOCKS:
-        raise ConfigurationError(
-            f"Topic {topic.topic}: {topic.dst} ({facts.engine}) remembers {facts.window_blocks} inserted blocks, so a "
-            f"step that runs again after a crash would double its rows. ALTER TABLE {quote_table(topic.dst)} "
-            f"MODIFY SETTING {facts.window_setting} = {LEAST_BLOCKS * 10}"
-        )
+    if topic.template == Template.STEP:
+        _check_memory(topic, facts)
+        for target in _read_view_targets(client, facts):
+            _check_memory(topic, target)
     return facts
+
+
+def _check_memory(topic: Topic, facts: TableFacts) -> None:
+    if facts.window_blocks >= LEAST_BLOCKS:
+        return
+    name = f"{facts.database}.{facts.table}"
+    raise ConfigurationError(
+        f"Topic {topic.topic}: {name} ({facts.engine}) remembers {facts.window_blocks} inserted blocks, so a step "
+        f"that runs again after a crash would double its rows. ALTER TABLE {quote(facts.database)}."
+        f"{quote(facts.table)} MODIFY SETTING {facts.window_setting} = {LEAST_BLOCKS * 10}"
+    )
+
+
+def _read_view_targets(client: Client, facts: TableFacts) -> tuple[TableFacts, ...]:
+    """Tables that materialized views fill from this one; each needs a memory of its own.
+
+    Targets that keep no memory at all (a Buffer before a log, say) take what comes, twice after a crash.
+    """
+    if not facts.views:
+        return ()
+    rows = client.query(
+        "SELECT target_database || '.' || target_table FROM system.tables WHERE engine = 'MaterializedView' "
+        "AND database || '.' || name IN {views:Array(String)} AND target_table != ''",
+        {"views": list(facts.views)},
+    )
+    found = (describe_table(client, name) for (name,) in rows if name.count(".") == 1)
+    return tuple(target for target in found if target is not None and target.is_merge_tree)
 
 
 def find_presence(client: Client, topic: Topic, seen: Offset, *, now_ms: int, expected_rows: int) -> Presence:
