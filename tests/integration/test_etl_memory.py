@@ -17,7 +17,7 @@ from oncehouse.etl.offsets import Worker
 from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets
 from oncehouse.etl.records import Topic
 from oncehouse.etl.runner import Done
-from oncehouse.etl.scheduler import Failed, Scheduler
+from oncehouse.etl.scheduler import Busy, Failed, Scheduler
 
 TRANSFORM = """SELECT pos, id FROM {db}.stage WHERE (pos, id) > ({last_time:DateTime64(3)}, {last_id:UInt64})
 AND (pos, id) <= ({next_time:DateTime64(3)}, {next_id:UInt64})"""
@@ -90,3 +90,23 @@ def test_a_range_that_is_partly_there_stops_the_topic(client, store, topic, tmp_
     assert "holds 20 of the 50 rows" in outcome.why
     assert store.read_all().offsets["Copy"].is_open
     assert client.query(f"SELECT count() FROM {topic.dst}") == [(20,)]
+
+
+def test_a_step_longer_than_its_lease_keeps_its_topic(client, store, topic, tmp_path):
+    """The heartbeat: another host stays out while the first one's insert runs on."""
+    slow = (tmp_path / "copy.sql").read_text() + " AND NOT ignore(sleepEachRow(0.03))"
+    (tmp_path / "copy.sql").write_text(slow)
+    first, second = (Worker(hostid=name, lease_seconds=0.6) for name in ("first", "second"))
+    with (
+        Scheduler(client, store, (topic,), folder=tmp_path, worker=first) as long,
+        Scheduler(client, store, (topic,), folder=tmp_path, worker=second) as other,
+    ):
+        running = long._pool.submit(long.run_round)
+        outcomes = []
+        while not running.done():
+            outcomes.extend(other.run_round().outcomes)
+            time.sleep(0.1)
+        (done,) = running.result().outcomes
+    assert isinstance(done, Done)
+    assert all(isinstance(outcome, Busy) for outcome in outcomes)
+    assert client.query(f"SELECT count(), uniqExact(id) FROM {topic.dst}") == [(50, 50)]
