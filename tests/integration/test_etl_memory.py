@@ -103,6 +103,8 @@ def test_a_step_longer_than_its_lease_keeps_its_topic(client, store, topic, tmp_
     ):
         running = long._pool.submit(long.run_round)
         outcomes = []
+        while not store.read_all().offsets and not running.done():
+            time.sleep(0.01)
         while not running.done():
             outcomes.extend(other.run_round().outcomes)
             time.sleep(0.1)
