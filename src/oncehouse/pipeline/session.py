@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.errors import ConfigurationError
+from oncehouse.errors import ConfigurationError, TransientError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,6 +71,26 @@ def open_session(pipeline: Pipeline, jars: Sequence[Path] = ()) -> SparkSession:
             f"Spark does not start with master {pipeline.spark.master!r}: {str(error).splitlines()[0]}. Java 17 or "
             f"21 is needed. What Spark said is in {log}."
         ) from error
+
+
+def has_ended(spark: SparkSession) -> bool:
+    """Whether the Java process of a session is gone: killed, out of memory, or stopped with our whole group."""
+    java = getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - PySpark tells it nowhere else
+    return java is not None and java.poll() is not None
+
+
+def name_lost_java(pipeline: Pipeline) -> TransientError:
+    return TransientError(
+        f"Pipeline {pipeline.pipeline}: Spark's Java process has ended, killed or out of memory. What was settled is "
+        "settled; start again, with a larger spark.settings `spark.driver.memory` if memory was the reason. Its last "
+        f"words are in {_log_path(pipeline)}."
+    )
+
+
+def close_session(spark: SparkSession) -> None:
+    """Stop Spark; a Java process that is gone already needs no stopping."""
+    if not has_ended(spark):
+        spark.stop()
 
 
 def scratch_folder(files_root: str) -> Path:
