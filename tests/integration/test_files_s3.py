@@ -79,7 +79,7 @@ def test_a_changed_or_missing_object_is_named(store, bucket):
 
 def test_a_bucket_that_is_not_there_is_told_without_its_keys(s3_endpoint, bucket):
     address = f"s3://test:secret@nowhere/x?endpoint_override={s3_endpoint}&scheme=http&region=us-east-1"
-    with pytest.raises(ConfigurationError, match="ledger.files") as told:
+    with pytest.raises(ConfigurationError, match=r"ledger\.files") as told:
         FileStore(address).check()
     assert "secret" not in str(told.value)
 
