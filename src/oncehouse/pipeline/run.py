@@ -113,7 +113,7 @@ class _Run:
             try:
                 self._work({lease.stage: lease for lease in held}, once=once)
             finally:
-                self._lost_java = has_ended(self._spark)
+                self._lost_java = has_ended(self._spark, self._failure)
                 if self._given_spark is None:
                     close_session(self._spark)
         finally:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
+_JAVA_ENDS_SECONDS = 5.0
 _LOCAL = re.compile(r"^local(\[(\*|\d+)\])?$")
 
 
@@ -73,10 +75,20 @@ def open_session(pipeline: Pipeline, jars: Sequence[Path] = ()) -> SparkSession:
         ) from error
 
 
-def has_ended(spark: SparkSession) -> bool:
-    """Whether the Java process of a session is gone: killed, out of memory, or stopped with our whole group."""
+def has_ended(spark: SparkSession, failure: BaseException | None = None) -> bool:
+    """Whether the Java process of a session is gone: killed, out of memory, or stopped with our whole group.
+
+    After a failure to reach it, it is given a moment: a Java that was asked to end takes its time over it.
+    """
+    from py4j.protocol import Py4JError
+
     java = getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - PySpark tells it nowhere else
-    return java is not None and java.poll() is not None
+    if java is None:
+        return False
+    if isinstance(failure, OSError | Py4JError | TransientError):
+        with suppress(subprocess.TimeoutExpired):
+            java.wait(timeout=_JAVA_ENDS_SECONDS)
+    return java.poll() is not None
 
 
 def name_lost_java(pipeline: Pipeline) -> TransientError:
@@ -88,8 +100,10 @@ def name_lost_java(pipeline: Pipeline) -> TransientError:
 
 
 def close_session(spark: SparkSession) -> None:
-    """Stop Spark; a Java process that is gone already needs no stopping."""
-    if not has_ended(spark):
+    """Stop Spark; a Java process that is gone already, or goes meanwhile, needs no stopping."""
+    from py4j.protocol import Py4JError
+
+    with suppress(OSError, Py4JError):
         spark.stop()
 
 
