@@ -182,7 +182,7 @@ def _leases(catalog: Catalog, now: float) -> tuple[LeaseView, ...]:
             stage=lease.stage,
             holder=lease.holder,
             token=lease.token,
-            ends_in_seconds=lease.expires_at - now,
+            ends_in_seconds=max(0.0, lease.expires_at - now),
         )
         for lease in list_leases(catalog)
     )

@@ -90,6 +90,8 @@ def test_a_wrong_command_line_ends_with_2(arguments, capsys):
 def test_the_version_is_told(capsys):
     assert run_command(["version"]) == 0
     assert capsys.readouterr().out.startswith(f"oncehouse {__version__} ")
+    assert run_command(["--version"]) == 0
+    assert capsys.readouterr().out.startswith(f"oncehouse {__version__} ")
     assert run_command(["version", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["oncehouse"] == __version__
 

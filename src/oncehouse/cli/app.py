@@ -38,13 +38,28 @@ app = typer.Typer(
 )
 
 
+def tell_version(*, asked: bool) -> None:
+    if asked:
+        say(f"oncehouse {__version__} (Python {platform.python_version()})")
+        raise typer.Exit
+
+
 @app.callback()
-def accept_debug(
+def accept_options(
     *,
     debug: Annotated[bool, typer.Option("--debug", help="Show the trace of an unexpected failure.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Same as the command `version`.",
+            is_eager=True,
+            callback=lambda asked: tell_version(asked=asked),
+        ),
+    ] = False,
 ) -> None:
-    # `main` looks for the word itself, because it must know even when reading the arguments fails.
-    _ = debug
+    # `main` looks for `--debug` itself, because it must know even when reading the arguments fails.
+    _ = debug, version
 
 
 @app.command()
@@ -53,7 +68,7 @@ def version(*, as_json: AsJson = False) -> None:
     if as_json:
         show_json({"oncehouse": __version__, "python": platform.python_version()})
     else:
-        say(f"oncehouse {__version__} (Python {platform.python_version()})")
+        tell_version(asked=True)
 
 
 app.command()(init)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -36,6 +37,9 @@ logging.getLogger("clickhouse_connect").addHandler(logging.NullHandler())
 _Answer = TypeVar("_Answer")
 
 _CHUNK_BYTES = 1 << 20
+_FRAME = re.compile(
+    r"^Received ClickHouse exception, code: \d+, server response: | \(for url [^)]*\)$|\bHTTPS?Connection\([^)]*\): "
+)
 _DRIVER_ERRORS = (driver.Error, transport.HTTPError, OSError)
 
 
@@ -183,10 +187,16 @@ def _database(parts: SplitResult) -> str:
 
 
 def _say(failure: Failure, config: ClickHouse, address: str) -> str:
-    message = failure.message
+    message = essence(failure.message)
     if secret := config.password.get_secret_value():
         message = message.replace(secret, "***")
     return f"ClickHouse at {address} (user {config.user!r}): {message}\n{_advise(failure)}"
+
+
+def essence(message: str) -> str:
+    """What the server or the connection said, without the driver's frame around it and advice of others."""
+    text = _FRAME.sub("", message.partition("\n\n")[0]).strip()
+    return text or message
 
 
 def _advise(failure: Failure) -> str:

@@ -6,13 +6,14 @@ Errors are raised; the main command makes exits of them.
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from oncehouse.devstack import stack
 
@@ -20,6 +21,8 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Real Kafka and ClickHouse on this machine, for development. Not for production.",
 )
+
+_PIPE_WIDTH = 100_000
 
 _Folder = Annotated[Path, typer.Option("--folder", help="Where the stack keeps its data, logs and ports.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -34,7 +37,7 @@ def up(*, extras: _With = "", folder: _Folder = stack.DEFAULT_FOLDER, as_json: _
     parts = [*stack.DEFAULT_PARTS, *(name.strip() for name in extras.split(",") if name.strip())]
     console = Console(stderr=True)
     started = stack.up(folder, parts, say=lambda message: console.print(message, highlight=False))
-    _show(started.status(), as_json=as_json)
+    _show(started.status(), folder, as_json=as_json)
 
 
 @app.command()
@@ -50,18 +53,19 @@ def down(*, folder: _Folder = stack.DEFAULT_FOLDER, as_json: _Json = False) -> N
 @app.command()
 def status(*, folder: _Folder = stack.DEFAULT_FOLDER, as_json: _Json = False) -> None:
     """Show each part: whether it answers, where, and its log."""
-    _show(stack.status(folder), as_json=as_json)
+    _show(stack.status(folder), folder, as_json=as_json)
 
 
-def _show(parts: list[stack.PartStatus], *, as_json: bool) -> None:
+def _show(parts: list[stack.PartStatus], folder: Path, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"parts": [asdict(part) for part in parts]}, default=str))
         return
     if not parts:
-        typer.echo("no stack here; start one with: oncehouse dev up")
+        typer.echo(f"no stack in {folder}; start one with: oncehouse dev up")
         return
-    table = Table("part", "state", "pid", "address", "log", box=None, pad_edge=False)
+    table = Table("part", "state", "pid", "address", Column("log", overflow="fold"), box=None, pad_edge=False)
     for part in parts:
         state = "ready" if part.ready else "starting" if part.running else "stopped"
         table.add_row(part.part, state, str(part.pid or ""), part.address, str(part.log))
-    Console(soft_wrap=True).print(table, highlight=False)
+    # Without a terminal nothing is wrapped or cut, so that other tools read it.
+    Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table, highlight=False)

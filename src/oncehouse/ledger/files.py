@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
+from oncehouse.config_values import hide_credentials
 from oncehouse.errors import ConfigurationError, CorruptFileError, TransientError
 from oncehouse.ledger.records import FileRef
 
@@ -34,6 +35,7 @@ class FileStore:
 
     def __init__(self, root: str) -> None:
         self.root = root
+        self._shown = hide_credentials(root)
         self._remote = "://" in root and not root.startswith("file://")
         if not self._remote:
             self._folder = Path(root.removeprefix("file://"))
@@ -70,7 +72,7 @@ class FileStore:
             size: int | None = path.stat().st_size
         except FileNotFoundError:
             size = None
-        _demand_size(ref, self.root, size)
+        _demand_size(ref, self._shown, size)
         return path
 
     def open(self, ref: FileRef) -> pa.NativeFile:
@@ -87,7 +89,7 @@ class FileStore:
             return
         filesystem, prefix = self._filesystem()
         info = filesystem.get_file_info(f"{prefix}/{ref.path}")
-        _demand_size(ref, self.root, info.size if info.is_file else None)
+        _demand_size(ref, self._shown, info.size if info.is_file else None)
 
     def verify(self, ref: FileRef) -> None:
         """Compare every byte with the checksum, where the file lies and not in a cache; raises CorruptFileError."""
@@ -110,7 +112,7 @@ class FileStore:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise _unreachable(error, f"{self.root}/{path}") from error
+            raise _unreachable(error, f"{self._shown}/{path}") from error
 
     def walk(self, prefix: str) -> Iterable[str]:
         """Paths of all files below a prefix, registered or not."""
@@ -126,7 +128,7 @@ class FileStore:
         try:
             found = filesystem.get_file_info(selector)
         except OSError as error:
-            raise _unreachable(error, f"{self.root}/{prefix}") from error
+            raise _unreachable(error, f"{self._shown}/{prefix}") from error
         return sorted(info.path.removeprefix(f"{root}/") for info in found if info.is_file)
 
     def check(self) -> None:
@@ -136,14 +138,14 @@ class FileStore:
             self.delete(self.put(name, lambda path: Path(path).write_bytes(b"")).path)
         except (OSError, TransientError) as error:
             raise ConfigurationError(
-                f"ledger.files: nothing can be written under {self.root}: {error}"
+                f"ledger.files: nothing can be written under {self._shown}: {error}"
             ) from error
 
     def _filesystem(self) -> tuple[fs.FileSystem, str]:
         try:
             filesystem, prefix = fs.FileSystem.from_uri(self.root)
         except (ValueError, OSError) as error:
-            raise ConfigurationError(f"ledger.files: {self.root!r} cannot be opened: {error}") from error
+            raise ConfigurationError(f"ledger.files: {self._shown!r} cannot be opened: {error}") from error
         return filesystem, prefix.rstrip("/")
 
     def _upload(self, path: str, write: Callable[[str], object]) -> FileRef:
@@ -156,7 +158,7 @@ class FileStore:
                 with local.open("rb") as source, filesystem.open_output_stream(f"{prefix}/{path}") as target:
                     shutil.copyfileobj(source, target, _BLOCK_BYTES)
             except OSError as error:
-                raise _wrapped(error, f"{self.root}/{path}") from error
+                raise _wrapped(error, f"{self._shown}/{path}") from error
         return ref
 
     def _cached(self, ref: FileRef) -> Path:
@@ -175,7 +177,11 @@ class FileStore:
                 return cached
             except OSError as error:
                 Path(target.name).unlink()
-                raise _wrapped(error, f"{self.root}/{ref.path}") from error
+                raise _wrapped(error, f"{self._shown}/{ref.path}") from error
+        found = checksum(Path(target.name))
+        if found != ref.checksum:
+            Path(target.name).unlink()
+            raise _mismatch(ref, found)
         Path(target.name).rename(cached)
         return cached
 

@@ -12,13 +12,7 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from oncehouse.errors import DataLossError, OffsetGapError, PermanentError
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import (
-    BatchStatus,
-    Counts,
-    OffsetRange,
-    Registration,
-    Stage,
-)
+from oncehouse.ledger.records import BatchStatus, EpochKind, OffsetRange, Registration, Stage
 from oncehouse.ledger.rows import file_values, finish_request_in
 from oncehouse.ledger.segments import insert_segments
 from oncehouse.ledger.tables import (
@@ -50,7 +44,7 @@ def register(catalog: Catalog, token: int, registration: Registration) -> None:
             _advance(connection, catalog, span, registration.topic_ids[span.topic], registration.epoch)
         _insert_files(connection, catalog, registration, now)
         if registration.request is not None:
-            finish_request_in(connection, catalog, registration.request, _result(registration.counts))
+            finish_request_in(connection, catalog, registration.request, _result(registration))
 
     catalog.write(Stage.INGEST, token, run)
 
@@ -252,7 +246,11 @@ def _demand_key_files(connection: Connection, catalog: Catalog, registration: Re
             )
 
 
-def _result(counts: Counts) -> str:
+def _result(registration: Registration) -> str:
+    counts = registration.counts
+    if registration.kind is EpochKind.REFILL:
+        rows = sum(part.live_rows for part in registration.parts)
+        return f"{rows} rows in {len(registration.parts)} parts are sent again"
     return (
         f"read {counts.read}, new {counts.new}, duplicate {counts.duplicate}, "
         f"dead letters {counts.dead_letter}, skipped {counts.skipped}"

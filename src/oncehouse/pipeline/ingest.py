@@ -7,6 +7,7 @@ to the catalog. If anything fails before the registration, the epoch has not hap
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -106,7 +107,7 @@ def settle(
     chunks = sorted((chunk for task in manifests for chunk in task.chunks), key=lambda chunk: chunk.first)
     decisions = _decide_all(spark, pipeline, catalog, plan, chunks)
     registration = assemble(plan, manifests, chunks, decisions, given, started_at=started_at)
-    demand_sound(pipeline, registration)
+    demand_sound(pipeline, registration, [task.letters.sample for task in manifests if task.letters])
     crash.reach("before registering")
     registering.register(catalog, token, registration)
     crash.reach("after registering")
@@ -270,7 +271,7 @@ def _counts(manifests: Sequence[TaskManifest], decisions: Sequence[Decision]) ->
     )
 
 
-def demand_sound(pipeline: Pipeline, registration: Registration) -> None:
+def demand_sound(pipeline: Pipeline, registration: Registration, samples: Sequence[str]) -> None:
     """Stop before a stream of poison is settled as dead letters; those tried again have been judged before."""
     counts, limit = registration.counts, pipeline.dead_letters.max_share
     if (
@@ -283,7 +284,15 @@ def demand_sound(pipeline: Pipeline, registration: Registration) -> None:
     if share > limit:
         raise PoisonError(
             f"Pipeline {pipeline.pipeline}: {counts.dead_letter} of {counts.read} records of this epoch cannot be "
-            f"decoded ({share:.0%}, dead_letters.max_share is {limit:.0%}). Nothing of it was settled. Correct "
+            f"decoded ({share:.0%}, dead_letters.max_share is {limit:.0%}): {_tell(registration)}; the first is "
+            f"{samples[0]}. Nothing of it was settled. Correct "
             "source.format or source.fields, or raise dead_letters.max_share (null never stops) to let them "
             "become dead letters."
         )
+
+
+def _tell(registration: Registration) -> str:
+    reasons: Counter[str] = Counter()
+    for letters in registration.dead_letter_files:
+        reasons.update(letters.reasons)
+    return ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())

@@ -73,6 +73,8 @@ class ChunkManifest:
 class LettersManifest:
     rows: int
     reasons: dict[str, int]
+    sample: str
+    """The first of them: position, reason and detail."""
     file: FileRef
 
 

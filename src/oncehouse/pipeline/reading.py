@@ -163,7 +163,9 @@ class ReadTask:
             self._plan.pipeline, self._plan.epoch, self._plan.token, f"{self._attempt}.letters.parquet"
         )
         file = self._store.put(path, lambda target: write_letters(target, table))
-        return LettersManifest(rows=table.num_rows, reasons=dict(self._reasons), file=file)
+        first = table.slice(0, 1).select(["topic", "partition", "offset", "reason", "detail"]).to_pylist()[0]
+        sample = "{topic}/{partition}/{offset}: {reason}: {detail}".format(**first)
+        return LettersManifest(rows=table.num_rows, reasons=dict(self._reasons), sample=sample, file=file)
 
 
 class _Chunk:

@@ -22,7 +22,7 @@ from oncehouse.pipeline.loading import Loading
 from oncehouse.pipeline.prepare import demand_ready, identity_of, open_catalog
 from oncehouse.pipeline.report import Report, RunResult
 from oncehouse.pipeline.retention import retain
-from oncehouse.pipeline.session import open_session
+from oncehouse.pipeline.session import close_session, has_ended, name_lost_java, open_session
 from oncehouse.pipeline.source import Topics
 from oncehouse.pipeline.stream import Ingest
 from oncehouse.progress import Progress
@@ -66,13 +66,8 @@ def run_pipeline(
         demand_ready(pipeline, catalog, topics)
         catalog.prepare()
         catalog.adopt(identity_of(pipeline))
-        session = spark or open_session(pipeline, jars)
-        try:
-            run = _Run(pipeline, catalog, topics, session, stop=stop, progress=progress, say=say)
-            return run.go(once=once, wait=wait)
-        finally:
-            if spark is None:
-                session.stop()
+        run = _Run(pipeline, catalog, topics, spark, jars, stop=stop, progress=progress, say=say)
+        return run.go(once=once, wait=wait)
     finally:
         catalog.close()
 
@@ -83,7 +78,8 @@ class _Run:
         pipeline: Pipeline,
         catalog: Catalog,
         topics: Topics,
-        spark: SparkSession,
+        spark: SparkSession | None,
+        jars: Sequence[Path],
         *,
         stop: threading.Event,
         progress: Callable[[Progress], None],
@@ -92,11 +88,14 @@ class _Run:
         self._pipeline = pipeline
         self._catalog = catalog
         self._topics = topics
-        self._spark = spark
+        self._given_spark = spark
+        self._jars = jars
         self._stop = stop
         self._say = say
         self._drain = threading.Event()
         self._failure: BaseException | None = None
+        self._failed_while_ending = False
+        self._lost_java = False
         # Held by whoever replaces or drops files of the ledger.
         self._filing = threading.Lock()
         self._report = Report(catalog, topics, progress)
@@ -108,7 +107,22 @@ class _Run:
         heartbeat = leases.Heartbeat(
             self._catalog, held, lease_seconds=self._pipeline.lease, on_lost=self._fail
         )
-        by_stage = {lease.stage: lease for lease in held}
+        try:
+            # Started only now: whoever waits for a lease, or is refused one, needs no Spark.
+            self._spark = self._given_spark or open_session(self._pipeline, self._jars)
+            try:
+                self._work({lease.stage: lease for lease in held}, once=once)
+            finally:
+                self._lost_java = has_ended(self._spark, self._failure)
+                if self._given_spark is None:
+                    close_session(self._spark)
+        finally:
+            heartbeat.stop()
+            self._release(held)
+        self._raise_failure()
+        return self._report.result()
+
+    def _work(self, by_stage: dict[Stage, Lease], *, once: bool) -> None:
         ingest = self._make_ingest(by_stage[Stage.INGEST])
         threads = [
             self._thread(
@@ -128,11 +142,16 @@ class _Run:
             self._stop.set()
             for thread in threads[1:]:
                 thread.join()
-            heartbeat.stop()
-            self._release(held)
-        if self._failure is not None:
+
+    def _raise_failure(self) -> None:
+        if self._failure is None:
+            return
+        lasting = isinstance(self._failure, OncehouseError) and not isinstance(self._failure, TransientError)
+        if lasting or not self._lost_java:
             raise self._failure
-        return self._report.result()
+        # A supervisor may end the whole group of processes: Spark then goes while we put things away.
+        if not self._failed_while_ending:
+            raise name_lost_java(self._pipeline) from self._failure
 
     def _make_loading(self, lease: Lease) -> Loading:
         return Loading(
@@ -206,6 +225,7 @@ class _Run:
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
             self._failure = error
+            self._failed_while_ending = self._stop.is_set()
         self._stop.set()
 
     def _retain(self, by_stage: dict[Stage, Lease]) -> None:

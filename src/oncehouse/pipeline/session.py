@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.errors import ConfigurationError
+from oncehouse.errors import ConfigurationError, TransientError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +38,7 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
+_JAVA_ENDS_SECONDS = 5.0
 _LOCAL = re.compile(r"^local(\[(\*|\d+)\])?$")
 
 
@@ -71,6 +73,38 @@ def open_session(pipeline: Pipeline, jars: Sequence[Path] = ()) -> SparkSession:
             f"Spark does not start with master {pipeline.spark.master!r}: {str(error).splitlines()[0]}. Java 17 or "
             f"21 is needed. What Spark said is in {log}."
         ) from error
+
+
+def has_ended(spark: SparkSession, failure: BaseException | None = None) -> bool:
+    """Whether the Java process of a session is gone: killed, out of memory, or stopped with our whole group.
+
+    After a failure to reach it, it is given a moment: a Java that was asked to end takes its time over it.
+    """
+    from py4j.protocol import Py4JError
+
+    java = getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - PySpark tells it nowhere else
+    if java is None:
+        return False
+    if isinstance(failure, OSError | Py4JError | TransientError):
+        with suppress(subprocess.TimeoutExpired):
+            java.wait(timeout=_JAVA_ENDS_SECONDS)
+    return java.poll() is not None
+
+
+def name_lost_java(pipeline: Pipeline) -> TransientError:
+    return TransientError(
+        f"Pipeline {pipeline.pipeline}: Spark's Java process has ended, killed or out of memory. What was settled is "
+        "settled; start again, with a larger spark.settings `spark.driver.memory` if memory was the reason. Its last "
+        f"words are in {_log_path(pipeline)}."
+    )
+
+
+def close_session(spark: SparkSession) -> None:
+    """Stop Spark; a Java process that is gone already, or goes meanwhile, needs no stopping."""
+    from py4j.protocol import Py4JError
+
+    with suppress(OSError, Py4JError):
+        spark.stop()
 
 
 def scratch_folder(files_root: str) -> Path:

@@ -1,0 +1,93 @@
+"""The ledger's files behind an S3 API: the same promises as in a folder, and the whole road on them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from oncehouse.errors import ConfigurationError, CorruptFileError
+from oncehouse.ledger.files import FileStore
+from road import make_event
+
+BUCKET = "ledger"
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_endpoint, monkeypatch, tmp_path):
+    for name, value in {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}.items():
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3", endpoint_url=f"http://{s3_endpoint}", region_name="us-east-1")
+    client.create_bucket(Bucket=BUCKET)
+    yield client
+    for found in client.list_objects_v2(Bucket=BUCKET).get("Contents", []):
+        client.delete_object(Bucket=BUCKET, Key=found["Key"])
+    client.delete_bucket(Bucket=BUCKET)
+
+
+@pytest.fixture
+def root(bucket, s3_endpoint) -> str:
+    # Keys in the address, for the workers of the shared Spark session were started before this test.
+    return f"s3://test:test@{BUCKET}/oncehouse?endpoint_override={s3_endpoint}&scheme=http&region=us-east-1"
+
+
+@pytest.fixture
+def store(root, monkeypatch, tmp_path) -> FileStore:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return FileStore(root)
+
+
+def put(store: FileStore, path: str, text: bytes):
+    return store.put(path, lambda local: Path(local).write_bytes(text))
+
+
+def test_a_file_in_a_bucket_can_be_read_listed_and_deleted(store):
+    file = put(store, "p/0000000/1-a", b"rows")
+    again = pickle.loads(pickle.dumps(store))
+    assert again.local(file).read_bytes() == b"rows"
+    store.verify(file)
+    assert list(store.walk("p/")) == ["p/0000000/1-a"]
+    store.delete(file.path)
+    store.delete(file.path)
+    assert list(store.walk("p/")) == []
+
+
+def test_a_changed_or_missing_object_is_named(store, bucket):
+    file = put(store, "p/a", b"rows")
+    bucket.put_object(Bucket=BUCKET, Key="oncehouse/p/a", Body=b"wors")
+    with pytest.raises(CorruptFileError, match="p/a does not match its checksum"):
+        store.verify(file)
+    with pytest.raises(CorruptFileError, match="p/a does not match its checksum"):
+        store.local(file)
+    bucket.delete_object(Bucket=BUCKET, Key="oncehouse/p/a")
+    with pytest.raises(CorruptFileError, match="p/a is missing"):
+        store.local(file)
+
+
+def test_a_bucket_that_is_not_there_is_told_without_its_keys(s3_endpoint, bucket):
+    address = f"s3://test:secret@nowhere/x?endpoint_override={s3_endpoint}&scheme=http&region=us-east-1"
+    with pytest.raises(ConfigurationError, match=r"ledger\.files") as told:
+        FileStore(address).check()
+    assert "secret" not in str(told.value)
+
+
+def test_the_whole_road_runs_with_its_files_in_a_bucket(make_road, root):
+    road = make_road(partitions=2, ledger={"files": root})
+    road.send([make_event(number) for number in range(120)])
+    road.run()
+    road.send([make_event(number) for number in range(60, 200)], partition=1)
+    road.run()
+    road.assert_exact()
