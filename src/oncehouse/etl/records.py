@@ -27,13 +27,6 @@ class Template(StrEnum):
     RANGE = "range"
 
 
-class LatePolicy(StrEnum):
-    """What to do with rows that arrive with a position already passed."""
-
-    COUNT = "count"
-    REPAIR = "repair"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Topic:
     """One line of the lineage."""
@@ -43,8 +36,7 @@ class Topic:
     """`database.table` of the Fact table."""
     depends_on: tuple[str, ...] = ()
     """Tables it is made of, the main source first; a table that is itself a `dst` is a dependency on that topic."""
-    template: str = Template.STEP
-    """`step`, `reload`, `range`, or the name of a user's own template file."""
+    template: Template = Template.STEP
     transform: str | None = None
     """View or SQL file that yields the rows; `ETL.<Topic>Transform` when left out."""
     delay_seconds: float = 0.0
@@ -53,7 +45,6 @@ class Topic:
     comment: str = ""
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
-    late: LatePolicy = LatePolicy.COUNT
     range_column: str | None = None
     """For `range`: the DateTime column of the destination whose partitions are replaced."""
 
