@@ -64,6 +64,9 @@ def test_a_transform_that_takes_the_last_row_of_a_step_again_is_noticed(tmp_path
     wrong = sql.read_text().replace("(pos, id) > span.1", "(pos, id) >= span.1")
     assert wrong != sql.read_text()
     sql.write_text(wrong)
+    # Small steps, so that there are borders between them whatever the pace.
+    facts = folder / "lineage" / "facts.yaml"
+    facts.write_text(facts.read_text().replace("maxstep: 20000", "maxstep: 100"))
     done = run_example(folder, "--no-kill")
     assert done.returncode == 1, done.stdout + done.stderr
     missing, too_many = read_table(done.stdout)["dwh.orders"][2:]

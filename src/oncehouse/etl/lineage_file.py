@@ -168,7 +168,7 @@ def _make_topic(section: TopicSection, folder: Path) -> Topic:
         topic=section.topic,
         dst=section.dst,
         depends_on=section.depends_on,
-        template=section.template,
+        template=Template(section.template),
         transform=_place(section.transform, folder),
         delay_seconds=section.delay,
         repeat_seconds=section.repeat,
