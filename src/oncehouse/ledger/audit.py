@@ -14,6 +14,7 @@ from oncehouse.ledger.batches import list_batches, list_parts
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.epochs import (
     list_dead_letter_files,
+    list_duplicates,
     list_epochs,
     list_key_files,
     list_ranges,
@@ -29,9 +30,8 @@ from oncehouse.ledger.records import (
     Part,
     Segment,
 )
-from oncehouse.ledger.rows import file_ref
 from oncehouse.ledger.segments import list_segments
-from oncehouse.ledger.tables import batches, duplicate_files
+from oncehouse.ledger.tables import batches
 
 _IDS_A_QUERY = 500
 
@@ -78,21 +78,6 @@ def read_state(catalog: Catalog) -> LedgerState:
             segments=list_segments(view),
             batches=list_batches(view),
         )
-
-
-def list_duplicates(catalog: Catalog) -> dict[int, tuple[DuplicateFile, ...]]:
-    """By epoch, with how many positions each file holds."""
-    query = (
-        select(duplicate_files)
-        .where(duplicate_files.c.pipeline == catalog.pipeline)
-        .order_by(duplicate_files.c.epoch, duplicate_files.c.file_path)
-    )
-    found: dict[int, list[DuplicateFile]] = {}
-    with catalog.read() as connection:
-        for row in connection.execute(query).all():
-            file = DuplicateFile(rows=row.rows_total, file=file_ref(row, "file", rows=row.rows_total))
-            found.setdefault(row.epoch, []).append(file)
-    return {epoch: tuple(files) for epoch, files in found.items()}
 
 
 def find_known_batches(catalog: Catalog, batch_ids: Iterable[str]) -> set[str]:

@@ -10,6 +10,7 @@ from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import (
     Counts,
     DeadLetterFile,
+    DuplicateFile,
     EpochKind,
     EpochRow,
     FileRef,
@@ -119,14 +120,29 @@ def list_key_files(catalog: Catalog) -> tuple[tuple[int, float, KeyFile], ...]:
         )
 
 
+def list_duplicates(
+    catalog: Catalog, *, epochs_between: tuple[int, int] | None = None
+) -> dict[int, tuple[DuplicateFile, ...]]:
+    """By epoch, with how many positions each file holds; of all epochs, or of a first to a last one."""
+    query = select(duplicate_files).where(duplicate_files.c.pipeline == catalog.pipeline)
+    if epochs_between is not None:
+        query = query.where(duplicate_files.c.epoch.between(*epochs_between))
+    found: dict[int, list[DuplicateFile]] = {}
+    with catalog.read() as connection:
+        for row in connection.execute(
+            query.order_by(duplicate_files.c.epoch, duplicate_files.c.file_path, duplicate_files.c.file_row)
+        ).all():
+            file = DuplicateFile(rows=row.rows_total, file=file_ref(row, "file", rows=row.rows_total))
+            found.setdefault(row.epoch, []).append(file)
+    return {epoch: tuple(files) for epoch, files in found.items()}
+
+
 def list_duplicate_files(catalog: Catalog) -> dict[int, tuple[FileRef, ...]]:
     """By epoch."""
-    query = select(duplicate_files).where(duplicate_files.c.pipeline == catalog.pipeline)
-    found: dict[int, tuple[FileRef, ...]] = {}
-    with catalog.read() as connection:
-        for row in connection.execute(query.order_by(duplicate_files.c.file_path)).all():
-            found[row.epoch] = (*found.get(row.epoch, ()), file_ref(row, "file", rows=row.rows_total))
-    return found
+    return {
+        epoch: tuple(duplicates.file for duplicates in found)
+        for epoch, found in list_duplicates(catalog).items()
+    }
 
 
 def list_dead_letter_files(catalog: Catalog, *, open_only: bool = True) -> tuple[DeadLetterFile, ...]:

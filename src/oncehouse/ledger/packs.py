@@ -15,9 +15,10 @@ from sqlalchemy import Connection, Table, delete, insert, select, update
 from oncehouse.errors import PermanentError
 from oncehouse.ledger.batches import part_of
 from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.epochs import list_duplicates
 from oncehouse.ledger.expiry import registered_paths
 from oncehouse.ledger.records import BatchStatus, DuplicateFile, FileRef, KeyFile, Part, Stage
-from oncehouse.ledger.rows import file_ref, file_values, key_file_of
+from oncehouse.ledger.rows import file_values, key_file_of
 from oncehouse.ledger.tables import batches, duplicate_files, garbage, key_files, parts
 
 _LOADED = (BatchStatus.IN_CLICKHOUSE, BatchStatus.REPLACED)
@@ -57,11 +58,10 @@ def list_bundles(catalog: Catalog, *, limit: int = 20_000) -> tuple[Bundle, ...]
         by_epoch.setdefault(epoch, []).append((registered_at, key_file))
     if not by_epoch:
         return ()
-    first, last = min(by_epoch), max(by_epoch)
     held: dict[str, list[tuple[Part, bool]]] = {}
     for part, is_loaded in _parts(catalog):
         held.setdefault(part.key_file, []).append((part, is_loaded))
-    duplicates = _duplicates(catalog, first, last)
+    duplicates = list_duplicates(catalog, epochs_between=(min(by_epoch), max(by_epoch)))
     found = []
     for epoch, members in sorted(by_epoch.items()):
         parts_of = [entry for _, key_file in members for entry in held.get(key_file.key_file, [])]
@@ -107,18 +107,6 @@ def _parts(catalog: Catalog) -> list[tuple[Part, bool]]:
     with catalog.read() as connection:
         rows = connection.execute(query).all()
     return [(part_of(row), row.rows_live == 0 or row.status in _LOADED) for row in rows]
-
-
-def _duplicates(catalog: Catalog, first: int, last: int) -> dict[int, tuple[DuplicateFile, ...]]:
-    found: dict[int, tuple[DuplicateFile, ...]] = {}
-    query = select(duplicate_files).where(
-        duplicate_files.c.pipeline == catalog.pipeline, duplicate_files.c.epoch.between(first, last)
-    )
-    with catalog.read() as connection:
-        for row in connection.execute(query).all():
-            file = DuplicateFile(rows=row.rows_total, file=file_ref(row, "file", rows=row.rows_total))
-            found[row.epoch] = (*found.get(row.epoch, ()), file)
-    return found
 
 
 def move_files(catalog: Catalog, token: int, moves: Sequence[Move]) -> None:
