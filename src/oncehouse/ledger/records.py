@@ -6,7 +6,7 @@ the ledger's root, with its size and checksum; what no record names does not exi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 
@@ -135,6 +135,9 @@ class Counts:
     waiting: int = 0
     conflicts: int = 0
     """Of the duplicates: those whose payload differs from their winner's."""
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(**{name: count + getattr(other, name) for name, count in asdict(self).items()})
 
     @property
     def balanced(self) -> bool:

@@ -38,16 +38,7 @@ class Report:
 
     def add_epoch(self, counts: Counts) -> None:
         with self._lock:
-            mine = self._counts
-            self._counts = Counts(
-                read=mine.read + counts.read,
-                new=mine.new + counts.new,
-                duplicate=mine.duplicate + counts.duplicate,
-                dead_letter=mine.dead_letter + counts.dead_letter,
-                skipped=mine.skipped + counts.skipped,
-                waiting=mine.waiting + counts.waiting,
-                conflicts=mine.conflicts + counts.conflicts,
-            )
+            self._counts += counts
             self._recent.append((time.monotonic(), self._counts.read))
             edge = time.monotonic() - _RATE_SECONDS
             while len(self._recent) > 2 and self._recent[1][0] < edge:
