@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import json as pa_json
 
 from oncehouse.columns import parse_type
-from oncehouse.pipeline.decode import JsonDecoder
+from oncehouse.pipeline.json_decode import JsonDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,6 +22,7 @@ from oncehouse.devstack.demo_events import FIELDS, IDENTITY, make_messages, plan
 from oncehouse.ledger.records import FileRef
 from oncehouse.pipeline import dedup, reading
 from oncehouse.pipeline.dedup import DecidePlan
+from oncehouse.pipeline.json_format import JsonFormat
 from oncehouse.pipeline.manifest import ReadPlan, TablePlan, TaskManifest
 
 _BLOCK_ROWS = 50_000
@@ -38,10 +39,10 @@ _DRIVER = (
 )
 _TASK = (
     ("oncehouse.pipeline.reading", "read_records", "read: blocks and the rest"),
-    ("oncehouse.pipeline.decode", "JsonDecoder.decode", "read: decode, the rest"),
-    ("oncehouse.pipeline.decode", "screen", "read: decode, screen"),
-    ("oncehouse.pipeline.decode", "JsonDecoder._parse", "read: decode, parse"),
-    ("oncehouse.pipeline.decode", "JsonDecoder._convert", "read: decode, convert"),
+    ("oncehouse.pipeline.json_decode", "JsonDecoder.decode", "read: decode, the rest"),
+    ("oncehouse.pipeline.json_decode", "screen", "read: decode, screen"),
+    ("oncehouse.pipeline.json_decode", "JsonDecoder._parse", "read: decode, parse"),
+    ("oncehouse.pipeline.json_decode", "JsonDecoder._convert", "read: decode, convert"),
     ("oncehouse.pipeline.reading", "unique_ids", "read: unique ids"),
     ("oncehouse.pipeline.reading", "payload_hashes", "read: payload hashes"),
     ("oncehouse.pipeline.reading", "_Chunk._sorted_keys", "read: sort keys"),
@@ -143,6 +144,7 @@ def _plan(folder: Path) -> ReadPlan:
         epoch=1,
         token=1,
         topics=("bench",),
+        format=JsonFormat(),
         fields={name: parse_type(text) for name, text in FIELDS.items()},
         identity=IDENTITY,
         tables=(

@@ -129,8 +129,8 @@ class Kafka(Section):
 class Source(Section):
     kafka: Kafka
     """The brokers and topics that events come from."""
-    format: Literal["json"] = "json"
-    """How a record's value is written: one JSON object a record."""
+    format: Literal["json", "jsonl"] = "json"
+    """How a record's value is written: `json` is one object a record, `jsonl` one or more, each on its line."""
     fields: dict[Name, ColumnTypeText] = Field(min_length=1)
     """Field of the event and its ClickHouse type, in the order of the columns. Nullable ones may miss."""
     max_message_bytes: Bytes = 1 << 20

@@ -24,7 +24,16 @@ from oncehouse.ledger.epochs import list_dead_letter_files, read_positions
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.history import rolled_up_rows
 from oncehouse.ledger.leases import list_leases
-from oncehouse.ledger.records import Attempt, Batch, BatchStatus, DeadLetterFile, Part, Request, Stage
+from oncehouse.ledger.records import (
+    Attempt,
+    Batch,
+    BatchStatus,
+    DeadLetterFile,
+    LetterKind,
+    Part,
+    Request,
+    Stage,
+)
 from oncehouse.ledger.requests import list_requests
 from oncehouse.ledger.summary import BatchTotals, EpochTotals, IndexTotals, OpenParts
 
@@ -82,6 +91,9 @@ class Overview:
     oldest_waiting_seconds: float | None
     """How long the oldest row that is not in ClickHouse has waited in the ledger."""
     dead_letters: dict[str, int]
+    """By reason."""
+    waiting: dict[str, int]
+    """Records that wait for a schema, by its name."""
     """By reason: those that were not tried again."""
     conflicts: int
     """Duplicates whose payload differs from the event that came first."""
@@ -139,6 +151,7 @@ def read_overview(catalog: Catalog, *, end_offsets: Mapping[tuple[str, int], int
             rows_in_clickhouse=_arrived(batches, rolled_up_rows(view)),
             oldest_waiting_seconds=None if waiting_since is None else max(0.0, now - waiting_since),
             dead_letters=_count_reasons(list_dead_letter_files(view)),
+            waiting=_count_reasons(list_dead_letter_files(view, kind=LetterKind.WAITING)),
             conflicts=sum(totals.counts.conflicts for totals in epochs),
             key_index=summary.sum_index(view),
             leases=_leases(view, now),

@@ -23,7 +23,7 @@ from oncehouse.ledger.audit import list_duplicates, read_state
 from oncehouse.ledger.batches import create_batches, finish_attempt, list_parts, open_parts, start_attempt
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.epochs import (
-    list_dead_letter_files,
+    list_all_letter_files,
     list_epochs,
     list_key_files,
     list_ranges,
@@ -117,7 +117,7 @@ def test_letters_that_nobody_tried_again_stay_for_ever(catalog, tokens):
     again = make_registration(5, 0, 1, kind=EpochKind.REPLAY, ranges=(), tried_dead_letter_files=("tried",))
     register(catalog, ingest, again)
     assert expiry.drop_tried_letters(catalog, token, before=soon(catalog)) == ("letters/tried",)
-    assert [found.dead_letter_file for found in list_dead_letter_files(catalog, open_only=False)] == ["open"]
+    assert [found.dead_letter_file for found in list_all_letter_files(catalog)] == ["open"]
 
 
 def test_epochs_are_added_up_when_their_files_have_gone(catalog, tokens):

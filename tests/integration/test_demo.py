@@ -28,7 +28,7 @@ from oncehouse.devstack.demo_events import (
 from oncehouse.devstack.demo_results import compare
 from oncehouse.devstack.proxy import AnswerSwallower, is_insert, is_success, is_whole
 from oncehouse.errors import TransientError
-from oncehouse.pipeline.decode import JsonDecoder
+from oncehouse.pipeline.json_decode import JsonDecoder
 
 pytestmark = pytest.mark.servers
 

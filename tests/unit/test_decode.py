@@ -13,7 +13,9 @@ import pytest
 
 from oncehouse.columns import parse_type
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.decode import Decoded, JsonDecoder, Reason
+from oncehouse.pipeline.decoding import Decoded
+from oncehouse.pipeline.json_decode import JsonDecoder
+from oncehouse.pipeline.verdict import Reason
 
 GOOD = b'{"a":1}'
 UUID_BYTES = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff").bytes
@@ -152,7 +154,7 @@ def test_a_depth_bomb_is_put_aside_unparsed(opening):
 
 
 def test_very_many_objects_in_a_message_are_refused_before_they_become_rows(monkeypatch):
-    monkeypatch.setattr("oncehouse.pipeline.decode._RUN_OBJECTS", 3)
+    monkeypatch.setattr("oncehouse.pipeline.json_decode._RUN_OBJECTS", 3)
     done = run(make(), b"{}" * 100_000, GOOD, b'{"a":2,"b":{}}' * 2, b'{"a":3,"b":[{},{},{},{}]}', GOOD)
     assert [(r.index, r.reason) for r in done.rejected] == [(n, Reason.SEVERAL_OBJECTS) for n in (0, 2)]
     assert done.rows.to_pydict() == {"a": [1, 3, 1]}
@@ -438,7 +440,7 @@ def test_a_block_of_nothing_but_bad_messages_is_accounted_for():
 
 
 def test_large_offsets_slices_and_chunks_of_runs_decode_alike(monkeypatch):
-    monkeypatch.setattr("oncehouse.pipeline.decode._RUN_BYTES", 20)
+    monkeypatch.setattr("oncehouse.pipeline.json_decode._RUN_BYTES", 20)
     messages = [b'{"a":%d}' % n for n in range(50)]
     for type_ in (pa.binary(), pa.large_binary()):
         array = pa.array([None, b"?", *messages], type_).slice(2)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncehouse.columns import parse_type
-from oncehouse.pipeline.decode import Decoded, JsonDecoder
+from oncehouse.pipeline.decoding import Decoded
+from oncehouse.pipeline.json_decode import JsonDecoder
 from oncehouse.pipeline.json_structure import measure_depth
 
 FIELDS = {

@@ -36,6 +36,7 @@ from oncehouse.ledger.records import (
 )
 from oncehouse.ledger.registering import register
 from oncehouse.ledger.requests import add_request
+from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.parts import LETTER_SCHEMA, write_letters
 
 
@@ -169,9 +170,12 @@ def put_letters(
         pa.array([TOPIC] * len(rows)).dictionary_encode(),
         pa.array([0] * len(rows), pa.int32()),
         pa.array([offset for offset, _, _ in rows], pa.int64()),
+        pa.array([0] * len(rows), pa.int32()),
         pa.array([datetime(2026, 1, 2, tzinfo=UTC)] * len(rows), pa.timestamp("us", tz="UTC")),
         pa.array([None] * len(rows), pa.binary()),
         pa.array([value for _, _, value in rows], pa.binary()),
+        pa.nulls(len(rows), HEADERS),
+        pa.nulls(len(rows), pa.string()),
         pa.array([reason for _, reason, _ in rows]),
         pa.array(["why\x1b[2J"] * len(rows)),
     ]

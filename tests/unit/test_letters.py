@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from oncehouse.columns import parse_type
 from oncehouse.ledger.files import FileStore
+from oncehouse.pipeline.decoding import HEADERS
+from oncehouse.pipeline.json_format import JsonFormat
 from oncehouse.pipeline.letters import ReplayPlan, Selection, read_letters, replay
 from oncehouse.pipeline.manifest import ReadPlan, TablePlan
 from oncehouse.pipeline.parts import LETTER_SCHEMA, write_letters
@@ -24,9 +26,12 @@ def make_letters(places=tuple(PLACES), reasons=tuple(REASONS), values: list[byte
         pa.array(topics, pa.string()).dictionary_encode(),
         pa.array(partitions, pa.int32()),
         pa.array(offsets, pa.int64()),
+        pa.array([0] * len(places), pa.int32()),
         pa.array([0] * len(places), pa.timestamp("us", tz="UTC")),
         pa.nulls(len(places), pa.binary()),
         pa.array(values or [b"{"] * len(places), pa.binary()),
+        pa.nulls(len(places), HEADERS),
+        pa.nulls(len(places), pa.string()),
         pa.array(reasons, pa.string()),
         pa.array(["detail"] * len(places), pa.string()),
     ]
@@ -79,6 +84,7 @@ def test_a_replay_decodes_what_was_asked_for_and_carries_the_rest(tmp_path):
             epoch=2,
             token=1,
             topics=("a", "b"),
+            format=JsonFormat(),
             fields={"id": parse_type("UInt64")},
             identity=("id",),
             tables=(table,),
@@ -96,13 +102,13 @@ def test_a_replay_decodes_what_was_asked_for_and_carries_the_rest(tmp_path):
     manifest = replay(plan)
     assert (manifest.read, sum(chunk.events for chunk in manifest.chunks)) == (4, 2)
     assert manifest.chunks[0].first == (0, 9), "in Kafka's order, whatever the order of the letters"
-    assert manifest.letters is not None
-    kept = read_letters(store, [manifest.letters.file]).to_pylist()
+    (letters,) = manifest.letters
+    kept = read_letters(store, [letters.file]).to_pylist()
     assert [(row["topic"], row["offset"], row["reason"]) for row in kept] == [
         ("a", 3, "not_json"),
         ("gone", 1, "wrong_type"),
     ]
-    assert manifest.letters.reasons == {"not_json": 1, "wrong_type": 1}
+    assert letters.reasons == {"not_json": 1, "wrong_type": 1}
 
 
 def test_no_files_are_no_letters(tmp_path):

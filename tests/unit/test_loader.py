@@ -17,6 +17,7 @@ from oncehouse.errors import CorruptFileError, PermanentError
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import BatchStatus, FileRef, LoadPart, Part
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
+from oncehouse.pipeline.json_format import JsonFormat
 from oncehouse.pipeline.loader import FAILED, UNKNOWN, judge, live_rows
 from oncehouse.pipeline.manifest import ReadPlan, TablePlan
 from oncehouse.pipeline.reading import read_records
@@ -100,6 +101,7 @@ def read_part(store: FileStore, numbers: list[int]) -> LoadPart:
         epoch=1,
         token=1,
         topics=("events",),
+        format=JsonFormat(),
         fields={"id": parse_type("UInt64")},
         identity=("id",),
         tables=(TablePlan(name="t", columns=(("id", "id"),), id_column=None),),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +15,12 @@ from hypothesis import strategies as st
 from oncehouse.columns import parse_type
 from oncehouse.ledger import keyindex
 from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.records import LetterKind, Schema
+from oncehouse.pipeline.decoding import Waiting
 from oncehouse.pipeline.identity import unique_ids
+from oncehouse.pipeline.json_format import JsonFormat
 from oncehouse.pipeline.manifest import ReadPlan, TablePlan, TaskManifest
-from oncehouse.pipeline.parts import EVENT_COLUMN, PARTITIONS, epoch_path
+from oncehouse.pipeline.parts import EVENT_COLUMN, PARTITIONS, epoch_path, read_rows
 from oncehouse.pipeline.reading import read_records
 
 FIELDS = {"id": parse_type("UInt64"), "kind": parse_type("LowCardinality(String)")}
@@ -34,6 +38,7 @@ def make_plan(root: str, *tables: TablePlan, **changes) -> ReadPlan:
         "epoch": 3,
         "token": 2,
         "topics": ("clicks", "orders"),
+        "format": JsonFormat(),
         "fields": FIELDS,
         "identity": ("id",),
         "tables": tables or (ALL,),
@@ -159,11 +164,58 @@ def test_an_event_that_no_table_takes_is_skipped(tmp_path):
 
 def test_no_records_write_nothing(tmp_path):
     manifest = read_records(make_plan(str(tmp_path), whole=True), "r1", [])
-    assert manifest == TaskManifest(read=0, skipped=0, chunks=(), letters=None)
+    assert manifest == TaskManifest(read=0, skipped=0, chunks=(), letters=())
 
 
 def test_names_carry_epoch_token_and_attempt():
     assert epoch_path("shop", 12_345, 7, "r1-0.keys.arrow") == "shop/0000012/0000012345-7-r1-0.keys.arrow"
+
+
+class Versioned(JsonFormat):
+    """JSON behind a version and a colon."""
+
+    def make_decoder(self, fields, schemas, limits):
+        inner = super().make_decoder(fields, schemas, limits)
+        known = {schema.schema for schema in schemas}
+
+        class Decoder:
+            def decode(self, block):
+                pairs = [value.split(b":", 1) for value in block.column("value").to_pylist()]
+                places = [place for place, (version, _) in enumerate(pairs) if version.decode() in known]
+                bodies = pa.record_batch([pa.array([pairs[place][1] for place in places])], ["value"])
+                decoded = inner.decode(bodies)
+                return replace(
+                    decoded,
+                    taken=np.array(places)[decoded.taken],
+                    waiting=tuple(
+                        Waiting(index=place, schema=version.decode())
+                        for place, (version, _) in enumerate(pairs)
+                        if version.decode() not in known
+                    ),
+                    schemas=pa.array([pairs[place][0].decode() for place in places]),
+                )
+
+        return Decoder()
+
+
+def test_records_of_an_unknown_schema_wait_with_their_bytes_and_the_others_say_their_own(tmp_path):
+    values = [b"1:" + encode(1, "buy"), b"4:" + encode(2, "buy"), b"2:" + encode(3, "buy")]
+    schemas = tuple(Schema(schema=name, format="test", definition="") for name in ("1", "2"))
+    plan = make_plan(str(tmp_path), format=Versioned(), schemas=schemas)
+    manifest = read_records(
+        plan, "r1", make_blocks([(0, place, value) for place, value in enumerate(values)])
+    )
+    store = FileStore(str(tmp_path))
+    raw = read_rows(store, manifest.chunks[0].raw).select(["offset", "value", "schema"]).to_pylist()
+    assert raw == [
+        {"offset": 0, "value": values[0], "schema": "1"},
+        {"offset": 2, "value": values[2], "schema": "2"},
+    ]
+    (letters,) = manifest.letters
+    assert (letters.kind, letters.reasons) == (LetterKind.WAITING, {"4": 1})
+    (waiting,) = read_rows(store, letters.file).to_pylist()
+    assert (waiting["offset"], waiting["value"], waiting["schema"]) == (1, values[1], "4")
+    assert manifest.read == 3
 
 
 values = st.one_of(
@@ -189,7 +241,7 @@ def test_every_record_is_counted_exactly_once(sent, whole, tables, part_limit, b
         plan = make_plan(root, *tables, whole=whole, part_rows=part_limit)
         manifest = read_records(plan, "r1", make_blocks(records, size=block))
         kept = sum(chunk.events for chunk in manifest.chunks)
-        letters = manifest.letters.rows if manifest.letters else 0
+        letters = sum(letters.rows for letters in manifest.letters)
         assert manifest.read == len(records) == kept + manifest.skipped + letters
         assert [chunk.first for chunk in manifest.chunks] == sorted(chunk.first for chunk in manifest.chunks)
         assert TaskManifest.from_json(manifest.to_json()) == manifest

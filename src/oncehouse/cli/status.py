@@ -100,6 +100,9 @@ def _show_tables(overview: Overview) -> None:
     if overview.dead_letters:
         say("")
         show_table(["dead letters", "number"], overview.dead_letters.items(), empty="")
+    if overview.waiting:
+        say("")
+        show_table(["waiting for schema", "number"], overview.waiting.items(), empty="")
 
 
 def spell_holder(holder: str) -> str:

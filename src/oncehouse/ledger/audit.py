@@ -13,7 +13,7 @@ from sqlalchemy import select
 from oncehouse.ledger.batches import list_batches, list_parts
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.epochs import (
-    list_dead_letter_files,
+    list_all_letter_files,
     list_duplicates,
     list_epochs,
     list_key_files,
@@ -56,7 +56,7 @@ class LedgerState:
     duplicates: dict[int, tuple[DuplicateFile, ...]]
     """By epoch."""
     dead_letter_files: tuple[DeadLetterFile, ...]
-    """Those tried again included."""
+    """Of both kinds, those tried again included."""
     segments: tuple[Segment, ...]
     batches: tuple[Batch, ...]
 
@@ -74,7 +74,7 @@ def read_state(catalog: Catalog) -> LedgerState:
             ),
             parts=list_parts(view),
             duplicates=list_duplicates(view),
-            dead_letter_files=list_dead_letter_files(view, open_only=False),
+            dead_letter_files=list_all_letter_files(view),
             segments=list_segments(view),
             batches=list_batches(view),
         )

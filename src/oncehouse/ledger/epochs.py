@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import (
@@ -15,6 +16,7 @@ from oncehouse.ledger.records import (
     EpochRow,
     FileRef,
     KeyFile,
+    LetterKind,
     OffsetRange,
 )
 from oncehouse.ledger.rows import epoch_of, file_ref, key_file_of
@@ -145,10 +147,30 @@ def list_duplicate_files(catalog: Catalog) -> dict[int, tuple[FileRef, ...]]:
     }
 
 
-def list_dead_letter_files(catalog: Catalog, *, open_only: bool = True) -> tuple[DeadLetterFile, ...]:
-    query = select(dead_letter_files).where(dead_letter_files.c.pipeline == catalog.pipeline)
-    if open_only:
-        query = query.where(dead_letter_files.c.tried_in_epoch.is_(None))
+def list_dead_letter_files(
+    catalog: Catalog, *, kind: LetterKind = LetterKind.DEAD
+) -> tuple[DeadLetterFile, ...]:
+    """Those that were not tried again."""
+    query = _letter_files(catalog).where(
+        dead_letter_files.c.tried_in_epoch.is_(None), dead_letter_files.c.kind == kind
+    )
+    return _read_letter_files(catalog, query)
+
+
+def list_all_letter_files(catalog: Catalog) -> tuple[DeadLetterFile, ...]:
+    """Of both kinds, those tried again included."""
+    return _read_letter_files(catalog, _letter_files(catalog))
+
+
+def _letter_files(catalog: Catalog) -> Select[Any]:
+    return (
+        select(dead_letter_files)
+        .where(dead_letter_files.c.pipeline == catalog.pipeline)
+        .order_by(dead_letter_files.c.epoch, dead_letter_files.c.dead_letter_file)
+    )
+
+
+def _read_letter_files(catalog: Catalog, query: Select[Any]) -> tuple[DeadLetterFile, ...]:
     with catalog.read() as connection:
         return tuple(
             DeadLetterFile(
@@ -158,8 +180,7 @@ def list_dead_letter_files(catalog: Catalog, *, open_only: bool = True) -> tuple
                 reasons=json.loads(row.reasons),
                 file=file_ref(row, "file"),
                 registered_at=row.registered_at,
+                kind=LetterKind(row.kind),
             )
-            for row in connection.execute(
-                query.order_by(dead_letter_files.c.epoch, dead_letter_files.c.dead_letter_file)
-            ).all()
+            for row in connection.execute(query).all()
         )

@@ -24,6 +24,15 @@ class EpochKind(StrEnum):
     """Dead letters tried again."""
     REFILL = "refill"
     """Rows of the ledger written again for one table; no event is new."""
+    WAITING = "waiting"
+    """Records that had waited for their schema."""
+
+
+class LetterKind(StrEnum):
+    DEAD = "dead"
+    """It could not become a row."""
+    WAITING = "waiting"
+    """Its schema is not known yet."""
 
 
 class BatchStatus(StrEnum):
@@ -106,8 +115,22 @@ class DeadLetterFile:
     epoch: int
     rows: int
     reasons: dict[str, int]
+    """How many for each reason; of waiting records, for each schema."""
     file: FileRef
     registered_at: float = 0.0
+    kind: LetterKind = LetterKind.DEAD
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """How records of one version are written; once known, it never changes."""
+
+    schema: str
+    """Its name: a version, or a registry's id."""
+    format: str
+    definition: str
+    """What the format's decoder needs, as text."""
+    first_seen_at: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -183,6 +183,7 @@ def _insert_files(connection: Connection, catalog: Catalog, registration: Regist
             insert(dead_letter_files).values(
                 **own,
                 dead_letter_file=letters.dead_letter_file,
+                kind=letters.kind,
                 rows_total=letters.rows,
                 reasons=json.dumps(letters.reasons),
                 registered_at=now,
@@ -254,4 +255,5 @@ def _result(registration: Registration) -> str:
     return (
         f"read {counts.read}, new {counts.new}, duplicate {counts.duplicate}, "
         f"dead letters {counts.dead_letter}, skipped {counts.skipped}"
+        + (f", waiting {counts.waiting}" if counts.waiting else "")
     )

@@ -171,6 +171,7 @@ dead_letter_files = Table(
     metadata,
     Column("pipeline", String(64)),
     Column("dead_letter_file", String(64)),
+    Column("kind", String(16), nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("rows_total", BigInteger, nullable=False),
     Column("reasons", Text, nullable=False),
@@ -179,6 +180,17 @@ dead_letter_files = Table(
     # The epoch that tried these letters again; what failed again stands in that epoch's own file.
     Column("tried_in_epoch", BigInteger),
     PrimaryKeyConstraint("pipeline", "dead_letter_file"),
+)
+
+schemas = Table(
+    "oncehouse_schemas",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("schema_name", String(255)),
+    Column("format", String(16), nullable=False),
+    Column("definition", Text, nullable=False),
+    Column("first_seen_at", Float(53), nullable=False),
+    PrimaryKeyConstraint("pipeline", "schema_name"),
 )
 
 segments = Table(

@@ -25,15 +25,26 @@ from oncehouse.ledger.records import (
     DeadLetterFile,
     EpochKind,
     KeyFile,
+    LetterKind,
     OffsetRange,
     Part,
     Registration,
     Segment,
 )
+from oncehouse.ledger.schemas import list_schemas
 from oncehouse.pipeline.dedup import DecidePlan, Decision, decide, plan_ranges
-from oncehouse.pipeline.manifest import MANIFEST_SCHEMA, ChunkManifest, ReadPlan, TablePlan, TaskManifest
+from oncehouse.pipeline.formats import format_of
+from oncehouse.pipeline.manifest import (
+    MANIFEST_SCHEMA,
+    ChunkManifest,
+    LettersManifest,
+    ReadPlan,
+    TablePlan,
+    TaskManifest,
+)
 from oncehouse.pipeline.parts import epoch_path
 from oncehouse.pipeline.reading import read_records
+from oncehouse.pipeline.schemas import learn_schemas
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,13 +80,15 @@ def table_plans(pipeline: Pipeline) -> tuple[TablePlan, ...]:
     return tuple(plans)
 
 
-def read_plan(pipeline: Pipeline, *, epoch: int, token: int, whole: bool) -> ReadPlan:
+def read_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
     smallest_batch = min(pipeline.limits(table.name).max_rows for table in pipeline.tables)
     return ReadPlan(
         pipeline=pipeline.pipeline,
         epoch=epoch,
         token=token,
         topics=tuple(sorted(pipeline.source.kafka.topics)),
+        format=format_of(pipeline.source),
+        schemas=list_schemas(catalog),
         fields={name: parse_type(text) for name, text in pipeline.source.fields.items()},
         identity=pipeline.identity.fields,
         tables=table_plans(pipeline),
@@ -101,13 +114,17 @@ def settle(
     """Read, decide and register one epoch; returns its counts."""
     epoch = epochs.next_epoch(catalog)
     started_at = catalog.now()
-    plan = read_plan(pipeline, epoch=epoch, token=token, whole=small)
+    plan = read_plan(pipeline, catalog, epoch=epoch, token=token, whole=small)
     manifests = read(plan)
+    while learn_schemas(pipeline, catalog, _awaited(manifests)):
+        # Read once more with what is known now; what the first time wrote has no row in the catalog.
+        plan = replace(plan, schemas=list_schemas(catalog))
+        manifests = read(plan)
     crash.reach("parts written")
     chunks = sorted((chunk for task in manifests for chunk in task.chunks), key=lambda chunk: chunk.first)
     decisions = _decide_all(spark, pipeline, catalog, plan, chunks)
     registration = assemble(plan, manifests, chunks, decisions, given, started_at=started_at)
-    demand_sound(pipeline, registration, [task.letters.sample for task in manifests if task.letters])
+    demand_sound(pipeline, registration, [letters.sample for letters in _letters(manifests, LetterKind.DEAD)])
     crash.reach("before registering")
     registering.register(catalog, token, registration)
     crash.reach("after registering")
@@ -211,13 +228,13 @@ def assemble(
         dead_letter_files=tuple(
             DeadLetterFile(
                 dead_letter_file=f"{plan.epoch:010d}-{plan.token}-{number}",
+                kind=letters.kind,
                 epoch=plan.epoch,
-                rows=task.letters.rows,
-                reasons=task.letters.reasons,
-                file=task.letters.file,
+                rows=letters.rows,
+                reasons=letters.reasons,
+                file=letters.file,
             )
-            for number, task in enumerate(manifests)
-            if task.letters
+            for number, letters in enumerate(letters for task in manifests for letters in task.letters)
         ),
         segments=tuple(
             Segment(
@@ -265,10 +282,19 @@ def _counts(manifests: Sequence[TaskManifest], decisions: Sequence[Decision]) ->
         read=sum(task.read for task in manifests),
         new=sum(decision.new for decision in decisions),
         duplicate=sum(decision.duplicates for decision in decisions),
-        dead_letter=sum(task.letters.rows for task in manifests if task.letters),
+        dead_letter=sum(letters.rows for letters in _letters(manifests, LetterKind.DEAD)),
+        waiting=sum(letters.rows for letters in _letters(manifests, LetterKind.WAITING)),
         skipped=sum(task.skipped for task in manifests),
         conflicts=sum(decision.conflicts for decision in decisions),
     )
+
+
+def _letters(manifests: Sequence[TaskManifest], kind: LetterKind) -> Iterator[LettersManifest]:
+    return (letters for task in manifests for letters in task.letters if letters.kind is kind)
+
+
+def _awaited(manifests: Sequence[TaskManifest]) -> set[str]:
+    return {schema for letters in _letters(manifests, LetterKind.WAITING) for schema in letters.reasons}
 
 
 def demand_sound(pipeline: Pipeline, registration: Registration, samples: Sequence[str]) -> None:
@@ -294,5 +320,6 @@ def demand_sound(pipeline: Pipeline, registration: Registration, samples: Sequen
 def _tell(registration: Registration) -> str:
     reasons: Counter[str] = Counter()
     for letters in registration.dead_letter_files:
-        reasons.update(letters.reasons)
+        if letters.kind is LetterKind.DEAD:
+            reasons.update(letters.reasons)
     return ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())

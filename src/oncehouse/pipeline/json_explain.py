@@ -17,7 +17,7 @@ import pyarrow as pa
 from oncehouse import columns as c
 from oncehouse.pipeline.json_columns import ITEM, VALUE, Path, Shape, convert, leaf_types
 from oncehouse.pipeline.json_times import parse_times
-from oncehouse.pipeline.json_verdict import Problem, Reason
+from oncehouse.pipeline.verdict import Problem, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from oncehouse.pipeline.json_bytes import Bytes, Offsets, text_buffers
 from oncehouse.pipeline.json_structure import count_opening, measure_depth
 from oncehouse.pipeline.json_times import Mask, cast_where_possible, null_mask
-from oncehouse.pipeline.json_verdict import Problem, Reason, Rejection
+from oncehouse.pipeline.verdict import Problem, Reason, Rejection
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,6 @@ in the meantime is a duplicate.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import FileRef
+from oncehouse.ledger.records import FileRef, LetterKind
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.parts import LETTER_SCHEMA, PARTITIONS, read_rows
 from oncehouse.pipeline.reading import ReadTask
@@ -25,9 +24,10 @@ from oncehouse.pipeline.reading import ReadTask
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which letters to try again: all, those of a reason, or single positions."""
+    """Which letters to try again: all, those of a reason, of schemas, or single positions."""
 
     reason: str | None = None
+    schemas: tuple[str, ...] = ()
     positions: tuple[tuple[str, int, int], ...] = ()
 
     def to_arguments(self) -> dict[str, object]:
@@ -50,6 +50,9 @@ class Selection:
         wanted = pa.chunked_array([np.ones(letters.num_rows, dtype=np.bool_)])
         if self.reason is not None:
             wanted = pc.equal(letters.column("reason"), self.reason)
+        if self.schemas:
+            known = pc.is_in(letters.column("schema"), value_set=pa.array(self.schemas))
+            wanted = pc.and_(wanted, known)
         if self.positions:
             asked = [f"{topic}/{partition}/{offset}" for topic, partition, offset in self.positions]
             places = pc.binary_join_element_wise(
@@ -68,6 +71,7 @@ class ReplayPlan:
     attempt: str
     files: tuple[FileRef, ...]
     selection: Selection
+    kind: LetterKind = LetterKind.DEAD
 
 
 def read_letters(store: FileStore, files: Sequence[FileRef]) -> pa.Table:
@@ -84,8 +88,7 @@ def replay(plan: ReplayPlan) -> TaskManifest:
     task = ReadTask(plan.read, plan.attempt, ordered=True)
     for block in _as_records(plan.read, letters.filter(wanted)).to_batches(max_chunksize=50_000):
         task.add(block)
-    kept = letters.filter(pc.invert(wanted))
-    task.carry(kept, Counter(kept.column("reason").to_pylist()))
+    task.carry(letters.filter(pc.invert(wanted)), plan.kind)
     return task.finish()
 
 
@@ -93,6 +96,6 @@ def _as_records(plan: ReadPlan, letters: pa.Table) -> pa.Table:
     """Letters in the shape in which records come from Kafka, in Kafka's order."""
     ordinals = pc.index_in(letters.column("topic").cast(pa.string()), value_set=pa.array(plan.topics))
     source = pc.add(pc.multiply(ordinals, PARTITIONS), letters.column("partition")).cast(pa.int32())
-    names = ("offset", "timestamp", "key", "value")
+    names = ("offset", "row", "timestamp", "key", "value", "headers", "schema")
     records = pa.table([source, *(letters.column(name) for name in names)], names=["source", *names])
-    return records.sort_by([("source", "ascending"), ("offset", "ascending")]).combine_chunks()
+    return records.sort_by([(name, "ascending") for name in ("source", "offset", "row")]).combine_chunks()

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from oncehouse.columns import ColumnType
-from oncehouse.ledger.records import FileRef
+from oncehouse.ledger.records import FileRef, LetterKind, Schema
+from oncehouse.pipeline.decoding import Format
 
 MANIFEST_SCHEMA = "manifest string"
 
@@ -36,6 +37,7 @@ class ReadPlan:
     epoch: int
     token: int
     topics: tuple[str, ...]
+    format: Format
     fields: Mapping[str, ColumnType]
     identity: tuple[str, ...]
     tables: tuple[TablePlan, ...]
@@ -46,6 +48,8 @@ class ReadPlan:
     part_bytes: int
     whole: bool
     """A small epoch: one task reads all partitions, sorts them, and writes one part."""
+    schemas: tuple[Schema, ...] = ()
+    """Those known when the epoch began; records of others wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,7 @@ class ChunkManifest:
 
 @dataclass(frozen=True, kw_only=True)
 class LettersManifest:
+    kind: LetterKind
     rows: int
     reasons: dict[str, int]
     sample: str
@@ -83,7 +88,7 @@ class TaskManifest:
     read: int
     skipped: int
     chunks: tuple[ChunkManifest, ...]
-    letters: LettersManifest | None
+    letters: tuple[LettersManifest, ...]
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -91,13 +96,16 @@ class TaskManifest:
     @staticmethod
     def from_json(text: str) -> TaskManifest:
         found = json.loads(text)
-        letters = found["letters"]
         return TaskManifest(
             read=found["read"],
             skipped=found["skipped"],
             chunks=tuple(_chunk(chunk) for chunk in found["chunks"]),
-            letters=letters and LettersManifest(**{**letters, "file": FileRef(**letters["file"])}),
+            letters=tuple(_letters(letters) for letters in found["letters"]),
         )
+
+
+def _letters(found: dict[str, Any]) -> LettersManifest:
+    return LettersManifest(**{**found, "kind": LetterKind(found["kind"]), "file": FileRef(**found["file"])})
 
 
 def _chunk(found: dict[str, Any]) -> ChunkManifest:

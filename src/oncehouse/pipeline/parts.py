@@ -19,6 +19,7 @@ from oncehouse.errors import CorruptFileError
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.keyindex import UInt32, UInt64
 from oncehouse.ledger.records import FileRef
+from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.manifest import (
     PartManifest,
     TablePlan,
@@ -31,9 +32,14 @@ RAW_SCHEMA = pa.schema(
         ("topic", pa.dictionary(pa.int32(), pa.string())),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
+        # The place in a message that holds several rows.
+        ("row", pa.int32()),
         ("timestamp", pa.timestamp("us", tz="UTC")),
         ("key", pa.binary()),
         ("value", pa.binary()),
+        # Kept where the format needs them, so that everything can be decoded again.
+        ("headers", HEADERS),
+        ("schema", pa.string()),
     ]
 )
 LETTER_SCHEMA = pa.schema(
@@ -45,7 +51,11 @@ PARTITIONS = 1 << 20
 
 def write_letters(path: str, table: pa.Table) -> None:
     pq.write_table(
-        table, path, compression="zstd", use_dictionary=["topic", "reason"], write_page_checksum=True
+        table,
+        path,
+        compression="zstd",
+        use_dictionary=["topic", "row", "schema", "reason"],
+        write_page_checksum=True,
     )
 
 
@@ -102,7 +112,7 @@ def write_raw(path: str, blocks: list[pa.Table]) -> None:
         path,
         RAW_SCHEMA,
         compression="lz4",
-        use_dictionary=["topic"],
+        use_dictionary=["topic", "row", "schema"],
         write_statistics=["partition", "offset"],
         write_page_checksum=True,
     ) as writer:
@@ -110,13 +120,26 @@ def write_raw(path: str, blocks: list[pa.Table]) -> None:
             writer.write_table(block)
 
 
-def raw_columns(topics: tuple[str, ...], block: pa.RecordBatch) -> list[pa.Array]:
+def raw_columns(topics: tuple[str, ...], block: pa.RecordBatch, schemas: pa.Array | None) -> list[pa.Array]:
+    """The columns of RAW_SCHEMA; `schemas` names the schema of each record."""
     source = block.column("source").to_numpy()
     names = pa.DictionaryArray.from_arrays(
         pa.array(source // PARTITIONS, pa.int32()), pa.array(topics, pa.string())
     )
     partition = pa.array(source % PARTITIONS, pa.int32())
-    return [names, partition, *(block.column(name) for name in ("offset", "timestamp", "key", "value"))]
+    return [
+        names,
+        partition,
+        *(block.column(name) for name in ("offset", "row", "timestamp", "key", "value")),
+        _headers(block),
+        pa.nulls(block.num_rows, pa.string()) if schemas is None else schemas,
+    ]
+
+
+def _headers(block: pa.RecordBatch) -> pa.Array:
+    if "headers" not in block.schema.names:
+        return pa.nulls(block.num_rows, HEADERS)
+    return block.column("headers").cast(HEADERS)
 
 
 def _id_array(hi: UInt64, lo: UInt64) -> pa.Array:

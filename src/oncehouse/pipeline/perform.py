@@ -6,6 +6,7 @@ neither stop the pipeline nor come back for ever.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -17,19 +18,33 @@ from oncehouse.clickhouse.describe import describe_table
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
 from oncehouse.ledger import batches, epochs, requests
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import Batch, BatchStatus, Counts, EpochKind, Request, RequestKind
+from oncehouse.ledger.records import (
+    Batch,
+    BatchStatus,
+    Counts,
+    DeadLetterFile,
+    EpochKind,
+    LetterKind,
+    Request,
+    RequestKind,
+)
+from oncehouse.ledger.schemas import list_schemas
 from oncehouse.pipeline.compact import rebuild
 from oncehouse.pipeline.ingest import EpochInput, run_tasks, settle
 from oncehouse.pipeline.job_errors import naming_own_errors
 from oncehouse.pipeline.letters import ReplayPlan, Selection, replay
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.refill import gone_batches, refill
+from oncehouse.pipeline.schemas import learn_schemas
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from oncehouse.config import Pipeline
 
+
+# How often a registry or folder is asked for schemas that records wait for.
+_LOOK_SECONDS = 5.0
 
 # A request that keeps failing for passing reasons is refused in the end: somebody has to look.
 _MOST_TRIES = 20
@@ -53,6 +68,7 @@ class Performer:
         self._token = token
         self._say = say
         self._tries: Counter[int] = Counter()
+        self._next_look = 0.0
 
     def perform(self) -> Iterator[Counts]:
         """Perform all open requests in order; yields the counts of epochs that they made."""
@@ -73,6 +89,33 @@ class Performer:
                     self._refuse(request, error)
             except (ConfigurationError, PermanentError) as error:
                 self._refuse(request, error)
+
+    def is_asked(self) -> bool:
+        """Whether there is anything to perform; cheap, and looked at without any lock."""
+        return bool(requests.open_requests(self._catalog)) or self._has_readable()
+
+    def _has_readable(self) -> bool:
+        awaited = _awaited(self._catalog)
+        if not awaited:
+            return False
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK_SECONDS
+            learn_schemas(self._pipeline, self._catalog, awaited)
+        return any(schema.schema in awaited for schema in list_schemas(self._catalog))
+
+    def decode_waiting(self) -> Iterator[Counts]:
+        """Decode what has waited for schemas that are known by now."""
+        known = tuple(schema.schema for schema in list_schemas(self._catalog))
+        files = [
+            found
+            for found in epochs.list_dead_letter_files(self._catalog, kind=LetterKind.WAITING)
+            if any(schema in found.reasons for schema in known)
+        ]
+        if files:
+            with naming_own_errors(self._pipeline.pipeline):
+                yield _try_again(
+                    self._spark, self._pipeline, self._catalog, self._token, files, Selection(schemas=known)
+                )
 
     def _refuse(self, request: Request, error: Exception) -> None:
         self._say(f"Request {request.request} was refused: {error}")
@@ -101,6 +144,21 @@ def _replay(
         requests.finish_request(catalog, token, request.request, "there are no dead letters")
         return
     selection = Selection.from_arguments(request.arguments)
+    yield _try_again(spark, pipeline, catalog, token, letters, selection, request=request.request)
+
+
+def _try_again(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    catalog: Catalog,
+    token: int,
+    letters: Sequence[DeadLetterFile],
+    selection: Selection,
+    *,
+    request: int | None = None,
+) -> Counts:
+    """An epoch over letters of one kind."""
+    kind = letters[0].kind
 
     def read(plan: ReadPlan) -> list[TaskManifest]:
         task = ReplayPlan(
@@ -108,16 +166,22 @@ def _replay(
             attempt=f"l{uuid.uuid4().hex[:12]}",
             files=tuple(found.file for found in letters),
             selection=selection,
+            kind=kind,
         )
         return run_tasks(spark, replay, [task])
 
     given = EpochInput(
-        kind=EpochKind.REPLAY,
+        kind=EpochKind.WAITING if kind is LetterKind.WAITING else EpochKind.REPLAY,
         topic_ids={},
         tried_dead_letter_files=tuple(found.dead_letter_file for found in letters),
-        request=request.request,
+        request=request,
     )
-    yield settle(spark, pipeline, catalog, token, read, given, small=False)
+    return settle(spark, pipeline, catalog, token, read, given, small=False)
+
+
+def _awaited(catalog: Catalog) -> set[str]:
+    files = epochs.list_dead_letter_files(catalog, kind=LetterKind.WAITING)
+    return {schema for found in files for schema in found.reasons}
 
 
 def _refill(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int, request: Request) -> None:

@@ -16,7 +16,9 @@ import pyarrow as pa
 
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.keyindex import Keys, UInt32, UInt64, sort_order, write_keys
-from oncehouse.pipeline.decode import Decoded, JsonDecoder
+from oncehouse.ledger.records import LetterKind
+from oncehouse.pipeline.decoding import Decoded
+from oncehouse.pipeline.formats import make_decoder
 from oncehouse.pipeline.identity import payload_hashes, unique_ids
 from oncehouse.pipeline.manifest import (
     ChunkManifest,
@@ -34,6 +36,8 @@ from oncehouse.pipeline.parts import (
     write_letters,
     write_raw,
 )
+
+_NO_SCHEMA = "schema_unknown"
 
 
 def read_records(plan: ReadPlan, attempt: str, blocks: Iterable[pa.RecordBatch]) -> TaskManifest:
@@ -82,13 +86,10 @@ class ReadTask:
         self._attempt = attempt
         self._ordered = ordered
         self._store = FileStore(plan.files_root)
-        self._decoder = JsonDecoder(
-            fields=plan.fields, max_message_bytes=plan.max_message_bytes, max_depth=plan.max_depth
-        )
+        self._decoder = make_decoder(plan)
         self._chunk: _Chunk | None = None
         self._chunks: list[ChunkManifest] = []
-        self._letters: list[pa.Table] = []
-        self._reasons: Counter[str] = Counter()
+        self._aside = {kind: _Aside() for kind in LetterKind}
         self._read = 0
         self._skipped = 0
 
@@ -99,19 +100,23 @@ class ReadTask:
         # Another Kafka partition begins: end the chunk, so that chunks stay in the order of Kafka's records.
         if self._chunk is not None and not self._ordered and self._chunk.source != source:
             self._end_chunk()
-        decoded = self._decoder.decode(block.column("value"))
+        if "row" not in block.schema.names:
+            block = self._plan.format.unfold(block)
+        decoded = self._decoder.decode(block)
         self._read += block.num_rows
         self._skipped += len(decoded.skipped)
         self._reject(block, decoded)
+        self._let_wait(block, decoded)
         self._keep(block, decoded, source)
 
     def _keep(self, block: pa.RecordBatch, decoded: Decoded, source: int) -> None:
-        rows, taken = decoded.rows, decoded.taken
+        rows, taken, schemas = decoded.rows, decoded.taken, decoded.schemas
         routes = route(self._plan.tables, rows)
         if routes is not None:
             wanted = np.flatnonzero(routes)
             self._skipped += rows.num_rows - len(wanted)
             rows, taken, routes = rows.take(pa.array(wanted)), taken[wanted], routes[wanted]
+            schemas = schemas and schemas.take(pa.array(wanted))
         if not rows.num_rows:
             return
         kept = block if len(taken) == block.num_rows else block.take(pa.array(taken))
@@ -119,7 +124,7 @@ class ReadTask:
             name = f"{self._attempt}-{len(self._chunks)}"
             first = (int(kept.column("source")[0].as_py()), int(kept.column("offset")[0].as_py()))
             self._chunk = _Chunk(self._plan, self._store, name, source, first)
-        self._chunk.add(kept, rows, routes)
+        self._chunk.add(kept, rows, routes, schemas)
         if self._chunk.is_full:
             self._end_chunk()
 
@@ -127,19 +132,29 @@ class ReadTask:
         if not decoded.rejected:
             return
         rejected = block.take(pa.array([rejection.index for rejection in decoded.rejected]))
-        columns = raw_columns(self._plan.topics, rejected)
+        schemas = rejected.column("schema") if "schema" in block.schema.names else None
+        columns = raw_columns(self._plan.topics, rejected, schemas)
         reasons = [str(rejection.reason) for rejection in decoded.rejected]
         columns.append(pa.array(reasons, pa.string()))
         columns.append(pa.array([rejection.detail for rejection in decoded.rejected], pa.string()))
-        self._reasons.update(reasons)
-        self._letters.append(pa.Table.from_arrays(columns, schema=LETTER_SCHEMA))
+        self._aside[LetterKind.DEAD].add(columns, Counter(reasons))
 
-    def carry(self, letters: pa.Table, reasons: Counter[str]) -> None:
+    def _let_wait(self, block: pa.RecordBatch, decoded: Decoded) -> None:
+        if not decoded.waiting:
+            return
+        records = block.take(pa.array([waiting.index for waiting in decoded.waiting]))
+        names = [waiting.schema for waiting in decoded.waiting]
+        columns = raw_columns(self._plan.topics, records, pa.array(names, pa.string()))
+        columns.append(pa.repeat(_NO_SCHEMA, len(names)))
+        columns.append(pa.array([f"schema {name} is not known" for name in names], pa.string()))
+        self._aside[LetterKind.WAITING].add(columns, Counter(names))
+
+    def carry(self, letters: pa.Table, kind: LetterKind) -> None:
         """Letters that stay as they are, counted and written down again."""
         if letters.num_rows:
             self._read += letters.num_rows
-            self._reasons.update(reasons)
-            self._letters.append(letters)
+            told = letters.column("schema" if kind is LetterKind.WAITING else "reason").to_pylist()
+            self._aside[kind].add(letters.combine_chunks().columns, Counter(told))
 
     def _end_chunk(self) -> None:
         if self._chunk is not None:
@@ -152,20 +167,32 @@ class ReadTask:
             read=self._read,
             skipped=self._skipped,
             chunks=tuple(self._chunks),
-            letters=self._write_letters(),
+            letters=tuple(self._write_letters(kind) for kind in LetterKind if self._aside[kind].tables),
         )
 
-    def _write_letters(self) -> LettersManifest | None:
-        if not self._letters:
-            return None
-        table = pa.concat_tables(self._letters).unify_dictionaries()
-        path = epoch_path(
-            self._plan.pipeline, self._plan.epoch, self._plan.token, f"{self._attempt}.letters.parquet"
-        )
+    def _write_letters(self, kind: LetterKind) -> LettersManifest:
+        aside = self._aside[kind]
+        table = pa.concat_tables(aside.tables).unify_dictionaries()
+        name = f"{self._attempt}.{kind}.letters.parquet"
+        path = epoch_path(self._plan.pipeline, self._plan.epoch, self._plan.token, name)
         file = self._store.put(path, lambda target: write_letters(target, table))
         first = table.slice(0, 1).select(["topic", "partition", "offset", "reason", "detail"]).to_pylist()[0]
         sample = "{topic}/{partition}/{offset}: {reason}: {detail}".format(**first)
-        return LettersManifest(rows=table.num_rows, reasons=dict(self._reasons), sample=sample, file=file)
+        return LettersManifest(
+            kind=kind, rows=table.num_rows, reasons=dict(aside.reasons), sample=sample, file=file
+        )
+
+
+class _Aside:
+    """Records that do not become rows now: dead letters, or those that wait."""
+
+    def __init__(self) -> None:
+        self.tables: list[pa.Table] = []
+        self.reasons: Counter[str] = Counter()
+
+    def add(self, columns: list[pa.Array], reasons: Counter[str]) -> None:
+        self.tables.append(pa.Table.from_arrays(columns, schema=LETTER_SCHEMA))
+        self.reasons.update(reasons)
 
 
 class _Chunk:
@@ -188,11 +215,14 @@ class _Chunk:
     def is_full(self) -> bool:
         return self._events >= self._plan.part_rows or self._bytes >= self._plan.part_bytes
 
-    def add(self, kept: pa.RecordBatch, rows: pa.RecordBatch, routes: UInt32 | None) -> None:
+    def add(
+        self, kept: pa.RecordBatch, rows: pa.RecordBatch, routes: UInt32 | None, schemas: pa.Array | None
+    ) -> None:
         values = kept.column("value")
         hi, lo = unique_ids(rows, self._plan.identity)
         self._keys.append((hi, lo, payload_hashes(values)))
-        self._raw.append(pa.Table.from_arrays(raw_columns(self._plan.topics, kept), schema=RAW_SCHEMA))
+        raw = raw_columns(self._plan.topics, kept, schemas)
+        self._raw.append(pa.Table.from_arrays(raw, schema=RAW_SCHEMA))
         events = np.arange(self._events, self._events + rows.num_rows, dtype=np.uint32)
         for number, part in enumerate(self._parts):
             if routes is None:

@@ -27,8 +27,9 @@ from oncehouse.ledger.records import (
     Part,
     Registration,
 )
-from oncehouse.pipeline.decode import Decoded, JsonDecoder
+from oncehouse.pipeline.decoding import Decoded
 from oncehouse.pipeline.dedup import live_events
+from oncehouse.pipeline.formats import make_decoder
 from oncehouse.pipeline.identity import unique_ids
 from oncehouse.pipeline.ingest import read_plan, run_tasks
 from oncehouse.pipeline.manifest import PartManifest, ReadPlan
@@ -112,7 +113,7 @@ def _decode_missing(
     table: str,
     known: set[str],
 ) -> list[Part]:
-    plan = read_plan(pipeline, epoch=epoch, token=token, whole=False)
+    plan = read_plan(pipeline, catalog, epoch=epoch, token=token, whole=False)
     plan = replace(plan, tables=tuple(found for found in plan.tables if found.name == table))
     duplicates = epochs.list_duplicate_files(catalog)
     plans = [
@@ -149,14 +150,12 @@ def _decode_missing(
 def refill_task(plan: RefillPlan) -> tuple[int, PartManifest] | None:
     """(live rows, part) of one key file for the table, or nothing where the table takes none of its events."""
     store = FileStore(plan.read.files_root)
-    decoder = JsonDecoder(
-        fields=plan.read.fields, max_message_bytes=plan.read.max_message_bytes, max_depth=plan.read.max_depth
-    )
+    decoder = make_decoder(plan.read)
     live = live_events(store, plan.duplicate_files, ordinal=plan.ordinal, events=plan.events)
     part = PartFile(plan.read.tables[0], plan.read.fields)
     live_rows = events = 0
     for block in read_rows(store, plan.raw, RAW_SCHEMA.names).to_batches(max_chunksize=50_000):
-        decoded = decoder.decode(block.column("value"))
+        decoded = decoder.decode(block)
         _demand_all(plan, block, decoded)
         routes = route(plan.read.tables, decoded.rows)
         chosen = np.arange(block.num_rows) if routes is None else np.flatnonzero(routes)

@@ -16,12 +16,14 @@ from oncehouse.errors import FencedError, LeaseHeldError, OncehouseError, Transi
 from oncehouse.ledger import leases
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Lease, Stage
+from oncehouse.ledger.schemas import add_schemas
 from oncehouse.pipeline.holder import describe_holder, is_dead
 from oncehouse.pipeline.job_errors import naming_own_errors
 from oncehouse.pipeline.loading import Loading
 from oncehouse.pipeline.prepare import demand_ready, identity_of, open_catalog
 from oncehouse.pipeline.report import Report, RunResult
 from oncehouse.pipeline.retention import retain
+from oncehouse.pipeline.schemas import declared_schemas
 from oncehouse.pipeline.session import close_session, has_ended, name_lost_java, open_session
 from oncehouse.pipeline.source import Topics
 from oncehouse.pipeline.stream import Ingest
@@ -66,6 +68,7 @@ def run_pipeline(
         demand_ready(pipeline, catalog, topics)
         catalog.prepare()
         catalog.adopt(identity_of(pipeline))
+        add_schemas(catalog, declared_schemas(pipeline))
         run = _Run(pipeline, catalog, topics, spark, jars, stop=stop, progress=progress, say=say)
         return run.go(once=once, wait=wait)
     finally:

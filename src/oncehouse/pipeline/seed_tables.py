@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 EVENTS = "table string, uniqueId binary, created_at timestamp, proto binary, schema_version string"
 BATCHES = "batchId string, table string, status string, batch array<string>"
 
-# JSON carries no version of its own: the bytes say how they are to be read.
-SCHEMA_VERSION = "json"
+# Shown for a format without versions: the bytes say by themselves how they are to be read.
+NO_VERSION = ""
 _ROWS_A_BLOCK = 50_000
 
 
@@ -118,9 +118,9 @@ def _read(source: _Source) -> Iterator[pa.RecordBatch]:
         wanted &= held
     ids = _ids_by_event(store, source)
     start = 0
-    for block in read_rows(store, key_file.raw, ["value"]).to_batches(max_chunksize=_ROWS_A_BLOCK):
+    for block in read_rows(store, key_file.raw, ["value", "schema"]).to_batches(max_chunksize=_ROWS_A_BLOCK):
         chosen = np.flatnonzero(wanted[start : start + block.num_rows])
-        yield _rows(source, ids[start + chosen], block.column(0).take(pa.array(chosen)))
+        yield _rows(source, ids[start + chosen], block.take(pa.array(chosen)))
         start += block.num_rows
 
 
@@ -132,8 +132,8 @@ def _ids_by_event(store: FileStore, source: _Source) -> npt.NDArray[np.uint64]:
     return ids
 
 
-def _rows(source: _Source, ids: npt.NDArray[np.uint64], values: pa.Array) -> pa.RecordBatch:
-    rows = len(values)
+def _rows(source: _Source, ids: npt.NDArray[np.uint64], raw: pa.RecordBatch) -> pa.RecordBatch:
+    rows = raw.num_rows
     unique_ids = pa.Array.from_buffers(pa.binary(16), rows, [None, pa.py_buffer(np.ascontiguousarray(ids))])
     created_at = pa.scalar(round(source.key_file.registered_at * 1e6), pa.timestamp("us", tz="UTC"))
     return pa.record_batch(
@@ -141,7 +141,7 @@ def _rows(source: _Source, ids: npt.NDArray[np.uint64], values: pa.Array) -> pa.
             "table": pa.repeat(source.table, rows),
             "uniqueId": unique_ids.cast(pa.binary()),
             "created_at": pa.repeat(created_at, rows),
-            "proto": values,
-            "schema_version": pa.repeat(SCHEMA_VERSION, rows),
+            "proto": raw.column("value"),
+            "schema_version": raw.column("schema").fill_null(NO_VERSION),
         }
     )

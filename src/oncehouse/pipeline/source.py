@@ -147,23 +147,24 @@ def starting_positions(
 
 
 def open_stream(
-    spark: SparkSession, kafka: Kafka, starting: Positions, *, max_rows: int, group: str
+    spark: SparkSession, kafka: Kafka, starting: Positions, *, headers: bool, max_rows: int, group: str
 ) -> DataFrame:
-    """Records as (source, offset, timestamp, key, value); nothing else leaves the JVM."""
+    """Records as (source, offset, timestamp, key, value), with headers where asked; no more leaves the JVM."""
     reader = (
         spark.readStream.format("kafka")
         .option("subscribe", ",".join(kafka.topics))
         .option("startingOffsets", _offsets_json(starting))
+        .option("includeHeaders", str(headers).lower())
         .option("failOnDataLoss", "true")
         .option("maxOffsetsPerTrigger", max_rows)
         .options(**java_options(kafka))
         .option("kafka.isolation.level", "read_committed")
         .option("groupIdPrefix", group)
     )
-    return _narrow(reader.load(), kafka)
+    return _narrow(reader.load(), kafka, ("headers",) if headers else ())
 
 
-def _narrow(records: DataFrame, kafka: Kafka) -> DataFrame:
+def _narrow(records: DataFrame, kafka: Kafka, further: tuple[str, ...]) -> DataFrame:
     from pyspark.sql import functions as f
 
     ordinal = f.lit(0)
@@ -175,6 +176,7 @@ def _narrow(records: DataFrame, kafka: Kafka) -> DataFrame:
         "timestamp",
         "key",
         "value",
+        *further,
     )
 
 

@@ -10,14 +10,16 @@ import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncehouse.errors import OncehouseError, TransientError
-from oncehouse.ledger import epochs, requests
+from oncehouse.ledger import epochs
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Counts, EpochKind, Lease
 from oncehouse.pipeline.compact import compact
+from oncehouse.pipeline.formats import format_of
 from oncehouse.pipeline.ingest import SMALL_EPOCH_RECORDS, EpochInput, read_frame, settle
 from oncehouse.pipeline.job_errors import naming_own_errors, revive
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
@@ -141,6 +143,7 @@ class Ingest:
             self._spark,
             self._pipeline.source.kafka,
             starting,
+            headers=format_of(self._pipeline.source).needs_headers,
             max_rows=self._pipeline.epoch.max_rows,
             group=f"oncehouse-{self._pipeline.pipeline}",
         )
@@ -195,10 +198,10 @@ class Ingest:
 
     def _perform_requests(self) -> None:
         # Looked for before any lock is taken: a merge or a round of retention must not hold up the epochs.
-        if not requests.open_requests(self._catalog):
+        if not self._performer.is_asked():
             return
         with self._deciding, self._filing:
-            for counts in self._performer.perform():
+            for counts in chain(self._performer.perform(), self._performer.decode_waiting()):
                 self._on_epoch(counts)
 
     def keep_compact(self, stop: threading.Event) -> None:

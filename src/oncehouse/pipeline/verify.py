@@ -19,6 +19,7 @@ from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.history import rolled_up_rows_of_all
 from oncehouse.ledger.records import Batch, BatchStatus
 from oncehouse.pipeline.findings import Finding, Note, Report, Subject
+from oncehouse.pipeline.formats import format_of
 from oncehouse.pipeline.verify_counts import check_counts
 from oncehouse.pipeline.verify_files import NamedFile, check_files, check_parts, list_files
 from oncehouse.pipeline.verify_rows import compare_table, find_strangers, read_tables
@@ -35,7 +36,10 @@ def verify(
     """Compare everything that can be compared; `files` also reads every byte of the ledger's files."""
     state = read_state(catalog)
     named = list_files(state)
-    told: list[Finding | Note] = [*check_counts(state, window_seconds=pipeline.identity.window)]
+    several_rows = format_of(pipeline.source).several_rows
+    told: list[Finding | Note] = [
+        *check_counts(state, window_seconds=pipeline.identity.window, several_rows=several_rows)
+    ]
     wanting = check_files(store, named, every_byte=files)
     told += wanting
     at_fault = {finding.where for finding in wanting}

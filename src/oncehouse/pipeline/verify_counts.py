@@ -7,21 +7,24 @@ epochs first, and only past the window.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from oncehouse.ledger.audit import LedgerState
 from oncehouse.ledger.history import ROLLED_UP
-from oncehouse.ledger.records import BatchStatus, EpochKind, EpochRow, OffsetRange, Part
+from oncehouse.ledger.records import BatchStatus, EpochKind, EpochRow, LetterKind, OffsetRange, Part
 from oncehouse.pipeline.findings import Finding, Note, Subject
 
 
-def check_counts(state: LedgerState, *, window_seconds: float) -> tuple[Finding | Note, ...]:
+def check_counts(
+    state: LedgerState, *, window_seconds: float, several_rows: bool = False
+) -> tuple[Finding | Note, ...]:
+    """`several_rows`: a message may hold several, so that more rows than offsets are no surprise."""
     window_start = state.now - window_seconds
     first_kept = find_first_kept(state)
     told: list[Finding | Note] = [*_check_offsets(state)]
     compared = [row for row in state.epochs if row.epoch >= first_kept and row.registered_at >= window_start]
-    told += _check_epochs(state, {row.epoch for row in compared})
+    told += _check_epochs(state, {row.epoch for row in compared}, several_rows=several_rows)
     told += _check_batches(state, dropped_some=len(compared) < len(state.epochs))
     early = [
         row.epoch for row in state.epochs if row.epoch < first_kept and row.registered_at >= window_start
@@ -70,13 +73,13 @@ def _offsets(where: str, message: str) -> Finding:
     return Finding(kind=Subject.OFFSETS, where=where, message=message)
 
 
-def _check_epochs(state: LedgerState, compared: set[int]) -> Iterator[Finding]:
+def _check_epochs(state: LedgerState, compared: set[int], *, several_rows: bool) -> Iterator[Finding]:
     events: dict[int, int] = defaultdict(int)
     for registered in state.key_files:
         events[registered.epoch] += registered.key_file.events
-    letters: dict[int, int] = defaultdict(int)
+    letters: dict[tuple[int, LetterKind], int] = defaultdict(int)
     for letter_file in state.dead_letter_files:
-        letters[letter_file.epoch] += letter_file.rows
+        letters[letter_file.epoch, letter_file.kind] += letter_file.rows
     offsets: dict[int, int] = defaultdict(int)
     for epoch, span in state.ranges:
         offsets[epoch] += span.end - span.start
@@ -84,16 +87,17 @@ def _check_epochs(state: LedgerState, compared: set[int]) -> Iterator[Finding]:
     for part in state.parts:
         parts[part.epoch].append(part)
     for row in state.epochs:
-        wrong = list(_differences_of_counts(row, offsets[row.epoch]))
+        wrong = list(_differences_of_counts(row, None if several_rows else offsets[row.epoch]))
         if row.epoch in compared:
-            wrong += _differences_of_files(row, state, events[row.epoch], letters[row.epoch])
+            wrong += _differences_of_files(row, state, events[row.epoch])
+            wrong += _differences_of_letters(row, letters)
             if row.kind is not EpochKind.REFILL:
                 wrong += _differences_of_parts(row, parts[row.epoch], events[row.epoch])
         for message in wrong:
             yield Finding(kind=Subject.COUNTS, where=f"epoch {row.epoch}", message=message)
 
 
-def _differences_of_counts(row: EpochRow, offsets: int) -> Iterator[str]:
+def _differences_of_counts(row: EpochRow, offsets: int | None) -> Iterator[str]:
     counts = row.counts
     if not counts.balanced:
         yield (
@@ -101,11 +105,11 @@ def _differences_of_counts(row: EpochRow, offsets: int) -> Iterator[str]:
             f"{counts.dead_letter} + skipped {counts.skipped} + waiting {counts.waiting} is another number"
         )
     # Fewer is normal: aborted transactions and compaction leave holes among the offsets.
-    if row.kind is EpochKind.KAFKA and counts.read > offsets:
+    if offsets is not None and row.kind is EpochKind.KAFKA and counts.read > offsets:
         yield f"read {counts.read} records out of only {offsets} offsets"
 
 
-def _differences_of_files(row: EpochRow, state: LedgerState, events: int, letters: int) -> Iterator[str]:
+def _differences_of_files(row: EpochRow, state: LedgerState, events: int) -> Iterator[str]:
     counts = row.counts
     if events != counts.new + counts.duplicate:
         settled = f"{counts.new} were new and {counts.duplicate} duplicates"
@@ -113,8 +117,14 @@ def _differences_of_files(row: EpochRow, state: LedgerState, events: int, letter
     written = sum(file.rows for file in state.duplicates.get(row.epoch, ()))
     if written != counts.duplicate:
         yield f"counted {counts.duplicate} duplicates, but {written} are written down"
-    if letters != counts.dead_letter:
-        yield f"counted {counts.dead_letter} dead letters, but its files hold {letters}"
+
+
+def _differences_of_letters(row: EpochRow, letters: Mapping[tuple[int, LetterKind], int]) -> Iterator[str]:
+    dead, waiting = (letters.get((row.epoch, kind), 0) for kind in (LetterKind.DEAD, LetterKind.WAITING))
+    if dead != row.counts.dead_letter:
+        yield f"counted {row.counts.dead_letter} dead letters, but its files hold {dead}"
+    if waiting != row.counts.waiting:
+        yield f"counted {row.counts.waiting} waiting records, but its files hold {waiting}"
 
 
 def _differences_of_parts(row: EpochRow, parts: list[Part], events: int) -> Iterator[str]:

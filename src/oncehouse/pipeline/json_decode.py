@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,19 +18,18 @@ from pyarrow import json as pa_json
 
 from oncehouse import columns as c
 from oncehouse.errors import ConfigurationError
+from oncehouse.pipeline.decoding import Decoded
 from oncehouse.pipeline.json_bytes import text_buffers
 from oncehouse.pipeline.json_columns import Shape, convert, engine_type
 from oncehouse.pipeline.json_explain import explain
 from oncehouse.pipeline.json_maps import holds_map, rewrite_maps
 from oncehouse.pipeline.json_screen import screen
-from oncehouse.pipeline.json_verdict import Problem, Reason, Rejection
+from oncehouse.pipeline.verdict import Problem, Reason, Rejection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from oncehouse.pipeline.json_bytes import Offsets
-
-__all__ = ["Decoded", "JsonDecoder", "Reason", "Rejection"]
 
 _RUN_BYTES = 32 << 20
 _RUN_OBJECTS = 400_000
@@ -40,17 +39,6 @@ _MOST_STUMBLES = 64  # above this share of odd messages it is cheaper to look at
 _ROW = re.compile(r" in row ([0-9]+)$")
 _UNREADABLE = Problem(reason=Reason.WRONG_TYPE, detail="a number or an escape that the reader cannot take")
 _GREATEST_DEPTH = 400  # the explanation of a bad message recurses, within Python's own limit
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decoded:
-    rows: pa.RecordBatch
-    """One column a declared field, of its Arrow type, in declared order."""
-    taken: np.ndarray[Any, np.dtype[np.int64]]
-    """Place in the block of each row, ascending."""
-    rejected: tuple[Rejection, ...]
-    skipped: np.ndarray[Any, np.dtype[np.int64]]
-    """Places of tombstones, messages without a value."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,38 @@
+"""Where the driver learns schemas from: the pipeline file and what it names.
+
+Tasks get what is known with their plan and never ask anybody. What is found is written into the ledger first,
+so that records stay readable when the place it came from is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, assert_never
+
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.records import Schema
+from oncehouse.ledger.schemas import add_schemas, list_schemas
+
+if TYPE_CHECKING:
+    from oncehouse.config import Pipeline
+
+
+def declared_schemas(pipeline: Pipeline) -> tuple[Schema, ...]:
+    """All that the pipeline file itself brings along."""
+    match pipeline.source.format:
+        case "json" | "jsonl":
+            return ()
+        case _:
+            assert_never(pipeline.source.format)
+
+
+def find_schemas(pipeline: Pipeline, names: Collection[str]) -> tuple[Schema, ...]:
+    """Those of the names that can be had now; the others are nobody's fault."""
+    return tuple(schema for schema in declared_schemas(pipeline) if schema.schema in names)
+
+
+def learn_schemas(pipeline: Pipeline, catalog: Catalog, names: Collection[str]) -> bool:
+    """Look for schemas that the ledger lacks; whether it knows more than before."""
+    known = {schema.schema for schema in list_schemas(catalog)}
+    missing = set(names) - known
+    return bool(missing and add_schemas(catalog, find_schemas(pipeline, missing)))

@@ -1,0 +1,29 @@
+"""Schemas in the catalog: written once, never changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncehouse.errors import ConfigurationError
+from oncehouse.ledger.records import Schema
+from oncehouse.ledger.schemas import add_schemas, list_schemas
+
+FIRST = Schema(schema="1", format="protobuf", definition="one")
+SECOND = Schema(schema="2", format="protobuf", definition="two")
+
+
+def test_schemas_are_listed_as_they_became_known(catalog):
+    assert add_schemas(catalog, [SECOND]) == (SECOND,)
+    assert add_schemas(catalog, [FIRST, SECOND]) == (FIRST,), "only what is new is written"
+    assert [(found.schema, found.definition) for found in list_schemas(catalog)] == [
+        ("2", "two"),
+        ("1", "one"),
+    ]
+
+
+def test_another_definition_under_a_known_name_is_refused_and_nothing_is_written(catalog):
+    add_schemas(catalog, [FIRST])
+    other = Schema(schema="1", format="protobuf", definition="changed")
+    with pytest.raises(ConfigurationError, match="'1' with another definition"):
+        add_schemas(catalog, [SECOND, other])
+    assert [found.schema for found in list_schemas(catalog)] == ["1"]
