@@ -38,13 +38,24 @@ _LAST = "(fromUnixTimestamp64Milli({last_ms:Int64}), {last_id:UInt64})"
 _NEXT = "(fromUnixTimestamp64Milli({next_ms:Int64}), {next_id:UInt64})"
 _NEW_ROW = f"""{{topic:String}}, {_LAST}, {{rows:UInt64}}, {_NEXT}, now64(3), {{consumer:String}}, {{state:String}},
     {{hostid:String}}"""
+# A mutation evaluates its condition once for each column that it sets, so only those that differ are set.
+_ASSIGNMENTS = {
+    "last": f"last = {_LAST}",
+    "rows": "rows = {rows:UInt64}",
+    "next": f"next = {_NEXT}",
+    "consumer": "consumer = {consumer:String}",
+    "state": "state = {state:String}",
+    "hostid": "hostid = {hostid:String}",
+}
 # Every write moves `run`, so it tells the versions of a row apart; a person who clears the hostid by hand does not.
-_UPDATE = f"""last = {_LAST}, rows = {{rows:UInt64}}, next = {_NEXT},
-    run = greatest(now64(3), addMilliseconds(run, 1)),
-    consumer = {{consumer:String}}, state = {{state:String}}, hostid = {{hostid:String}}
-    WHERE topic = {{topic:String}} AND run = fromUnixTimestamp64Milli({{seen_run_ms:Int64}})
-    AND hostid = {{seen_hostid:String}}"""
+_MOVE_RUN = "run = greatest(now64(3), addMilliseconds(run, 1))"
+_IF_UNCHANGED = """topic = {topic:String} AND run = fromUnixTimestamp64Milli({seen_run_ms:Int64})
+    AND hostid = {seen_hostid:String}"""
+# The same condition, and an error when the row is another one by now: who frees a topic need not read it again.
+_OR_THROW = """topic = {topic:String} AND NOT throwIf(topic = {topic:String}
+    AND (run, hostid) != (fromUnixTimestamp64Milli({seen_run_ms:Int64}), {seen_hostid:String}))"""
 _KEEPER_EXCEPTION = 999
+_THROWN = 395
 _TABLE_EXISTS = 57
 _UNKNOWN_TABLE = 60
 _ATTEMPTS = 50
@@ -88,16 +99,27 @@ class _ClickHouseOffsets:
         if row is None:
             sql, parameters = f"INSERT INTO {self._name} SELECT {_NEW_ROW}", _parameters(wanted)
         else:
-            sql = f"ALTER TABLE {self._name} UPDATE {_UPDATE}"
+            is_freed = seen is not None and not wanted.hostid
+            condition = _OR_THROW if is_freed else _IF_UNCHANGED
+            sql = f"ALTER TABLE {self._name} UPDATE {_assign(row, wanted)} WHERE {condition}"
             parameters = {**_parameters(wanted), "seen_run_ms": row.run_ms, "seen_hostid": row.hostid}
+            if is_freed:
+                return wanted if self._send(sql, parameters) else None
         self._send(sql, parameters)
         # An update whose condition met nothing is silent: the row itself says whether it is ours.
         written = self._read(topic)[0]
         is_ours = written is not None and written == replace(wanted, run_ms=written.run_ms)
         return written if is_ours and written and written.run_ms > (row.run_ms if row else 0) else None
 
-    def _send(self, sql: str, parameters: dict[str, Any]) -> None:
-        self._client.command(sql, parameters)
+    def _send(self, sql: str, parameters: dict[str, Any]) -> bool:
+        """Whether the server took it; False when a rival's write came between."""
+        try:
+            self._client.command(sql, parameters, {"keeper_map_strict_mode": 1})
+        except OncehouseError as error:
+            if not _is_rivalry(error):
+                raise
+            return False
+        return True
 
 
 class KeeperMapOffsets(_ClickHouseOffsets):
@@ -121,13 +143,6 @@ class KeeperMapOffsets(_ClickHouseOffsets):
             f"Topic {topic}: its row in {self.table} changed {_ATTEMPTS} times while it was to be written. "
             "Look for several schedulers with one host id; the same call can be tried again."
         )
-
-    def _send(self, sql: str, parameters: dict[str, Any]) -> None:
-        try:
-            self._client.command(sql, parameters, {"keeper_map_strict_mode": 1})
-        except OncehouseError as error:
-            if failure_of(error).code != _KEEPER_EXCEPTION or not _is_rivalry(error):
-                raise
 
 
 class RocksDbOffsets(_ClickHouseOffsets):
@@ -197,8 +212,15 @@ class RocksDbOffsets(_ClickHouseOffsets):
                     raise
 
 
+def _assign(row: Offset, wanted: Offset) -> str:
+    different = [column for column in _ASSIGNMENTS if getattr(wanted, column) != getattr(row, column)]
+    return ", ".join([_MOVE_RUN, *(_ASSIGNMENTS[column] for column in different)])
+
+
 def _is_rivalry(error: OncehouseError) -> bool:
-    return any(word in str(error) for word in ("Bad version", "Node exists", "No node"))
+    code = failure_of(error).code
+    words = ("Bad version", "Node exists", "No node")
+    return code == _THROWN or (code == _KEEPER_EXCEPTION and any(word in str(error) for word in words))
 
 
 def _offset(row: tuple[Any, ...]) -> Offset:
