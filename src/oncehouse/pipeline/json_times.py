@@ -58,11 +58,11 @@ def _cast_uniform(texts: pa.Array, *, unit: str, zone: str) -> pa.Array | None:
             times = texts.cast(target)
         except pa.ArrowInvalid:
             continue
-        return times.view(pa.int64()) if target.tz else _local_to_utc(times, zone)
+        return times.view(pa.int64()) if target.tz else local_to_utc(times, zone)
     return None
 
 
-def _local_to_utc(times: pa.Array, zone: str) -> pa.Array:
+def local_to_utc(times: pa.Array, zone: str) -> pa.Array:
     # An hour that daylight saving repeats means its first pass; one that it skips means the end of the gap.
     if zone == "UTC":
         return times.view(pa.int64())
@@ -72,11 +72,11 @@ def _local_to_utc(times: pa.Array, zone: str) -> pa.Array:
 def _floor_ticks(ticks: pa.Array, digits: int) -> pa.Array:
     if digits <= 0:
         return ticks
-    floored = np.floor_divide(_filled(ticks), 10**digits)
+    floored = np.floor_divide(filled(ticks), 10**digits)
     return pa.array(floored, mask=null_mask(ticks))
 
 
-def _filled(ticks: pa.Array) -> Ticks:
+def filled(ticks: pa.Array) -> Ticks:
     filled: Ticks = ticks.fill_null(0).to_numpy(zero_copy_only=False)
     return filled
 
@@ -89,17 +89,17 @@ def _parse_mixed(texts: pa.Array, *, unit: str, zone: str) -> tuple[pa.Array, Ma
         pc.if_else(zoned, seconds_text, None), pa.timestamp("s", tz="UTC")
     )
     without, bad_local = cast_where_possible(pc.if_else(zoned, None, seconds_text), pa.timestamp("s"))
-    seconds = pc.coalesce(with_zone.view(pa.int64()), _local_to_utc(without, zone))
+    seconds = pc.coalesce(with_zone.view(pa.int64()), local_to_utc(without, zone))
     fraction = pc.if_else(
         pc.match_substring_regex(texts, _FRACTION), pc.replace_substring_regex(texts, _FRACTION, r"\2"), "0"
     )
-    nanoseconds = _filled(pc.utf8_rpad(fraction, 9, padding="0").cast(pa.int64()))
+    nanoseconds = filled(pc.utf8_rpad(fraction, 9, padding="0").cast(pa.int64()))
     return _join_fraction(seconds, nanoseconds, unit, bad_zoned | bad_local)
 
 
 def _join_fraction(seconds: pa.Array, nanoseconds: Ticks, unit: str, bad: Mask) -> tuple[pa.Array, Mask]:
     per_second = 10 ** _DIGITS[unit]
-    whole = _filled(seconds)
+    whole = filled(seconds)
     # One second of room on both sides keeps the sum inside 64 bits as well.
     reach = (1 << 63) // per_second - 1
     fits = (whole > -reach) & (whole < reach)
@@ -110,7 +110,7 @@ def _join_fraction(seconds: pa.Array, nanoseconds: Ticks, unit: str, bad: Mask) 
 
 def count_ticks(numbers: pa.Array, *, factor: int) -> tuple[pa.Array, Mask]:
     """Integers in a column's own ticks, as ticks of Arrow's unit, which is `factor` times finer."""
-    values = _filled(numbers)
+    values = filled(numbers)
     reach = ((1 << 63) - 1) // factor
     bad = (values > reach) | (values < -reach)
     return pa.array(np.where(bad, 0, values) * factor, mask=null_mask(numbers) | bad), bad
@@ -118,6 +118,6 @@ def count_ticks(numbers: pa.Array, *, factor: int) -> tuple[pa.Array, Mask]:
 
 def within(ticks: pa.Array, least: int, greatest: int) -> Mask:
     """Marks what lies outside the range."""
-    values = _filled(ticks)
+    values = filled(ticks)
     outside: Mask = ((values < least) | (values > greatest)) & ~null_mask(ticks)
     return outside
