@@ -9,11 +9,9 @@ Building any section by hand raises ConfigurationError with the same wording as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     ModelWrapValidatorHandler,
     SecretStr,
@@ -22,10 +20,10 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic._internal._model_construction import ModelMetaclass
 
 from oncehouse.config_agreement import find_contradictions, items
-from oncehouse.config_problems import combine_problems, explain, tell
+from oncehouse.config_problems import combine_problems
+from oncehouse.config_section import Section, SectionT
 from oncehouse.config_values import (
     HIDDEN,
     Bytes,
@@ -46,7 +44,6 @@ from oncehouse.config_values import (
     refuse_repeats,
     reveal,
 )
-from oncehouse.errors import ConfigurationError
 
 __all__ = [
     "BatchLimits",
@@ -60,13 +57,12 @@ __all__ = [
     "Retry",
     "Route",
     "Section",
+    "SectionT",
     "Source",
     "Spark",
     "Table",
     "reveal",
 ]
-
-SectionT = TypeVar("SectionT", bound="Section")
 
 _OWNED_OPTIONS = {
     "bootstrap.servers": "it is source.kafka.bootstrap_servers",
@@ -76,30 +72,6 @@ _OWNED_OPTIONS = {
     "key.deserializer": "records are read as bytes",
     "value.deserializer": "records are read as bytes",
 }
-
-
-class SectionType(ModelMetaclass):
-    """Words the problems of a section that is built by hand; pydantic builds nested ones without this."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return super().__call__(*args, **kwargs)
-        except ValidationError as error:
-            problems = explain(error, section=self)
-        raise ConfigurationError(tell(problems, where=self.__name__))
-
-
-class Section(BaseModel, metaclass=SectionType):
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        hide_input_in_errors=True,
-        use_attribute_docstrings=True,
-    )
-
-    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
-        for name, value in super().__repr_args__():
-            yield name, hide_credentials(value) if isinstance(value, str) else value
 
 
 class Kafka(Section):
