@@ -24,6 +24,8 @@ class Reason(StrEnum):
     DUPLICATE_KEY = "duplicate_key"
     TOO_BIG = "too_big"
     TOO_DEEP = "too_deep"
+    MALFORMED = "malformed"
+    """The bytes do not follow the format or its schema."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,35 @@
+"""Avro as a format: one record a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from oncehouse.columns import ColumnType
+from oncehouse.ledger.records import Schema
+from oncehouse.pipeline.avro_decode import AvroDecoder
+from oncehouse.pipeline.decoding import Decoder, Limits, number_single_rows
+from oncehouse.pipeline.framing import Framing, VersionPlace
+
+
+@dataclass(frozen=True, kw_only=True)
+class AvroFormat:
+    framing: Framing
+
+    @property
+    def needs_headers(self) -> bool:
+        return self.framing.place is VersionPlace.HEADER
+
+    @property
+    def several_rows(self) -> bool:
+        return False
+
+    def unfold(self, block: pa.RecordBatch) -> pa.RecordBatch:
+        return number_single_rows(block)
+
+    def make_decoder(
+        self, fields: Mapping[str, ColumnType], schemas: Sequence[Schema], limits: Limits
+    ) -> Decoder:
+        return AvroDecoder(fields=fields, schemas=schemas, framing=self.framing, limits=limits)

@@ -1,0 +1,451 @@
+"""Avro: logical types, unions, versions side by side, aliases, defaults, paths, and where a version stands."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import struct
+import uuid
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from oncehouse.columns import parse_type
+from oncehouse.errors import ConfigurationError
+from oncehouse.ledger.records import Schema
+from oncehouse.pipeline.avro_decode import AvroDecoder
+from oncehouse.pipeline.avro_schema import parse_schema
+from oncehouse.pipeline.decoding import HEADERS, Decoded, Limits
+from oncehouse.pipeline.framing import Framing, VersionPlace
+from oncehouse.pipeline.verdict import Reason
+
+FIXED = Framing(place=VersionPlace.NONE, schema="1")
+PREFIX = Framing(place=VersionPlace.PREFIX)
+HEADER = Framing(place=VersionPlace.HEADER, header="version")
+
+
+def record(*fields: Any, name: str = "Event") -> dict[str, Any]:
+    listed = [field if isinstance(field, dict) else {"name": field[0], "type": field[1]} for field in fields]
+    return {"type": "record", "name": name, "fields": listed}
+
+
+def logical(base: str, kind: str, **more: Any) -> dict[str, Any]:
+    return {"type": base, "logicalType": kind, **more}
+
+
+def encode(schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema, value)
+    return out.getvalue()
+
+
+def make_decoder(
+    fields: dict[str, str], *schemas: Any, framing: Framing = FIXED, **limits: int
+) -> AvroDecoder:
+    return AvroDecoder(
+        fields={name: parse_type(text) for name, text in fields.items()},
+        schemas=[
+            Schema(schema=str(number), format="avro", definition=json.dumps(schema))
+            for number, schema in enumerate(schemas, start=1)
+        ],
+        framing=framing,
+        limits=Limits(max_message_bytes=1 << 20, max_depth=64, **limits),
+    )
+
+
+def block(values: list[bytes | None], headers: list[Any] | None = None) -> pa.RecordBatch:
+    columns = {"value": pa.array(values, pa.binary())}
+    if headers is not None:
+        columns["headers"] = pa.array(headers, HEADERS)
+    return pa.record_batch(columns)
+
+
+def decode_one(schema: Any, type_: str, value: Any) -> Any:
+    decoded = make_decoder({"v": type_}, record(("v", schema))).decode(
+        block([encode(record(("v", schema)), {"v": value})])
+    )
+    assert not decoded.rejected, decoded.rejected
+    return decoded.rows.column(0)[0].as_py()
+
+
+def reject_one(schema: Any, type_: str, value: Any) -> tuple[Reason, str]:
+    decoded = make_decoder({"v": type_}, record(("v", schema))).decode(
+        block([encode(record(("v", schema)), {"v": value})])
+    )
+    assert not len(decoded.taken)
+    return decoded.rejected[0].reason, decoded.rejected[0].detail
+
+
+UTC = dt.UTC
+SIXTEEN = {"type": "fixed", "name": "F16", "size": 16}
+WIDE = {"type": "fixed", "name": "F32", "size": 32}
+DIGITS_38 = Decimal((1, (9,) * 38, -10))
+
+
+@pytest.mark.parametrize(
+    ("schema", "type_", "value", "expected"),
+    [
+        (logical("int", "date"), "Date", dt.date(1970, 1, 1), dt.date(1970, 1, 1)),
+        (logical("int", "date"), "Date32", dt.date(2299, 12, 31), dt.date(2299, 12, 31)),
+        (logical("int", "date"), "Int32", dt.date(1970, 1, 3), 2),
+        (logical("int", "time-millis"), "UInt32", dt.time(0, 0, 1), 1000),
+        (logical("long", "time-micros"), "Int64", dt.time(0, 0, 1), 1_000_000),
+        (
+            logical("long", "timestamp-millis"),
+            "DateTime64(3)",
+            dt.datetime(2262, 4, 11, 23, 47, 16, 854000, tzinfo=UTC),
+            dt.datetime(2262, 4, 11, 23, 47, 16, 854000, tzinfo=UTC),
+        ),
+        (
+            logical("long", "timestamp-micros"),
+            "DateTime64(6)",
+            dt.datetime(1900, 1, 1, tzinfo=UTC),
+            dt.datetime(1900, 1, 1, tzinfo=UTC),
+        ),
+        (
+            logical("long", "timestamp-micros"),
+            "DateTime",
+            dt.datetime(2026, 1, 2, 3, 4, 5, 999999, tzinfo=UTC),
+            dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        ),
+        (logical("long", "timestamp-millis"), "Int64", dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), 1000),
+        (
+            logical("long", "local-timestamp-millis"),
+            "DateTime64(3, 'Europe/Berlin')",
+            dt.datetime(2026, 7, 1, 12),  # noqa: DTZ001 - a local time has no zone
+            dt.datetime(2026, 7, 1, 10, tzinfo=UTC),
+        ),
+        (logical("string", "uuid"), "UUID", uuid.UUID(int=7), uuid.UUID(int=7).bytes),
+        (SIXTEEN, "UUID", uuid.UUID(int=7).bytes, uuid.UUID(int=7).bytes),
+        (logical("bytes", "decimal", precision=38, scale=10), "Decimal(38, 10)", DIGITS_38, DIGITS_38),
+        (WIDE | logical("fixed", "decimal", precision=38, scale=10), "Decimal(38, 10)", DIGITS_38, DIGITS_38),
+        (
+            logical("bytes", "decimal", precision=4, scale=2),
+            "Decimal(76, 2)",
+            Decimal("-0.01"),
+            Decimal("-0.01"),
+        ),
+        (logical("bytes", "decimal", precision=4, scale=0), "Int8", Decimal(-128), -128),
+        ("bytes", "String", b"plain", "plain"),
+        ("long", "UInt64", (1 << 63) - 1, (1 << 63) - 1),
+        ("int", "Int8", -128, -128),
+        ("double", "Float64", float("inf"), float("inf")),
+        ("string", "Enum8('a' = 1, 'b' = 2)", "b", "b"),
+        ("string", "String", "\0\U0010ffff\ud7ffé", "\0\U0010ffff\ud7ffé"),
+        (["null", "string"], "Nullable(String)", None, None),
+        (["null", {"type": "array", "items": "int"}], "Array(Int32)", None, []),
+        (["null", "int", "string"], "Nullable(Int64)", 5, 5),
+        (["null", "int", "string"], "Nullable(Int64)", "12", 12),
+        (
+            {"type": "map", "values": ["null", "long"]},
+            "Map(String, Nullable(Int64))",
+            {"a": None},
+            [("a", None)],
+        ),
+    ],
+)
+def test_values_at_the_edges_are_exact(schema, type_, value, expected):
+    found = decode_one(schema, type_, value)
+    assert found == expected
+
+
+def test_nanoseconds_are_kept():
+    schema = record(("v", logical("long", "timestamp-nanos")))
+    body = encode(record(("v", "long")), {"v": (1 << 63) - 1})
+    decoded = make_decoder({"v": "DateTime64(9)"}, schema).decode(block([body]))
+    assert decoded.rows.column(0).view(pa.int64()).to_pylist() == [(1 << 63) - 1]
+
+
+def test_a_duration_is_months_days_and_milliseconds():
+    schema = {"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"}
+    raw = struct.pack("<III", 1, 2, (1 << 32) - 1)
+    body = encode(record(("v", {"type": "fixed", "name": "D", "size": 12})), {"v": raw})
+    parts = make_decoder({"v": "Tuple(months UInt32, days UInt32, millis UInt32)"}, record(("v", schema)))
+    assert parts.decode(block([body])).rows.column(0).to_pylist() == [
+        {"months": 1, "days": 2, "millis": (1 << 32) - 1}
+    ]
+    whole = make_decoder({"v": "FixedString(12)"}, record(("v", schema)))
+    assert whole.decode(block([body])).rows.column(0).to_pylist() == [raw]
+
+
+@pytest.mark.parametrize(
+    ("schema", "type_", "value", "reason"),
+    [
+        ("long", "Int8", 128, Reason.OUT_OF_RANGE),
+        ("double", "Int64", float("nan"), Reason.OUT_OF_RANGE),
+        (
+            logical("bytes", "decimal", precision=10, scale=2),
+            "Decimal(4, 1)",
+            Decimal("1.25"),
+            Reason.OUT_OF_RANGE,
+        ),
+        (["null", "string"], "String", None, Reason.MISSING_FIELD),
+        (record(("a", "int"), name="Inner"), "String", {"a": 1}, Reason.WRONG_TYPE),
+        ({"type": "array", "items": "int"}, "Map(String, Int32)", [1], Reason.WRONG_TYPE),
+        (["null", "int", "string"], "Nullable(Int64)", "twelve", Reason.WRONG_TYPE),
+        ({"type": "array", "items": "long"}, "Array(Int8)", [1, 2, 300], Reason.OUT_OF_RANGE),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(schema, type_, value, reason):
+    found, detail = reject_one(schema, type_, value)
+    assert found is reason
+    assert detail.startswith("field v")
+
+
+def test_bytes_after_the_record_and_bytes_that_miss_are_malformed():
+    schema = record(("a", "long"), ("b", "string"))
+    good = encode(schema, {"a": 1, "b": "xyz"})
+    decoded = make_decoder({"a": "Int64"}, schema).decode(block([good, good + b"!", good[:-1], b"", good]))
+    assert decoded.taken.tolist() == [0, 4]
+    assert [(one.index, one.reason) for one in decoded.rejected] == [
+        (place, Reason.MALFORMED) for place in (1, 2, 3)
+    ]
+    assert decoded.rejected[0].detail == "1 bytes are left after the record's end"
+
+
+def test_a_length_that_reaches_into_the_next_message_is_found():
+    schema = record(("b", "string"), ("a", "long"))
+    good = encode(schema, {"a": 1, "b": "xyz"})
+    longer = bytes([good[0] + 2]) + good[1:]
+    decoded = make_decoder({"a": "Int64", "b": "String"}, schema).decode(block([longer, good, longer, good]))
+    assert decoded.taken.tolist() == [1, 3]
+    assert decoded.rows.to_pylist() == [{"a": 1, "b": "xyz"}] * 2
+
+
+def test_a_text_that_is_no_utf8_is_refused():
+    schema = record(("a", "string"))
+    body = b"\x04\xff\xfe"
+    decoded = make_decoder({"a": "String"}, schema).decode(block([body, encode(schema, {"a": "é"})]))
+    assert decoded.taken.tolist() == [1]
+    assert decoded.rejected[0].reason is Reason.BAD_UTF8
+
+
+def test_tombstones_are_skipped_and_large_messages_refused():
+    schema = record(("a", "string"))
+    large = encode(schema, {"a": "x" * (1 << 20)})
+    decoded = make_decoder({"a": "String"}, schema).decode(block([None, large, encode(schema, {"a": "é"})]))
+    assert decoded.skipped.tolist() == [0]
+    assert decoded.taken.tolist() == [2]
+    assert decoded.rejected[0].reason is Reason.TOO_BIG
+
+
+# -- versions ---------------------------------------------------------------------------------------------
+
+
+OLD = record(("id", "long"), ("mail", "string"))
+NEW = record(
+    ("id", "long"),
+    {"name": "email", "type": "string", "aliases": ["mail"]},
+    {"name": "tries", "type": "int", "default": 3},
+    {"name": "tags", "type": {"type": "array", "items": "string"}, "default": ["new"]},
+    {"name": "note", "type": ["null", "string"], "default": None},
+)
+
+
+def framed(number: int, body: bytes) -> bytes:
+    return b"\0" + number.to_bytes(4, "big") + body
+
+
+FIELDS = {
+    "id": "Int64",
+    "email": "String",
+    "tries": "Int32",
+    "tags": "Array(String)",
+    "note": "Nullable(String)",
+}
+
+
+def test_versions_stand_side_by_side_with_aliases_and_defaults_of_the_newest():
+    decoder = make_decoder(FIELDS, OLD, NEW, framing=PREFIX)
+    new = {"id": 2, "email": "b", "tries": 9, "tags": [], "note": "n"}
+    values = [
+        framed(1, encode(OLD, {"id": 1, "mail": "a"})),
+        framed(2, encode(NEW, new)),
+        framed(7, b"whatever"),
+        framed(1, encode(OLD, {"id": 3, "mail": "c"})),
+    ]
+    decoded = decoder.decode(block(values))
+    old = {"tries": 3, "tags": ["new"], "note": None}
+    assert decoded.rows.to_pylist() == [{"id": 1, "email": "a"} | old, new, {"id": 3, "email": "c"} | old]
+    assert decoded.taken.tolist() == [0, 1, 3]
+    assert decoded.schemas.to_pylist() == ["1", "2", "1"]
+    assert [(one.index, one.schema) for one in decoded.waiting] == [(2, "7")]
+
+
+def test_the_old_name_of_a_renamed_field_still_finds_it():
+    decoded = make_decoder({"mail": "String"}, OLD, NEW, framing=PREFIX).decode(
+        block(
+            [
+                framed(1, encode(OLD, {"id": 1, "mail": "a"})),
+                framed(2, encode(NEW, {"id": 2, "email": "b", "tries": 1, "tags": [], "note": None})),
+            ]
+        )
+    )
+    assert decoded.rows.column(0).to_pylist() == ["a", "b"]
+
+
+def test_a_field_that_no_default_fills_is_missing():
+    decoded = make_decoder({"id": "Int64", "gone": "String"}, OLD, framing=FIXED).decode(
+        block([encode(OLD, {"id": 1, "mail": "a"})])
+    )
+    assert decoded.rejected[0].reason is Reason.MISSING_FIELD
+    nullable = make_decoder({"id": "Int64", "gone": "Nullable(String)"}, OLD).decode(
+        block([encode(OLD, {"id": 1, "mail": "a"})])
+    )
+    assert nullable.rows.to_pylist() == [{"id": 1, "gone": None}]
+
+
+def test_a_default_that_does_not_fit_its_column_is_refused_by_row():
+    decoder = make_decoder({"id": "Int64", "tries": "Enum8('x' = 1)"}, OLD, NEW, framing=PREFIX)
+    decoded = decoder.decode(block([framed(1, encode(OLD, {"id": 1, "mail": "a"}))]))
+    assert [one.detail.split(":")[0] for one in decoded.rejected] == ["field tries"]
+
+
+def test_without_a_prefix_there_is_no_version():
+    decoded = make_decoder({"id": "Int64"}, OLD, framing=PREFIX).decode(
+        block([b"", b"\0\0\0", b"\1\0\0\0\1x"])
+    )
+    assert [one.reason for one in decoded.rejected] == [Reason.MALFORMED] * 3
+    assert "wire prefix" in decoded.rejected[0].detail
+
+
+def test_the_version_may_stand_in_a_header_and_the_last_one_counts():
+    body = encode(OLD, {"id": 1, "mail": "a"})
+    headers = [
+        [{"key": "version", "value": b"9"}, {"key": "version", "value": b"1"}],
+        [{"key": "other", "value": b"1"}],
+        None,
+        [{"key": "version", "value": None}],
+        [{"key": "version", "value": b"\xff"}],
+        [{"key": "version", "value": b"9"}],
+    ]
+    decoded = make_decoder({"id": "Int64"}, OLD, framing=HEADER).decode(block([body] * 6, headers))
+    assert decoded.taken.tolist() == [0]
+    assert [one.index for one in decoded.rejected] == [1, 2, 3, 4]
+    assert [one.schema for one in decoded.waiting] == ["9"]
+
+
+def test_records_read_before_keep_the_schema_they_were_read_with():
+    decoder = make_decoder({"id": "Int64"}, OLD, record(("x", "string"), ("id", "long")), framing=FIXED)
+    again = block([encode(OLD, {"id": 4, "mail": "a"})] * 2).append_column(
+        "schema", pa.array(["1", None], pa.string())
+    )
+    assert decoder.decode(again).rows.column(0).to_pylist() == [4, 4]
+
+
+# -- nested -----------------------------------------------------------------------------------------------
+
+PERSON = record(
+    ("id", "long"),
+    ("home", ["null", record(("city", "string"), ("zip", ["null", "int"]), name="Address")]),
+    ("work", ["null", "Address"]),
+    ("friends", {"type": "array", "items": record(("name", "string"), ("at", "Address"), name="Friend")}),
+    name="Person",
+)
+
+
+def test_a_path_leads_into_records_that_may_be_missing():
+    decoder = make_decoder(
+        {"home.city": "Nullable(String)", "work.zip": "Nullable(Int32)", "id": "Int64"}, PERSON
+    )
+    rows = [
+        {"id": 1, "home": {"city": "Rom", "zip": 5}, "work": None, "friends": []},
+        {"id": 2, "home": None, "work": {"city": "Ulm", "zip": 7}, "friends": []},
+    ]
+    decoded = decoder.decode(block([encode(PERSON, row) for row in rows]))
+    assert decoded.rows.to_pylist() == [
+        {"home.city": "Rom", "work.zip": None, "id": 1},
+        {"home.city": None, "work.zip": 7, "id": 2},
+    ]
+
+
+def test_a_record_may_be_wanted_whole_and_by_paths_at_once():
+    decoder = make_decoder(
+        {
+            "home": "Tuple(zip Nullable(Int32), city String)",
+            "home.city": "String",
+            "friends": "Nested(name String)",
+        },
+        PERSON,
+    )
+    address = {"city": "Rom", "zip": None}
+    row = {"id": 1, "home": address, "work": None, "friends": [{"name": "Zoë", "at": address}] * 2}
+    decoded = decoder.decode(block([encode(PERSON, row)]))
+    assert decoded.rows.to_pylist() == [
+        {"home": {"zip": None, "city": "Rom"}, "home.city": "Rom", "friends": [{"name": "Zoë"}] * 2}
+    ]
+
+
+def test_a_record_that_holds_itself_is_read_as_deep_as_declared():
+    tree = record(("value", "long"), ("next", ["null", "Node"]), name="Node")
+    value = {"value": 1, "next": {"value": 2, "next": {"value": 3, "next": None}}}
+    decoder = make_decoder({"value": "Int64", "next.value": "Nullable(Int64)"}, tree)
+    decoded = decoder.decode(block([encode(tree, value), encode(tree, {"value": 9, "next": None})]))
+    assert decoded.rows.to_pylist() == [{"value": 1, "next.value": 2}, {"value": 9, "next.value": None}]
+
+
+def test_many_lists_of_different_lengths_keep_their_values():
+    schema = record(
+        ("lists", {"type": "array", "items": {"type": "array", "items": "string"}}), ("end", "long")
+    )
+    rows = [
+        {"lists": [[f"{number}-{inner}"] * (inner % 5) for inner in range(number % 7)], "end": number}
+        for number in range(200)
+    ]
+    rows[50]["lists"] = [["x"] * 3000, []]
+    decoded = make_decoder({"lists": "Array(Array(String))", "end": "Int64"}, schema).decode(
+        block([encode(schema, row) for row in rows])
+    )
+    assert decoded.rows.to_pylist() == rows
+
+
+# -- schemas ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "no JSON"),
+        ('"string"', "no record"),
+        ('{"type":"record","name":"1x","fields":[]}', "no name of a type"),
+        ('{"type":"record","name":"R"}', "no list of fields"),
+        ('{"type":"record","name":"R","fields":[{"name":"a"}]}', "no name or no type"),
+        (
+            '{"type":"record","name":"R","fields":[{"name":"a","type":"Later"}]}',
+            "not defined before it is used",
+        ),
+        ('{"type":"record","name":"R","fields":[{"name":"a","type":["int","int"]}]}', "twice: int, int"),
+        ('{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"enum","name":"E"}}]}', "symbols"),
+        ('{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"fixed","name":"F"}}]}', "size"),
+        ("[" * 3000, "no JSON"),
+    ],
+)
+def test_a_schema_that_is_wrong_is_refused_with_its_name(text, message):
+    with pytest.raises(ConfigurationError, match=message) as refused:
+        parse_schema(text, where="orders.avsc")
+    assert str(refused.value).startswith("orders.avsc: ")
+
+
+def test_names_are_found_across_namespaces():
+    schema = {
+        "type": "record",
+        "name": "shop.Order",
+        "fields": [
+            {"name": "a", "type": {"type": "enum", "name": "Kind", "symbols": ["x", "y"]}},
+            {"name": "b", "type": "Kind"},
+            {"name": "c", "type": "shop.Kind"},
+        ],
+    }
+    decoded = make_decoder({"a": "String", "c": "String"}, schema).decode(
+        block([encode(schema, {"a": "x", "b": "x", "c": "y"})])
+    )
+    assert decoded.rows.to_pylist() == [{"a": "x", "c": "y"}]
+
+
+def test_an_empty_block_is_no_rows():
+    decoded: Decoded = make_decoder({"id": "Int64"}, OLD).decode(block([]))
+    assert decoded.rows.num_rows == 0
