@@ -22,6 +22,7 @@ from clickhouse_connect.driver.client import Client
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from clickhouse_users import add_users
 from oncehouse.devstack.clickhouse import ClickHouse
 from oncehouse.devstack.kafka import Kafka
 from oncehouse.devstack.postgres import Postgres
@@ -62,6 +63,7 @@ def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
     """The session's stack, empty until a part is asked for. Has `kill(part)`, `stop(part)`, `start(part)`."""
     _stop_what_dead_sessions_left()
     folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{os.getpid()}-"))
+    add_users(folder / ClickHouse.name)
     stack = Stack(folder=folder)
     pytestconfig.stash[_STACK] = stack
     try:

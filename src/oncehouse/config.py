@@ -81,6 +81,8 @@ class Kafka(Section):
     """Topics to read, each from its earliest record on."""
     options: SecretSettings = Field(default_factory=dict)
     """Settings of the Kafka client in Kafka's own spelling, such as `security.protocol`."""
+    longest_outage: Seconds = 3 * 86400.0
+    """The longest that the pipeline may be away. A topic that keeps its records for less is refused."""
 
     @field_validator("topics")
     @classmethod
@@ -188,6 +190,8 @@ class ClickHouse(Section):
     """How long to wait for a connection."""
     insert_timeout: Seconds = Field(default=300.0, gt=0)
     """How long to wait for the answer to one insert before it counts as unknown."""
+    excess_rights: Literal["warn", "refuse"] = "warn"
+    """What `check` and `run` do about a user that may also drop, empty or change tables, or manage users."""
 
 
 class Epoch(Section):
@@ -282,6 +286,8 @@ class Pipeline(Section):
     """When records that cannot be read stop the pipeline."""
     lease: Annotated[Seconds, Field(ge=1)] = 30.0
     """After this long without a sign of life another process may take over."""
+    max_clock_difference: Seconds = 60.0
+    """The clocks of this machine, the catalog and ClickHouse may be this far apart; more is refused."""
     spark: Spark = Spark()
     """How Spark is started."""
 

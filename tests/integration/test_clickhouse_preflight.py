@@ -1,12 +1,16 @@
 """Reading a real server and its tables before anything is loaded."""
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
+from clickhouse_users import PASSWORD
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.describe import describe_table
-from oncehouse.clickhouse.preflight import Level, Needs, inspect
+from oncehouse.clickhouse.findings import objections
+from oncehouse.clickhouse.preflight import Level, Needs
+from oncehouse.clickhouse.preflight import inspect as inspect_all
 from oncehouse.clickhouse.schema import create_table_ddl
 from oncehouse.clickhouse.windows import WindowNeeds
 from oncehouse.config import ClickHouse
@@ -27,11 +31,32 @@ COLUMNS = {
 NEEDS = Needs(
     table="events", columns=COLUMNS, batch_column="_batch_id", id_column="_unique_id", window=WINDOW
 )
+PLAIN = replace(NEEDS, columns={"project": "String"})
 
 
 @pytest.fixture
-def client(clickhouse, database):
+def admin(clickhouse, database):
+    """The server's own administrator, who may do everything."""
     return connect(ClickHouse(url=f"{clickhouse.url}/{database}"))
+
+
+@pytest.fixture
+def as_user(clickhouse, database):
+    def become(name):
+        return connect(ClickHouse(url=f"{clickhouse.url}/{database}", user=name, password=PASSWORD))
+
+    return become
+
+
+@pytest.fixture
+def client(admin):
+    return admin
+
+
+def inspect(client, needs=NEEDS):
+    """What stands in the way of a pipeline, the administrator's rights aside."""
+    found = objections(inspect_all(client, needs))
+    return tuple(finding for finding in found if "clickhouse.user" not in finding.where)
 
 
 def create(client, **changes):
@@ -131,3 +156,97 @@ def test_a_server_that_does_not_run_is_transient_with_advice():
 def test_a_broken_query_is_permanent(client):
     with pytest.raises(PermanentError, match="UNKNOWN_IDENTIFIER"):
         client.query("SELECT nothing_of_the_kind")
+
+
+def test_a_user_with_the_rights_it_needs_and_no_more_has_no_findings(admin, as_user):
+    create(admin)
+    assert objections(inspect_all(as_user("loader"), replace(NEEDS, columns={"project": "String"}))) == ()
+
+
+@pytest.mark.parametrize(
+    ("user", "grant"),
+    [
+        ("without_insert", "INSERT ON `events`"),
+        ("without_select", "SELECT ON `events`"),
+        ("without_processes", "SELECT ON system.processes"),
+    ],
+)
+def test_a_user_with_too_few_rights_is_refused_by_the_grant_it_lacks(user, grant, admin, as_user):
+    create(admin)
+    errors = [finding for finding in inspect(as_user(user)) if finding.level is Level.ERROR]
+    assert [finding.advice for finding in errors] == [f"run: GRANT {grant} TO `{user}`"]
+
+
+@pytest.mark.parametrize(("user", "right"), [("dropper", "DROP TABLE"), ("granter", "ROLE ADMIN")])
+def test_a_user_with_too_many_rights_is_told_and_refused_where_that_is_asked_for(user, right, admin, as_user):
+    create(admin)
+    for refuses, level in ((False, Level.WARNING), (True, Level.ERROR)):
+        found = objections(inspect_all(as_user(user), replace(PLAIN, refuses_excess_rights=refuses)))
+        assert [(finding.level, right in finding.what) for finding in found] == [(level, True)]
+
+
+@pytest.mark.parametrize(
+    ("user", "setting"),
+    [
+        ("forced_async", "async_insert"),
+        ("not_deduplicated", "deduplicate_insert"),
+        ("doubled_views", "deduplicate_blocks_in_dependent_materialized_views"),
+        ("reader", "readonly"),
+        ("reader_with_settings", "readonly"),
+    ],
+)
+def test_a_profile_that_would_break_the_promise_is_refused_by_its_setting(user, setting, admin, as_user):
+    create(admin)
+    errors = [finding for finding in inspect(as_user(user), PLAIN) if finding.level is Level.ERROR]
+    assert f"setting {setting}" in {finding.where for finding in errors}
+
+
+def test_a_view_whose_target_forgets_is_refused_and_the_advice_cures_it(client, database):
+    create(client)
+    client.command("CREATE TABLE sums (project String, n UInt64) ENGINE = SummingMergeTree ORDER BY project")
+    client.command(
+        "CREATE MATERIALIZED VIEW counted TO sums AS SELECT project, count() AS n FROM events GROUP BY project"
+    )
+    (finding,) = inspect(client)
+    assert finding.level is Level.ERROR
+    assert (
+        f"{database}.counted writes to {database}.sums: non_replicated_deduplication_window" in finding.where
+    )
+    client.command(finding.advice.removeprefix("run: "))
+    assert inspect(client) == ()
+
+
+def test_views_behind_views_are_followed_also_where_they_keep_their_rows_themselves(client):
+    create(client)
+    client.command("CREATE TABLE passed (project String) ENGINE = Null")
+    client.command("CREATE MATERIALIZED VIEW first TO passed AS SELECT project FROM events")
+    client.command(
+        "CREATE MATERIALIZED VIEW second ENGINE = MergeTree ORDER BY project AS SELECT project FROM passed"
+    )
+    (finding,) = inspect(client)
+    assert ".second writes to" in finding.where
+    client.command(finding.advice.removeprefix("run: "))
+    assert inspect(client) == ()
+
+
+def test_a_view_into_an_engine_that_cannot_tell_a_repeat_is_refused(client):
+    create(client)
+    client.command("CREATE TABLE `odd ``name` (project String) ENGINE = Memory")
+    client.command("CREATE MATERIALIZED VIEW view TO `odd ``name` AS SELECT project FROM events")
+    (finding,) = inspect(client)
+    assert (finding.level, "engine Memory" in finding.what) == (Level.ERROR, True)
+
+
+def test_a_view_that_the_user_cannot_see_is_a_warning(client, as_user):
+    needs = replace(PLAIN, table="of_one_table.events")
+    client.command("CREATE DATABASE of_one_table ENGINE = Atomic")
+    try:
+        create(client, table=needs.table)
+        client.command(
+            "CREATE MATERIALIZED VIEW of_one_table.view ENGINE = MergeTree ORDER BY project "
+            "SETTINGS non_replicated_deduplication_window = 12000 AS SELECT project FROM of_one_table.events"
+        )
+        assert inspect(as_user("loader"), needs) == ()
+        assert [finding.level for finding in inspect(as_user("of_one_table"), needs)] == [Level.WARNING]
+    finally:
+        client.command("DROP DATABASE of_one_table SYNC")

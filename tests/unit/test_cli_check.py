@@ -24,7 +24,7 @@ def file(tmp_path):
 @pytest.fixture
 def parts(monkeypatch):
     """What each part answers: findings, or an error that is raised."""
-    answers = {"identity": [], "kafka": [], "clickhouse": [], "ledger": []}
+    answers = {"identity": [], "kafka": [], "clickhouse": [], "ledger": [], "clocks": []}
 
     def answer_as(name):
         def look(pipeline):
@@ -84,3 +84,37 @@ def test_a_wrong_file_is_told_before_any_server_is_asked(file, parts, capsys):
     file.write_text(file.read_text().replace("window: 60d", "window: soon"))
     assert run_command(["check", str(file)]) == 2
     assert "identity.window: 'soon' is not a duration" in capsys.readouterr().err
+
+
+OK = Finding(level=Level.OK, where="events: window", what="the table remembers the last 1200 blocks")
+
+
+def test_what_is_right_is_shown_to_whoever_asks_why(file, parts, capsys):
+    parts["clickhouse"] = [OK]
+    assert run_command(["check", str(file)]) == 0
+    assert "1200 blocks" not in capsys.readouterr().out
+    assert run_command(["check", str(file), "--explain"]) == 0
+    assert "ok: events: window: the table remembers the last 1200 blocks\n" in capsys.readouterr().out
+
+
+def test_text_is_set_in_80_columns_and_statements_stay_in_one_piece(file, parts, capsys):
+    statement = "ALTER TABLE `sales`.`events` MODIFY SETTING non_replicated_deduplication_window = 12000"
+    finding = Finding(
+        level=Level.ERROR,
+        where="events: non_replicated_deduplication_window",
+        what="the table remembers no blocks at all, a retry needs 12000 " + "(some figures) " * 8,
+        advice=f"did you mean another table? Otherwise run: {statement}\nor ask somebody",
+    )
+    parts["clickhouse"] = [finding]
+    run_command(["check", str(file)])
+    lines = capsys.readouterr().out.splitlines()
+    assert f"    {statement}" in lines
+    assert lines[-1] == "  or ask somebody"
+    assert all(len(line) <= 80 for line in lines if statement not in line)
+    assert all(line.startswith("  ") for line in lines[1:])
+
+
+def test_a_server_that_is_away_is_told_once(file, parts, capsys):
+    parts["clickhouse"] = parts["clocks"] = TransientError("ClickHouse is away.\nStart it.")
+    assert run_command(["check", str(file)]) == 75
+    assert capsys.readouterr().out.count("ClickHouse is away.") == 1

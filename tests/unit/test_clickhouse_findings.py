@@ -4,7 +4,9 @@ import pytest
 
 from oncehouse.clickhouse.comparison import compare_types
 from oncehouse.clickhouse.describe import Column, TableFacts, has_row_ttl, read_setting
-from oncehouse.clickhouse.preflight import Level, Needs, judge, judge_server
+from oncehouse.clickhouse.preflight import Level, Needs, objections
+from oncehouse.clickhouse.preflight import judge as judge_all
+from oncehouse.clickhouse.preflight import judge_server as judge_server_all
 from oncehouse.clickhouse.server import ForcedSetting, ServerFacts
 from oncehouse.clickhouse.windows import WindowNeeds, blocks_needed, seconds_needed
 
@@ -37,6 +39,14 @@ FACTS = TableFacts(
 SERVER = ServerFacts(
     version="26.9.2.1", user="loader", missing_grants=(), forced_settings=(), reads_uuids_in_order=True
 )
+
+
+def judge(facts, needs):
+    return objections(judge_all(facts, needs))
+
+
+def judge_server(server, needs):
+    return objections(judge_server_all(server, needs))
 
 
 def with_column(name, **changes):
@@ -128,9 +138,17 @@ def test_a_replicated_table_is_judged_by_blocks_and_by_time():
     assert "replicated_deduplication_window_seconds = 3600" in seconds.advice
 
 
-def test_views_and_merging_engines_are_told_without_alarm():
-    facts = replace(FACTS, engine="ReplacingMergeTree", views=("sales.daily",))
+def test_an_engine_that_merges_rows_is_told_without_alarm():
+    facts = replace(FACTS, engine="ReplacingMergeTree")
     assert {finding.level for finding in judge(facts, NEEDS)} == {Level.INFO}
+
+
+def test_what_is_right_is_told_with_its_figures():
+    told = {finding.where: finding.what for finding in judge_all(FACTS, NEEDS)}
+    assert (
+        "a retry needs 1200 (600 s until a retry" in told["sales.events: non_replicated_deduplication_window"]
+    )
+    assert "all 2 columns" in told["sales.events"]
 
 
 def test_a_missing_grant_names_the_statement():
@@ -143,6 +161,26 @@ def test_async_insert_forced_by_a_profile_is_an_error():
     finding = only(judge_server(server, NEEDS))
     assert finding.level is Level.ERROR
     assert "async_insert" in finding.where
+
+
+def test_a_constraint_is_told_with_what_it_does_and_what_to_fix_it_at():
+    forced = ForcedSetting(name="async_insert", value="1", wanted="0")
+    finding = only(judge_server(replace(SERVER, forced_settings=(forced,)), NEEDS))
+    assert "forget their tokens" in finding.what
+    assert finding.advice.endswith("or fix it at 0")
+
+
+def test_a_user_that_may_only_read_is_refused():
+    finding = only(judge_server(replace(SERVER, readonly="1"), NEEDS))
+    assert (finding.level, finding.where) == (Level.ERROR, "setting readonly")
+
+
+@pytest.mark.parametrize(("refuses", "level"), [(False, Level.WARNING), (True, Level.ERROR)])
+def test_rights_that_loading_does_not_need_are_told_or_refused(refuses, level):
+    server = replace(SERVER, excess_grants=("DROP TABLE ON `sales`.`events`", "ROLE ADMIN ON *.*"))
+    finding = only(judge_server(server, replace(NEEDS, refuses_excess_rights=refuses)))
+    assert finding.level is level
+    assert "DROP TABLE" in finding.what
 
 
 @pytest.mark.parametrize(("version", "findings"), [("23.8.1", 1), ("24.3.2", 1), ("24.8.1", 0), ("25.1", 0)])

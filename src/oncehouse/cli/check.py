@@ -7,38 +7,51 @@ files go, because nothing less tells whether they can be written.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import textwrap
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_catalog
-from oncehouse.cli.output import say, show_json, show_table
+from oncehouse.cli.output import say, show_json, show_table, text_width
 from oncehouse.config_file import load_pipeline
 from oncehouse.config_values import hide_credentials
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from oncehouse.clickhouse.preflight import Finding
+    from oncehouse.clickhouse.findings import Finding
     from oncehouse.config import Pipeline
 
+_STATEMENT = "run: "
 
-def check(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
+
+def check(
+    file: File = DEFAULT_FILE,
+    *,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also show what was found right, with the figures.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Look at the file, Kafka, the tables and the ledger; exit 2 when something has to be put right first."""
+    from oncehouse.clickhouse.findings import objections
+
     pipeline = load_pipeline(file)
     findings, exit_code = examine(pipeline)
+    shown = findings if explain else list(objections(findings))
     if as_json:
-        show_json({"pipeline": pipeline.pipeline, "ok": exit_code == 0, "findings": findings})
+        show_json({"pipeline": pipeline.pipeline, "ok": exit_code == 0, "findings": shown})
     else:
-        _show(pipeline, findings, ok=exit_code == 0)
+        _show(pipeline, shown, ok=exit_code == 0)
     raise typer.Exit(exit_code)
 
 
 def examine(pipeline: Pipeline) -> tuple[list[Finding], int]:
     """Everything found, and the exit code: 0 when nothing stands in the way, 75 when it may pass."""
-    from oncehouse.clickhouse.preflight import Finding, Level
+    from oncehouse.clickhouse.findings import Finding, Level
 
     found: list[Finding] = []
     codes: set[int] = set()
@@ -47,13 +60,17 @@ def examine(pipeline: Pipeline) -> tuple[list[Finding], int]:
         "kafka": look_at_kafka,
         "clickhouse": look_at_clickhouse,
         "ledger": look_at_ledger,
+        "clocks": look_at_clocks,
     }
     for where, look in looks.items():
         try:
             listed = list(look(pipeline))
         except OncehouseError as error:
             what, _, advice = str(error).partition("\n")
-            found.append(Finding(level=Level.ERROR, where=where, what=what, advice=advice))
+            failure = Finding(level=Level.ERROR, where=where, what=what, advice=advice)
+            # Two looks may meet the same server that is away.
+            if not any(failure.what == known.what for known in found):
+                found.append(failure)
             codes.add(error.exit_code)
         else:
             found += listed
@@ -75,13 +92,14 @@ def look_at_identity(pipeline: Pipeline) -> Iterable[Finding]:
 
 
 def look_at_kafka(pipeline: Pipeline) -> Iterable[Finding]:
-    """Brokers, topics, and whether Kafka still has what the ledger has not read."""
-    from oncehouse.pipeline.prepare import check_source
+    """Brokers, topics, whether Kafka still has what the ledger has not read, and for how long it will."""
+    from oncehouse.pipeline.prepare import check_source, inspect_source
     from oncehouse.pipeline.source import Topics
 
+    topics = Topics(pipeline.source.kafka)
     with open_catalog(pipeline) as catalog:
-        check_source(catalog, Topics(pipeline.source.kafka))
-    return ()
+        check_source(catalog, topics)
+    return inspect_source(pipeline, topics)
 
 
 def look_at_clickhouse(pipeline: Pipeline) -> Iterable[Finding]:
@@ -98,11 +116,17 @@ def look_at_ledger(pipeline: Pipeline) -> Iterable[Finding]:
     return ()
 
 
+def look_at_clocks(pipeline: Pipeline) -> Iterable[Finding]:
+    from oncehouse.pipeline.prepare import inspect_clocks
+
+    with open_catalog(pipeline) as catalog:
+        return inspect_clocks(pipeline, catalog)
+
+
 def _show(pipeline: Pipeline, findings: list[Finding], *, ok: bool) -> None:
     for finding in findings:
-        say(f"{finding.level}: {finding.where}: {finding.what}")
-        if finding.advice:
-            say("  " + finding.advice.replace("\n", "\n  "))
+        for line in _lines(finding):
+            say(line)
     if not ok:
         return
     show_table(
@@ -121,3 +145,24 @@ def _show(pipeline: Pipeline, findings: list[Finding], *, ok: bool) -> None:
         empty="",
     )
     say(f"pipeline {pipeline.pipeline} is ready to run")
+
+
+def _lines(finding: Finding) -> Iterator[str]:
+    """A finding in lines that fit the screen; a statement stays in one piece, to be copied."""
+    yield from _wrap(f"{finding.level}: {finding.where}: {finding.what}", first="")
+    for line in finding.advice.splitlines():
+        advice, statement, rest = line.partition(_STATEMENT)
+        yield from _wrap(f"{advice}{statement}".rstrip(), first="  ")
+        if statement:
+            yield f"    {rest}"
+
+
+def _wrap(text: str, *, first: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        width=text_width(),
+        initial_indent=first,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -24,6 +24,7 @@ from rich.text import Text
 from oncehouse.config_values import HIDDEN
 
 _PIPE_WIDTH = 100_000
+_TEXT_WIDTH = 80
 
 
 def open_console(stream: TextIO | None = None) -> Console:
@@ -31,6 +32,11 @@ def open_console(stream: TextIO | None = None) -> Console:
     file = stream or sys.stdout
     width = None if file.isatty() else _PIPE_WIDTH
     return Console(file=file, width=width, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+def text_width() -> int:
+    """How wide running text is set: the terminal's width, and what every terminal has where there is none."""
+    return open_console().width if sys.stdout.isatty() else _TEXT_WIDTH
 
 
 def show_json(value: object) -> None:

@@ -103,6 +103,10 @@ class Client:
     def knows_setting(self, name: str) -> bool:
         return self._call(lambda http: name in http.server_settings)
 
+    def now(self) -> float:
+        """Seconds since 1970 on the server's clock."""
+        return float(self.query("SELECT toUnixTimestamp64Micro(now64(6))")[0][0]) / 1e6
+
     def server_version(self) -> str:
         """Also the cheapest way to find out whether the server answers and lets the user in."""
         return self._call(lambda http: http.server_version or "")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import failure_of
-from oncehouse.clickhouse.names import split_table
+from oncehouse.clickhouse.names import TableName, split_table
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _REPLICATED = ("Replicated", "Shared")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`")
-_ACCESS_DENIED = 497
+ACCESS_DENIED = 497
 # Setting -> the least default among servers of all versions.
 _PLAIN_WINDOW = {"non_replicated_deduplication_window": 0}
 _REPLICATED_WINDOW = {
@@ -54,6 +54,10 @@ class TableFacts:
     expires_rows: bool
     views: tuple[str, ...]
     """Materialized views that read what is inserted."""
+
+    @property
+    def name(self) -> TableName:
+        return TableName(database=self.database, table=self.table)
 
     @property
     def is_merge_tree(self) -> bool:
@@ -92,7 +96,10 @@ class TableFacts:
 
 def describe_table(client: Client, table: str) -> TableFacts | None:
     """The facts of the table, or None when it does not exist or the user may not see it."""
-    name = split_table(table)
+    return describe_named(client, split_table(table))
+
+
+def describe_named(client: Client, name: TableName) -> TableFacts | None:
     key = {"database": name.database or client.database, "table": name.table}
     found = client.query(
         "SELECT toString(uuid), engine, engine_full, partition_key, sorting_key, "
@@ -150,7 +157,7 @@ def _read_defaults(client: Client, source: str, names: Mapping[str, int]) -> dic
             {"names": list(names)},
         )
     except ConfigurationError as error:
-        if failure_of(error).code != _ACCESS_DENIED:
+        if failure_of(error).code != ACCESS_DENIED:
             raise
         rows = []  # the user may not ask: count on no more than the least that any server has had
     return {**names, **{name: int(value) for name, value in rows}}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.names import TableName, quote, quote_table
 from oncehouse.clickhouse.windows import WindowNeeds, blocks_needed, seconds_needed
 from oncehouse.columns import Array, Float, Map, Tuple, bare, clickhouse_name, is_nullable, parse_type
 from oncehouse.errors import ConfigurationError
@@ -51,8 +51,8 @@ def create_table_ddl(
     )
 
 
-def widen_window_ddl(table: str, setting: str, blocks: int) -> str:
-    return f"ALTER TABLE {quote_table(table)} MODIFY SETTING {setting} = {blocks}"
+def widen_window_ddl(table: TableName, setting: str, blocks: int) -> str:
+    return f"ALTER TABLE {table.quoted} MODIFY SETTING {setting} = {blocks}"
 
 
 def _check_engine(engine: str) -> str:

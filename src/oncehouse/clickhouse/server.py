@@ -15,7 +15,11 @@ from oncehouse.clickhouse.names import quote_table
 from oncehouse.errors import ConfigurationError, PermanentError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from oncehouse.clickhouse.client import Client
+
+_SYNTAX_ERROR = 62
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +28,7 @@ class ForcedSetting:
 
     name: str
     value: str
+    wanted: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +40,26 @@ class ServerFacts:
     forced_settings: tuple[ForcedSetting, ...]
     reads_uuids_in_order: bool | None
     """UUIDs sent as 16 bytes arrive as the text they stand for; None when the user may not try it out."""
+    excess_grants: tuple[str, ...] = ()
+    """Grants that loading never needs, and that a stolen password would hand over."""
+    readonly: str = "0"
+    """The profile's `readonly`: with anything but 0 the user cannot insert."""
 
 
 def read_server(client: Client, table: str) -> ServerFacts:
+    readonly = client.query("SELECT value FROM system.settings WHERE name = 'readonly'")
     return ServerFacts(
         version=client.server_version(),
         user=client.config.user,
-        missing_grants=tuple(grant for grant in _grants_needed(table) if not _is_granted(client, grant)),
+        missing_grants=tuple(
+            grant for grant in _grants_needed(table) if not _is_granted(client, grant, unknown=True)
+        ),
+        excess_grants=tuple(
+            grant for grant in _grants_to_leave_out(table) if _is_granted(client, grant, unknown=False)
+        ),
         forced_settings=_read_forced_settings(client),
         reads_uuids_in_order=_reads_uuids_in_order(client),
+        readonly=str(readonly[0][0]) if readonly else "0",
     )
 
 
@@ -53,32 +69,45 @@ def _grants_needed(table_name: str) -> tuple[str, ...]:
     return f"INSERT ON {table}", f"SELECT ON {table}", "SELECT ON system.processes"
 
 
-def _is_granted(client: Client, grant: str) -> bool:
+def _grants_to_leave_out(table_name: str) -> tuple[str, ...]:
+    table = quote_table(table_name)
+    return (
+        f"DROP TABLE ON {table}",
+        f"TRUNCATE ON {table}",
+        f"ALTER DELETE ON {table}",
+        f"ALTER UPDATE ON {table}",
+        "CREATE USER ON *.*",
+        "ROLE ADMIN ON *.*",
+    )
+
+
+def _is_granted(client: Client, grant: str, *, unknown: bool) -> bool:
+    """`unknown` is the answer for a server that does not know the statement yet: found out on the way."""
     try:
         return client.command(f"CHECK GRANT {grant}") == 1
     except PermanentError as error:
-        if (
-            failure_of(error).code == 62
-        ):  # a server that does not know the statement yet: found out on the way
-            return True
+        if failure_of(error).code == _SYNTAX_ERROR:
+            return unknown
         raise
 
 
 def _read_forced_settings(client: Client) -> tuple[ForcedSetting, ...]:
     wanted = {name: str(value) for name, value in insert_settings("").items()}
     rows = client.query(
-        "SELECT name, value, readonly, toString(min), toString(max) FROM system.settings "
+        "SELECT name, value, readonly, toString(min), toString(max), disallowed_values FROM system.settings "
         "WHERE name IN {names:Array(String)} ORDER BY name",
         {"names": list(wanted)},
     )
     return tuple(
-        ForcedSetting(name=name, value=value)
-        for name, value, readonly, least, most in rows
-        if value != wanted[name] and (readonly or _is_outside(wanted[name], least, most))
+        ForcedSetting(name=name, value=value, wanted=wanted[name])
+        for name, value, readonly, least, most, disallowed in rows
+        if value != wanted[name] and (readonly or _is_outside(wanted[name], least, most, disallowed))
     )
 
 
-def _is_outside(value: str, least: str | None, most: str | None) -> bool:
+def _is_outside(value: str, least: str | None, most: str | None, disallowed: Sequence[str]) -> bool:
+    if value in disallowed:
+        return True
     if not value.isdigit():
         return False
     below = least is not None and least.isdigit() and int(value) < int(least)

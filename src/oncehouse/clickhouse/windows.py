@@ -37,8 +37,9 @@ def seconds_needed(needs: WindowNeeds) -> int:
 def explain(needs: WindowNeeds) -> str:
     """The figures behind `blocks_needed`, for messages."""
     interval = max(needs.min_interval_seconds, _SHORTEST_INTERVAL_SECONDS)
+    partitions = "partition" if needs.partitions_per_insert == 1 else "partitions"
     return (
         f"{needs.retry_horizon_seconds:g} s until a retry / one insert each {interval:g} s "
-        f"x {needs.partitions_per_insert} partitions an insert x {_SAFETY} for safety, "
+        f"x {needs.partitions_per_insert} {partitions} an insert x {_SAFETY} for safety, "
         f"at least {_LEAST_BLOCKS}"
     )

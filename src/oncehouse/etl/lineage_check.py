@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.describe import read_setting
-from oncehouse.clickhouse.names import quote_table
+from oncehouse.clickhouse.names import quote_table, split_table
 from oncehouse.clickhouse.preflight import Finding, Level
 from oncehouse.clickhouse.schema import widen_window_ddl
 from oncehouse.config_problems import nearest
@@ -97,7 +97,7 @@ def _judge_destination(topic: Topic, state: TableState | None) -> Iterable[Findi
             level=Level.ERROR if state.window_blocks < LEAST_BLOCKS else Level.WARNING,
             where=topic.topic,
             what=f"{topic.dst} remembers {state.window_blocks} blocks; it may not recognize a repeated step",
-            advice=f"{widen_window_ddl(topic.dst, setting, WINDOW_BLOCKS)};",
+            advice=f"{widen_window_ddl(split_table(topic.dst), setting, WINDOW_BLOCKS)};",
         )
     if topic.template == Template.RANGE and topic.range_column is not None:
         yield from _judge_range(topic, state, topic.range_column)

@@ -19,8 +19,10 @@ from oncehouse.ledger import epochs
 from oncehouse.ledger.catalog import Catalog, check_identity
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import Identity
+from oncehouse.pipeline.clocks import judge_clocks, read_clocks
 from oncehouse.pipeline.identity import check_identity as check_identity_fields
 from oncehouse.pipeline.identity import identity_fingerprint
+from oncehouse.pipeline.outage import judge_topic
 from oncehouse.pipeline.source import TopicFacts, Topics, check_topics
 
 if TYPE_CHECKING:
@@ -43,16 +45,36 @@ def open_catalog(pipeline: Pipeline) -> Catalog:
 
 def inspect_tables(pipeline: Pipeline) -> tuple[Finding, ...]:
     client = connect(pipeline.clickhouse)
+    found = [finding for table in pipeline.tables for finding in inspect(client, needs_of(pipeline, table))]
+    # What is true of the server is found anew with each table.
+    return tuple(dict.fromkeys(found))
+
+
+def inspect_source(pipeline: Pipeline, topics: Topics) -> tuple[Finding, ...]:
+    """Whether Kafka keeps records through the longest outage that is allowed."""
+    outage_seconds = pipeline.source.kafka.longest_outage
     return tuple(
-        finding for table in pipeline.tables for finding in inspect(client, needs_of(pipeline, table))
+        finding
+        for topic, settings in topics.settings().items()
+        for finding in judge_topic(topic, settings, longest_outage_seconds=outage_seconds)
     )
+
+
+def inspect_clocks(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:
+    readings = read_clocks(connect(pipeline.clickhouse), catalog)
+    return tuple(judge_clocks(readings, most_seconds=pipeline.max_clock_difference))
 
 
 def demand_ready(pipeline: Pipeline, catalog: Catalog, topics: Topics) -> dict[str, TopicFacts]:
     """Raise unless source, ledger and tables are fit; returns what Kafka says about the topics."""
     check_ledger(pipeline, catalog)
     facts = check_source(catalog, topics)
-    errors = [finding for finding in inspect_tables(pipeline) if finding.level is Level.ERROR]
+    found = (
+        *inspect_source(pipeline, topics),
+        *inspect_tables(pipeline),
+        *inspect_clocks(pipeline, catalog),
+    )
+    errors = [finding for finding in found if finding.level is Level.ERROR]
     if errors:
         lines = "\n".join(f"  {finding.where}: {finding.what}\n    → {finding.advice}" for finding in errors)
         raise ConfigurationError(f"Pipeline {pipeline.pipeline} cannot run yet:\n{lines}")

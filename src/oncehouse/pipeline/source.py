@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 from pydantic import SecretStr
 
 from oncehouse.config import Kafka
 from oncehouse.errors import ConfigurationError, DataLossError, TransientError
 from oncehouse.ledger.records import OffsetRange
+from oncehouse.pipeline.outage import TopicSettings, read_settings
 from oncehouse.pipeline.parts import PARTITIONS
 
 if TYPE_CHECKING:
@@ -73,6 +74,22 @@ class Topics:
             )
         return facts
 
+    def settings(self) -> dict[str, TopicSettings | None]:
+        """How long each topic keeps its records; None where the user may not know."""
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in self._kafka.topics]
+        futures = self._admin.describe_configs(resources, request_timeout=_TIMEOUT_SECONDS)
+        found: dict[str, TopicSettings | None] = {}
+        for resource, future in futures.items():
+            try:
+                entries = future.result(timeout=_TIMEOUT_SECONDS + 5)
+            except KafkaException as error:
+                if "AUTHORIZATION" not in _code(error):
+                    raise self._wrapped(resource.name, error) from error
+                found[resource.name] = None
+                continue
+            found[resource.name] = read_settings({name: entry.value for name, entry in entries.items()})
+        return found
+
     def earliest(self, partitions: Iterable[tuple[str, int]]) -> Positions:
         return self._offsets(partitions, OffsetSpec.earliest())
 
@@ -94,7 +111,7 @@ class Topics:
         return found
 
     def _wrapped(self, topic: str, error: KafkaException) -> Exception:
-        code = error.args[0].name() if error.args and hasattr(error.args[0], "name") else ""
+        code = _code(error)
         if code in {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_ID"}:
             return ConfigurationError(
                 f"Kafka at {self._kafka.bootstrap_servers} has no topic {topic!r}. Create it, or correct "
@@ -244,6 +261,10 @@ def java_options(kafka: Kafka) -> dict[str, str]:
 def _jaas(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
+
+
+def _code(error: KafkaException) -> str:
+    return str(error.args[0].name()) if error.args and hasattr(error.args[0], "name") else ""
 
 
 def _text(error: KafkaException) -> str:

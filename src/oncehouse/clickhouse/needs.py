@@ -1,0 +1,42 @@
+"""What a pipeline asks of one of its tables, and of the user that loads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oncehouse.clickhouse.windows import WindowNeeds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from oncehouse.config import Pipeline, Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    table: str
+    columns: Mapping[str, str]
+    """Column of the table -> ClickHouse type that is sent."""
+    batch_column: str
+    id_column: str | None
+    window: WindowNeeds
+    refuses_excess_rights: bool = False
+    """A user that may do more than load and look is an error, not a warning."""
+
+
+def needs_of(pipeline: Pipeline, table: Table) -> Needs:
+    fields = pipeline.source.fields
+    columns = table.columns if table.columns is not None else {field: field for field in fields}
+    limits = pipeline.limits(table.name)
+    return Needs(
+        table=table.name,
+        columns={column: fields[field] for column, field in columns.items()},
+        batch_column=table.batch_column,
+        id_column=table.id_column,
+        window=WindowNeeds(
+            min_interval_seconds=limits.min_interval,
+            retry_horizon_seconds=pipeline.clickhouse.insert_timeout + pipeline.retry.longest,
+        ),
+        refuses_excess_rights=pipeline.clickhouse.excess_rights == "refuse",
+    )

@@ -1,0 +1,115 @@
+"""`oncehouse check` on real servers: each unsafe set-up is refused by a message that names its setting."""
+
+import json
+
+import pytest
+
+from clickhouse_users import PASSWORD
+from oncehouse.cli.app import run_command
+from oncehouse.config_file import example_text
+from oncehouse.pipeline import clocks
+
+HOUR = 3600
+
+
+@pytest.fixture
+def make_file(tmp_path, kafka, clickhouse, database, topic):
+    """A pipeline file whose table exists, and a topic with the given settings."""
+
+    def make(*, user="loader", **settings):
+        path = tmp_path / "pipeline.yaml"
+        path.write_text(
+            example_text()
+            .replace("localhost:9092", kafka.bootstrap_servers)
+            .replace("topics: [events]", f"topics: [{topic(**settings)}]")
+            .replace("http://localhost:8123", f"http://127.0.0.1:{clickhouse.place.ports['http']}/{database}")
+        )
+        assert run_command(["table", "create", str(path), "--yes"]) == 0
+        text = path.read_text().replace("user: default", f"user: {user}")
+        path.write_text(text.replace("# password: ${env:CLICKHOUSE_PASSWORD}", f"password: {PASSWORD}"))
+        return path
+
+    return make
+
+
+def check(file, capsys, *options):
+    capsys.readouterr()
+    code = run_command(["check", str(file), "--json", *options])
+    return code, json.loads(capsys.readouterr().out)["findings"]
+
+
+def refusals(file, capsys):
+    code, findings = check(file, capsys)
+    assert code == 2
+    return [finding["where"] for finding in findings if finding["level"] == "error"]
+
+
+def test_a_sound_set_up_passes_and_explains_itself_in_80_columns(make_file, capsys):
+    file = make_file(**{"retention.ms": str(7 * 24 * HOUR * 1000)})
+    assert check(file, capsys) == (0, [])
+    capsys.readouterr()
+    assert run_command(["check", str(file), "--explain"]) == 0
+    told = capsys.readouterr().out
+    for figure in (
+        "records are kept for 7d, source.kafka.longest_outage is 3d",
+        "non_replicated_deduplication_window",
+        "a retry needs 1200 (600 s until a retry",
+        "max_clock_difference is 60 s",
+    ):
+        assert figure in " ".join(told.split())
+    reasoning, _, addresses = told.partition("\npart ")
+    assert addresses
+    assert [line for line in reasoning.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting"),
+    [
+        ({"retention.ms": str(HOUR * 1000)}, "retention.ms"),
+        ({"cleanup.policy": "compact"}, "cleanup.policy"),
+        ({"cleanup.policy": "compact,delete", "retention.ms": "-1"}, "cleanup.policy"),
+    ],
+)
+def test_a_topic_that_does_not_outlive_the_longest_outage_is_refused(settings, setting, make_file, capsys):
+    file = make_file(**settings)
+    (where,) = refusals(file, capsys)
+    assert where.endswith(f": {setting}")
+    file.write_text(file.read_text().replace("  kafka:\n", "  kafka:\n    longest_outage: 0s\n"))
+    assert check(file, capsys)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("user", "setting"),
+    [
+        ("forced_async", "setting async_insert"),
+        ("doubled_views", "setting deduplicate_blocks_in_dependent_materialized_views"),
+        ("without_insert", "events"),
+    ],
+)
+def test_a_user_or_profile_that_would_break_the_promise_is_refused(user, setting, make_file, capsys):
+    assert setting in refusals(make_file(user=user), capsys)
+
+
+def test_a_user_with_too_many_rights_is_refused_where_the_file_asks_for_that(make_file, capsys):
+    file = make_file(user="dropper")
+    code, (finding,) = check(file, capsys)
+    assert (code, finding["level"]) == (0, "warning")
+    file.write_text(file.read_text().replace("  user: dropper", "  excess_rights: refuse\n  user: dropper"))
+    assert refusals(file, capsys) == ["events: clickhouse.user"]
+
+
+def test_a_window_of_no_blocks_is_refused(make_file, capsys, clickhouse_client, database):
+    file = make_file()
+    clickhouse_client.command(
+        f"ALTER TABLE {database}.events MODIFY SETTING non_replicated_deduplication_window = 0"
+    )
+    assert refusals(file, capsys) == ["events: non_replicated_deduplication_window"]
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_clocks_that_are_too_far_apart_are_refused(hours, make_file, capsys, monkeypatch):
+    """The servers' clocks are real and right; this machine's is taken to be an hour off."""
+    file = make_file()
+    read = clocks.read_host_clock
+    monkeypatch.setattr(clocks, "read_host_clock", lambda: read() + hours * HOUR)
+    assert refusals(file, capsys) == ["clock of ClickHouse", "clock of the catalog"]

@@ -1,0 +1,122 @@
+"""A ReplicatedMergeTree table judged by recorded answers: the local server cannot run that engine.
+
+The answers are those of a server with two replicas, cut down to what is asked; `changes` alter one of them.
+"""
+
+import pytest
+
+from oncehouse.clickhouse.findings import Level, objections
+from oncehouse.clickhouse.preflight import Needs, inspect
+from oncehouse.clickhouse.windows import WindowNeeds
+from oncehouse.config import ClickHouse
+from oncehouse.errors import ConfigurationError
+
+NEEDS = Needs(
+    table="sales.events",
+    columns={"project": "String"},
+    batch_column="_batch_id",
+    id_column=None,
+    window=WindowNeeds(min_interval_seconds=1.0, retry_horizon_seconds=600.0),
+)
+WINDOWS = "replicated_deduplication_window = 1200, replicated_deduplication_window_seconds = 604800"
+HEALTHY = {
+    "is_readonly": 0,
+    "is_session_expired": 0,
+    "absolute_delay": 0,
+    "total_replicas": 2,
+    "active_replicas": 2,
+}
+
+
+class RecordedServer:
+    """Answers as a replicated server did, by what is asked for."""
+
+    config = ClickHouse(url="http://recorded:8123", user="loader")
+    database = "sales"
+
+    def __init__(self, *, settings=WINDOWS, quorum="auto", replicas=HEALTHY):
+        engine = "ReplicatedMergeTree('/clickhouse/tables/{shard}/events', '{replica}') ORDER BY project"
+        self.engine_full = f"{engine} SETTINGS {settings}"
+        self.quorum = quorum
+        self.replicas = replicas
+
+    def server_version(self):
+        return "25.8.4.13"
+
+    def command(self, sql, *_):
+        grant = sql.removeprefix("CHECK GRANT ")
+        return int(grant.startswith(("INSERT", "SELECT")))
+
+    def query(self, sql, parameters=None, settings=None):
+        answers = {
+            "FROM system.replicas": [tuple(self.replicas.values())] if self.replicas else None,
+            "name = 'insert_quorum'": [(self.quorum,)],
+            "name = 'readonly'": [("0",)],
+            "FROM system.settings": [],
+            "FROM system.replicated_merge_tree_settings": [
+                ("replicated_deduplication_window", "100"),
+                ("replicated_deduplication_window_seconds", "3600"),
+            ],
+            "FROM system.columns": [("project", "String", ""), ("_batch_id", "UUID", "")],
+            "FROM system.tables": [("uuid", "ReplicatedMergeTree", self.engine_full, "", "project", [])],
+            "FROM format": [("00112233-4455-6677-8899-aabbccddeeff",)],
+        }
+        answer = next(answer for part, answer in answers.items() if part in sql)
+        if answer is None:
+            raise ConfigurationError("Not enough privileges") from None
+        return answer
+
+
+def look(**changes):
+    return objections(inspect(RecordedServer(**changes), NEEDS))
+
+
+def errors(findings):
+    return [finding for finding in findings if finding.level is Level.ERROR]
+
+
+def test_healthy_replicas_with_a_quorum_have_no_findings():
+    assert look() == ()
+
+
+def test_the_reasoning_names_replicas_and_quorum():
+    told = {finding.where: finding.what for finding in inspect(RecordedServer(), NEEDS)}
+    assert told["sales.events: insert_quorum"] == "insert_quorum = auto with 2 of 2 replicas active"
+    assert "2 of 2 replicas are active" in told["sales.events: system.replicas"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting"),
+    [
+        ("replicated_deduplication_window = 0", "replicated_deduplication_window"),
+        ("replicated_deduplication_window = 100", "replicated_deduplication_window"),
+        ("index_granularity = 8192", "replicated_deduplication_window"),
+        (
+            "replicated_deduplication_window = 1200, replicated_deduplication_window_seconds = 60",
+            "replicated_deduplication_window_seconds",
+        ),
+    ],
+)
+def test_a_window_that_is_too_short_is_refused_by_its_setting(settings, setting):
+    (finding,) = errors(look(settings=settings))
+    assert finding.where == f"sales.events: {setting}"
+    assert f"MODIFY SETTING {setting} = " in finding.advice
+
+
+@pytest.mark.parametrize("state", ["is_readonly", "is_session_expired"])
+def test_a_replica_that_takes_no_inserts_is_refused(state):
+    (finding,) = errors(look(replicas=HEALTHY | {state: 1}))
+    assert finding.where == "sales.events: system.replicas"
+    assert state in finding.what
+
+
+@pytest.mark.parametrize(("quorum", "active"), [("auto", 1), ("2", 1), ("3", 2)])
+def test_a_quorum_that_cannot_be_met_is_refused(quorum, active):
+    (finding,) = errors(look(quorum=quorum, replicas=HEALTHY | {"active_replicas": active}))
+    assert f"insert_quorum = {quorum}" in finding.what
+
+
+def test_a_batch_that_only_one_replica_confirms_is_a_warning():
+    (finding,) = look(quorum="0")
+    assert (finding.level, finding.where) == (Level.WARNING, "sales.events: insert_quorum")
+    assert look(quorum="0", replicas=HEALTHY | {"total_replicas": 1, "active_replicas": 1}) == ()
