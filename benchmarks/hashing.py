@@ -20,12 +20,14 @@ os.environ.setdefault("POLARS_MAX_THREADS", "1")  # before Polars is first impor
 import numpy as np
 import pyarrow as pa
 
+from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.identity import encode_identity, payload_hashes, unique_ids
+from oncehouse.pipeline.identity_rule import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FIELDS = ["project", "event_type", "product_id"]
+RULE = Rule(fields=(("project",), ("event_type",), ("product_id",)))
 ROUNDS = 4
 
 
@@ -73,6 +75,25 @@ def measure_payload(values: pa.Array) -> None:
     measure("XXH3, polars-hash (payload_hashes)", rows, lambda: payload_hashes(values))
 
 
+def measure_rules(batch: pa.RecordBatch) -> None:
+    """What a rule costs that takes its values from elsewhere than plain fields."""
+    rows = batch.num_rows
+    nested = pa.StructArray.from_arrays(batch.columns, names=batch.schema.names)
+    inside = pa.record_batch({"event": nested})
+    headers = [[{"key": "trace", "value": b"-"}, {"key": "id", "value": b"%d" % row}] for row in range(rows)]
+    records = pa.record_batch(
+        {
+            "key": pa.array([b"%d" % row for row in range(rows)], pa.binary()),
+            "headers": pa.array(headers, HEADERS),
+        }
+    )
+    paths = Rule(fields=tuple(("event", name) for name in batch.schema.names))
+    hybrid = Rule(fields=RULE.fields, key=True)
+    measure("unique_ids, three fields inside a Tuple", rows, lambda: unique_ids(paths, inside))
+    measure("unique_ids, three fields and the key", rows, lambda: unique_ids(hybrid, batch, records))
+    measure("unique_ids, one header of two", rows, lambda: unique_ids(Rule(headers=("id",)), batch, records))
+
+
 def main() -> None:
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else 500_000
     batch = pa.record_batch(
@@ -82,10 +103,11 @@ def main() -> None:
             "product_id": pa.array(range(rows), pa.int64()),
         }
     )
-    encoded = encode_identity(batch, FIELDS)
+    encoded = encode_identity(RULE, batch)
     measure_sha256(encoded)
-    measure("encoding of three fields", rows, lambda: encode_identity(batch, FIELDS))
-    measure("unique_ids, encoding and hash", rows, lambda: unique_ids(batch, FIELDS))
+    measure("encoding of three fields", rows, lambda: encode_identity(RULE, batch))
+    measure("unique_ids, encoding and hash", rows, lambda: unique_ids(RULE, batch))
+    measure_rules(batch)
     payload = pa.array([b"%213d" % number for number in range(rows)], pa.binary())
     measure_payload(payload)
 

@@ -7,6 +7,7 @@ Values are none of this module's business: what JSON may stand for a type is dec
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
@@ -135,6 +136,22 @@ def is_nullable(type_: ColumnType) -> bool:
     while isinstance(type_, LowCardinality):
         type_ = type_.inner
     return isinstance(type_, Nullable)
+
+
+def find_path(path: str, types: Mapping[str, ColumnType]) -> tuple[tuple[str, ...], ColumnType] | None:
+    """The steps to a field and its type: `user.id` is the field of that very name, else `id` in the Tuple `user`."""
+    if path in types:
+        return (path,), types[path]
+    at = path.rfind(".")
+    while at > 0:
+        holder = bare(types[path[:at]]) if path[:at] in types else None
+        if (
+            isinstance(holder, Tuple)
+            and (found := find_path(path[at + 1 :], dict(holder.fields))) is not None
+        ):
+            return (path[:at], *found[0]), found[1]
+        at = path.rfind(".", 0, at)
+    return None
 
 
 def zone_of(type_: DateTime | DateTime64) -> str:

@@ -29,6 +29,7 @@ from oncehouse.config_values import (
     Bytes,
     ColumnTypeText,
     Count,
+    FromSchema,
     HttpUrl,
     Name,
     RouteValue,
@@ -114,17 +115,25 @@ class Source(Section):
 
 
 class Identity(Section):
-    fields: tuple[Name, ...] = Field(min_length=1)
-    """Fields whose values together make an event the same event."""
+    fields: tuple[Name, ...] = ()
+    """Fields whose values together make an event the same event; `user.id` is the field `id` of the Tuple `user`."""
+    from_schema: FromSchema = False
+    """Take the fields that the schemas mark as identity; the name of a schema takes those of that version."""
+    headers: tuple[Name, ...] = ()
+    """Headers of the record that belong to the identity; the last one counts where a name stands twice."""
+    key: bool = False
+    """Whether the record's key belongs to the identity."""
+    schema_version: bool = False
+    """Whether the version of the schema does: the same values in two versions are then two events."""
     window: Seconds = Field(default=60 * 86400.0, gt=0)
     """How long at least an event is remembered, counted from when it was first seen."""
     buckets: Count = Field(default=16, ge=1, le=4096)
-    """Into how many ranges the key index is cut. A power of two; fixed once the ledger exists."""
+    """Into how many ranges the key index is cut. A power of two; `oncehouse rekey` changes it."""
 
-    @field_validator("fields")
+    @field_validator("fields", "headers")
     @classmethod
-    def _fields_differ(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
-        return refuse_repeats(fields)
+    def _names_differ(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return refuse_repeats(names)
 
     @field_validator("buckets")
     @classmethod
@@ -303,7 +312,9 @@ class Pipeline(Section):
             failure = error
         found = find_contradictions(
             fields=_entry(_entry(made or data, "source"), "fields"),
+            format_=_entry(_entry(made or data, "source"), "format"),
             identity=_entry(_entry(made or data, "identity"), "fields"),
+            rule=_sound(Identity, _entry(made or data, "identity")),
             tables=[_sound(Table, table) for table in items(_entry(made or data, "tables"))],
         )
         if made is not None and not found:

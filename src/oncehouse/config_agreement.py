@@ -7,15 +7,24 @@ one look at a file shows everything that is wrong with it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from oncehouse.config_problems import Problem, nearest
+from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.config import Table
+    from oncehouse.columns import ColumnType
+    from oncehouse.config import Identity, Table
+
+_WITHOUT_SCHEMAS = ("json", "jsonl", "csv", "text")
+# Formats that say by themselves what makes an event unique.
+_WITH_IDENTITY = ("debezium",)
 
 
-def find_contradictions(*, fields: Any, identity: Any, tables: Sequence[Table | None]) -> list[Problem]:
+def find_contradictions(
+    *, fields: Any, format_: Any, identity: Any, rule: Identity | None, tables: Sequence[Table | None]
+) -> list[Problem]:
     """What does not fit together; what is not sound by itself has its own problem and is left out here."""
     known = [name for name in fields if isinstance(name, str)] if isinstance(fields, Mapping) else None
     found: list[Problem] = []
@@ -23,8 +32,10 @@ def find_contradictions(*, fields: Any, identity: Any, tables: Sequence[Table | 
         found += [
             Problem(path=("identity", "fields", at), text=_unknown_field(name, known))
             for at, name in enumerate(items(identity))
-            if isinstance(name, str) and name not in known
+            if isinstance(name, str) and name not in known and not _is_path(name, fields)
         ]
+    if rule is not None:
+        found += _judge_rule(rule, format_ or "json")
     seen: dict[str, int] = {}
     for at, table in enumerate(tables):
         if table is None:
@@ -40,6 +51,33 @@ def find_contradictions(*, fields: Any, identity: Any, tables: Sequence[Table | 
             Problem(path=("tables", at, *problem.path), text=problem.text)
             for problem in _judge_table(table, known)
         ]
+    return found
+
+
+def _is_path(name: str, fields: Mapping[Any, Any]) -> bool:
+    from oncehouse.columns import find_path, parse_type  # Arrow comes with it, which few commands need
+
+    types: dict[str, ColumnType] = {}
+    for field, text in fields.items():
+        if isinstance(field, str) and isinstance(text, str):
+            with suppress(ConfigurationError):
+                types[field] = parse_type(text)
+    return find_path(name, types) is not None
+
+
+def _judge_rule(rule: Identity, format_: str) -> list[Problem]:
+    found = []
+    named = rule.fields or rule.headers or rule.key or rule.from_schema is not False
+    if not named and format_ not in _WITH_IDENTITY:
+        text = "is missing; name the fields that make an event unique"
+        found.append(Problem(path=("identity", "fields"), text=text))
+    if rule.fields and rule.from_schema is not False:
+        text = "stands beside identity.fields; let either the file or the schemas name the fields"
+        found.append(Problem(path=("identity", "from_schema"), text=text))
+    for key in ("from_schema", "schema_version"):
+        if getattr(rule, key) is not False and format_ in _WITHOUT_SCHEMAS:
+            text = f"{format_} has no schemas; use it with protobuf or avro"
+            found.append(Problem(path=("identity", key), text=text))
     return found
 
 

@@ -84,6 +84,10 @@ def _refuse_structure(value: object) -> object:
     return value
 
 
+def _read_schema_name(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 def check_name(value: str) -> str:
     """A name of a field or column: anything that a person can see and a terminal cannot be hurt by."""
     if not value or value != value.strip():
@@ -228,6 +232,11 @@ Topic = Annotated[
 Servers = Annotated[str, AfterValidator(check_servers)]
 HttpUrl = Annotated[str, AfterValidator(check_http_url), Field(json_schema_extra={"pattern": "^https?://"})]
 ColumnTypeText = Annotated[str, AfterValidator(check_column_type)]
+FromSchema = Annotated[
+    bool | Name,
+    BeforeValidator(_read_schema_name),
+    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "integer"}, {"type": "string"}]}),
+]
 RouteValue = Annotated[str | int | bool, BeforeValidator(_refuse_structure)]
 Settings = Annotated[dict[str, str], BeforeValidator(read_settings), WithJsonSchema(_SETTINGS_SCHEMA)]
 SecretSettings = Annotated[

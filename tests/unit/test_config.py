@@ -123,7 +123,16 @@ def test_the_id_column_may_be_left_out():
             "identity.buckets: must be a power of two, such as 8 or 16",
         ),
         ({"identity": {"fields": ["project", "project"]}}, "'project' stands here more than once"),
-        ({"identity": {"fields": []}}, "identity.fields: must not be empty"),
+        ({"identity": {"fields": []}}, "identity.fields: is missing; name the fields"),
+        ({"identity": {"schema_version": True}}, "identity.fields: is missing; name the fields"),
+        ({"identity": {"fields": ["project.name"]}}, "'project.name' is not declared in source.fields"),
+        ({"identity": {"headers": ["id", "id"]}}, "identity.headers: 'id' stands here more than once"),
+        ({"identity": {"from_schema": True}}, "identity.from_schema: json has no schemas"),
+        ({"identity": {"key": True, "schema_version": True}}, "identity.schema_version: json has no schemas"),
+        (
+            {"identity": {"fields": ["project"], "from_schema": 2}},
+            "let either the file or the schemas name the fields",
+        ),
         ({"identity": {"fields": ["project"], "window": 0}}, "identity.window: must be greater than 0"),
         (
             {"batch": {"min_rows": 5, "max_rows": 4}},

@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 
 from oncehouse.columns import arrow_type, parse_type
 from oncehouse.errors import ConfigurationError
+from oncehouse.pipeline.decoding import HEADERS, Decoded
 from oncehouse.pipeline.identity import (
-    check_identity,
     encode_identity,
-    identity_fingerprint,
+    find_header,
     payload_hashes,
+    refuse_nameless,
     unique_ids,
 )
+from oncehouse.pipeline.identity_rule import Rule, fingerprint, resolve_fields
 
 KINDS = {
     "String": st.text(max_size=5) | st.sampled_from(["", "n;", "s1:", "i1;", "1", "\0"]),
@@ -48,10 +50,14 @@ def value_lists(draw):
     return [(kind, draw(st.none() | KINDS[kind])) for kind in kinds]
 
 
-def batch(values) -> tuple[pa.RecordBatch, list[str]]:
+def rule(*names: str, **more) -> Rule:
+    return Rule(fields=tuple((name,) for name in names), **more)
+
+
+def batch(values) -> tuple[Rule, pa.RecordBatch]:
     names = [f"f{position}" for position in range(len(values))]
     arrays = [pa.array([value], arrow_type(parse_type(kind))) for kind, value in values]
-    return pa.RecordBatch.from_arrays(arrays, names=names), names
+    return rule(*names), pa.RecordBatch.from_arrays(arrays, names=names)
 
 
 def encoding(values) -> bytes:
@@ -83,9 +89,9 @@ def test_letters_moved_over_a_boundary_make_another_encoding(texts, data):
 @settings(max_examples=100, deadline=None)
 @given(value_lists(), st.integers(1, 40))
 def test_ids_are_the_first_sixteen_bytes_of_sha256_big_endian(values, copies):
-    rows, names = batch(values)
+    asked, rows = batch(values)
     rows = pa.concat_batches([rows] * copies)
-    high, low = unique_ids(rows, names)
+    high, low = unique_ids(asked, rows)
     digest = hashlib.sha256(encoding(values)).digest()
     assert high.dtype == low.dtype == np.uint64
     assert set(high.tolist()) == {int.from_bytes(digest[:8], "big")}
@@ -95,17 +101,17 @@ def test_ids_are_the_first_sixteen_bytes_of_sha256_big_endian(values, copies):
 
 def test_every_row_has_its_own_id_in_slices_and_after_nulls():
     rows = pa.record_batch({"a": pa.array(["x", None, "", "y"]), "b": pa.array([1, 2, None, 4], pa.int16())})
-    whole = np.stack(unique_ids(rows, ["a", "b"]))
+    whole = np.stack(unique_ids(rule("a", "b"), rows))
     expected = [b"s1:xi1;", b"n;i2;", b"s0:n;", b"s1:yi4;"]
-    assert encode_identity(rows, ["a", "b"]).to_pylist() == expected
+    assert encode_identity(rule("a", "b"), rows).to_pylist() == expected
     assert whole[0].tolist() == [int.from_bytes(hashlib.sha256(e).digest()[:8], "big") for e in expected]
-    assert np.stack(unique_ids(rows.slice(1, 2), ["a", "b"])).tolist() == whole[:, 1:3].tolist()
+    assert np.stack(unique_ids(rule("a", "b"), rows.slice(1, 2))).tolist() == whole[:, 1:3].tolist()
 
 
 def test_a_known_event_keeps_its_id_for_ever():
     rows = pa.record_batch({"p": ["shop"], "e": ["view"], "n": pa.array([42], pa.int64())})
-    high, low = unique_ids(rows, ["p", "e", "n"])
-    assert encode_identity(rows, ["p", "e", "n"])[0].as_py() == b"s4:shops4:viewi42;"
+    high, low = unique_ids(rule("p", "e", "n"), rows)
+    assert encode_identity(rule("p", "e", "n"), rows)[0].as_py() == b"s4:shops4:viewi42;"
     assert f"{int(high[0]):016x}{int(low[0]):016x}" == "9e288feb9752af244a55802a3c4d9860"
 
 
@@ -118,16 +124,16 @@ def test_sliced_floats_decimals_and_times_encode_their_own_rows():
             "t": pa.array(moments, pa.timestamp("ms", "UTC")),
         }
     )
-    names = ["f", "d", "t"]
-    whole = encode_identity(rows, names).to_pylist()
-    assert encode_identity(rows.slice(1), names).to_pylist() == whole[1:]
+    asked = rule("f", "d", "t")
+    whole = encode_identity(asked, rows).to_pylist()
+    assert encode_identity(asked, rows.slice(1)).to_pylist() == whole[1:]
     assert whole[1].startswith(b"n;n;tms")
     assert whole[0][3:11] == b"\x3f\xf0" + bytes(6)
 
 
 def test_no_rows_have_no_ids():
     rows = pa.record_batch({"a": pa.array([], pa.string())})
-    assert [len(half) for half in unique_ids(rows, ["a"])] == [0, 0]
+    assert [len(half) for half in unique_ids(rule("a"), rows)] == [0, 0]
     assert len(payload_hashes(pa.array([], pa.binary()))) == 0
 
 
@@ -137,7 +143,8 @@ def test_minus_zero_is_zero():
 
 def test_the_fingerprint_changes_with_what_ids_depend_on_and_nothing_else():
     def of(**fields: str) -> str:
-        return identity_fingerprint(list(fields), {name: parse_type(text) for name, text in fields.items()})
+        types = {name: parse_type(text) for name, text in fields.items()}
+        return fingerprint(rule(*fields), types)
 
     assert of(a="Int32") == of(a="Nullable(UInt64)")
     assert of(a="String") == of(a="LowCardinality(Nullable(String))")
@@ -162,7 +169,6 @@ def test_the_fingerprint_changes_with_what_ids_depend_on_and_nothing_else():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ([], "empty"),
         (["nope"], "does not declare"),
         (["s", "s"], "twice"),
         (["l"], "only scalar"),
@@ -173,7 +179,114 @@ def test_the_fingerprint_changes_with_what_ids_depend_on_and_nothing_else():
 def test_fields_that_cannot_identify_are_refused(fields, message):
     types = {"s": "String", "l": "Array(String)", "m": "Map(String, String)", "t": "Tuple(x Int8)"}
     with pytest.raises(ConfigurationError, match=message):
-        check_identity(fields, {name: parse_type(text) for name, text in types.items()})
+        resolve_fields(fields, {name: parse_type(text) for name, text in types.items()})
+
+
+USER = {
+    "user": parse_type("Tuple(id UInt32, home Tuple(city Nullable(String)))"),
+    "user.id": parse_type("String"),
+}
+
+
+def test_a_path_leads_through_tuples_and_a_field_of_that_very_name_comes_first():
+    assert resolve_fields(["user.home.city", "user.id"], USER) == (("user", "home", "city"), ("user.id",))
+    plain = {"user": USER["user"]}
+    assert resolve_fields(["user.id"], plain) == (("user", "id"),)
+    with pytest.raises(ConfigurationError, match=r"'user\.home', which is Tuple.*only scalar"):
+        resolve_fields(["user.home"], plain)
+    with pytest.raises(ConfigurationError, match=r"'user\.name', which source\.fields does not declare"):
+        resolve_fields(["user.name"], plain)
+
+
+def test_a_value_inside_a_tuple_is_encoded_like_any_other_and_a_missing_tuple_as_null():
+    values = pa.array([{"id": 7, "home": {"city": "Ulm"}}, {"id": 8, "home": None}], arrow_type(USER["user"]))
+    rows = pa.record_batch({"user": values})
+    asked = Rule(fields=(("user", "id"), ("user", "home", "city")))
+    assert encode_identity(asked, rows).to_pylist() == [b"i7;s3:Ulm", b"i8;n;"]
+    assert encode_identity(asked, rows.slice(1)).to_pylist() == [b"i8;n;"]
+
+
+def records(*headers, keys=None) -> pa.RecordBatch:
+    listed = pa.array(
+        [None if found is None else [{"key": k, "value": v} for k, v in found] for found in headers], HEADERS
+    )
+    return pa.record_batch({"headers": listed, "key": pa.array(keys or [None] * len(headers), pa.binary())})
+
+
+HEADER_LISTS = st.none() | st.lists(
+    st.tuples(st.sampled_from(["id", "trace", ""]), st.none() | st.binary(max_size=3)), max_size=4
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(HEADER_LISTS, max_size=6), st.integers(0, 3))
+def test_the_last_header_of_a_name_counts(lists, start):
+    found = find_header(records(*lists).column("headers").slice(start), "id").to_pylist()
+    assert found == [dict(headers or []).get("id") for headers in lists[start:]]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.binary(max_size=3), st.binary(max_size=3), st.text("s1:;n", max_size=3)),
+        min_size=2,
+        max_size=2,
+    )
+)
+def test_headers_key_field_and_version_never_flow_into_each_other(events):
+    headers, keys, texts = zip(*events, strict=True)
+    beside = records(*([("id", value)] for value in headers), keys=list(keys))
+    rows = pa.record_batch({"a": pa.array(texts)})
+    asked = rule("a", headers=("id",), key=True, schema_version=True)
+    left, right = encode_identity(asked, rows, beside, pa.array(["1", "1"])).to_pylist()
+    assert (left == right) == (events[0] == events[1])
+    other = encode_identity(asked, rows, beside, pa.array(["2", None])).to_pylist()
+    assert other[0] != left
+    assert other[1] != right
+
+
+def test_the_fingerprint_tells_headers_key_version_and_paths_apart():
+    types = {"a": parse_type("String"), "b": parse_type("Tuple(c String)"), "b.c": parse_type("String")}
+    rules = [
+        rule("a"),
+        rule("a", key=True),
+        rule("a", headers=("key",)),
+        rule("a", headers=("key", "id")),
+        rule("a", headers=("id", "key")),
+        rule("a", schema_version=True),
+        rule("b.c"),
+        Rule(fields=(("b", "c"),)),
+        Rule(key=True),
+    ]
+    assert len({fingerprint(asked, types) for asked in rules}) == len(rules)
+
+
+def test_a_record_without_the_key_or_a_header_of_the_rule_has_no_identity():
+    beside = records(
+        [("id", b"1")],
+        None,
+        [("id", None)],
+        [("id", b"")],
+        [("id", b"4")],
+        keys=[b"k", b"k", b"k", b"k", None],
+    )
+    decoded = Decoded(
+        rows=pa.record_batch({"a": pa.array(["0", "2", "3", "4"])}),
+        taken=np.array([0, 2, 3, 4]),
+        rejected=(),
+        skipped=np.array([1]),
+        schemas=pa.array(["v1", "v1", "v2", "v2"]),
+    )
+    judged = refuse_nameless(rule("a", headers=("id",), key=True), beside, decoded)
+    assert judged.rows.column("a").to_pylist() == ["0", "3"], "an empty header is a value"
+    assert judged.taken.tolist() == [0, 3]
+    assert judged.schemas is not None
+    assert judged.schemas.to_pylist() == ["v1", "v2"]
+    assert [(found.index, found.detail) for found in judged.rejected] == [
+        (2, "header 'id', which belongs to the identity, is missing"),
+        (4, "the key, which belongs to the identity, is missing"),
+    ]
+    assert refuse_nameless(rule("a"), beside, decoded) is decoded
 
 
 def test_payload_hashes_are_xxh3_and_the_same_in_every_process():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from oncehouse.columns import parse_type
 from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline.decoding import HEADERS
+from oncehouse.pipeline.identity_rule import Rule
 from oncehouse.pipeline.json_format import JsonFormat
 from oncehouse.pipeline.letters import ReplayPlan, Selection, read_letters, replay
 from oncehouse.pipeline.manifest import ReadPlan, TablePlan
@@ -86,7 +87,7 @@ def test_a_replay_decodes_what_was_asked_for_and_carries_the_rest(tmp_path):
             topics=("a", "b"),
             format=JsonFormat(),
             fields={"id": parse_type("UInt64")},
-            identity=("id",),
+            identity=Rule(fields=(("id",),)),
             tables=(table,),
             files_root=str(tmp_path),
             max_message_bytes=1000,

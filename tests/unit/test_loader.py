@@ -17,6 +17,7 @@ from oncehouse.errors import CorruptFileError, PermanentError
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import BatchStatus, FileRef, LoadPart, Part
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
+from oncehouse.pipeline.identity_rule import Rule
 from oncehouse.pipeline.json_format import JsonFormat
 from oncehouse.pipeline.loader import FAILED, UNKNOWN, judge, live_rows
 from oncehouse.pipeline.manifest import ReadPlan, TablePlan
@@ -103,7 +104,7 @@ def read_part(store: FileStore, numbers: list[int]) -> LoadPart:
         topics=("events",),
         format=JsonFormat(),
         fields={"id": parse_type("UInt64")},
-        identity=("id",),
+        identity=Rule(fields=(("id",),)),
         tables=(TablePlan(name="t", columns=(("id", "id"),), id_column=None),),
         files_root=store.root,
         max_message_bytes=1000,

@@ -18,6 +18,7 @@ from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import LetterKind, Schema
 from oncehouse.pipeline.decoding import Waiting
 from oncehouse.pipeline.identity import unique_ids
+from oncehouse.pipeline.identity_rule import Rule
 from oncehouse.pipeline.json_format import JsonFormat
 from oncehouse.pipeline.manifest import ReadPlan, TablePlan, TaskManifest
 from oncehouse.pipeline.parts import EVENT_COLUMN, PARTITIONS, epoch_path, read_rows
@@ -40,7 +41,7 @@ def make_plan(root: str, *tables: TablePlan, **changes) -> ReadPlan:
         "topics": ("clicks", "orders"),
         "format": JsonFormat(),
         "fields": FIELDS,
-        "identity": ("id",),
+        "identity": Rule(fields=(("id",),)),
         "tables": tables or (ALL,),
         "files_root": root,
         "max_message_bytes": 1000,
@@ -101,7 +102,7 @@ def test_key_files_are_sorted_and_lead_back_to_their_rows(tmp_path):
     found = list(zip(keys.hi.tolist(), keys.lo.tolist(), keys.event.tolist(), strict=True))
     assert found == sorted(found)
     rows = pq.read_table(store.local(chunk.parts[0].file))
-    hi, lo = unique_ids(rows.select(["id"]).combine_chunks().to_batches()[0], ("id",))
+    hi, lo = unique_ids(Rule(fields=(("id",),)), rows.select(["id"]).combine_chunks().to_batches()[0])
     assert np.array_equal(hi[keys.event], keys.hi)
     assert np.array_equal(lo[keys.event], keys.lo)
     written = rows.column("_unique_id").to_pylist()

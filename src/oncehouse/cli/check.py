@@ -87,7 +87,11 @@ def _worst(codes: set[int]) -> int:
 def look_at_identity(pipeline: Pipeline) -> Iterable[Finding]:
     from oncehouse.pipeline.prepare import identity_of
 
-    identity_of(pipeline)
+    if pipeline.identity.from_schema is False:
+        identity_of(pipeline)
+        return ()
+    with open_catalog(pipeline) as catalog:
+        identity_of(pipeline, catalog)
     return ()
 
 

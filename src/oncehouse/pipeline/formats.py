@@ -8,7 +8,7 @@ from oncehouse.pipeline.decoding import Decoder, Format, Limits
 from oncehouse.pipeline.json_format import JsonFormat
 
 if TYPE_CHECKING:
-    from oncehouse.config import Source
+    from oncehouse.config import Pipeline, Source
     from oncehouse.pipeline.manifest import ReadPlan
 
 
@@ -20,6 +20,11 @@ def format_of(source: Source) -> Format:
             return JsonFormat(lines=True)
         case _:
             assert_never(source.format)
+
+
+def needs_headers(pipeline: Pipeline) -> bool:
+    """Whether headers are read from Kafka and kept: for the format, or because they make events unique."""
+    return format_of(pipeline.source).needs_headers or bool(pipeline.identity.headers)
 
 
 def make_decoder(plan: ReadPlan) -> Decoder:

@@ -1,82 +1,75 @@
 """Who an event is: the unique id of every row, and the hash that tells payloads apart.
 
-A unique id is SHA-256, cut to 128 bits, over an encoding of the identity fields in which every value carries
-its kind and its length, so that no two different lists of values share it. Wider integers of the same value
-keep their id. `identity_fingerprint` names everything the ids depend on; the ledger refuses another one.
+A unique id is SHA-256, cut to 128 bits, over an encoding of the values that the rule names, in which every value
+carries its kind and its length, so that no two different lists of values share it. Wider integers of the same
+value keep their id. A record that lacks a header or a key that the rule names has no id, and becomes a dead
+letter: nothing would tell it from others. Which values are named is `identity_rule.py`.
 """
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse import columns as c
 from oncehouse.errors import ConfigurationError
+from oncehouse.pipeline.verdict import Problem, Reason, Rejection
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator
+
+    from oncehouse.pipeline.decoding import Decoded
+    from oncehouse.pipeline.identity_rule import Rule
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
-_VERSION = "sha256-128/1"
 _NULL = b"n;"
 _NIBBLE = np.zeros(256, dtype=np.uint8)
 for _value, _digit in enumerate(b"0123456789abcdef"):
     _NIBBLE[_digit] = _value
 
 
-def check_identity(fields: Sequence[str], types: Mapping[str, c.ColumnType]) -> None:
-    """Refuse identity fields that are not declared, stand twice, or are no scalars."""
-    if not fields:
-        raise ConfigurationError("identity.fields is empty; name the fields that make an event unique")
-    for position, name in enumerate(fields):
-        if name not in types:
-            raise ConfigurationError(f"identity.fields names {name!r}, which source.fields does not declare")
-        if name in fields[:position]:
-            raise ConfigurationError(f"identity.fields names {name!r} twice; each field may stand once")
-        if isinstance(c.bare(types[name]), c.Array | c.Map | c.Tuple):
-            raise ConfigurationError(
-                f"identity.fields names {name!r}, which is {c.clickhouse_name(types[name])}; "
-                "only scalar fields can make an event unique"
-            )
+def unique_ids(
+    rule: Rule, rows: pa.RecordBatch, records: pa.RecordBatch | None = None, schemas: pa.Array | None = None
+) -> tuple[Hashes, Hashes]:
+    """The high and low halves of each row's id: the digest's first and second eight bytes, big-endian.
 
-
-def identity_fingerprint(fields: Sequence[str], types: Mapping[str, c.ColumnType]) -> str:
-    """A text that changes exactly when the same events might get other ids."""
-    check_identity(fields, types)
-    return json.dumps([_VERSION, *([name, _kind(c.bare(types[name]))] for name in fields)])
-
-
-def _kind(type_: c.ColumnType) -> str:
-    match type_:
-        case c.Integer(bits=bits) if bits <= 64:
-            return "integer"
-        case c.String() | c.Enum():
-            return "text"
-        case c.Decimal(scale=scale):
-            return f"decimal with {scale} digits"
-        case c.Date():
-            return "date"
-        case c.DateTime() | c.DateTime64():
-            precision = type_.precision if isinstance(type_, c.DateTime64) else 0
-            return f"time with {precision} digits, read in {c.zone_of(type_)}"
-        case _:
-            return c.clickhouse_name(type_)
-
-
-def unique_ids(rows: pa.RecordBatch, fields: Sequence[str]) -> tuple[Hashes, Hashes]:
-    """The high and low halves of each row's id: the digest's first and second eight bytes, big-endian."""
+    `records` holds the key and the headers of each row, `schemas` the version it was written in.
+    """
     if rows.num_rows == 0:
         return np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.uint64)
-    digests = _hash_column(encode_identity(rows, fields), "chash", "sha2_256").to_arrow()
+    encoded = encode_identity(rule, rows, records, schemas)
+    digests = _hash_column(encoded, "chash", "sha2_256").to_arrow()
     digits = np.frombuffer(digests.cast(pa.large_string()).buffers()[2], dtype=np.uint8)
     nibbles = _NIBBLE[digits[: rows.num_rows * 64].reshape(-1, 64)[:, :32]]
     halves = ((nibbles[:, 0::2] << 4) | nibbles[:, 1::2]).view(">u8").astype(np.uint64)
     return np.ascontiguousarray(halves[:, 0]), np.ascontiguousarray(halves[:, 1])
+
+
+def refuse_nameless(rule: Rule, records: pa.RecordBatch, decoded: Decoded) -> Decoded:
+    """Without the rows whose record lacks a header or the key that the rule names: those are rejected."""
+    lacking = np.zeros(len(decoded.taken), dtype=np.bool_)
+    found: list[Rejection] = []
+    for name, column in _of_record(rule, records):
+        missing = column.is_null().to_numpy(zero_copy_only=False)[decoded.taken] & ~lacking
+        problem = Problem(
+            reason=Reason.MISSING_FIELD, detail=f"{name}, which belongs to the identity, is missing"
+        )
+        found += [problem.at(int(place)) for place in decoded.taken[missing]]
+        lacking |= missing
+    if not found:
+        return decoded
+    kept = pa.array(~lacking)
+    return replace(
+        decoded,
+        rows=decoded.rows.filter(kept),
+        taken=decoded.taken[~lacking],
+        schemas=None if decoded.schemas is None else decoded.schemas.filter(kept),
+        rejected=tuple(sorted([*decoded.rejected, *found], key=lambda rejection: rejection.index)),
+    )
 
 
 def payload_hashes(values: pa.Array) -> Hashes:
@@ -100,18 +93,54 @@ def _hash_column(values: pa.Array, family: str, function: str) -> Any:
 # -- the encoding -----------------------------------------------------------------------------------------
 
 
-def encode_identity(rows: pa.RecordBatch, fields: Sequence[str]) -> pa.Array:
-    """The bytes that are hashed: one piece a field, each readable to its end without knowing the next.
+def encode_identity(
+    rule: Rule, rows: pa.RecordBatch, records: pa.RecordBatch | None = None, schemas: pa.Array | None = None
+) -> pa.Array:
+    """The bytes that are hashed: one piece a value, each readable to its end without knowing the next.
 
     A piece is a letter for the kind and the value: numbers in decimal digits up to a semicolon, texts and
-    bytes behind their length and a colon, null as `n;`.
+    bytes behind their length and a colon, null as `n;`. Fields come first, then headers, key and schema.
     """
+    columns = [_column_at(rows, steps) for steps in rule.fields]
+    if rule.headers or rule.key:
+        columns += [column for _, column in _of_record(rule, records)]
+    if rule.schema_version:
+        columns.append(pa.nulls(rows.num_rows, pa.string()) if schemas is None else schemas)
     pieces: list[Any] = []
-    for name in fields:
-        column = rows.column(rows.schema.get_field_index(name))
+    for column in columns:
         piece = _pieces(column)
         pieces += piece if column.null_count == 0 else [pc.fill_null(_concatenate(piece), _NULL)]
     return _concatenate(pieces)
+
+
+def _column_at(rows: pa.RecordBatch, steps: tuple[str, ...]) -> pa.Array:
+    column = rows.column(rows.schema.get_field_index(steps[0]))
+    for step in steps[1:]:
+        column = pc.struct_field(column, [column.type.get_field_index(step)])
+    return column
+
+
+def _of_record(rule: Rule, records: pa.RecordBatch | None) -> Iterator[tuple[str, pa.Array]]:
+    """What the rule takes from beside the value, each with the name that messages give it."""
+    if not rule.headers and not rule.key:
+        return
+    if records is None:
+        raise ConfigurationError("the identity rule names headers or the key, which these rows do not have")
+    for name in rule.headers:
+        yield f"header {name!r}", find_header(records.column("headers"), name)
+    if rule.key:
+        yield "the key", records.column("key")
+
+
+def find_header(headers: pa.Array, name: str) -> pa.Array:
+    """The value of each record's last header of that name, null where there is none."""
+    last = np.full(len(headers), -1, dtype=np.int64)
+    flat = headers.flatten()
+    lengths = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
+    places = np.flatnonzero(pc.fill_null(pc.equal(flat.field("key"), name), False))
+    owners = np.repeat(np.arange(len(headers)), lengths)
+    last[owners[places]] = places  # the later one overwrites the earlier
+    return flat.field("value").take(pa.array(last, mask=last < 0))
 
 
 def _concatenate(pieces: list[Any]) -> pa.Array:

@@ -34,6 +34,7 @@ from oncehouse.ledger.records import (
 from oncehouse.ledger.schemas import list_schemas
 from oncehouse.pipeline.dedup import DecidePlan, Decision, decide, plan_ranges
 from oncehouse.pipeline.formats import format_of
+from oncehouse.pipeline.identity_rule import rule_of
 from oncehouse.pipeline.manifest import (
     MANIFEST_SCHEMA,
     ChunkManifest,
@@ -81,6 +82,7 @@ def table_plans(pipeline: Pipeline) -> tuple[TablePlan, ...]:
 
 
 def read_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
+    schemas = list_schemas(catalog)
     smallest_batch = min(pipeline.limits(table.name).max_rows for table in pipeline.tables)
     return ReadPlan(
         pipeline=pipeline.pipeline,
@@ -88,9 +90,9 @@ def read_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, w
         token=token,
         topics=tuple(sorted(pipeline.source.kafka.topics)),
         format=format_of(pipeline.source),
-        schemas=list_schemas(catalog),
+        schemas=schemas,
         fields={name: parse_type(text) for name, text in pipeline.source.fields.items()},
-        identity=pipeline.identity.fields,
+        identity=rule_of(pipeline, schemas),
         tables=table_plans(pipeline),
         files_root=pipeline.ledger.files,
         max_message_bytes=pipeline.source.max_message_bytes,
@@ -118,7 +120,9 @@ def settle(
     manifests = read(plan)
     while learn_schemas(pipeline, catalog, _awaited(manifests)):
         # Read once more with what is known now; what the first time wrote has no row in the catalog.
-        plan = replace(plan, schemas=list_schemas(catalog))
+        # A version that marks other fields than the rest is refused here, before anything of it is settled.
+        schemas = list_schemas(catalog)
+        plan = replace(plan, schemas=schemas, identity=rule_of(pipeline, schemas))
         manifests = read(plan)
     crash.reach("parts written")
     chunks = sorted((chunk for task in manifests for chunk in task.chunks), key=lambda chunk: chunk.first)

@@ -13,6 +13,7 @@ from typing import Any
 from oncehouse.columns import ColumnType
 from oncehouse.ledger.records import FileRef, LetterKind, Schema
 from oncehouse.pipeline.decoding import Format
+from oncehouse.pipeline.identity_rule import Rule
 
 MANIFEST_SCHEMA = "manifest string"
 
@@ -39,7 +40,7 @@ class ReadPlan:
     topics: tuple[str, ...]
     format: Format
     fields: Mapping[str, ColumnType]
-    identity: tuple[str, ...]
+    identity: Rule
     tables: tuple[TablePlan, ...]
     files_root: str
     max_message_bytes: int

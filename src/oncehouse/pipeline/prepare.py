@@ -20,9 +20,9 @@ from oncehouse.ledger.catalog import Catalog, check_identity
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import Identity
 from oncehouse.pipeline.clocks import judge_clocks, read_clocks
-from oncehouse.pipeline.identity import check_identity as check_identity_fields
-from oncehouse.pipeline.identity import identity_fingerprint
+from oncehouse.pipeline.identity_rule import fingerprint, rule_of
 from oncehouse.pipeline.outage import judge_topic
+from oncehouse.pipeline.schemas import known_schemas
 from oncehouse.pipeline.source import TopicFacts, Topics, check_topics
 
 if TYPE_CHECKING:
@@ -31,12 +31,11 @@ if TYPE_CHECKING:
 _LEAST_FREE_BYTES = 256 << 20
 
 
-def identity_of(pipeline: Pipeline) -> Identity:
+def identity_of(pipeline: Pipeline, catalog: Catalog | None = None) -> Identity:
+    """The rule of the pipeline file as the ledger remembers it; `catalog` where schemas may be known already."""
     types = {name: parse_type(text) for name, text in pipeline.source.fields.items()}
-    check_identity_fields(pipeline.identity.fields, types)
-    return Identity(
-        fingerprint=identity_fingerprint(pipeline.identity.fields, types), buckets=pipeline.identity.buckets
-    )
+    rule = rule_of(pipeline, known_schemas(pipeline, catalog))
+    return Identity(fingerprint=fingerprint(rule, types), buckets=pipeline.identity.buckets)
 
 
 def open_catalog(pipeline: Pipeline) -> Catalog:
@@ -98,7 +97,7 @@ def check_ledger(pipeline: Pipeline, catalog: Catalog) -> None:
     store.check()
     _demand_room(pipeline.ledger.files)
     if catalog.exists() and (known := catalog.identity()) is not None:
-        check_identity(pipeline.pipeline, known, identity_of(pipeline))
+        check_identity(pipeline.pipeline, known, identity_of(pipeline, catalog))
 
 
 def _demand_room(root: str) -> None:

@@ -19,7 +19,7 @@ from oncehouse.ledger.keyindex import Keys, UInt32, UInt64, sort_order, write_ke
 from oncehouse.ledger.records import LetterKind
 from oncehouse.pipeline.decoding import Decoded
 from oncehouse.pipeline.formats import make_decoder
-from oncehouse.pipeline.identity import payload_hashes, unique_ids
+from oncehouse.pipeline.identity import payload_hashes, refuse_nameless, unique_ids
 from oncehouse.pipeline.manifest import (
     ChunkManifest,
     LettersManifest,
@@ -102,7 +102,7 @@ class ReadTask:
             self._end_chunk()
         if "row" not in block.schema.names:
             block = self._plan.format.unfold(block)
-        decoded = self._decoder.decode(block)
+        decoded = refuse_nameless(self._plan.identity, block, self._decoder.decode(block))
         self._read += block.num_rows
         self._skipped += len(decoded.skipped)
         self._reject(block, decoded)
@@ -219,7 +219,7 @@ class _Chunk:
         self, kept: pa.RecordBatch, rows: pa.RecordBatch, routes: UInt32 | None, schemas: pa.Array | None
     ) -> None:
         values = kept.column("value")
-        hi, lo = unique_ids(rows, self._plan.identity)
+        hi, lo = unique_ids(self._plan.identity, rows, kept, schemas)
         self._keys.append((hi, lo, payload_hashes(values)))
         raw = raw_columns(self._plan.topics, kept, schemas)
         self._raw.append(pa.Table.from_arrays(raw, schema=RAW_SCHEMA))

@@ -162,7 +162,9 @@ def refill_task(plan: RefillPlan) -> tuple[int, PartManifest] | None:
         numbers = (events + chosen).astype(np.uint32)
         rows = decoded.rows.take(pa.array(chosen))
         if rows.num_rows:
-            part.add(rows, numbers, unique_ids(rows, plan.read.identity))
+            records = block.take(pa.array(chosen))
+            ids = unique_ids(plan.read.identity, rows, records, records.column("schema"))
+            part.add(rows, numbers, ids)
         live_rows += int(np.count_nonzero(live[numbers]))
         events += block.num_rows
     if not live_rows:

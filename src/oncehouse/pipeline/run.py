@@ -67,7 +67,7 @@ def run_pipeline(
     try:
         demand_ready(pipeline, catalog, topics)
         catalog.prepare()
-        catalog.adopt(identity_of(pipeline))
+        catalog.adopt(identity_of(pipeline, catalog))
         add_schemas(catalog, declared_schemas(pipeline))
         run = _Run(pipeline, catalog, topics, spark, jars, stop=stop, progress=progress, say=say)
         return run.go(once=once, wait=wait)

@@ -26,6 +26,13 @@ def declared_schemas(pipeline: Pipeline) -> tuple[Schema, ...]:
             assert_never(pipeline.source.format)
 
 
+def known_schemas(pipeline: Pipeline, catalog: Catalog | None) -> tuple[Schema, ...]:
+    """Those of the ledger, as far as there is one, and after them what only the pipeline file brings along."""
+    kept = list_schemas(catalog) if catalog is not None and catalog.exists() else ()
+    names = {schema.schema for schema in kept}
+    return (*kept, *(schema for schema in declared_schemas(pipeline) if schema.schema not in names))
+
+
 def find_schemas(pipeline: Pipeline, names: Collection[str]) -> tuple[Schema, ...]:
     """Those of the names that can be had now; the others are nobody's fault."""
     return tuple(schema for schema in declared_schemas(pipeline) if schema.schema in names)

@@ -19,7 +19,7 @@ from oncehouse.ledger import epochs
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Counts, EpochKind, Lease
 from oncehouse.pipeline.compact import compact
-from oncehouse.pipeline.formats import format_of
+from oncehouse.pipeline.formats import needs_headers
 from oncehouse.pipeline.ingest import SMALL_EPOCH_RECORDS, EpochInput, read_frame, settle
 from oncehouse.pipeline.job_errors import naming_own_errors, revive
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
@@ -143,7 +143,7 @@ class Ingest:
             self._spark,
             self._pipeline.source.kafka,
             starting,
-            headers=format_of(self._pipeline.source).needs_headers,
+            headers=needs_headers(self._pipeline),
             max_rows=self._pipeline.epoch.max_rows,
             group=f"oncehouse-{self._pipeline.pipeline}",
         )
