@@ -32,12 +32,17 @@ _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _REFERENCE_PATTERN = r"\$\{(?:env|file):[^}]+\}"
 _MAX_SECRET_BYTES = 64 << 10
 
+EACH = "*"
+"""Stands in a path for every key of a mapping."""
+
 PlaceKind = Literal["folder", "sqlite"]
 """How a relative path of a file is read: as a path, or as the path inside a SQLite URL."""
 _PIPELINE_PATHS: tuple[tuple[tuple[str, ...], PlaceKind], ...] = (
     (("ledger", "files"), "folder"),
     (("ledger", "catalog"), "sqlite"),
     (("clickhouse", "ca_file"), "folder"),
+    (("source", "avro", "schemas", EACH), "folder"),
+    (("source", "avro", "registry", "ca_file"), "folder"),
 )
 
 
@@ -229,6 +234,10 @@ def _place_path(
     holder: dict[str, Any], path: tuple[str, ...], place: Callable[[str, Path], str], folder: Path
 ) -> dict[str, Any]:
     key, *rest = path
+    if key == EACH:
+        for each in holder:
+            holder = _place_path(holder, (each, *rest), place, folder)
+        return holder
     match holder.get(key):
         case dict() as inner if rest:
             return {**holder, key: _place_path(inner, tuple(rest), place, folder)}

@@ -146,6 +146,27 @@ def check_http_url(value: str) -> str:
     return value
 
 
+def check_mark(text: str) -> str:
+    if len(text) != 1 or not text.isascii() or text in "\r\n\0":
+        raise ValueError(f"must be one ASCII character and no line end, such as ',' or '\\t'; not {text!r}")
+    return text
+
+
+def check_pattern(text: str) -> str:
+    """A regular expression of RE2 with named groups, which takes linear time whatever the text is."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    advice = "write a regular expression of RE2 with named groups (?P<name>…), and (?:…) for other groups"
+    try:
+        found = pc.extract_regex(pa.array([], pa.string()), text)
+    except pa.ArrowException as error:
+        raise ValueError(f"{error}; {advice}") from None
+    if not found.type.num_fields:
+        raise ValueError(f"names no group; {advice}")
+    return text
+
+
 def check_column_type(value: str) -> str:
     from oncehouse.columns import parse_type
     from oncehouse.errors import ConfigurationError

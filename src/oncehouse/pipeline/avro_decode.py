@@ -6,6 +6,7 @@ together; what the declared fields do not name is passed over. A message of an u
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -36,7 +37,6 @@ class AvroDecoder:
         framing: Framing,
         limits: Limits,
     ) -> None:
-        """`schemas` stand in the order in which they became known: the last is the newest."""
         self._framing = framing
         self._limits = limits
         self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
@@ -79,15 +79,18 @@ class AvroDecoder:
 def _make_readers(
     fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], max_depth: int
 ) -> dict[str, Reader]:
-    parsed = {
-        known.schema: parse_schema(known.definition, where=f"schema {known.schema}")
-        for known in schemas
-        if known.format == "avro"
-    }
+    mine = sorted((known for known in schemas if known.format == "avro"), key=_version_order)
+    parsed = {known.schema: parse_schema(known.definition, where=f"schema {known.schema}") for known in mine}
     return {
         name: Reader(writer=record, newest=list(parsed.values())[-1], fields=fields, max_depth=max_depth)
         for name, record in parsed.items()
     }
+
+
+def _version_order(known: Schema) -> list[tuple[int, str]]:
+    """Versions as people count them: 10 after 9, whichever became known first."""
+    pieces = re.split(r"([0-9]+)", known.schema)
+    return [(int(piece), "") if piece.isdigit() else (0, piece) for piece in pieces]
 
 
 def _split_runs(bodies: pa.Array) -> Iterator[tuple[int, int]]:

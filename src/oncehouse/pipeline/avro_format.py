@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -12,6 +13,15 @@ from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.avro_decode import AvroDecoder
 from oncehouse.pipeline.decoding import Decoder, Limits, number_single_rows
 from oncehouse.pipeline.framing import Framing, VersionPlace
+
+if TYPE_CHECKING:
+    from oncehouse.config_formats import Avro
+
+
+def make_avro_format(section: Avro) -> AvroFormat:
+    only = next(iter(section.schemas), "") if section.version == "none" else ""
+    framing = Framing(place=VersionPlace(section.version), header=section.header, schema=only)
+    return AvroFormat(framing=framing)
 
 
 @dataclass(frozen=True, kw_only=True)

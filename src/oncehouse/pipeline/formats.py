@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
+from oncehouse.config_formats import Csv, Text
+from oncehouse.config_section import SectionT
+from oncehouse.errors import ConfigurationError
+from oncehouse.pipeline.avro_format import make_avro_format
+from oncehouse.pipeline.csv_format import make_csv_format
 from oncehouse.pipeline.decoding import Decoder, Format, Limits
 from oncehouse.pipeline.json_format import JsonFormat
+from oncehouse.pipeline.text_format import make_text_format
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline, Source
@@ -18,6 +24,12 @@ def format_of(source: Source) -> Format:
             return JsonFormat()
         case "jsonl":
             return JsonFormat(lines=True)
+        case "avro":
+            return make_avro_format(demand_section(source.avro, "avro"))
+        case "csv":
+            return make_csv_format(source.csv or Csv(), tuple(source.fields))
+        case "text":
+            return make_text_format(source.text or Text())
         case _:
             assert_never(source.format)
 
@@ -25,6 +37,12 @@ def format_of(source: Source) -> Format:
 def needs_headers(pipeline: Pipeline) -> bool:
     """Whether headers are read from Kafka and kept: for the format, or because they make events unique."""
     return format_of(pipeline.source).needs_headers or bool(pipeline.identity.headers)
+
+
+def demand_section(section: SectionT | None, name: str) -> SectionT:
+    if section is None:
+        raise ConfigurationError(f"source.format is {name}; add the section source.{name}")
+    return section
 
 
 def make_decoder(plan: ReadPlan) -> Decoder:

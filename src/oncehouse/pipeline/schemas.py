@@ -12,16 +12,21 @@ from typing import TYPE_CHECKING, assert_never
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Schema
 from oncehouse.ledger.schemas import add_schemas, list_schemas
+from oncehouse.pipeline.avro_sources import ask_registry, read_files
+from oncehouse.pipeline.formats import demand_section
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
+    from oncehouse.config_formats import Avro
 
 
 def declared_schemas(pipeline: Pipeline) -> tuple[Schema, ...]:
     """All that the pipeline file itself brings along."""
     match pipeline.source.format:
-        case "json" | "jsonl":
+        case "json" | "jsonl" | "csv" | "text":
             return ()
+        case "avro":
+            return read_files(_avro(pipeline))
         case _:
             assert_never(pipeline.source.format)
 
@@ -35,7 +40,15 @@ def known_schemas(pipeline: Pipeline, catalog: Catalog | None) -> tuple[Schema, 
 
 def find_schemas(pipeline: Pipeline, names: Collection[str]) -> tuple[Schema, ...]:
     """Those of the names that can be had now; the others are nobody's fault."""
-    return tuple(schema for schema in declared_schemas(pipeline) if schema.schema in names)
+    declared = tuple(schema for schema in declared_schemas(pipeline) if schema.schema in names)
+    missing = set(names) - {schema.schema for schema in declared}
+    if pipeline.source.format != "avro":
+        return declared
+    return (*declared, *ask_registry(_avro(pipeline), missing))
+
+
+def _avro(pipeline: Pipeline) -> Avro:
+    return demand_section(pipeline.source.avro, "avro")
 
 
 def learn_schemas(pipeline: Pipeline, catalog: Catalog, names: Collection[str]) -> bool:

@@ -1,0 +1,137 @@
+"""The registry's client: what it fetches, what it follows, and what it says when that fails."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+from collections.abc import Iterator
+
+import fastavro
+import pytest
+
+from oncehouse.config_formats import Avro
+from oncehouse.config_formats import Registry as RegistrySection
+from oncehouse.errors import ConfigurationError, PermanentError, TransientError
+from oncehouse.pipeline.avro_references import inline_references
+from oncehouse.pipeline.avro_schema import parse_schema
+from oncehouse.pipeline.avro_sources import ask_registry
+from oncehouse.pipeline.registry import RegistryClient
+from registry import Registry, running_registry
+
+ADDRESS = {
+    "type": "record",
+    "name": "Address",
+    "namespace": "places",
+    "fields": [{"name": "city", "type": "string"}],
+}
+PERSON = {
+    "type": "record",
+    "name": "Person",
+    "namespace": "people",
+    "fields": [
+        {"name": "home", "type": "places.Address"},
+        {"name": "work", "type": ["null", "places.Address"]},
+        {"name": "kind", "type": {"type": "array", "items": "Kind"}},
+    ],
+}
+KIND = {"type": "enum", "name": "Kind", "namespace": "people", "symbols": ["a", "b"]}
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with running_registry() as running:
+        yield running
+
+
+def client(registry: Registry, **more: object) -> RegistryClient:
+    return RegistryClient(RegistrySection(url=registry.url, timeout=5, **more))
+
+
+def test_a_schema_comes_with_all_that_it_refers_to(registry):
+    registry.register("address", ADDRESS)
+    registry.register("kind", KIND, references=[("places.Address", "address", 1)])
+    number = registry.register(
+        "person", PERSON, references=[("people.Kind", "kind", 1), ("places.Address", "address", 1)]
+    )
+    found = client(registry).fetch(number)
+    assert found is not None
+    assert found.kind == "AVRO"
+    assert [name for name, _ in found.references] == ["places.Address", "people.Kind"]
+    text = inline_references(found.text, found.references, where="person")
+    value = {"home": {"city": "Rom"}, "work": None, "kind": ["b"]}
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, json.loads(text), value)
+    assert parse_schema(text, where="person").fields[0].name == "home"
+    assert fastavro.schemaless_reader(io.BytesIO(out.getvalue()), json.loads(text), None) == value
+
+
+def test_a_type_without_namespace_keeps_none_when_it_is_written_out():
+    bare = {"type": "record", "name": "Bare", "fields": [{"name": "x", "type": "int"}]}
+    outer = {"type": "record", "name": "people.Outer", "fields": [{"name": "b", "type": "Bare"}]}
+    text = inline_references(json.dumps(outer), [("Bare", json.dumps(bare))], where="outer")
+    assert parse_schema(text, where="outer").fields[0].node.name == "Bare"
+
+
+def test_an_unknown_number_is_nothing(registry):
+    assert client(registry).fetch(99) is None
+
+
+def test_a_registry_that_is_busy_is_asked_again(registry):
+    number = registry.register("address", ADDRESS)
+    registry.answers = [(503, b""), (429, b"")]
+    found = client(registry).fetch(number)
+    assert found is not None
+    assert registry.asked == [f"/schemas/ids/{number}"] * 3
+
+
+def test_a_registry_that_stays_busy_or_is_away_may_answer_later(registry):
+    registry.answers = [(500, b"")] * 10
+    with pytest.raises(TransientError, match="500"):
+        client(registry).fetch(1)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        away = RegistrySection(url=f"http://127.0.0.1:{free.getsockname()[1]}", timeout=1)
+    with pytest.raises(TransientError, match="does not answer"):
+        RegistryClient(away).fetch(1)
+
+
+def test_a_wrong_password_is_told_and_never_shown(registry):
+    registry.credentials = "reader:right"
+    number = registry.register("address", ADDRESS)
+    assert client(registry, user="reader", password="right").fetch(number) is not None
+    with pytest.raises(ConfigurationError, match="refuses the user") as refused:
+        client(registry, user="reader", password="wrong-secret").fetch(number)
+    assert "wrong-secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("answer", [(200, b"<html>"), (200, b"[]"), (200, b"{}"), (302, b"")])
+def test_what_is_no_registry_is_told(registry, answer):
+    registry.answers = [answer]
+    with pytest.raises(PermanentError, match="registry"):
+        client(registry).fetch(1)
+
+
+def test_references_that_lead_in_a_circle_end(registry):
+    registry.register("a", ADDRESS, references=[("B", "b", 1)])
+    registry.register("b", KIND, references=[("A", "a", 1)])
+    with pytest.raises(PermanentError, match="circle"):
+        client(registry).fetch(1)
+
+
+def test_only_avro_records_are_taken_and_the_rest_waits(registry):
+    good = registry.register("address", ADDRESS)
+    registry.register("events", "syntax = 'proto3';", kind="PROTOBUF")
+    registry.register("kind", KIND)
+    registry.register("broken", "{")
+    registry.register("hole", PERSON, references=[("places.Address", "nowhere", 1)])
+    section = Avro(registry={"url": registry.url})
+    names = {str(number) for number in range(1, 8)} | {"word", "99999999999", "²"}
+    assert [schema.schema for schema in ask_registry(section, names)] == [str(good)]
+
+
+def test_while_the_registry_is_away_nothing_is_found(registry):
+    registry.register("address", ADDRESS)
+    registry.answers = [(500, b"")] * 10
+    section = Avro(registry={"url": registry.url})
+    assert list(ask_registry(section, {"1"})) == []
