@@ -25,6 +25,7 @@ from oncehouse.etl.records import Position, Topic
 from oncehouse.etl.runner import Done
 from oncehouse.etl.scheduler import Scheduler
 
+TOPICS = 1000
 ROUNDS = 5
 STEPS = 30
 ROWS_PER_STEP = 10_000
@@ -127,11 +128,8 @@ def write(figures: list[dict[str, Any]], out: Path) -> None:
     out.write_text(json.dumps([*kept, *figures], indent=2) + "\n")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--topics", type=int, default=1000)
-    parser.add_argument("--out", type=Path, default=Path("build/bench.json"), help="where the figures go")
-    options = parser.parse_args()
+def measure(topics: int) -> list[dict[str, Any]]:
+    """On servers of its own, which it stops again."""
     folder = Path(tempfile.mkdtemp(prefix="oncehouse-bench-etl-"))
     stack = Stack(folder=folder)
     try:
@@ -139,17 +137,25 @@ def main() -> None:
         client = CountingClient(connect(ClickHouse(url=stack.clickhouse.url)).config)
         overhead = measure_overhead(client, RocksDbOffsets(client, "local.Offsets"), "local")
         keeper = measure_overhead(client, KeeperMapOffsets(client, "keeper.Offsets", "/bench"), "keeper")
-        idle, queries = measure_idle_round(client, options.topics)
+        idle, queries = measure_idle_round(client, topics)
     finally:
         stack.down()
         shutil.rmtree(folder)
-    figures = [
+    return [
         {"name": "etl_idle_round_s", "value": round(idle, 3), "unit": "s"},
         {"name": "etl_idle_round_queries", "value": queries, "unit": "queries"},
         {"name": "etl_step_overhead_ms", "value": round(max(overhead, keeper), 1), "unit": "ms"},
         {"name": "etl_step_overhead_rocksdb_ms", "value": round(overhead, 1), "unit": "ms"},
         {"name": "etl_step_overhead_keepermap_ms", "value": round(keeper, 1), "unit": "ms"},
     ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--topics", type=int, default=TOPICS)
+    parser.add_argument("--out", type=Path, default=Path("build/bench.json"), help="where the figures go")
+    options = parser.parse_args()
+    figures = measure(options.topics)
     for figure in figures:
         print(f"{figure['name']:32} {figure['value']:>10} {figure['unit']}")
     write(figures, options.out)

@@ -1,4 +1,5 @@
-"""`make bench`: how fast events come from Kafka into ClickHouse, against the bare read of the same topic.
+"""`make bench`: how fast events come from Kafka into ClickHouse, against the bare read of the same topic; and what
+the scheduler of Fact tables costs.
 
 Prints a table and writes build/bench.json, a list of {name, value, unit}. --quick takes a tenth of the events;
 --profile shows besides where the time of the road goes.
@@ -15,6 +16,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import etl
 import where_time_goes
 from measure import (
     BARE_READS,
@@ -92,6 +94,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         found = measure(asked.events or (QUICK_EVENTS if asked.quick else EVENTS), profile=asked.profile)
+        found += etl.measure(etl.TOPICS)
     except KeyboardInterrupt:
         return 130
     for figure in found:

@@ -17,7 +17,7 @@ import pytest
 
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config import ClickHouse
-from oncehouse.errors import ConfigurationError, PermanentError
+from oncehouse.errors import PermanentError
 from oncehouse.etl import offsets
 from oncehouse.etl.offsets import MutexError, OffsetStore, Worker
 from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets, RocksDbOffsets
@@ -330,9 +330,21 @@ def test_a_table_that_remembers_nothing_is_refused_with_the_statement_that_helps
     world.add_orders(0, 10)
     world.customers_reach(1000)
     world.run(f"ALTER TABLE {{db}}.{table} MODIFY SETTING non_replicated_deduplication_window = 0")
-    refusal = pytest.raises(ConfigurationError, match=f"`{table}` MODIFY SETTING non_rep")
-    with world.scheduler() as scheduler, refusal:
-        scheduler.plan()
+    with world.scheduler() as scheduler:
+        (failed,) = scheduler.plan()
+    assert f"`{table}` MODIFY SETTING non_rep" in failed.why
+
+
+def test_a_plan_goes_on_after_a_topic_that_cannot_be_planned(world):
+    world.add_orders(0, 10)
+    world.customers_reach(1000)
+    broken = replace(world.topic, topic="Broken", dst=f"{world.database}.Missing")
+    with world.scheduler(broken, world.topic) as scheduler:
+        failed, step = scheduler.plan()
+        assert scheduler.plan("Orders") == (step,)
+    assert (failed.topic, step.topic.topic) == ("Broken", "Orders")
+    assert "Missing does not exist" in failed.why
+    assert world.store.read_all().offsets == {}
 
 
 def test_two_hosts_on_keepermap_share_the_work_and_never_double_it(world, zookeeper, database):

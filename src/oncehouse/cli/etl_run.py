@@ -19,7 +19,7 @@ from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, Stop
 if TYPE_CHECKING:
     from oncehouse.errors import OncehouseError
     from oncehouse.etl.runner import Step
-    from oncehouse.etl.scheduler import Round, Scheduler
+    from oncehouse.etl.scheduler import Failed, Round, Scheduler
 
 FAILED_EXIT_CODE = 1
 
@@ -27,19 +27,35 @@ OneTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="
 
 
 def plan(file: SettingsFile = DEFAULT_SETTINGS, *, topic: OneTopic = None, as_json: AsJson = False) -> None:
-    """Print the steps that `run` would begin now, with their SQL. Nothing is changed."""
+    """Print the steps that `run` would begin now, with their SQL; exit 1 when a topic cannot be planned."""
+    from oncehouse.etl.scheduler import Failed
+
     with open_etl(file) as etl:
         if topic is not None:
             find_topic(etl, topic)
         read_offsets(etl)
         with open_scheduler(etl) as scheduler:
-            steps = [step for step in scheduler.plan() if topic in {None, step.topic.topic}]
+            planned = scheduler.plan(topic)
+    failed = [one for one in planned if isinstance(one, Failed)]
     if as_json:
-        show_json({"steps": [_plain_step(step) for step in steps]})
-        return
-    for step in steps:
-        _show_step(step)
-    if not steps:
+        steps = [_plain_step(one) for one in planned if not isinstance(one, Failed)]
+        show_json({"steps": steps, "failed": failed})
+    else:
+        _show_plan(planned)
+    if failed:
+        raise typer.Exit(FAILED_EXIT_CODE)
+
+
+def _show_plan(planned: tuple[Step | Failed, ...]) -> None:
+    from oncehouse.etl.scheduler import Failed
+
+    for one in planned:
+        if isinstance(one, Failed):
+            say(f"-- {one.topic} cannot be planned:")
+            say("   " + one.why.strip().replace("\n", "\n   ") + "\n")
+        else:
+            _show_step(one)
+    if not planned:
         say("nothing is due; `oncehouse etl status` says why")
 
 

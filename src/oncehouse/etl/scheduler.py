@@ -110,14 +110,23 @@ class Scheduler:
             lease_seconds=self.worker.lease_seconds,
         )
 
-    def plan(self) -> tuple[Step, ...]:
-        """The steps that a round would perform now, with their operations; nothing is written."""
+    def plan(self, topic: str | None = None) -> tuple[Step | Failed, ...]:
+        """The steps that a round would perform now, of all topics or of one; nothing is written.
+
+        A topic that cannot be planned stands in its place with the reason, as it would fail in a round.
+        """
         planned = (
-            self._runner.plan_decision(decision)
+            self._plan(decision)
             for decision in self.decide()
-            if isinstance(decision, Due | Resume)
+            if isinstance(decision, Due | Resume) and topic in {None, decision.topic.topic}
         )
-        return tuple(step for step in planned if step is not None)
+        return tuple(one for one in planned if one is not None)
+
+    def _plan(self, decision: Due | Resume) -> Step | Failed | None:
+        try:
+            return self._runner.plan_decision(decision)
+        except OncehouseError as error:
+            return Failed(topic=decision.topic.topic, why=str(error))
 
     def run_round(self) -> Round:
         """One step of every topic that is due, side by side; waits for all of them."""
