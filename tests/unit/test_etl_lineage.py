@@ -79,7 +79,7 @@ def test_the_files_of_a_folder_are_one_lineage_and_depends_on_may_have_commas(tm
         ("    dely: 10s", 'shop.yaml:9: topics[2].dely: unknown key; did you mean "delay"?'),
         (
             "    template: reloda",
-            "shop.yaml:9: topics[2].template: must be step, reload, range; did you",
+            "shop.yaml:9: topics[2].template: must be step, reload, range, or a file of your own ending in .sql.j2; did you",
         ),
         ("    delay: soon", "shop.yaml:9: topics[2].delay: 'soon' is not a duration"),
         ("    transform: gone.sql", "shop.yaml:9: topics[2].transform: there is no file gone.sql beside"),

@@ -10,12 +10,14 @@ import pytest
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.offsets import MORE, PAUSED, SIZING, blank
 from oncehouse.etl.planning import Due, Paused, Resume, Waiting, due_steps, retry_seconds
-from oncehouse.etl.records import Offset, Position, SourceState, Template, Topic
+from oncehouse.etl.records import Check, Expectation, Offset, Position, SourceState, Template, Topic
 from oncehouse.etl.sources import Range, tables_to_ask
 from oncehouse.etl.statements import (
     Exchange,
     Execute,
+    Expect,
     Fit,
+    FixRange,
     Insert,
     ReplacePartitions,
     WriteLast,
@@ -145,7 +147,9 @@ TRANSFORM = Transform(name="ETL.v", select="SELECT 1", offsets_table=None, has_r
 
 def test_next_is_written_before_and_last_after_the_insert():
     topic = replace(TOPIC, before=("SELECT 1",), after=("SELECT 2",))
-    operations = step_operations(topic, TRANSFORM, ("a", "b"), SPAN, hostid="me", is_fixed=True)
+    operations = step_operations(
+        topic, TRANSFORM, {"a": "UInt8", "b": "UInt8"}, SPAN, hostid="me", is_fixed=True
+    )
     assert [type(one) for one in operations] == [WriteNext, Execute, Insert, Execute, WriteLast]
     insert = operations[2]
     assert (
@@ -157,17 +161,27 @@ def test_next_is_written_before_and_last_after_the_insert():
 
 def test_a_view_that_reads_the_offsets_is_sized_after_next_and_guarded():
     view = replace(TRANSFORM, offsets_table="ETL.Offsets", has_range=False)
-    operations = step_operations(TOPIC, view, ("a",), SPAN, hostid="me", is_fixed=False)
-    assert [type(one) for one in operations] == [WriteNext, Fit, Insert, WriteLast]
+    operations = step_operations(TOPIC, view, {"a": "UInt8"}, SPAN, hostid="me", is_fixed=False)
+    assert [type(one) for one in operations] == [WriteNext, Fit, FixRange, Insert, WriteLast]
     assert operations[0].state == SIZING
-    assert "`ETL`.`Offsets`" in operations[2].sql
-    assert operations[2].parameters["hostid"] == "me"
+    assert "`ETL`.`Offsets`" in operations[3].sql
+    assert operations[3].parameters["hostid"] == "me"
+
+
+def test_a_range_is_fixed_only_after_its_rows_were_looked_at():
+    topic = replace(TOPIC, expect=(Expectation(check=Check.ROWS, at_least=1),), before=("SELECT 1",))
+    columns = {"a": "UInt8"}
+    operations = step_operations(topic, TRANSFORM, columns, SPAN, hostid="me", is_fixed=True)
+    assert [type(one) for one in operations] == [WriteNext, Execute, Expect, FixRange, Insert, WriteLast]
+    assert operations[0].state == SIZING
+    again = step_operations(topic, TRANSFORM, columns, SPAN, hostid="me", is_fixed=True, is_resumed=True)
+    assert [type(one) for one in again] == [WriteNext, Execute, Insert, WriteLast]
 
 
 @pytest.mark.parametrize(("replaces", "swap"), [(False, Exchange), (True, ReplacePartitions)])
 def test_a_rebuild_stands_aside_until_it_is_put_in_place(replaces, swap):
     operations = rebuild_operations(
-        TOPIC, TRANSFORM, ("a",), SPAN, hostid="me", token="fresh", replaces_partitions=replaces
+        TOPIC, TRANSFORM, {"a": "UInt8"}, SPAN, hostid="me", token="fresh", replaces_partitions=replaces
     )
     kinds = [type(one) for one in operations]
     assert kinds == [WriteNext, Execute, Execute, Insert, swap, Execute, WriteLast]

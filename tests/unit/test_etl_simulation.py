@@ -14,9 +14,18 @@ from hypothesis import strategies as st
 from oncehouse.etl import offsets, statements
 from oncehouse.etl.offsets import Snapshot, Worker, blank
 from oncehouse.etl.planning import Due, Resume, due_steps
-from oncehouse.etl.records import Offset, Position, SourceState, Topic
+from oncehouse.etl.records import Check, Expectation, Offset, Position, SourceState, Topic
 from oncehouse.etl.sources import Range
-from oncehouse.etl.statements import Execute, Fit, Insert, WriteLast, WriteNext, step_operations
+from oncehouse.etl.statements import (
+    Execute,
+    Expect,
+    Fit,
+    FixRange,
+    Insert,
+    WriteLast,
+    WriteNext,
+    step_operations,
+)
 from oncehouse.etl.templates import Transform
 
 MAIN, OTHER = "stage.main", "stage.other"
@@ -58,6 +67,8 @@ class Simulation:
     fact: list[Position] = field(default_factory=list)
     tokens: set[str] = field(default_factory=set)
     processes: int = 0
+    is_refused: bool = False
+    """The expectation on the rows of a step does not hold."""
 
     def arrive(self, gap_ms: int, count: int) -> None:
         """Rows come in order of position; several may share a millisecond."""
@@ -110,8 +121,9 @@ class Simulation:
                 span = found if sizes_late else self.halve(found)
             case _:
                 return False
-        is_fixed = isinstance(decision, Resume) or not sizes_late
-        self.perform(worker, seen, span, is_fixed=is_fixed, crash_after=crash_after)
+        is_resumed = isinstance(decision, Resume)
+        is_fixed = is_resumed or not sizes_late
+        self.perform(worker, seen, span, is_fixed=is_fixed, is_resumed=is_resumed, crash_after=crash_after)
         return True
 
     def halve(self, span: Range) -> Range:
@@ -121,14 +133,27 @@ class Simulation:
             span = replace(half, is_cut=True)
         return span
 
-    def perform(
-        self, worker: Worker, seen: Offset, span: Range, *, is_fixed: bool, crash_after: int | None
+    def perform(  # noqa: C901 - one case an operation
+        self,
+        worker: Worker,
+        seen: Offset,
+        span: Range,
+        *,
+        is_fixed: bool,
+        is_resumed: bool,
+        crash_after: int | None,
     ) -> None:
         transform = Transform(name="t", select="SELECT 1", offsets_table=None, has_range=True)
 
         def operations(of: Range) -> tuple[statements.Operation, ...]:
             return step_operations(
-                self.topic, transform, ("id",), of, hostid=worker.hostid, is_fixed=is_fixed
+                self.topic,
+                transform,
+                {"id": "UInt64"},
+                of,
+                hostid=worker.hostid,
+                is_fixed=is_fixed,
+                is_resumed=is_resumed,
             )
 
         name = self.topic.topic
@@ -141,10 +166,15 @@ class Simulation:
                     offsets.begin(self.store, worker, seen, next_=operation.next, state=operation.state)
                 case Fit():
                     span = self.halve(span)
-                    offsets.narrow(self.store, worker, name, next_=span.next, state=offsets.INSERTING)
+                    offsets.narrow(self.store, worker, name, next_=span.next, state=offsets.SIZING)
+                case Expect() if self.is_refused:
+                    offsets.fail(self.store, worker, seen, "not what was expected")
+                    return
+                case FixRange():
+                    offsets.narrow(self.store, worker, name, next_=operation.next, state=offsets.INSERTING)
                 case Insert():
                     self.insert(operation, span)
-                case Execute():
+                case Execute() | Expect():
                     pass
                 case WriteLast():
                     offsets.commit(self.store, worker, name, rows=operation.rows, state=operation.state)
@@ -165,6 +195,7 @@ class Simulation:
         last_ms = max(self.main[-1].time_ms, self.other_ms or 0) + 100_000 if self.main else 0
         self.main.append(Position(time_ms=last_ms, id=10**9))
         self.other_ms = last_ms
+        self.is_refused = False
         idle = 0
         for _ in range(5000):
             self.store.now_ms += LEASE_MS
@@ -182,8 +213,9 @@ class Simulation:
 ACTIONS = st.one_of(
     st.tuples(st.just("arrive"), st.integers(0, 5), st.integers(1, 12)),
     st.tuples(st.just("catch up"), st.integers(0, 8), st.just(0)),
-    st.tuples(st.just("run"), st.sampled_from([None, 0, 1, 2, 3, 4, 5]), st.booleans()),
+    st.tuples(st.just("run"), st.sampled_from([None, 0, 1, 2, 3, 4, 5, 6, 7]), st.booleans()),
     st.tuples(st.just("lease runs out"), st.just(0), st.just(0)),
+    st.tuples(st.just("expect"), st.just(0), st.booleans()),
 )
 
 
@@ -194,6 +226,8 @@ def play(simulation: Simulation, actions: list[tuple[str, int | None, int | bool
                 simulation.arrive(first, second)
             case "catch up":
                 simulation.catch_up(first)
+            case "expect":
+                simulation.is_refused = bool(second)
             case "lease runs out":
                 simulation.store.now_ms += LEASE_MS
             case _:
@@ -203,7 +237,9 @@ def play(simulation: Simulation, actions: list[tuple[str, int | None, int | bool
     simulation.check()
 
 
-def simulate(maxstep: int, delay_ms: int, fan_out: int, block_rows: int) -> Simulation:
+def simulate(
+    maxstep: int, delay_ms: int, fan_out: int, block_rows: int, *, expects: bool = False
+) -> Simulation:
     topic = Topic(
         topic="Fact",
         dst="dwh.fact",
@@ -211,17 +247,20 @@ def simulate(maxstep: int, delay_ms: int, fan_out: int, block_rows: int) -> Simu
         maxstep_rows=maxstep,
         delay_seconds=delay_ms / 1000,
         before=("SELECT 1",),
+        expect=(Expectation(check=Check.ROWS, at_least=1),) if expects else (),
     )
     return Simulation(topic=topic, fan_out=fan_out, block_rows=max(block_rows, fan_out))
 
 
-SIZES = (st.integers(1, 10), st.integers(0, 4), st.integers(1, 3), st.integers(3, 40))
+SIZES = (st.integers(1, 10), st.integers(0, 4), st.integers(1, 3), st.integers(3, 40), st.booleans())
 
 
 @given(st.lists(ACTIONS, max_size=40), *SIZES)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_every_row_arrives_once_and_no_step_runs_ahead(actions, maxstep, delay_ms, fan_out, block_rows):
-    play(simulate(maxstep, delay_ms, fan_out, block_rows), actions)
+def test_every_row_arrives_once_and_no_step_runs_ahead(
+    actions, maxstep, delay_ms, fan_out, block_rows, expects
+):
+    play(simulate(maxstep, delay_ms, fan_out, block_rows, expects=expects), actions)
 
 
 CRASH_AFTER_INSERT = [

@@ -50,6 +50,7 @@ def init(file: SettingsFile = DEFAULT_SETTINGS, *, yes: Yes = False, as_json: As
 def plan_init(etl: Etl) -> list[str]:
     """Every statement, in the order in which they run."""
     from oncehouse.cli.etl_recorder import Recorder
+    from oncehouse.etl.check_log import check_log_ddl
     from oncehouse.etl.lineage_table import lineage_ddl
     from oncehouse.etl.log import log_ddl
 
@@ -60,7 +61,7 @@ def plan_init(etl: Etl) -> list[str]:
         with open_store(etl.settings, recorder) as store:
             store.prepare()
         statements += [statement for statement in recorder.statements if statement not in statements]
-    return [*statements, lineage_ddl(database), *log_ddl(database)]
+    return [*statements, lineage_ddl(database), *log_ddl(database), *check_log_ddl(database)]
 
 
 @app.command()

@@ -57,6 +57,32 @@ def show(
 
 
 @app.command()
+def checks(
+    file: SettingsFile = DEFAULT_SETTINGS,
+    *,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many rows.")] = 20,
+    broken: Annotated[bool, typer.Option("--broken", help="Only what did not hold.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what became of expectations, newest first."""
+    from oncehouse.etl.check_log import read_checks
+
+    with open_etl(file) as etl:
+        if topic is not None:
+            find_topic(etl, topic)
+        rows = read_checks(etl.client, etl.settings.database, topic=topic, limit=limit, only_broken=broken)
+    if as_json:
+        show_json({"checks": rows})
+        return
+    show_table(
+        ["topic", "at (UTC)", "outcome", "expected", "found"],
+        [(row.topic, row.ts, row.outcome, row.expectation, row.figure) for row in rows],
+        empty="nothing was looked at yet; `expect` in the lineage says what must hold",
+    )
+
+
+@app.command()
 def create(
     topic: TopicName,
     file: SettingsFile = DEFAULT_SETTINGS,

@@ -64,7 +64,7 @@ def name_transforms(lineage: Sequence[Topic], database: str) -> tuple[Topic, ...
     """Every topic with its transform spelt out: the view in the scheduler's own database when left out."""
     return tuple(
         topic
-        if is_source(topic) or topic.transform is not None
+        if is_source(topic) or topic.transform is not None or topic.template_file is not None
         else replace(topic, transform=f"{database}.{topic.topic}Transform")
         for topic in lineage
     )

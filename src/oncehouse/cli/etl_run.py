@@ -18,7 +18,7 @@ from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, Stop
 
 if TYPE_CHECKING:
     from oncehouse.errors import OncehouseError
-    from oncehouse.etl.runner import Step
+    from oncehouse.etl.runner import Done, Step
     from oncehouse.etl.scheduler import Failed, Round, Scheduler
 
 FAILED_EXIT_CODE = 1
@@ -71,6 +71,7 @@ def open_scheduler(etl: Etl) -> Scheduler:
         folder=etl.folder,
         worker=worker,
         side_by_side=etl.settings.parallel,
+        database=etl.settings.database,
     )
 
 
@@ -136,6 +137,12 @@ def _run_once(scheduler: Scheduler, stop: Stop, report: Report) -> None:
             return
 
 
+def _tell_step(done: Done) -> str:
+    return "\n".join(
+        [f"{done.topic}: {done.rows:,} rows", *(f"{done.topic}: warning: {one}" for one in done.warnings)]
+    )
+
+
 @dataclass(kw_only=True)
 class Report:
     """What a run has done: a line for each step and failure, and a table at its end."""
@@ -159,7 +166,7 @@ class Report:
                 self.steps[outcome.topic] += 1
                 self.rows[outcome.topic] += outcome.rows
                 self.failed.pop(outcome.topic, None)
-                self._line({"event": "step", **plain(outcome)}, f"{outcome.topic}: {outcome.rows:,} rows")
+                self._line({"event": "step", **plain(outcome)}, _tell_step(outcome))
             elif isinstance(outcome, Failed):
                 self.failed[outcome.topic] = outcome.why
                 self._line({"event": "failed", **plain(outcome)}, f"{outcome.topic}: {outcome.why}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from graphlib import CycleError, TopologicalSorter
 
 from oncehouse.config_problems import nearest
-from oncehouse.etl.records import Template, Topic
+from oncehouse.etl.records import GATE_SHARE, Check, Template, Topic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,24 +131,37 @@ def _advise_unknown(table: str, known: Mapping[str, Topic]) -> str:
 
 def _find_wrong_keys(lineage: Sequence[Topic]) -> Iterable[LineageProblem]:
     for topic in lineage:
-        if topic.template == Template.RANGE and topic.range_column is None:
-            yield LineageProblem(
-                topic=topic.topic,
-                key="range_column",
-                text="a range replaces partitions by time; name the DateTime column of the dst",
-            )
-        if topic.template != Template.RANGE and topic.range_column is not None:
-            yield LineageProblem(
-                topic=topic.topic,
-                key="range_column",
-                text=f"has no meaning with the template {topic.template!r}",
-            )
-        if is_source(topic) and (topic.transform is not None or topic.template != Template.STEP):
-            yield LineageProblem(
-                topic=topic.topic,
-                key="depends_on",
-                text="is missing: a line without it only declares a source, and this one has work to do",
-            )
+        for key, text in (*_find_misplaced(topic), *_find_vain_expectations(topic)):
+            yield LineageProblem(topic=topic.topic, key=key, text=text)
+
+
+def _find_misplaced(topic: Topic) -> Iterable[tuple[str, str]]:
+    """Keys that the topic's template needs, or has no use for."""
+    template = topic.template
+    if template == Template.RANGE and topic.range_column is None:
+        yield "range_column", "a range replaces partitions by time; name the DateTime column of the dst"
+    if template != Template.RANGE and topic.range_column is not None:
+        yield "range_column", f"has no meaning with the template {template!r}"
+    if template == Template.STEP and topic.gate_share != GATE_SHARE:
+        yield "gate", "has no meaning with a step, which replaces nothing; `expect` looks at its rows"
+    if topic.parameters and topic.template_file is None:
+        yield "parameters", "are for a template of your own; name its file as `template`"
+    has_work = topic.transform is not None or topic.template_file is not None or topic.expect
+    if is_source(topic) and (has_work or template != Template.STEP):
+        yield (
+            "depends_on",
+            "is missing: a line without it only declares a source, and this one has work to do",
+        )
+
+
+def _find_vain_expectations(topic: Topic) -> Iterable[tuple[str, str]]:
+    for expectation in topic.expect:
+        if expectation.check != Check.ROWS_PER_SOURCE_ROW:
+            continue
+        if topic.template == Template.RANGE:
+            yield "expect", "rows_per_source_row: a range covers whole partitions, not the source's new rows"
+        elif not topic.depends_on:
+            yield "expect", "rows_per_source_row: there is no `depends_on`, so no source to count"
 
 
 def _find_cycle(lineage: Sequence[Topic]) -> Iterable[LineageProblem]:

@@ -1,14 +1,15 @@
 """Can ClickHouse serve the lineage? Tables and lineage in, findings with exact advice out.
 
 `judge_topic` is pure; `inspect_lineage` reads system tables, the same few queries however many topics there
-are. Nothing is changed: what has to be put right is given as the statement, for somebody to run.
+are, and lets the server describe each file, template and block with expectations. Nothing is changed: what has to be put right is given as the statement, for somebody to run.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.describe import read_setting
@@ -16,9 +17,12 @@ from oncehouse.clickhouse.names import quote_table, split_table
 from oncehouse.clickhouse.preflight import Finding, Level
 from oncehouse.clickhouse.schema import widen_window_ddl
 from oncehouse.config_problems import nearest
+from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.destinations import LEAST_BLOCKS
+from oncehouse.etl.expectations import check_columns
 from oncehouse.etl.lineage import is_source
 from oncehouse.etl.records import Template, Topic
+from oncehouse.etl.templates import find_transform, read_columns
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
@@ -54,12 +58,39 @@ def inspect_lineage(client: Client, lineage: Sequence[Topic], database: str) -> 
     wanted = {table for topic in lineage for table in (topic.dst, *topic.depends_on)}
     wanted |= {view for topic in lineage if (view := transform_view(topic, database)) is not None}
     tables = read_tables(client, wanted)
-    return tuple(finding for topic in lineage for finding in judge_topic(topic, tables, database))
+    return tuple(
+        finding
+        for topic in lineage
+        for finding in (
+            *judge_topic(topic, tables, database),
+            *_try_transform(client, topic, tables, database),
+        )
+    )
+
+
+def _try_transform(
+    client: Client, topic: Topic, tables: Mapping[str, TableState], database: str
+) -> Iterable[Finding]:
+    """Files, templates and what expectations look at: ClickHouse itself says whether it understands them."""
+    view = transform_view(topic, database)
+    is_written = topic.template_file is not None or (topic.transform or "").endswith(".sql")
+    if is_source(topic) or not (is_written or topic.expect) or (view is not None and view not in tables):
+        return
+    named = topic if is_written or view is None else replace(topic, transform=view)
+    try:
+        transform = find_transform(client, named, Path(), offsets_table=None)
+        columns = read_columns(client, transform)
+        check_columns(topic.expect, tuple(columns), where=transform.name)
+    except (ConfigurationError, PermanentError) as error:
+        yield _error(topic, str(error).splitlines()[0], "correct it; `oncehouse etl plan` shows its SQL")
+        return
+    if is_written:
+        yield from _judge_columns(topic, transform.name, columns, tables.get(topic.dst))
 
 
 def transform_view(topic: Topic, database: str) -> str | None:
-    """The view that yields the topic's rows; None for a source and for a file of SQL."""
-    if is_source(topic):
+    """The view that yields the topic's rows; None for a source, a file of SQL, and a template that says all."""
+    if is_source(topic) or (topic.transform is None and topic.template_file is not None):
         return None
     if topic.transform is None:
         return f"{database}.{topic.topic}Transform"
@@ -136,14 +167,20 @@ def _judge_transform(topic: Topic, tables: Mapping[str, TableState], database: s
             f"CREATE VIEW {quote_table(view)} AS SELECT … FROM {main}{where};",  # noqa: S608 - advice, not run
         )
         return
-    destination = tables.get(topic.dst)
-    for column in tables[view].columns if destination is not None else ():
+    if topic.template_file is None:  # else its columns are those that the template makes of them
+        yield from _judge_columns(topic, view, tables[view].columns, tables.get(topic.dst))
+
+
+def _judge_columns(
+    topic: Topic, name: str, columns: Iterable[str], destination: TableState | None
+) -> Iterable[Finding]:
+    for column in columns if destination is not None else ():
         if destination is not None and column not in destination.columns:
             yield _error(
                 topic,
-                f"{view} yields the column {column}, which {topic.dst} does not have",
+                f"{name} yields the column {column}, which {topic.dst} does not have",
                 _did_you_mean(column, destination.columns)
-                or "add the column to the table, or take it out of the view",
+                or f"add the column to the table, or take it out of {name}",
             )
 
 
@@ -159,6 +196,13 @@ def _judge_source(topic: Topic, table: str, state: TableState, *, is_main: bool)
         )
     elif not pos.startswith("DateTime64"):
         yield _error(topic, f"{table}.pos is {pos}", f"ALTER TABLE {name} MODIFY COLUMN pos DateTime64(3);")
+    elif is_main and pos[:12] > "DateTime64(3":
+        yield Finding(
+            level=Level.WARNING,
+            where=topic.topic,
+            what=f"{table}.pos is {pos}, positions have milliseconds: the latest rows wait for those after them",
+            advice="compare toDateTime64(pos, 3) in the transform, or make the column DateTime64(3)",
+        )
     if id_ is None:
         yield _error(
             topic,

@@ -1,7 +1,8 @@
 """Lineage files: a folder of YAML, each file with a list of topics, read as one lineage.
 
 Every problem of every file is told at once, as `file:line: key: advice`. A file of SQL that a topic
-names as its transform is looked for beside the file that names it. No server is asked.
+names as its transform is looked for beside the file that names it; a template of its own is filled in once, to find
+what is wrong with it. No server is asked.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from oncehouse.config import Section
 from oncehouse.config_file import read_text, tell_with_lines
@@ -19,14 +20,17 @@ from oncehouse.config_problems import Problem, explain, nearest
 from oncehouse.config_values import Count, Name, Seconds, TableName
 from oncehouse.config_yaml import Document, UnreadableError, read_yaml
 from oncehouse.errors import ConfigurationError
+from oncehouse.etl.expectation_file import ExpectationSection, Share, make_expectation
 from oncehouse.etl.lineage import check_lineage
-from oncehouse.etl.records import Template, Topic
+from oncehouse.etl.own_templates import TEMPLATE_FILE, is_template_file, rehearse_template
+from oncehouse.etl.records import GATE_SHARE, Template, Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 _TOPIC = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _SQL_FILE = ".sql"
+_KNOWN_TEMPLATES = tuple(template.value for template in Template)
 
 
 def _check_topic(value: str) -> str:
@@ -48,13 +52,29 @@ def _one_or_more(value: object) -> object:
 
 
 def _check_template(value: str) -> str:
-    known = [template.value for template in Template]
-    if value in known:
+    if value in _KNOWN_TEMPLATES or is_template_file(value):
         return value
-    meant = nearest(value, known)
-    raise ValueError(f"must be {', '.join(known)}" + (f'; did you mean "{meant}"?' if meant else ""))
+    meant = nearest(value, _KNOWN_TEMPLATES)
+    raise ValueError(
+        f"must be {', '.join(_KNOWN_TEMPLATES)}, or a file of your own ending in {TEMPLATE_FILE}"
+        + (f'; did you mean "{meant}"?' if meant else "")
+    )
 
 
+def _as_value(value: object) -> object:
+    """Lists become tuples; what a template cannot bind is refused."""
+    if isinstance(value, list):
+        kinds = {type(one) for one in value}
+        if (value and kinds <= {str}) or (kinds <= {int, float} and value):
+            return tuple(value)
+        raise ValueError("a list must hold texts or numbers, all of one kind, and at least one")
+    if not isinstance(value, str | int | float):
+        raise ValueError("must be a text, a number, true, false, or a list")  # noqa: TRY004
+    return value
+
+
+Parameter = Annotated[Any, BeforeValidator(_as_value)]
+Parameters = dict[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")], Parameter]
 Statements = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_one_or_more)]
 
 
@@ -66,7 +86,11 @@ class TopicSection(Section):
     depends_on: Annotated[tuple[TableName, ...], BeforeValidator(_split_tables)] = ()
     """Tables it is made of, the main source first: a list, or names with commas between."""
     template: Annotated[str, AfterValidator(_check_template)] = Template.STEP.value
-    """`step`, `reload` or `range`."""
+    """`step`, `reload`, `range`, or a file of your own ending in `.sql.j2`."""
+    like: Literal["step", "reload", "range"] | None = None
+    """For a template of your own: the one whose way of putting rows in place it follows; `step` when left out."""
+    parameters: Parameters = Field(default_factory=dict)
+    """For a template of your own: values that it asks for."""
     transform: Annotated[str, Field(min_length=1)] | None = None
     """View or SQL file that yields the rows; `<database>.<topic>Transform` when left out."""
     delay: Seconds = 0.0
@@ -83,6 +107,16 @@ class TopicSection(Section):
     """Statements to run after the rows are inserted: one, or a list."""
     range_column: Name | None = None
     """For `range`: the DateTime column of the dst whose partitions are replaced."""
+    gate: Share = GATE_SHARE
+    """For `reload` and `range`: with fewer than this share of the rows it had, nothing is put in place."""
+    expect: tuple[ExpectationSection, ...] = ()
+    """What must hold of the rows of a run before anybody sees them."""
+
+    @model_validator(mode="after")
+    def _only_own_templates_are_like_another(self) -> Self:
+        if self.like is not None and not is_template_file(self.template):
+            raise ValueError(f"`like` is for a template of your own, a file ending in {TEMPLATE_FILE}")
+        return self
 
     @field_validator("dst", "depends_on")
     @classmethod
@@ -151,24 +185,37 @@ def _read_file(file: Path) -> _Read:
 
 
 def _make_topics(content: LineageFile, folder: Path) -> tuple[tuple[Topic, ...], list[Problem]]:
-    missing = [
-        Problem(
-            path=("topics", at, "transform"), text=f"there is no file {section.transform} beside this one"
-        )
-        for at, section in enumerate(content.topics)
-        if section.transform is not None
-        and section.transform.endswith(_SQL_FILE)
-        and not (folder / section.transform).is_file()
+    topics = tuple(_make_topic(section, folder) for section in content.topics)
+    problems = [
+        Problem(path=("topics", at, key), text=text)
+        for at, (section, topic) in enumerate(zip(content.topics, topics, strict=True))
+        for key, text in _find_wrong_files(section, topic)
     ]
-    return tuple(_make_topic(section, folder) for section in content.topics), missing
+    return topics, problems
+
+
+def _find_wrong_files(section: TopicSection, topic: Topic) -> Iterator[tuple[str, str]]:
+    for key, name, path in (
+        ("transform", section.transform, topic.transform),
+        ("template", section.template, topic.template_file),
+    ):
+        is_file = path is not None and path.endswith((_SQL_FILE, TEMPLATE_FILE))
+        if is_file and not Path(path or "").is_file():
+            yield key, f"there is no file {name} beside this one"
+        elif key == "template" and path is not None:
+            try:
+                rehearse_template(topic, Path(path))
+            except ConfigurationError as error:
+                yield key, str(error)
 
 
 def _make_topic(section: TopicSection, folder: Path) -> Topic:
+    is_own = is_template_file(section.template)
     return Topic(
         topic=section.topic,
         dst=section.dst,
         depends_on=section.depends_on,
-        template=Template(section.template),
+        template=Template((section.like or Template.STEP) if is_own else section.template),
         transform=_place(section.transform, folder),
         delay_seconds=section.delay,
         repeat_seconds=section.repeat,
@@ -177,6 +224,10 @@ def _make_topic(section: TopicSection, folder: Path) -> Topic:
         before=section.before,
         after=section.after,
         range_column=section.range_column,
+        gate_share=section.gate,
+        expect=tuple(make_expectation(one) for one in section.expect),
+        template_file=str(folder / section.template) if is_own else None,
+        parameters=tuple(section.parameters.items()),
     )
 
 

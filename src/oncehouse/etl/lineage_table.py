@@ -6,13 +6,15 @@ lines or the new ones. Files of SQL are stored by their name within the folder, 
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oncehouse.clickhouse.describe import describe_table
 from oncehouse.clickhouse.names import quote
-from oncehouse.etl.records import Topic
+from oncehouse.etl.expectation_file import read_expectation, write_expectation
+from oncehouse.etl.records import Template, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,13 +38,17 @@ _COLUMNS = """\
     comment String,
     before Array(String),
     after Array(String),
-    range_column Nullable(String)
+    range_column Nullable(String),
+    gate Float64,
+    expect Array(String),
+    template_file Nullable(String),
+    parameters Map(String, String)
 )
 ENGINE = MergeTree
 ORDER BY topic"""
 _NAMES = (
     "dst, topic, depends_on, template, transform, delay, repeat, maxstep, comment, "
-    "before, after, range_column"
+    "before, after, range_column, gate, expect, template_file, parameters"
 )
 
 
@@ -56,6 +62,7 @@ def as_stored(lineage: Sequence[Topic], folder: Path) -> tuple[Topic, ...]:
         replace(
             topic,
             transform=None if topic.transform is None else _inside(topic.transform, folder),
+            template_file=None if topic.template_file is None else _inside(topic.template_file, folder),
         )
         for topic in lineage
     )
@@ -94,7 +101,7 @@ def _arrow_stream(lineage: Sequence[Topic]) -> pa.Buffer:
 
     texts, text, number = pa.list_(pa.string()), pa.string(), pa.float64()
     kinds = {"depends_on": texts, "before": texts, "after": texts, "delay": number, "repeat": number}
-    kinds["maxstep"] = pa.uint64()
+    kinds |= {"maxstep": pa.uint64(), "gate": number, "expect": texts, "parameters": pa.map_(text, text)}
     schema = pa.schema([(name, kinds.get(name, text)) for name in _NAMES.split(", ")])
     table = pa.Table.from_pylist([_line(topic) for topic in lineage], schema=schema)
     sink = pa.BufferOutputStream()
@@ -117,35 +124,35 @@ def _line(topic: Topic) -> dict[str, Any]:
         "before": list(topic.before),
         "after": list(topic.after),
         "range_column": topic.range_column,
+        "gate": topic.gate_share,
+        "expect": [write_expectation(one) for one in topic.expect],
+        "template_file": topic.template_file,
+        "parameters": [(name, json.dumps(value, ensure_ascii=False)) for name, value in topic.parameters],
     }
 
 
 def _make_topic(row: tuple[Any, ...]) -> Topic:
-    (
-        dst,
-        topic,
-        depends_on,
-        template,
-        transform,
-        delay,
-        repeat,
-        maxstep,
-        comment,
-        before,
-        after,
-        column,
-    ) = row
+    line = dict(zip(_NAMES.split(", "), row, strict=True))
     return Topic(
-        dst=dst,
-        topic=topic,
-        depends_on=tuple(depends_on),
-        template=template,
-        transform=transform,
-        delay_seconds=delay,
-        repeat_seconds=repeat,
-        maxstep_rows=maxstep,
-        comment=comment,
-        before=tuple(before),
-        after=tuple(after),
-        range_column=column,
+        dst=line["dst"],
+        topic=line["topic"],
+        depends_on=tuple(line["depends_on"]),
+        template=Template(line["template"]),
+        transform=line["transform"],
+        delay_seconds=line["delay"],
+        repeat_seconds=line["repeat"],
+        maxstep_rows=line["maxstep"],
+        comment=line["comment"],
+        before=tuple(line["before"]),
+        after=tuple(line["after"]),
+        range_column=line["range_column"],
+        gate_share=line["gate"],
+        expect=tuple(read_expectation(text) for text in line["expect"]),
+        template_file=line["template_file"],
+        parameters=tuple((name, _read_value(text)) for name, text in dict(line["parameters"]).items()),
     )
+
+
+def _read_value(text: str) -> Any:
+    value = json.loads(text)
+    return tuple(value) if isinstance(value, list) else value

@@ -27,7 +27,7 @@ _TIME = re.compile(r"Date(32|Time|Time64)?(\(.*\))?")
 _WRAPPER = re.compile(r"^(?:Nullable|LowCardinality)\((.*)\)$")
 
 # Layers; then seconds, rows and bytes, least and most, at which a layer goes to the store.
-_BUFFER = "16, 10, 100, 10000, 1000000, 10000000, 100000000"
+BUFFER = "16, 10, 100, 10000, 1000000, 10000000, 100000000"
 # query_id is text: people name their queries as they like, and a UUID column would refuse the whole insert.
 _LOG_STORE = """\
 CREATE TABLE IF NOT EXISTS {store}
@@ -86,7 +86,7 @@ def log_ddl(database: str) -> tuple[str, ...]:
     store, log, view = (f"{quote(database)}.{quote(name)}" for name in ("LogStore", "Log", "LogExt"))
     return (
         _LOG_STORE.format(store=store),
-        f"CREATE TABLE IF NOT EXISTS {log} AS {store}\nENGINE = Buffer({quote(database)}, LogStore, {_BUFFER})",
+        f"CREATE TABLE IF NOT EXISTS {log} AS {store}\nENGINE = Buffer({quote(database)}, LogStore, {BUFFER})",
         # The query log is made with its first flush; until then no view could name it.
         "SYSTEM FLUSH LOGS query_log",
         _LOG_EXT.format(view=view, log=log, days=QUERY_LOG_DAYS),

@@ -27,6 +27,41 @@ class Template(StrEnum):
     RANGE = "range"
 
 
+class Check(StrEnum):
+    """What an expectation looks at."""
+
+    ROWS = "rows"
+    ROWS_PER_SOURCE_ROW = "rows_per_source_row"
+    NULL_SHARE = "null_share"
+    VALUE = "value"
+    UNIQUE = "unique"
+
+
+class Otherwise(StrEnum):
+    """What happens when an expectation does not hold."""
+
+    STOP = "stop"
+    WARN = "warn"
+
+
+Value = str | int | float
+"""What YAML gives as a bound or a parameter; True and False are whole numbers here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectation:
+    """What must hold of the rows of a run, before anybody sees them."""
+
+    check: Check
+    columns: tuple[str, ...] = ()
+    at_least: Value | None = None
+    at_most: Value | None = None
+    otherwise: Otherwise = Otherwise.STOP
+
+
+GATE_SHARE = 0.5
+
+
 @dataclass(frozen=True, kw_only=True)
 class Topic:
     """One line of the lineage."""
@@ -47,6 +82,13 @@ class Topic:
     after: tuple[str, ...] = ()
     range_column: str | None = None
     """For `range`: the DateTime column of the destination whose partitions are replaced."""
+    gate_share: float = GATE_SHARE
+    """For `reload` and `range`: with fewer than this share of the rows it had, nothing is put in place."""
+    expect: tuple[Expectation, ...] = ()
+    template_file: str | None = None
+    """The user's own template, whose rows go in the way that `template` says."""
+    parameters: tuple[tuple[str, Value | tuple[Value, ...]], ...] = ()
+    """Values that the user's own template may ask for."""
 
 
 @dataclass(frozen=True, kw_only=True)

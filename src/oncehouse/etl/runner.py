@@ -8,7 +8,7 @@ scheduler's part.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,14 @@ from oncehouse.clickhouse.client import Client
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl import offsets, swaps
 from oncehouse.etl.destinations import Presence, check_destination, find_presence
+from oncehouse.etl.expectations import (
+    ExpectationError,
+    Outcome,
+    Verdict,
+    check_columns,
+    explain_stop,
+    judge,
+)
 from oncehouse.etl.offsets import INSERTING, OffsetStore, Worker
 from oncehouse.etl.planning import Due, Resume
 from oncehouse.etl.records import Offset, Position, Template, Topic
@@ -26,12 +34,15 @@ from oncehouse.etl.statements import (
     BLOCK_ROWS,
     Exchange,
     Execute,
+    Expect,
     Fit,
+    FixRange,
     Insert,
     Operation,
     ReplacePartitions,
     WriteLast,
     WriteNext,
+    before_operations,
     bind_select,
     rebuild_operations,
     step_operations,
@@ -48,7 +59,8 @@ class Prepared:
 
     version: Version | None
     transform: Transform
-    columns: tuple[str, ...]
+    columns: Mapping[str, str]
+    """Column and type of what the transform yields."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +80,20 @@ class Done:
     topic: str
     rows: int
     is_cut: bool
+    warnings: tuple[str, ...] = ()
+    """Expectations that did not hold, of those that only warn."""
 
 
 Hold = Callable[[str], AbstractContextManager[AbstractContextManager[object]]]
 """Keeps a topic's lease alive inside; yields the lock under which its row may be changed."""
+
+
+Note = Callable[[str, Range, tuple[Verdict, ...]], None]
+"""Writes down what became of a topic's expectations."""
+
+
+def note_nowhere(_topic: str, _span: Range, _verdicts: tuple[Verdict, ...]) -> None:
+    pass
 
 
 @contextmanager
@@ -89,6 +111,7 @@ class Runner:
         *,
         hold: Hold = hold_without_heartbeat,
         block_rows: int = BLOCK_ROWS,
+        note: Note = note_nowhere,
     ) -> None:
         self._client = client
         self._store = store
@@ -96,6 +119,7 @@ class Runner:
         self._folder = folder
         self._hold = hold
         self._block_rows = block_rows
+        self._note = note
         self._prepared: dict[str, Prepared] = {}
 
     def plan_decision(self, decision: Due | Resume) -> Step | None:
@@ -105,7 +129,7 @@ class Runner:
         match decision:
             case Resume():
                 span = Range(last=seen.last, next=seen.next, rows=self._count_again(topic, seen), is_cut=True)
-                return self._assemble(topic, seen, span, prepared, is_fixed=True)
+                return self._assemble(topic, seen, span, prepared, is_fixed=True, is_resumed=True)
             case Due() if topic.template != Template.STEP:
                 # It is built from all that its sources hold up to there; no single row ends it.
                 span = Range(
@@ -124,7 +148,8 @@ class Runner:
                     return None
                 if found.rows * _SURE_FAN_OUT <= self._block_rows:
                     return self._assemble(topic, seen, found, prepared, is_fixed=True)
-                if prepared.transform.offsets_table:
+                if prepared.transform.offsets_table or before_operations(topic, prepared.transform, found):
+                    # What it yields is known once `next` is written, and what stands before it has run.
                     return self._assemble(topic, seen, found, prepared, is_fixed=False)
                 fitting = self._fit(topic, prepared.transform, found)
                 return self._assemble(topic, seen, fitting, prepared, is_fixed=True)
@@ -133,6 +158,7 @@ class Runner:
         """Raises MutexError when another process has the topic; whatever else fails is written into its state."""
         begun: Offset | None = None
         done = step
+        warnings: tuple[str, ...] = ()
         with self._hold(step.topic.topic) as lock:
             try:
                 for number in range(len(step.operations)):
@@ -142,7 +168,11 @@ class Runner:
                         begun = self._write_next(step, operation, lock)
                         crash.reach("etl-after-next")
                     elif isinstance(operation, Fit):
-                        begun, done = self._fix_range(done, lock)
+                        done = self._fit_range(done, lock)
+                    elif isinstance(operation, Expect):
+                        warnings = self._look(operation, done)
+                    elif isinstance(operation, FixRange):
+                        begun = self._fix_range(operation, lock)
                     elif isinstance(operation, WriteLast):
                         self._write_last(operation, begun, lock)
                     else:
@@ -153,7 +183,7 @@ class Runner:
                 if begun is not None:
                     self._give_up(step, error, lock)
                 raise
-        return Done(topic=step.topic.topic, rows=done.span.rows, is_cut=done.span.is_cut)
+        return Done(topic=step.topic.topic, rows=done.span.rows, is_cut=done.span.is_cut, warnings=warnings)
 
     def give_up(self, seen: Offset, error: Exception) -> None:
         """Write down why a step could not even be planned."""
@@ -183,20 +213,34 @@ class Runner:
             )
         crash.reach("etl-after-last")
 
-    def _fix_range(self, step: Step, lock: AbstractContextManager[object]) -> tuple[Offset, Step]:
-        """Narrow the range until its output fits; from then on it is fixed."""
-        span = step.span
-        while (rows := self._count_output(step.prepared.transform, span)) > self._block_rows:
-            span = self._halve(step.topic, span, rows)
+    def _fit_range(self, step: Step, lock: AbstractContextManager[object]) -> Step:
+        """Narrow the range until its output fits; what stands before it runs again for the narrower one."""
+        while (rows := self._count_output(step.prepared.transform, step.span)) > self._block_rows:
+            span = self._halve(step.topic, step.span, rows)
             with lock:
                 offsets.narrow(
                     self._store, self._worker, step.topic.topic, next_=span.next, state=offsets.SIZING
                 )
+            step = self._assemble(step.topic, step.seen, span, step.prepared, is_fixed=False)
+            for operation in before_operations(step.topic, step.prepared.transform, span):
+                self._carry_out(operation, step)
+        return step
+
+    def _fix_range(self, operation: FixRange, lock: AbstractContextManager[object]) -> Offset:
         with lock:
-            fixed = offsets.narrow(
-                self._store, self._worker, step.topic.topic, next_=span.next, state=INSERTING
+            return offsets.narrow(
+                self._store, self._worker, operation.topic, next_=operation.next, state=INSERTING
             )
-        return fixed, self._assemble(step.topic, step.seen, span, step.prepared, is_fixed=False)
+
+    def _look(self, operation: Expect, step: Step) -> tuple[str, ...]:
+        """What did not hold and only warns; raises when something did not hold that stops."""
+        (row,) = self._client.query(operation.sql, operation.parameters)
+        verdicts = judge(operation.expectations, row)
+        self._note(operation.topic, step.span, verdicts)
+        stopped = [verdict for verdict in verdicts if verdict.outcome == Outcome.STOPPED]
+        if stopped:
+            raise ExpectationError(explain_stop(step.topic, step.span, stopped))
+        return tuple(str(verdict) for verdict in verdicts if verdict.outcome == Outcome.WARNED)
 
     def _carry_out(self, operation: Operation, step: Step) -> None:
         match operation:
@@ -208,8 +252,8 @@ class Runner:
                 swaps.exchange(self._client, operation)
             case ReplacePartitions():
                 swaps.replace_partitions(self._client, operation)
-            case WriteNext() | Fit() | WriteLast():
-                raise AssertionError(f"{operation} changes the offsets, not the tables")
+            case WriteNext() | Fit() | Expect() | FixRange() | WriteLast():
+                raise AssertionError(f"{operation} changes no tables")
 
     def _insert(self, operation: Insert, step: Step) -> None:
         if step.topic.template == Template.STEP and step.seen.is_open:
@@ -238,16 +282,26 @@ class Runner:
                 "{next_time:DateTime64(3)} and {next_id:UInt64}."
             )
         columns = read_columns(self._client, transform)
+        check_columns(topic.expect, tuple(columns), where=f"Topic {topic.topic}")
         self._prepared[topic.topic] = Prepared(version=version, transform=transform, columns=columns)
         return self._prepared[topic.topic]
 
     def _assemble(
-        self, topic: Topic, seen: Offset, span: Range, prepared: Prepared, *, is_fixed: bool
+        self,
+        topic: Topic,
+        seen: Offset,
+        span: Range,
+        prepared: Prepared,
+        *,
+        is_fixed: bool,
+        is_resumed: bool = False,
     ) -> Step:
         hostid = self._worker.hostid
         transform, columns = prepared.transform, prepared.columns
         if topic.template == Template.STEP:
-            operations = step_operations(topic, transform, columns, span, hostid=hostid, is_fixed=is_fixed)
+            operations = step_operations(
+                topic, transform, columns, span, hostid=hostid, is_fixed=is_fixed, is_resumed=is_resumed
+            )
         else:
             operations = rebuild_operations(
                 topic,

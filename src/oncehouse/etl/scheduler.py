@@ -13,17 +13,19 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.errors import OncehouseError, TransientError
+from oncehouse.etl.check_log import write_checks
 from oncehouse.etl.heartbeat import Heartbeat
 from oncehouse.etl.lineage import is_source
 from oncehouse.etl.offsets import MutexError, OffsetStore, Worker
 from oncehouse.etl.planning import Decision, Due, Resume, due_steps
 from oncehouse.etl.records import Position, Topic
-from oncehouse.etl.runner import Done, Runner, Step
+from oncehouse.etl.runner import Done, Runner, Step, note_nowhere
 from oncehouse.etl.sources import read_sources, tables_to_ask
 
 
@@ -73,13 +75,16 @@ class Scheduler:
         folder: Path,
         worker: Worker | None = None,
         side_by_side: int = 4,
+        database: str | None = None,
     ) -> None:
+        """`database` is the scheduler's own, where results of expectations are kept; None: they are not."""
         self.topics = tuple(topic for topic in topics if not is_source(topic))
         self.worker = worker or Worker(hostid=unique_hostid())
         self._client = client
         self._store = store
         self._heartbeat = Heartbeat(store, self.worker)
-        self._runner = Runner(client, store, self.worker, folder, hold=self._heartbeat.hold)
+        note = note_nowhere if database is None else partial(write_checks, client, database)
+        self._runner = Runner(client, store, self.worker, folder, hold=self._heartbeat.hold, note=note)
         self._pool = ThreadPoolExecutor(max_workers=side_by_side, thread_name_prefix="oncehouse-etl")
         self._empty: dict[str, tuple[Position, int]] = {}
         """Ranges in which nothing was found, so that they are not asked for again until they change."""

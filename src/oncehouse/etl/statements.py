@@ -1,8 +1,8 @@
 """A step as a sequence of frozen operations: `plan` prints them, `run` performs the very same ones.
 
-The order is the promise. `next` is written before anything is inserted; the insert is one block under a token
-made of topic and range; `last` is written after it. After a crash anywhere the same range runs again under the
-same token, and ClickHouse drops what it has, materialized views included.
+The order is the promise. `next` is written before anything is inserted, and fixed before the insert begins; the
+insert is one block under a token made of topic and range; `last` is written after it. After a crash anywhere the
+same range runs again under the same token, and ClickHouse drops what it has, materialized views included.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oncehouse.clickhouse.names import quote_table
+from oncehouse.etl.expectations import measure_sql, spell_expectation
 from oncehouse.etl.offsets import DONE, INSERTING, MORE, SIZING
-from oncehouse.etl.records import Position, Topic
+from oncehouse.etl.records import Check, Expectation, Position, Topic
 from oncehouse.etl.sources import Range
 from oncehouse.etl.templates import Transform, bind, bind_guard, insert_sql
 
 BLOCK_ROWS = 1_048_576
 """Rows of a transform's output that are inserted as one block; a range that yields more is halved."""
-GATE_SHARE = 0.5
-"""A rebuilt table or partition with fewer than this share of the rows it had is not put in place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +35,24 @@ class Fit:
     """Count what the transform yields for `next`, and halve `next` until that fits one block."""
 
     select: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expect:
+    """Look at the rows of the run in one query; stop when they are not what was expected."""
+
+    topic: str
+    sql: str
+    parameters: Mapping[str, Any]
+    expectations: tuple[Expectation, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixRange:
+    """From here on the range is what it is: its rows may be in the table."""
+
+    topic: str
+    next: Position
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,27 +96,39 @@ class WriteLast:
     state: str
 
 
-Operation = WriteNext | Fit | Execute | Insert | Exchange | ReplacePartitions | WriteLast
+Operation = WriteNext | Fit | Expect | FixRange | Execute | Insert | Exchange | ReplacePartitions | WriteLast
 
 
 def step_operations(
-    topic: Topic, transform: Transform, columns: tuple[str, ...], span: Range, *, hostid: str, is_fixed: bool
+    topic: Topic,
+    transform: Transform,
+    columns: Mapping[str, str],
+    span: Range,
+    *,
+    hostid: str,
+    is_fixed: bool,
+    is_resumed: bool = False,
 ) -> tuple[Operation, ...]:
-    """Step: `is_fixed` says that the range's output is known to fit, or was begun before."""
-    parameters = bind_range(topic, transform, span, hostid)
+    """Step: `is_fixed` says that the range's output is known to fit; `is_resumed` that it was begun before.
+
+    Until its rows have been looked at a range is not fixed: what does not pass is planned anew.
+    """
     token = token_of(topic.topic, span.last, span.next)
-    sizing: tuple[Operation, ...] = () if is_fixed else (Fit(select=transform.select),)
+    looks: list[Operation] = [] if is_fixed else [Fit(select=transform.select)]
+    if topic.expect and not is_resumed:
+        looks.append(_expect_rows(topic, transform, columns, span))
     return (
-        WriteNext(topic=topic.topic, next=span.next, state=INSERTING if is_fixed else SIZING),
-        *sizing,
-        *(Execute(sql=sql) for sql in topic.before),
+        WriteNext(topic=topic.topic, next=span.next, state=SIZING if looks else INSERTING),
+        *before_operations(topic, transform, span),
+        *looks,
+        *([FixRange(topic=topic.topic, next=span.next)] if looks else []),
         Insert(
-            sql=insert_sql(topic.dst, columns, transform),
+            sql=insert_sql(topic.dst, tuple(columns), transform),
             token=token,
-            parameters=parameters,
+            parameters=bind_range(topic, transform, span, hostid),
             settings=insert_settings(token),
         ),
-        *(Execute(sql=sql) for sql in topic.after),
+        *_after_operations(topic, transform, span),
         WriteLast(topic=topic.topic, rows=span.rows, state=MORE if span.is_cut else DONE),
     )
 
@@ -107,14 +136,14 @@ def step_operations(
 def rebuild_operations(
     topic: Topic,
     transform: Transform,
-    columns: tuple[str, ...],
+    columns: Mapping[str, str],
     span: Range,
     *,
     hostid: str,
     token: str,
     replaces_partitions: bool,
 ) -> tuple[Operation, ...]:
-    """Reload and Range: build aside, look at the row counts, put in place. `token` is fresh for each run."""
+    """Reload and Range: build aside, look at the rows, put in place. `token` is fresh for each run."""
     aside = f"{topic.dst}2"
     drop = Execute(sql=f"DROP TABLE IF EXISTS {quote_table(aside)} SYNC")
     swap = ReplacePartitions if replaces_partitions else Exchange
@@ -122,30 +151,68 @@ def rebuild_operations(
         WriteNext(topic=topic.topic, next=span.next, state=INSERTING),
         drop,
         Execute(sql=f"CREATE TABLE {quote_table(aside)} AS {quote_table(topic.dst)}"),
-        *(Execute(sql=sql) for sql in topic.before),
+        *before_operations(topic, transform, span),
         Insert(
-            sql=insert_sql(aside, columns, transform),
+            sql=insert_sql(aside, tuple(columns), transform),
             token=token,
             parameters=bind_range(topic, transform, span, hostid),
             settings=insert_settings(token),
         ),
-        swap(dst=topic.dst, aside=aside, gate_share=GATE_SHARE),
-        *(Execute(sql=sql) for sql in topic.after),
+        *([_expect_aside(topic, columns, aside)] if topic.expect else []),
+        swap(dst=topic.dst, aside=aside, gate_share=topic.gate_share),
+        *_after_operations(topic, transform, span),
         drop,
         WriteLast(topic=topic.topic, rows=span.rows, state=DONE),
     )
 
 
+def before_operations(topic: Topic, transform: Transform, span: Range) -> tuple[Execute, ...]:
+    """The lineage's own statements, then the template's."""
+    return (
+        *(Execute(sql=sql) for sql in topic.before),
+        *(Execute(sql=sql, parameters=bind_select(transform, span)) for sql in transform.before),
+    )
+
+
+def _after_operations(topic: Topic, transform: Transform, span: Range) -> tuple[Execute, ...]:
+    return (
+        *(Execute(sql=sql, parameters=bind_select(transform, span)) for sql in transform.after),
+        *(Execute(sql=sql) for sql in topic.after),
+    )
+
+
+def _expect_rows(topic: Topic, transform: Transform, columns: Mapping[str, str], span: Range) -> Expect:
+    """On what the transform yields, before it goes in."""
+    sql, bound = measure_sql(
+        topic.expect, columns, rows_from=f"({transform.select})", source_rows=f"{span.rows} AS source_rows"
+    )
+    return Expect(
+        topic=topic.topic,
+        sql=sql,
+        parameters={**bind_select(transform, span), **bound},
+        expectations=topic.expect,
+    )
+
+
+def _expect_aside(topic: Topic, columns: Mapping[str, str], aside: str) -> Expect:
+    """On what was built, before it is put in place."""
+    counts = any(one.check == Check.ROWS_PER_SOURCE_ROW for one in topic.expect)
+    source_rows = f"(SELECT count() FROM {quote_table(topic.depends_on[0])})" if counts else "0"  # noqa: S608 - quoted
+    sql, bound = measure_sql(
+        topic.expect, columns, rows_from=quote_table(aside), source_rows=f"{source_rows} AS source_rows"
+    )
+    return Expect(topic=topic.topic, sql=sql, parameters=bound, expectations=topic.expect)
+
+
 def bind_range(topic: Topic, transform: Transform, span: Range, hostid: str) -> dict[str, Any]:
     """What an insert binds."""
-    if transform.offsets_table:
-        return bind_guard(topic.topic, hostid, span.last, span.next)
-    return bind_select(transform, span)
+    guard = bind_guard(topic.topic, hostid, span.last, span.next) if transform.offsets_table else {}
+    return {**guard, **bind_select(transform, span)}
 
 
 def bind_select(transform: Transform, span: Range) -> dict[str, Any]:
     """What the transform alone binds."""
-    return bind(span.last, span.next) if transform.has_range else {}
+    return {**transform.bound, **(bind(span.last, span.next) if transform.has_range else {})}
 
 
 def token_of(topic: str, last: Position, next_: Position) -> str:
@@ -175,10 +242,18 @@ def explain(operation: Operation) -> str:  # noqa: PLR0911 - one line an operati
             return f"write next = ({operation.next.time_ms} ms, {operation.next.id}), state {operation.state}"
         case Fit():
             return f"count the transform's rows, halve next while they are more than {BLOCK_ROWS}"
+        case Expect():
+            expected = "".join(
+                f"\n  expect {spell_expectation(one)}, otherwise {one.otherwise}"
+                for one in operation.expectations
+            )
+            return f"{operation.sql}{_explain_bound(operation.parameters)}{expected}"
+        case FixRange():
+            return f"write state {INSERTING}: the range is fixed"
         case Execute():
-            return operation.sql
+            return f"{operation.sql}{_explain_bound(operation.parameters)}"
         case Insert():
-            bound = "".join(f"\n  {name} = {value}" for name, value in operation.parameters.items())
+            bound = _explain_bound(operation.parameters)
             return f"{operation.sql}\n  as one block, token {operation.token}{bound}"
         case Exchange():
             return (
@@ -192,3 +267,7 @@ def explain(operation: Operation) -> str:  # noqa: PLR0911 - one line an operati
             )
         case WriteLast():
             return f"write last = next, rows = {operation.rows}, state {operation.state}"
+
+
+def _explain_bound(parameters: Mapping[str, Any]) -> str:
+    return "".join(f"\n  {name} = {value}" for name, value in parameters.items())

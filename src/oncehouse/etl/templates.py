@@ -1,28 +1,24 @@
 """Transforms: where a topic's rows come from, and how its range reaches them.
 
-Three kinds: a view that reads `last` and `next` of its topic from the offsets table; a parameterized view; the
-text of an SQL file. The latter two name what they need as {last_time:DateTime64(3)}, {last_id:UInt64},
-{next_time:DateTime64(3)} and {next_id:UInt64}. Values are always bound, never written into the text.
+Four kinds: a view that reads `last` and `next` of its topic from the offsets table; a parameterized view; the
+text of an SQL file; a template of the user's own. The latter three name what they need as {last_time:DateTime64(3)},
+{last_id:UInt64}, {next_time:DateTime64(3)} and {next_id:UInt64}. Values are always bound, never written into the text.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.names import quote, quote_table, split_table
 from oncehouse.errors import ConfigurationError
+from oncehouse.etl.own_templates import RANGE_PARAMETERS, Sql, render_template
 from oncehouse.etl.records import START, Position, Topic
 
-PARAMETERS = {
-    "last_time": "DateTime64(3)",
-    "last_id": "UInt64",
-    "next_time": "DateTime64(3)",
-    "next_id": "UInt64",
-}
 _PARAMETER = re.compile(r"\{\s*(\w+)\s*:")
 
 
@@ -35,18 +31,37 @@ class Transform:
     """It takes its range from this table, so it sees a range only once `next` is written; None: bound values."""
     has_range: bool
     """It asks for a range at all; a Reload need not."""
+    before: tuple[str, ...] = ()
+    """Statements of a template that stand before the one that yields its rows."""
+    after: tuple[str, ...] = ()
+    bound: Mapping[str, Any] = field(default_factory=dict)
+    """Values of a template, by parameter."""
 
 
-def transform_name(topic: Topic) -> str:
+def transform_name(topic: Topic) -> str | None:
+    """None: the topic's own template says all."""
+    if topic.transform is None and topic.template_file is not None:
+        return None
     return topic.transform or f"ETL.{topic.topic}Transform"
 
 
 def find_transform(client: Client, topic: Topic, folder: Path, offsets_table: str | None) -> Transform:
-    """The topic's view or SQL file; refused when it is missing or asks for what no step has.
+    """The topic's view, SQL file or own template; refused when it is missing or asks for what no step has.
 
     `offsets_table` is where a view without parameters finds its range.
     """
     name = transform_name(topic)
+    inner = _find_named(client, topic, name, folder, offsets_table) if name is not None else None
+    if topic.template_file is not None:
+        return _from_template(topic, folder / topic.template_file, inner)
+    if inner is None:
+        raise AssertionError(f"{topic.topic} has neither a transform nor a template")
+    return inner
+
+
+def _find_named(
+    client: Client, topic: Topic, name: str, folder: Path, offsets_table: str | None
+) -> Transform:
     if name.endswith(".sql"):
         return _from_file(topic, name, folder)
     view = split_table(name)
@@ -65,7 +80,7 @@ def find_transform(client: Client, topic: Topic, folder: Path, offsets_table: st
     if not asked:
         select = f"SELECT * FROM {view.quoted}"  # noqa: S608 - quoted
         return Transform(name=name, select=select, offsets_table=offsets_table, has_range=False)
-    arguments = ", ".join(f"{quote(one)} = {{{one}:{PARAMETERS[one]}}}" for one in asked)
+    arguments = ", ".join(f"{quote(one)} = {{{one}:{RANGE_PARAMETERS[one]}}}" for one in asked)
     select = f"SELECT * FROM {view.quoted}({arguments})"  # noqa: S608 - quoted, and the names are known ones
     return Transform(name=name, select=select, offsets_table=None, has_range=True)
 
@@ -80,10 +95,11 @@ def bind(last: Position, next_: Position) -> dict[str, Any]:
     }
 
 
-def read_columns(client: Client, transform: Transform) -> tuple[str, ...]:
-    """Names of the columns that it yields: rows are inserted by name, not by place."""
-    parameters = bind(START, START) if transform.has_range else {}  # columns are the same whatever the range
-    return tuple(row[0] for row in client.query(f"DESCRIBE TABLE ({transform.select})", parameters))
+def read_columns(client: Client, transform: Transform) -> dict[str, str]:
+    """The columns that it yields, with their types: rows are inserted by name, not by place."""
+    # They are the same whatever the range.
+    parameters = {**transform.bound, **(bind(START, START) if transform.has_range else {})}
+    return {row[0]: row[1] for row in client.query(f"DESCRIBE TABLE ({transform.select})", parameters)}
 
 
 Version = tuple[object, ...]
@@ -93,9 +109,8 @@ _SETTLED_SECONDS = 2
 def read_version(client: Client, topic: Topic, folder: Path) -> Version | None:
     """Differs whenever the topic's table or transform was changed; None while that is too fresh to tell."""
     name = transform_name(topic)
-    tables = (
-        [split_table(topic.dst)] if name.endswith(".sql") else [split_table(topic.dst), split_table(name)]
-    )
+    views = [name] if name is not None and not name.endswith(".sql") else []
+    tables = [split_table(table) for table in (topic.dst, *views)]
     rows = client.query(
         "SELECT toString(uuid), toUnixTimestamp(metadata_modification_time), toUnixTimestamp(now()) "
         "FROM system.tables WHERE database IN {databases:Array(String)} AND name IN {names:Array(String)} ORDER BY ALL",
@@ -106,11 +121,8 @@ def read_version(client: Client, topic: Topic, folder: Path) -> Version | None:
     )
     if any(now - changed < _SETTLED_SECONDS for _, changed, now in rows):
         return None  # times have whole seconds: a second change within one would look like none
-    text = (
-        (folder / name).read_text(encoding="utf-8")
-        if name.endswith(".sql") and (folder / name).is_file()
-        else ""
-    )
+    files = [folder / file for file in (name, topic.template_file) if file is not None and file not in views]
+    text = tuple(file.read_text(encoding="utf-8") for file in files if file.is_file())
     minute = rows[0][2] // 60 if rows else 0  # tables under a transform may change their columns, too
     return (text, minute, *((uuid, changed) for uuid, changed, _ in rows))
 
@@ -156,12 +168,30 @@ def _from_file(topic: Topic, name: str, folder: Path) -> Transform:
     return Transform(name=name, select=f"\n{text}\n", offsets_table=None, has_range=bool(asked))
 
 
+def _from_template(topic: Topic, path: Path, inner: Transform | None) -> Transform:
+    """`inner` is the transform that the template may read from."""
+    stands_for = None if inner is None else Sql(f"({inner.select})")
+    rendered = render_template(topic, path, transform=stands_for)
+    texts = (*rendered.before, rendered.select, *rendered.after)
+    asked = tuple(dict.fromkeys(name for text in texts for name in _PARAMETER.findall(text)))
+    _check_parameters(topic, path.name, tuple(one for one in asked if one not in rendered.bound))
+    return Transform(
+        name=path.name,
+        select=f"\n{rendered.select}\n",
+        offsets_table=inner.offsets_table if inner else None,
+        has_range=any(one in RANGE_PARAMETERS for one in asked),
+        before=rendered.before,
+        after=rendered.after,
+        bound=rendered.bound,
+    )
+
+
 def _check_parameters(topic: Topic, name: str, asked: tuple[str, ...]) -> None:
-    unknown = [one for one in asked if one not in PARAMETERS]
+    unknown = [one for one in asked if one not in RANGE_PARAMETERS]
     if unknown:
         raise ConfigurationError(
             f"Topic {topic.topic}: its transform {name} asks for {', '.join(unknown)}; a step has "
-            f"{', '.join(PARAMETERS)}."
+            f"{', '.join(RANGE_PARAMETERS)}."
         )
 
 
