@@ -14,7 +14,7 @@ from oncehouse.etl.lineage import compare_lineage
 from oncehouse.etl.lineage_check import inspect_lineage
 from oncehouse.etl.lineage_table import as_stored, read_lineage, write_lineage
 from oncehouse.etl.log import LogRow, log_ddl, plan_log_view, read_log
-from oncehouse.etl.records import Template, Topic
+from oncehouse.etl.records import Check, Expectation, Otherwise, Template, Topic
 
 
 @pytest.fixture
@@ -107,6 +107,13 @@ def test_the_lineage_survives_the_table_and_differences_are_found(client, databa
             before=("SELECT 1", "SELECT ';'"),
             after=("SELECT 2",),
             range_column="day",
+            gate_share=0.75,
+            expect=(
+                Expectation(check=Check.VALUE, columns=("it's`",), at_least="a'\\", otherwise=Otherwise.WARN),
+                Expectation(check=Check.UNIQUE, columns=("a", "b")),
+            ),
+            template_file=str(tmp_path / "own.sql.j2"),
+            parameters=(("word", "it's\n"), ("many", (1, 2)), ("share", 0.5), ("fine", True)),
         ),
     )
     stored = as_stored(lineage, tmp_path)

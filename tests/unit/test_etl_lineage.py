@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.lineage import Change, check_lineage, compare_lineage, is_source, order_topics
 from oncehouse.etl.lineage_file import TopicSection, load_lineage
-from oncehouse.etl.records import Topic
+from oncehouse.etl.records import Check, Expectation, Otherwise, Template, Topic
 from oncehouse.etl.settings import EtlSettings, Offsets, load_settings, parse_settings
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "etl.md"
@@ -65,6 +65,63 @@ def test_every_key_of_a_line_arrives(tmp_path):
     )
 
 
+OWN = """\
+topics:
+  - {topic: Orders, dst: stage.orders}
+  - topic: Latest
+    dst: dwh.latest
+    depends_on: [stage.orders]
+    template: latest.sql.j2
+    like: range
+    range_column: day
+    gate: 80%
+    parameters: {key: customer, most: 5, share: 0.5, also: [a, b], fine: true}
+    expect:
+      - {check: rows, at_least: 1}
+      - {check: unique, column: [id, day], otherwise: warn}
+"""
+
+
+def test_a_template_of_ones_own_arrives_with_its_parameters_and_expectations(tmp_path):
+    (tmp_path / "latest.sql.j2").write_text("SELECT {{ parameters.key | identifier }} WHERE {{ in_range() }}")
+    _, latest = load_lineage(folder_with(tmp_path, shop=OWN))
+    assert latest == Topic(
+        topic="Latest",
+        dst="dwh.latest",
+        depends_on=("stage.orders",),
+        template=Template.RANGE,
+        range_column="day",
+        gate_share=0.8,
+        template_file=str(tmp_path / "latest.sql.j2"),
+        parameters=(("key", "customer"), ("most", 5), ("share", 0.5), ("also", ("a", "b")), ("fine", True)),
+        expect=(
+            Expectation(check=Check.ROWS, at_least=1),
+            Expectation(check=Check.UNIQUE, columns=("id", "day"), otherwise=Otherwise.WARN),
+        ),
+    )
+
+
+def test_a_wrong_template_is_told_with_both_files_and_lines(tmp_path):
+    (tmp_path / "latest.sql.j2").write_text("SELECT 1\nWHERE {{ in_rnge() }}")
+    (told,) = refusal(folder_with(tmp_path, shop=OWN))
+    assert told.startswith(
+        "shop.yaml:6: topics[1].template: latest.sql.j2:2: 'in_rnge' is undefined; a template"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [("template: range\n    range_column: day", "a range covers whole partitions"), ("template: step", None)],
+)
+def test_rows_per_source_row_needs_rows_of_a_source(tmp_path, line, told):
+    lines = [*SHOP.splitlines()[:8], f"    {line}", "    expect: [{check: rows_per_source_row, at_least: 1}]"]
+    folder = folder_with(tmp_path, shop="\n".join(lines))
+    if told is None:
+        assert len(load_lineage(folder)[2].expect) == 1
+    else:
+        assert told in refusal(folder)[0]
+
+
 def test_the_files_of_a_folder_are_one_lineage_and_depends_on_may_have_commas(tmp_path):
     sources = "topics:\n  - {topic: A, dst: db.a}\n  - {topic: B, dst: db.b}\n"
     facts = "topics:\n  - {topic: C, dst: db.c, depends_on: 'db.a, db.b'}\n"
@@ -79,12 +136,22 @@ def test_the_files_of_a_folder_are_one_lineage_and_depends_on_may_have_commas(tm
         ("    dely: 10s", 'shop.yaml:9: topics[2].dely: unknown key; did you mean "delay"?'),
         (
             "    template: reloda",
-            "shop.yaml:9: topics[2].template: must be step, reload, range, or a file of your own ending in .sql.j2; did you",
+            "shop.yaml:9: topics[2].template: must be step, reload, range, or a file of your own ending in .sql.j2;",
         ),
         ("    delay: soon", "shop.yaml:9: topics[2].delay: 'soon' is not a duration"),
         ("    transform: gone.sql", "shop.yaml:9: topics[2].transform: there is no file gone.sql beside"),
         ("    maxstep: 0", "shop.yaml:9: topics[2].maxstep: "),
         ("    template: range", "shop.yaml:6: topics[2].range_column: a range replaces partitions by time"),
+        ("    template: gone.sql.j2", "shop.yaml:9: topics[2].template: there is no file gone.sql.j2 beside"),
+        ("    like: reload", "shop.yaml:6: topics[2]: `like` is for a template of your own"),
+        ("    gate: 80%", "shop.yaml:9: topics[2].gate: has no meaning with a step"),
+        ("    gate: 2", "shop.yaml:9: topics[2].gate: must be less than or equal to 1"),
+        ("    parameters: {a: 1}", "shop.yaml:9: topics[2].parameters: are for a template of your own"),
+        (
+            "    parameters: {a: [1, b]}",
+            "shop.yaml:9: topics[2].parameters.a: a list must hold texts or numbers",
+        ),
+        ("    expect: [{check: rows}]", "shop.yaml:9: topics[2].expect[0]: rows needs at_least"),
         ("    range_column: day", "shop.yaml:9: topics[2].range_column: has no meaning with the template"),
     ],
 )

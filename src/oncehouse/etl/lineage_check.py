@@ -1,7 +1,8 @@
 """Can ClickHouse serve the lineage? Tables and lineage in, findings with exact advice out.
 
 `judge_topic` is pure; `inspect_lineage` reads system tables, the same few queries however many topics there
-are, and lets the server describe each file, template and block with expectations. Nothing is changed: what has to be put right is given as the statement, for somebody to run.
+are, and lets the server describe each file, template and block with expectations. Nothing is changed: what has to be
+put right is given as the statement, for somebody to run.
 """
 
 from __future__ import annotations
