@@ -1,7 +1,7 @@
 """Reads ClickHouse's spelling of a type into the tree of `columns.py`.
 
 A recursive descent over the text; a refusal names the whole type, the place in it and what would be right.
-Only types whose values JSON can carry and Arrow can bring to ClickHouse without loss are known here.
+Only types whose values formats can carry and Arrow can bring to ClickHouse without loss are known here.
 """
 
 from __future__ import annotations
@@ -150,10 +150,8 @@ class _Reader:
     def _map(self) -> c.ColumnType:
         key = self._type()
         inner = key.inner if isinstance(key, c.LowCardinality) else key
-        if not isinstance(inner, c.String | c.FixedString | c.Uuid | c.Enum | c.Date):
-            self._refuse(
-                "keys of a JSON object are texts; write Map(String, …), or a UUID, Enum or Date as the key"
-            )
+        if not isinstance(inner, c.String | c.FixedString | c.Integer | c.Uuid | c.Enum | c.Date):
+            self._refuse("keys of a map are texts, integers, UUIDs, enums or dates; write Map(String, …)")
         self._expect(",", "Map takes a key type and a value type: Map(String, Int64)")
         return c.Map(key=key, value=self._type())
 

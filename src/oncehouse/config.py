@@ -24,6 +24,7 @@ from pydantic import (
 from oncehouse.config_agreement import find_contradictions, items
 from oncehouse.config_formats import Avro, Csv, Text, check_format_fields
 from oncehouse.config_problems import combine_problems
+from oncehouse.config_protobuf import Protobuf, derive_missing_fields
 from oncehouse.config_section import Section, SectionT
 from oncehouse.config_values import (
     HIDDEN,
@@ -105,28 +106,37 @@ class Kafka(Section):
 class Source(Section):
     kafka: Kafka
     """The brokers and topics that events come from."""
-    format: Literal["json", "jsonl", "csv", "text", "avro"] = "json"
+    format: Literal["json", "jsonl", "csv", "text", "protobuf", "avro"] = "json"
     """How a record's value is written: `json` is one object a record, `jsonl` one or more, each on its line."""
-    fields: dict[Name, ColumnTypeText] = Field(min_length=1)
-    """Field of the event and its ClickHouse type, in the order of the columns. Nullable ones may miss."""
+    fields: dict[Name, ColumnTypeText] = Field(default_factory=dict, min_length=1)
+    """Field of the event and its ClickHouse type, in the order of the columns. Protobuf knows them by itself."""
     max_message_bytes: Bytes = 1 << 20
     """A larger record becomes a dead letter."""
     max_depth: Count = Field(default=64, ge=1, le=400)
     """A record nested deeper than this becomes a dead letter."""
     avro: Avro | None = None
     """Where Avro's schemas come from; only with `format: avro`."""
+    protobuf: Protobuf | None = None
+    """Where protobuf's schemas come from; only with `format: protobuf`."""
     csv: Csv | None = None
     """How lines are written; only with `format: csv`."""
     text: Text | None = None
     """What the fields of a text are; only with `format: text`."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fields_come_from_the_schema(cls, data: Any) -> Any:
+        return derive_missing_fields(data)
+
     @model_validator(mode="after")
     def _sections_stand_with_their_format(self) -> Self:
-        for name in ("avro", "csv", "text"):
+        for name in ("avro", "protobuf", "csv", "text"):
             if getattr(self, name) is not None and self.format != name:
                 raise ValueError(f"`{name}` stands only with `format: {name}`")
-        if self.format == "avro" and self.avro is None:
-            raise ValueError("`format: avro` needs the section `avro`")
+        if self.format in {"avro", "protobuf"} and getattr(self, self.format) is None:
+            raise ValueError(f"`format: {self.format}` needs the section `{self.format}`")
+        if not self.fields:
+            raise ValueError("`fields` is missing; declare the fields of an event")
         check_format_fields(self.format, self.fields, self.csv, self.text)
         return self
 

@@ -33,7 +33,7 @@ _REFERENCE_PATTERN = r"\$\{(?:env|file):[^}]+\}"
 _MAX_SECRET_BYTES = 64 << 10
 
 EACH = "*"
-"""Stands in a path for every key of a mapping."""
+"""Stands in a path for every key of a mapping, and every item of a list."""
 
 PlaceKind = Literal["folder", "sqlite"]
 """How a relative path of a file is read: as a path, or as the path inside a SQLite URL."""
@@ -43,6 +43,12 @@ _PIPELINE_PATHS: tuple[tuple[tuple[str, ...], PlaceKind], ...] = (
     (("clickhouse", "ca_file"), "folder"),
     (("source", "avro", "schemas", EACH), "folder"),
     (("source", "avro", "registry", "ca_file"), "folder"),
+    (("source", "protobuf", "include", EACH), "folder"),
+    (("source", "protobuf", "schemas", EACH, "files", EACH), "folder"),
+    (("source", "protobuf", "schemas", EACH, "descriptor_set"), "folder"),
+    (("source", "protobuf", "envelope", "files", EACH), "folder"),
+    (("source", "protobuf", "envelope", "descriptor_set"), "folder"),
+    (("source", "protobuf", "registry", "ca_file"), "folder"),
 )
 
 
@@ -239,6 +245,9 @@ def _place_path(
             holder = _place_path(holder, (each, *rest), place, folder)
         return holder
     match holder.get(key):
+        case list() as several if rest == [EACH]:
+            placed = [place(text, folder) if isinstance(text, str) else text for text in several]
+            return {**holder, key: placed}
         case dict() as inner if rest:
             return {**holder, key: _place_path(inner, tuple(rest), place, folder)}
         case str() as text if not rest:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from oncehouse.errors import ConfigurationError
+from oncehouse.protobuf.definition import describe, read_definition
+from oncehouse.protobuf.marks import marked_fields as protobuf_marks
 
 if TYPE_CHECKING:
     from oncehouse.ledger.records import Schema
@@ -23,6 +25,8 @@ def marked_fields(schema: Schema) -> tuple[str, ...]:
     match schema.format:
         case "avro":
             return tuple(_walk_avro(json.loads(schema.definition), {}, ()))
+        case "protobuf":
+            return protobuf_marks(describe(read_definition(schema.definition)))
         case _:
             raise ConfigurationError(
                 f"Schema {schema.schema!r} is {schema.format}, which cannot mark fields; name them in identity.fields."

@@ -151,7 +151,7 @@ def _fit_map(array: pa.Array, map_type: c.Map) -> Fitted:
     bounds, pairs = found
     keys = fit(pairs.field(0), map_type.key)
     values = fit(pairs.field(1), map_type.value)
-    bad = either(either(keys.bad, values.bad), _repeated_keys(keys.array, bounds))
+    bad = either(either(keys.bad, values.bad), repeated_keys(keys.array, bounds))
     bad = either(bad, null_mask(pairs) if pairs.null_count else None)
     maps = pa.MapArray.from_arrays(
         pa.array(bounds, pa.int32()),
@@ -171,7 +171,7 @@ def _any_value(key_type: pa.DataType) -> pa.Scalar:
     return pa.scalar(0, pa.int32() if pa.types.is_date32(key_type) else pa.int64()).cast(key_type)
 
 
-def _repeated_keys(keys: pa.Array, bounds: Offsets) -> Mask | None:
+def repeated_keys(keys: pa.Array, bounds: Offsets) -> Mask | None:
     if len(keys) == 0:
         return None
     row = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))

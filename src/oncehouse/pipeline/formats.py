@@ -11,6 +11,7 @@ from oncehouse.pipeline.avro_format import make_avro_format
 from oncehouse.pipeline.csv_format import make_csv_format
 from oncehouse.pipeline.decoding import Decoder, Format, Limits
 from oncehouse.pipeline.json_format import JsonFormat
+from oncehouse.pipeline.protobuf_sources import make_protobuf_format
 from oncehouse.pipeline.text_format import make_text_format
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ def format_of(source: Source) -> Format:
             return JsonFormat()
         case "jsonl":
             return JsonFormat(lines=True)
+        case "protobuf":
+            return make_protobuf_format(demand_section(source.protobuf, "protobuf"))
         case "avro":
             return make_avro_format(demand_section(source.avro, "avro"))
         case "csv":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,9 @@ class Gathering:
     def reject(self, places: Places, explain: Callable[[int], Problem]) -> None:
         """`explain` gets the number of a place among those given."""
         self._rejected += [explain(number).at(place) for number, place in enumerate(places.tolist())]
+
+    def add_rejected(self, rejected: Iterable[Rejection]) -> None:
+        self._rejected += rejected
 
     def wait(self, places: Places, schema: str) -> None:
         self._waiting += [Waiting(index=place, schema=schema) for place in places.tolist()]

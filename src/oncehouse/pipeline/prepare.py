@@ -22,6 +22,7 @@ from oncehouse.ledger.records import Identity
 from oncehouse.pipeline.clocks import judge_clocks, read_clocks
 from oncehouse.pipeline.identity_rule import fingerprint, rule_of
 from oncehouse.pipeline.outage import judge_topic
+from oncehouse.pipeline.protobuf_sources import demand_readable
 from oncehouse.pipeline.schemas import known_schemas
 from oncehouse.pipeline.source import TopicFacts, Topics, check_topics
 
@@ -92,10 +93,12 @@ def check_source(catalog: Catalog, topics: Topics) -> dict[str, TopicFacts]:
 
 
 def check_ledger(pipeline: Pipeline, catalog: Catalog) -> None:
-    """The ledger must be of this version, this pipeline and this identity rule, and have room to write."""
+    """The ledger must be of this version, pipeline and identity rule, have room, and schemas that have the fields."""
     store = FileStore(pipeline.ledger.files)
     store.check()
     _demand_room(pipeline.ledger.files)
+    types = {name: parse_type(text) for name, text in pipeline.source.fields.items()}
+    demand_readable(known_schemas(pipeline, catalog), types)
     if catalog.exists() and (known := catalog.identity()) is not None:
         check_identity(pipeline.pipeline, known, identity_of(pipeline, catalog))
 

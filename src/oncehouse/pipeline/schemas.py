@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, assert_never
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Schema
 from oncehouse.ledger.schemas import add_schemas, list_schemas
-from oncehouse.pipeline.avro_sources import ask_registry, read_files
+from oncehouse.pipeline import avro_sources, protobuf_sources
 from oncehouse.pipeline.formats import demand_section
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
     from oncehouse.config_formats import Avro
+    from oncehouse.config_protobuf import Protobuf
 
 
 def declared_schemas(pipeline: Pipeline) -> tuple[Schema, ...]:
@@ -26,7 +27,9 @@ def declared_schemas(pipeline: Pipeline) -> tuple[Schema, ...]:
         case "json" | "jsonl" | "csv" | "text":
             return ()
         case "avro":
-            return read_files(_avro(pipeline))
+            return avro_sources.read_files(_avro(pipeline))
+        case "protobuf":
+            return protobuf_sources.read_files(_protobuf(pipeline))
         case _:
             assert_never(pipeline.source.format)
 
@@ -42,13 +45,21 @@ def find_schemas(pipeline: Pipeline, names: Collection[str]) -> tuple[Schema, ..
     """Those of the names that can be had now; the others are nobody's fault."""
     declared = tuple(schema for schema in declared_schemas(pipeline) if schema.schema in names)
     missing = set(names) - {schema.schema for schema in declared}
-    if pipeline.source.format != "avro":
-        return declared
-    return (*declared, *ask_registry(_avro(pipeline), missing))
+    match pipeline.source.format:
+        case "avro":
+            return (*declared, *avro_sources.ask_registry(_avro(pipeline), missing))
+        case "protobuf":
+            return (*declared, *protobuf_sources.ask_registry(_protobuf(pipeline), missing))
+        case _:
+            return declared
 
 
 def _avro(pipeline: Pipeline) -> Avro:
     return demand_section(pipeline.source.avro, "avro")
+
+
+def _protobuf(pipeline: Pipeline) -> Protobuf:
+    return demand_section(pipeline.source.protobuf, "protobuf")
 
 
 def learn_schemas(pipeline: Pipeline, catalog: Catalog, names: Collection[str]) -> bool:

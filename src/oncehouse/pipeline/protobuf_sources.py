@@ -1,0 +1,117 @@
+"""Where the driver gets protobuf schemas from: files that the pipeline file lists, and a registry.
+
+Everything becomes a definition that holds all it needs, so that workers and later days ask nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from oncehouse import columns as c
+from oncehouse.errors import ConfigurationError, PermanentError, TransientError
+from oncehouse.ledger.records import Schema
+from oncehouse.pipeline.framing import Framing, VersionPlace
+from oncehouse.pipeline.protobuf_format import FORMAT, Envelope, ProtobufFormat
+from oncehouse.pipeline.registry import RegisteredSchema, RegistryClient
+from oncehouse.protobuf.definition import (
+    Definition,
+    compile_texts,
+    describe,
+    load_definition,
+    read_definition,
+)
+from oncehouse.protobuf.fields import check_fields
+
+if TYPE_CHECKING:
+    from oncehouse.config_protobuf import Protobuf
+
+_GREATEST_NUMBER = (1 << 32) - 1
+
+
+def make_schema(
+    version: str,
+    *,
+    files: Sequence[str] = (),
+    include: Sequence[str] = (),
+    descriptor_set: str | None = None,
+    message: str,
+) -> Schema:
+    """A version as the ledger keeps it, from `.proto` files or a descriptor set."""
+    found = load_definition(files=files, include=include, descriptor_set=descriptor_set, message=message)
+    return Schema(schema=version, format=FORMAT, definition=found.to_text())
+
+
+def read_files(section: Protobuf) -> tuple[Schema, ...]:
+    """The schemas that the pipeline file lists; one that is wrong is refused."""
+    return tuple(
+        Schema(schema=version, format=FORMAT, definition=section.load(version).to_text())
+        for version in section.schemas
+    )
+
+
+def demand_readable(schemas: Sequence[Schema], types: Mapping[str, c.ColumnType]) -> None:
+    """Refuse declared fields that no known version has, or that can never hold what one brings."""
+    descriptors = [
+        describe(read_definition(schema.definition)) for schema in schemas if schema.format == FORMAT
+    ]
+    if descriptors:
+        check_fields(descriptors, types)
+
+
+def make_protobuf_format(section: Protobuf) -> ProtobufFormat:
+    match section.version:
+        case "none":
+            framing = Framing(place=VersionPlace.NONE, schema=next(iter(section.schemas)))
+        case "header":
+            framing = Framing(
+                place=VersionPlace.HEADER, header=section.header, schema=section.without_header or ""
+            )
+        case "prefix":
+            framing = Framing(place=VersionPlace.PREFIX)
+        case "field":
+            framing = Framing(place=VersionPlace.NONE)
+    return ProtobufFormat(framing=framing, envelope=_envelope(section))
+
+
+def _envelope(section: Protobuf) -> Envelope | None:
+    if section.envelope is None:
+        return None
+    found = section.load_envelope()
+    return Envelope(definition=found.to_text(), field=section.envelope.field, body=section.envelope.body)
+
+
+# -- registry ---------------------------------------------------------------------------------------------
+
+
+def ask_registry(section: Protobuf, names: Collection[str]) -> Iterator[Schema]:
+    """Those that the registry has; records of all others wait."""
+    wanted = [name for name in names if _number(name) is not None]
+    if section.registry is None or not wanted:
+        return
+    client = RegistryClient(section.registry)
+    for name in sorted(wanted):
+        try:
+            found = client.fetch(_number(name) or 0)
+        except TransientError:
+            return  # it is away for all of them
+        except PermanentError:
+            continue  # one schema that cannot be had must not stop the others
+        definition = _define(found, name) if found is not None and found.kind == "PROTOBUF" else None
+        if definition is not None:
+            yield Schema(schema=name, format=FORMAT, definition=definition.to_text())
+
+
+def _number(name: str) -> int | None:
+    number = name.partition(":")[0]
+    known = number.isascii() and number.isdigit() and int(number) <= _GREATEST_NUMBER
+    return int(number) if known else None
+
+
+def _define(found: RegisteredSchema, name: str) -> Definition | None:
+    """The message that the name's indexes lead to; None where the text cannot be compiled or has none there."""
+    indexes = [int(index) for index in (name.partition(":")[2] or "0").split(".")]
+    try:
+        return compile_texts(found.text, dict(found.references), indexes)
+    except (ConfigurationError, IndexError):
+        return None
