@@ -23,7 +23,7 @@ demo: setup ## a million events with duplicates, a crash and a lost answer; ends
 
 test: setup ## checks and tests on real servers, with the short chaos scenarios
 	@$(MAKE) check
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/.package ## ruff, mypy, import-linter
 	@$(BIN)/ruff check --quiet

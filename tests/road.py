@@ -44,7 +44,7 @@ FIELDS = {
     "product_id": "UInt64",
     "note": "String",
 }
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 240.0
 
 Event = tuple[str, str, int]
 
