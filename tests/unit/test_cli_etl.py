@@ -1,14 +1,18 @@
 """What the scheduler's commands read and refuse before any server is asked."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.cli.app import run_command
-from oncehouse.cli.etl_status import parse_position, spell_position_time
+from oncehouse.cli.etl_status import TopicStatus, parse_position
+from oncehouse.cli.etl_status_text import list_notes, show_status, spell_lag, spell_position
 from oncehouse.errors import ConfigurationError
+from oncehouse.etl.check_log import CheckRow
+from oncehouse.etl.expectations import Outcome
 from oncehouse.etl.records import START, Position
 
 LINEAGE = """\
@@ -30,7 +34,7 @@ def settings(tmp_path):
 @given(st.integers(1, 4_000_000_000_000), st.integers(0, 2**64 - 1))
 def test_a_position_that_is_shown_can_be_sought(time_ms, id_):
     position = Position(time_ms=time_ms, id=id_)
-    assert parse_position(f"{spell_position_time(position)},{id_}") == position
+    assert parse_position(spell_position(position)) == position
 
 
 def test_a_position_without_an_id_is_before_all_rows_of_its_time():
@@ -45,6 +49,62 @@ def test_a_position_without_an_id_is_before_all_rows_of_its_time():
 def test_what_is_no_position_is_refused(text):
     with pytest.raises(ConfigurationError, match=r"is no position|out of range"):
         parse_position(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "spelt"),
+    [
+        (0, "0s"),
+        (0.8, "800ms"),
+        (59.5, "59.5s"),
+        (60, "1m"),
+        (3605, "1h"),
+        (3725.4, "1h 2m"),
+        (273600, "3d 4h"),
+    ],
+)
+def test_a_lag_is_spelt_in_two_units_at_most(seconds, spelt):
+    assert spell_lag(seconds) == spelt
+
+
+STATUS = TopicStatus(
+    topic="Orders",
+    dst="dwh.orders",
+    decision="waiting",
+    reason="nothing new",
+    last=Position(time_ms=1_777_629_600_123, id=42),
+    next=Position(time_ms=1_777_629_600_123, id=42),
+    rows=1234,
+    state="done",
+    hostid="",
+    lag_seconds={"stage.orders": 0.0, "stage.customers": 7200.0},
+)
+
+
+def test_status_tells_failures_and_broken_expectations_under_a_table_that_fits(monkeypatch, capsys):
+    failed = replace(
+        STATUS,
+        state="failed 2: Topic Orders stopped: expected rows at least 3, found 2 rows.",
+        reason="tried again in 3 s; it has failed 2: Topic Orders stopped: …",
+        next=Position(time_ms=1_777_629_700_000, id=50),
+    )
+    row = {"topic": "Paid", "ts": "2026-05-01 10:00:00.123", "expectation": "unique(id)"}
+    warned = CheckRow(**row, outcome=Outcome.WARNED, figure="3 of 9 rows repeat others")
+    held = CheckRow(**row, outcome=Outcome.HELD, figure="0 of 9 rows repeat others")
+    show_status([STATUS, failed, replace(STATUS, topic="Paid", checks=(warned, held))])
+    out = capsys.readouterr().out.splitlines()
+    assert out[1].split()[:3] == ["Orders", "2026-05-01", "10:00:00.123,42"]
+    assert out[2].endswith("failed 2×, tried again in 3 s")  # noqa: RUF001
+    assert max(len(line) for line in out[:4]) <= 80
+    assert out[5:] == [
+        "Orders: Topic Orders stopped: expected rows at least 3, found 2 rows.",
+        "Orders: its range up to 2026-05-01 10:01:40.000,50 is open",
+        "Paid: warning of 2026-05-01 10:00:00: expected unique(id), found 3 of 9 rows repeat others",
+    ]
+
+
+def test_who_works_on_a_topic_is_told():
+    assert list(list_notes(replace(STATUS, hostid="host:1"))) == ["host:1 works on it"]
 
 
 def test_init_shows_every_statement_and_asks_no_server(settings, capsys):

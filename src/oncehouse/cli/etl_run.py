@@ -12,12 +12,13 @@ import typer
 
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, Etl, SettingsFile, find_topic, open_etl, read_offsets
-from oncehouse.cli.etl_status import spell_position_time
+from oncehouse.cli.etl_status_text import spell_position
 from oncehouse.cli.output import plain, say, show_error, show_json, show_table
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, Stop
 
 if TYPE_CHECKING:
     from oncehouse.errors import OncehouseError
+    from oncehouse.etl.records import Position
     from oncehouse.etl.runner import Done, Step
     from oncehouse.etl.scheduler import Failed, Round, Scheduler
 
@@ -88,7 +89,7 @@ def _plain_step(step: Step) -> dict[str, Any]:
 def _show_step(step: Step) -> None:
     from oncehouse.etl.statements import explain
 
-    span = f"{_spell(step.span.last)} … {_spell(step.span.next)}"
+    span = f"after {_spell(step.span.last)} up to {_spell(step.span.next)}"
     rows = f", {step.span.rows:,} rows of {step.topic.depends_on[0]}" if step.span.rows else ""
     say(f"-- {step.topic.topic} → {step.topic.dst}: {span}{rows}")
     for number, operation in enumerate(step.operations, start=1):
@@ -96,8 +97,8 @@ def _show_step(step: Step) -> None:
     say("")
 
 
-def _spell(position: Any) -> str:
-    return f"({spell_position_time(position)}, {position.id})"
+def _spell(position: Position) -> str:
+    return spell_position(position) if position.time_ms else "the start"
 
 
 def run(

@@ -5,7 +5,7 @@ Status is what the scheduler itself would decide now, with its reasons; it chang
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,14 +21,15 @@ from oncehouse.cli.etl_opening import (
     open_etl,
     read_offsets,
 )
-from oncehouse.cli.output import say, show_json, show_table
-from oncehouse.config_values import format_duration
+from oncehouse.cli.etl_status_text import show_status, spell_position_time
+from oncehouse.cli.output import say, show_json
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.records import START, Offset, Position, Template
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+    from oncehouse.etl.check_log import CheckRow
     from oncehouse.etl.offsets import OffsetStore
     from oncehouse.etl.planning import Decision
     from oncehouse.etl.records import SourceState, Topic
@@ -55,6 +56,8 @@ class TopicStatus:
     hostid: str
     lag_seconds: dict[str, float | None]
     """Source and how far its newest row is ahead of `last`; None: it has no rows."""
+    checks: tuple[CheckRow, ...] = ()
+    """What became of its expectations when they were last looked at."""
 
 
 def status(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
@@ -64,24 +67,7 @@ def status(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) ->
     if as_json:
         show_json({"topics": found})
         return
-    show_table(
-        ["topic", "last (UTC)", "id", "next (UTC)", "rows", "lag", "state", "host", "now"],
-        [
-            (
-                one.topic,
-                spell_position_time(one.last),
-                one.last.id,
-                spell_position_time(one.next) if one.next != one.last else "-",
-                one.rows,
-                ", ".join(f"{table} {_spell_lag(lag)}" for table, lag in one.lag_seconds.items()),
-                one.state or "-",
-                one.hostid or "-",
-                f"{one.decision}: {one.reason}" if one.reason else one.decision,
-            )
-            for one in found
-        ],
-        empty="the lineage has sources only; nothing is built",
-    )
+    show_status(found)
 
 
 def read_status(etl: Etl) -> list[TopicStatus]:
@@ -94,8 +80,27 @@ def read_status(etl: Etl) -> list[TopicStatus]:
         etl.work, snapshot.offsets, sources, snapshot.now_ms, lease_seconds=etl.settings.lease
     )
     makers = {topic.dst: topic.topic for topic in etl.work}
-    return [
+    described = (
         _describe(_look_closer(etl, decision), makers, snapshot.offsets, sources) for decision in decisions
+    )
+    return _add_checks(etl, described)
+
+
+def _add_checks(etl: Etl, described: Iterable[TopicStatus]) -> list[TopicStatus]:
+    """Results of expectations that the lineage has now; others are history."""
+    from oncehouse.etl.check_log import read_latest_checks
+    from oncehouse.etl.expectations import spell_expectation
+
+    wanted = {topic.topic: {spell_expectation(one) for one in topic.expect} for topic in etl.work}
+    if not any(wanted.values()):
+        return list(described)
+    latest = read_latest_checks(etl.client, etl.settings.database)
+    return [
+        replace(
+            one,
+            checks=tuple(row for row in latest.get(one.topic, ()) if row.expectation in wanted[one.topic]),
+        )
+        for one in described
     ]
 
 
@@ -152,20 +157,6 @@ def _newest(
 
 def _lag_seconds(newest: Position | None, last: Position) -> float | None:
     return None if newest is None else max(0, newest.time_ms - last.time_ms) / 1000
-
-
-def _spell_lag(lag: float | None) -> str:
-    # From the beginning of time the lag would be decades; nobody reads that as "not begun".
-    if lag is None:
-        return "empty"
-    return "not begun" if lag > 40 * 365 * 86400 else format_duration(round(lag, 3))
-
-
-def spell_position_time(position: Position) -> str:
-    if not position.time_ms:
-        return "-"
-    moment = datetime.fromtimestamp(position.time_ms / 1000, UTC)
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{position.time_ms % 1000:03d}"
 
 
 def seek(
