@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from oncehouse.config_agreement import find_contradictions, items
-from oncehouse.config_formats import Avro, Csv, Text, check_format_fields
+from oncehouse.config_formats import DEBEZIUM_IDENTITY, Avro, Csv, Debezium, Text, check_format_fields
 from oncehouse.config_problems import combine_problems
 from oncehouse.config_protobuf import Protobuf, derive_missing_fields
 from oncehouse.config_section import Section, SectionT
@@ -106,7 +106,7 @@ class Kafka(Section):
 class Source(Section):
     kafka: Kafka
     """The brokers and topics that events come from."""
-    format: Literal["json", "jsonl", "csv", "text", "protobuf", "avro"] = "json"
+    format: Literal["json", "jsonl", "csv", "text", "protobuf", "avro", "debezium"] = "json"
     """How a record's value is written: `json` is one object a record, `jsonl` one or more, each on its line."""
     fields: dict[Name, ColumnTypeText] = Field(default_factory=dict, min_length=1)
     """Field of the event and its ClickHouse type, in the order of the columns. Protobuf knows them by itself."""
@@ -120,6 +120,8 @@ class Source(Section):
     """Where protobuf's schemas come from; only with `format: protobuf`."""
     csv: Csv | None = None
     """How lines are written; only with `format: csv`."""
+    debezium: Debezium | None = None
+    """How changes of databases are written; only with `format: debezium`."""
     text: Text | None = None
     """What the fields of a text are; only with `format: text`."""
 
@@ -130,7 +132,7 @@ class Source(Section):
 
     @model_validator(mode="after")
     def _sections_stand_with_their_format(self) -> Self:
-        for name in ("avro", "protobuf", "csv", "text"):
+        for name in ("avro", "protobuf", "csv", "debezium", "text"):
             if getattr(self, name) is not None and self.format != name:
                 raise ValueError(f"`{name}` stands only with `format: {name}`")
         if self.format in {"avro", "protobuf"} and getattr(self, self.format) is None:
@@ -139,6 +141,12 @@ class Source(Section):
             raise ValueError("`fields` is missing; declare the fields of an event")
         check_format_fields(self.format, self.fields, self.csv, self.text)
         return self
+
+    @property
+    def decoded_fields(self) -> dict[str, str]:
+        """The declared fields, and those that the format's own identity needs beside them."""
+        own = DEBEZIUM_IDENTITY if self.format == "debezium" else {}
+        return {**self.fields, **{name: type_ for name, type_ in own.items() if name not in self.fields}}
 
 
 class Identity(Section):

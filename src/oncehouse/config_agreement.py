@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from oncehouse.columns import ColumnType
     from oncehouse.config import Identity, Table
 
-_WITHOUT_SCHEMAS = ("json", "jsonl", "csv", "text")
+_WITHOUT_SCHEMAS = ("json", "jsonl", "csv", "text", "debezium")
 # Formats that say by themselves what makes an event unique.
 _WITH_IDENTITY = ("debezium",)
 

@@ -82,6 +82,15 @@ class Text(Section):
     """Whether each line of a record is an event of its own."""
 
 
+class Debezium(Section):
+    decimals: Literal["precise", "text"] = "precise"
+    """How decimals are written where the envelope has no schema; see the connector's decimal.handling.mode."""
+
+
+# The table, the row's key and the place in the database's log: what makes a change the same change.
+DEBEZIUM_IDENTITY = {"_table": "String", "_key": "String", "_position": "String"}
+
+
 def check_format_fields(format_: str, fields: Mapping[str, str], csv: Csv | None, text: Text | None) -> None:
     """What declared fields a line can fill: scalars that its columns or groups name."""
     if format_ not in {"csv", "text"}:

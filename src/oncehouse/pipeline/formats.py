@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from oncehouse.config_formats import Csv, Text
+from oncehouse.config_formats import Csv, Debezium, Text
 from oncehouse.config_section import SectionT
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.avro_format import make_avro_format
 from oncehouse.pipeline.csv_format import make_csv_format
+from oncehouse.pipeline.debezium_format import DebeziumFormat
 from oncehouse.pipeline.decoding import Decoder, Format, Limits
 from oncehouse.pipeline.json_format import JsonFormat
 from oncehouse.pipeline.protobuf_sources import make_protobuf_format
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from oncehouse.pipeline.manifest import ReadPlan
 
 
-def format_of(source: Source) -> Format:
+def format_of(source: Source) -> Format:  # noqa: PLR0911 - one case a format
     match source.format:
         case "json":
             return JsonFormat()
@@ -29,6 +30,8 @@ def format_of(source: Source) -> Format:
             return make_protobuf_format(demand_section(source.protobuf, "protobuf"))
         case "avro":
             return make_avro_format(demand_section(source.avro, "avro"))
+        case "debezium":
+            return DebeziumFormat(precise_decimals=(source.debezium or Debezium()).decimals == "precise")
         case "csv":
             return make_csv_format(source.csv or Csv(), tuple(source.fields))
         case "text":

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oncehouse import columns as c
+from oncehouse.config_formats import DEBEZIUM_IDENTITY
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.annotations import marked_fields
 
@@ -37,8 +38,10 @@ class Rule:
 def rule_of(pipeline: Pipeline, schemas: Sequence[Schema] = ()) -> Rule:
     """The rule that the pipeline file asks for, given all schemas that are known."""
     identity = pipeline.identity
-    types = {name: c.parse_type(text) for name, text in pipeline.source.fields.items()}
+    types = {name: c.parse_type(text) for name, text in pipeline.source.decoded_fields.items()}
     names = identity.fields
+    if pipeline.source.format == "debezium" and not (names or identity.headers or identity.key):
+        names = tuple(DEBEZIUM_IDENTITY)
     if identity.from_schema is not False:
         names = _agreed_marks(pipeline, schemas)
     return Rule(

@@ -91,7 +91,7 @@ def read_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, w
         topics=tuple(sorted(pipeline.source.kafka.topics)),
         format=format_of(pipeline.source),
         schemas=schemas,
-        fields={name: parse_type(text) for name, text in pipeline.source.fields.items()},
+        fields={name: parse_type(text) for name, text in pipeline.source.decoded_fields.items()},
         identity=rule_of(pipeline, schemas),
         tables=table_plans(pipeline),
         files_root=pipeline.ledger.files,

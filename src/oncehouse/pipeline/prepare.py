@@ -34,7 +34,7 @@ _LEAST_FREE_BYTES = 256 << 20
 
 def identity_of(pipeline: Pipeline, catalog: Catalog | None = None) -> Identity:
     """The rule of the pipeline file as the ledger remembers it; `catalog` where schemas may be known already."""
-    types = {name: parse_type(text) for name, text in pipeline.source.fields.items()}
+    types = {name: parse_type(text) for name, text in pipeline.source.decoded_fields.items()}
     rule = rule_of(pipeline, known_schemas(pipeline, catalog))
     return Identity(fingerprint=fingerprint(rule, types), buckets=pipeline.identity.buckets)
 

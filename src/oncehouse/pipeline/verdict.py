@@ -26,6 +26,8 @@ class Reason(StrEnum):
     TOO_DEEP = "too_deep"
     MALFORMED = "malformed"
     """The bytes do not follow the format or its schema."""
+    UNSUPPORTED = "unsupported"
+    """The message is sound, but what it says cannot be a row."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,118 @@
+"""What stands in Debezium's JSON for a column: by the envelope's schema, or by the declared type alone.
+
+A wire type says how the JSON is to be read and what it then means: days, ticks, base64, digits without their
+point. With a schema all of that is known. Without one a number in a time column counts the column's own ticks,
+a number in a date column days, and decimals are as the pipeline file says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from oncehouse import columns as c
+
+_INTEGERS = {"int8", "int16", "int32", "int64"}
+_TEXT = c.Nullable(inner=c.String())
+_LONG = c.Nullable(inner=c.Integer(bits=64, signed=True))
+_DEEPEST = 20
+
+
+class Meaning(StrEnum):
+    ITSELF = "itself"
+    DAYS = "days"
+    MILLISECONDS = "ms"
+    MICROSECONDS = "us"
+    NANOSECONDS = "ns"
+    BASE64 = "base64"
+    BITS = "bits"
+    DECIMAL = "decimal"
+    VARIABLE_DECIMAL = "variable decimal"
+    LIST = "list"
+    STRUCT = "struct"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wire:
+    json: c.ColumnType
+    """How the JSON reader takes it."""
+    meaning: Meaning = Meaning.ITSELF
+    scale: int = 0
+    inner: tuple[tuple[str, Wire], ...] = ()
+    """Of a list its item, of a struct its members."""
+
+
+_TICKS = {
+    "io.debezium.time.Date": Meaning.DAYS,
+    "org.apache.kafka.connect.data.Date": Meaning.DAYS,
+    "io.debezium.time.Timestamp": Meaning.MILLISECONDS,
+    "org.apache.kafka.connect.data.Timestamp": Meaning.MILLISECONDS,
+    "io.debezium.time.MicroTimestamp": Meaning.MICROSECONDS,
+    "io.debezium.time.NanoTimestamp": Meaning.NANOSECONDS,
+}
+_VARIABLE = c.Nullable(inner=c.Tuple(fields=(("scale", _LONG), ("value", _TEXT))))
+
+
+def wire_of_schema(column: Mapping[str, Any], depth: int = 0) -> Wire:  # noqa: PLR0911 - one case a kind
+    """How a column is written, by its description in the envelope's schema."""
+    kind, name = column.get("type"), column.get("name")
+    match kind:
+        case str() if kind in _INTEGERS:
+            return Wire(json=_LONG, meaning=_TICKS.get(str(name), Meaning.ITSELF))
+        case "boolean":
+            return Wire(json=c.Nullable(inner=c.Bool()))
+        case "float" | "float32" | "double" | "float64":
+            return Wire(json=c.Nullable(inner=FLOAT))
+        case "bytes":
+            return _wire_of_bytes(str(name), column)
+        case "struct" if name == "io.debezium.data.VariableScaleDecimal":
+            return Wire(json=_VARIABLE, meaning=Meaning.VARIABLE_DECIMAL)
+        case "struct" | "array" | "map" if depth < _DEEPEST:
+            return _wire_of_nested(column, depth + 1)
+        case _:
+            return Wire(json=_TEXT)
+
+
+FLOAT = c.Float(bits=64)
+
+
+def _wire_of_bytes(name: str, column: Mapping[str, Any]) -> Wire:
+    if name == "org.apache.kafka.connect.data.Decimal":
+        parameters = column.get("parameters")
+        scale = str(parameters.get("scale", "0")) if isinstance(parameters, dict) else "0"
+        known = int(scale) if scale.isdigit() and len(scale) < 3 else 0
+        return Wire(json=_TEXT, meaning=Meaning.DECIMAL, scale=known)
+    return Wire(json=_TEXT, meaning=Meaning.BITS if name == "io.debezium.data.Bits" else Meaning.BASE64)
+
+
+def _wire_of_nested(column: Mapping[str, Any], depth: int) -> Wire:
+    match column:
+        case {"type": "array", "items": dict(items)}:
+            item = wire_of_schema(items, depth)
+            return Wire(json=c.Array(item=item.json), meaning=Meaning.LIST, inner=(("", item),))
+        case {"type": "map", "values": dict(values)}:
+            return Wire(json=c.Map(key=c.String(), value=wire_of_schema(values, depth).json))
+        case {"type": "struct", "fields": [dict(), *_] as fields}:
+            members = tuple((str(one.get("field")), wire_of_schema(one, depth)) for one in fields)
+            tuple_type = c.Tuple(fields=tuple((name, wire.json) for name, wire in members))
+            return Wire(json=c.Nullable(inner=tuple_type), meaning=Meaning.STRUCT, inner=members)
+        case _:
+            return Wire(json=_TEXT)
+
+
+def wire_of_declared(type_: c.ColumnType, *, precise_decimals: bool) -> Wire:
+    """How a column is taken to be written when nothing but the declared type is known."""
+    match c.bare(type_):
+        case c.Date():
+            return Wire(json=_LONG, meaning=Meaning.DAYS)
+        case c.Decimal(scale=scale) if precise_decimals:
+            return Wire(json=_TEXT, meaning=Meaning.DECIMAL, scale=scale)
+        case c.Array(item=item):
+            inner = wire_of_declared(item, precise_decimals=precise_decimals)
+            return Wire(json=c.Array(item=inner.json), meaning=Meaning.LIST, inner=(("", inner),))
+        case c.Map() as map_type:
+            return Wire(json=map_type)
+        case bare:
+            return Wire(json=c.Nullable(inner=bare))

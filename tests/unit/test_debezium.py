@@ -1,0 +1,390 @@
+"""Debezium: envelopes with and without schema, what each operation means, and whatever bytes come."""
+
+from __future__ import annotations
+
+import base64
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oncehouse.columns import parse_type
+from oncehouse.pipeline.debezium_decode import DebeziumDecoder
+from oncehouse.pipeline.decoding import Decoded, Limits
+from oncehouse.pipeline.verdict import Reason
+
+OWN = {
+    "_version": "UInt64",
+    "_deleted": "UInt8",
+    "_op": "String",
+    "_table": "String",
+    "_key": "String",
+    "_position": "String",
+}
+POSTGRES = {
+    "connector": "postgresql",
+    "db": "shop",
+    "schema": "public",
+    "table": "orders",
+    "lsn": 100,
+    "ts_ms": 5,
+}
+MYSQL = {
+    "connector": "mysql",
+    "db": "shop",
+    "table": "orders",
+    "file": "binlog.000003",
+    "pos": 154,
+    "row": 0,
+    "ts_ms": 5,
+}
+
+
+def envelope(op: str | None, after: Any = None, before: Any = None, source: Any = POSTGRES) -> dict[str, Any]:
+    return {"before": before, "after": after, "source": source, "op": op, "ts_ms": 9}
+
+
+def describe(*columns: dict[str, Any]) -> dict[str, Any]:
+    images = [{"type": "struct", "fields": list(columns), "field": image} for image in ("before", "after")]
+    return {"type": "struct", "fields": images, "name": "envelope"}
+
+
+def write(payload: Any, schema: Any = None) -> bytes:
+    text = json.dumps(payload, separators=(",", ":"))
+    if schema is None:
+        return text.encode()
+    return f'{{"schema":{json.dumps(schema, separators=(",", ":"))},"payload":{text}}}'.encode()
+
+
+def decode(
+    fields: dict[str, str],
+    values: list[bytes | None],
+    keys: list[bytes | None] | None = None,
+    *,
+    precise: bool = True,
+) -> Decoded:
+    decoder = DebeziumDecoder(
+        fields={name: parse_type(text) for name, text in fields.items()},
+        precise_decimals=precise,
+        limits=Limits(max_message_bytes=1 << 20, max_depth=64),
+    )
+    block = {
+        "key": pa.array(keys or [b'{"id":1}'] * len(values), pa.binary()),
+        "value": pa.array(values, pa.binary()),
+    }
+    return decoder.decode(pa.record_batch(block))
+
+
+def encode(number: int) -> str:
+    size = max(1, (number.bit_length() + 8) // 8)
+    return base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()
+
+
+FIELDS = {"id": "Int64", "name": "String"} | OWN
+
+
+def test_each_operation_becomes_the_row_that_it_leaves():
+    row = {"id": 1, "name": "a"}
+    decoded = decode(
+        FIELDS,
+        [
+            write(envelope("r", row)),
+            write(envelope("u", row | {"name": "b"}, row, POSTGRES | {"lsn": 101})),
+            write(envelope("d", None, row | {"name": "b"}, POSTGRES | {"lsn": 102})),
+            None,
+            write(envelope("m")),
+        ],
+    )
+    assert [(one["name"], one["_deleted"], one["_op"]) for one in decoded.rows.to_pylist()] == [
+        ("a", 0, "r"),
+        ("b", 0, "u"),
+        ("b", 1, "d"),
+    ]
+    assert decoded.skipped.tolist() == [3, 4]
+    assert decoded.rows.column("_table").to_pylist() == ["shop.public.orders"] * 3
+    assert decoded.rows.column("_position").to_pylist() == ["100:snapshot", "101", "102"]
+    versions = decoded.rows.column("_version").to_pylist()
+    assert versions == sorted(versions)
+    assert len(set(versions)) == 3
+
+
+def test_a_change_at_the_place_of_the_snapshot_is_later_and_another_event():
+    row = {"id": 1, "name": "a"}
+    rows = decode(FIELDS, [write(envelope("r", row)), write(envelope("u", row, row))]).rows.to_pylist()
+    assert rows[0]["_version"] < rows[1]["_version"]
+    assert rows[0]["_position"] != rows[1]["_position"]
+
+
+def test_positions_of_binary_logs_grow_over_files():
+    row = {"id": 1, "name": "a"}
+    places = [
+        MYSQL,
+        MYSQL | {"pos": 4_000_000_000},
+        MYSQL | {"file": "binlog.000010", "pos": 4},
+        MYSQL | {"file": "binlog.000010", "pos": 4, "row": 1},
+    ]
+    decoded = decode(FIELDS, [write(envelope("c", row, None, source)) for source in places])
+    versions = decoded.rows.column("_version").to_pylist()
+    assert versions[0] < versions[1] < versions[2] == versions[3]
+    assert len(set(decoded.rows.column("_position").to_pylist())) == 4
+    assert decoded.rows.column("_table").to_pylist() == ["shop.orders"] * 4
+
+
+def test_other_databases_count_time():
+    source = {
+        "db": "d",
+        "table": "t",
+        "change_lsn": "0000:01",
+        "commit_lsn": "0000:02",
+        "ts_ms": 7,
+        "ts_ns": 7_000_001,
+    }
+    rows = decode(FIELDS, [write(envelope("c", {"id": 1, "name": ""}, None, source))]).rows.to_pylist()
+    assert rows[0]["_version"] == 2 * 7_000_001 + 1
+    assert rows[0]["_position"] == "0000:02:0000:01"
+
+
+def test_the_key_is_the_same_with_and_without_its_schema():
+    row = {"id": 1, "name": "a"}
+    keys = [b'{"id":1}', b'{"schema":{"type":"struct"},"payload":{"id":1}}', None]
+    found = decode(FIELDS, [write(envelope("c", row))] * 3, keys).rows.column("_key").to_pylist()
+    assert found == ['{"id":1}', '{"id":1}', '{"before":null,"after":{"id":1,"name":"a"}']
+
+
+def test_a_deleted_row_has_defaults_where_the_log_has_nothing():
+    fields = {
+        "id": "Int64",
+        "name": "String",
+        "price": "Decimal(9, 2)",
+        "day": "Date",
+        "at": "DateTime64(3)",
+        "kind": "Enum8('x' = 1, 'y' = 2)",
+        "uid": "UUID",
+        "tags": "Array(String)",
+        "note": "Nullable(String)",
+        "_deleted": "UInt8",
+    }
+    decoded = decode(fields, [write(envelope("d", None, {"id": 7}))])
+    row = decoded.rows.to_pylist()[0]
+    assert (row["id"], row["name"], row["price"], row["kind"], row["tags"], row["note"], row["_deleted"]) == (
+        7,
+        "",
+        Decimal("0.00"),
+        "x",
+        [],
+        None,
+        1,
+    )
+    missing = decode(fields, [write(envelope("u", {"id": 7}))])
+    assert missing.rejected[0].reason is Reason.MISSING_FIELD
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (write(envelope("t")), Reason.UNSUPPORTED),
+        (write(envelope("x", {"id": 1, "name": ""})), Reason.MALFORMED),
+        (write(envelope(None, {"id": 1, "name": ""})), Reason.MALFORMED),
+        (write({"id": 1}), Reason.MALFORMED),
+        (write(envelope("c")), Reason.MISSING_FIELD),
+        (write(envelope("d", {"id": 1, "name": ""})), Reason.MISSING_FIELD),
+        (write(envelope("c", {"id": 1, "name": ""}, None, {"table": "t", "ts_ms": 5})), Reason.MALFORMED),
+        (write(envelope("c", {"id": 1, "name": ""}, None, None)), Reason.MALFORMED),
+        (write(envelope("c", {"id": "x", "name": ""})), Reason.WRONG_TYPE),
+        (b"nonsense", Reason.NOT_JSON),
+        (b'{"schema":{', Reason.NOT_JSON),
+        (b'{"schema":{},"payload":', Reason.EMPTY),
+        (b'{"schema":[],"payload":{"op":"c"}}', Reason.MISSING_FIELD),
+        (b'{"schema":{"fields":3},"payload":{"op":"c"}}', Reason.MISSING_FIELD),
+        (b'{"schema":{},"payload":{}}x', Reason.EMPTY),
+    ],
+)
+def test_what_is_no_change_of_a_row_is_refused_alone(value, reason):
+    good = write(envelope("c", {"id": 1, "name": "a"}))
+    decoded = decode(FIELDS, [good, value, good])
+    assert decoded.taken.tolist() == [0, 2]
+    assert decoded.rejected[0].reason is reason
+
+
+def test_a_value_that_is_not_in_the_log_is_no_value():
+    row = {"id": 1, "name": "__debezium_unavailable_value"}
+    assert decode(FIELDS, [write(envelope("u", row))]).rejected[0].reason is Reason.MISSING_FIELD
+    nullable = decode(FIELDS | {"name": "Nullable(String)"}, [write(envelope("u", row))])
+    assert nullable.rows.column("name").to_pylist() == [None]
+
+
+# -- types ------------------------------------------------------------------------------------------------
+
+
+def column(type_: str, name: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"type": type_, "optional": True, "field": "v", **({"name": name} if name else {}), **more}
+
+
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
+VARIABLE = "io.debezium.data.VariableScaleDecimal"
+
+
+@pytest.mark.parametrize(
+    ("described", "type_", "value", "expected"),
+    [
+        (column("int64"), "Int64", -(1 << 63), -(1 << 63)),
+        (column("boolean"), "Bool", True, True),
+        (column("double"), "Float64", 1.5, 1.5),
+        (column("int32", "io.debezium.time.Date"), "Date32", -25567, "1900-01-01"),
+        (column("int32", "io.debezium.time.Date"), "Int32", -25567, -25567),
+        (
+            column("int64", "io.debezium.time.Timestamp"),
+            "DateTime64(6)",
+            1500,
+            "1970-01-01 00:00:01.500000+00:00",
+        ),
+        (
+            column("int64", "io.debezium.time.MicroTimestamp"),
+            "DateTime64(3)",
+            1500999,
+            "1970-01-01 00:00:01.500000+00:00",
+        ),
+        (
+            column("int64", "io.debezium.time.NanoTimestamp"),
+            "DateTime",
+            1_500_000_000,
+            "1970-01-01 00:00:01+00:00",
+        ),
+        (column("int64", "io.debezium.time.MicroTime"), "Int64", 86399999999, 86399999999),
+        (
+            column("string", "io.debezium.time.ZonedTimestamp"),
+            "DateTime64(6)",
+            "2026-11-15T10:00:00.000001Z",
+            "2026-11-15 10:00:00.000001+00:00",
+        ),
+        (column("bytes", DECIMAL, parameters={"scale": "2"}), "Decimal(38, 2)", encode(-1), "-0.01"),
+        (column("bytes", DECIMAL, parameters={"scale": "0"}), "UInt64", encode((1 << 64) - 1), (1 << 64) - 1),
+        (column("struct", VARIABLE), "Decimal(38, 3)", {"scale": 3, "value": encode(12340)}, "12.340"),
+        (column("struct", VARIABLE), "Decimal(38, 0)", {"scale": -2, "value": encode(5)}, "500"),
+        (column("bytes"), "FixedString(2)", "AP8=", b"\x00\xff"),
+        (column("bytes", "io.debezium.data.Bits"), "UInt16", base64.b64encode(b"\x05\x01").decode(), 261),
+        (column("string", "io.debezium.data.Json"), "String", '{"a":1}', '{"a":1}'),
+        (
+            column("string", "io.debezium.data.Uuid"),
+            "UUID",
+            "00000000-0000-0000-0000-000000000007",
+            b"\0" * 15 + b"\7",
+        ),
+        (column("array", items={"type": "string"}), "Array(Nullable(String))", ["a", None], ["a", None]),
+        (
+            column("array", items={"type": "int32", "name": "io.debezium.time.Date"}),
+            "Array(Date)",
+            [0],
+            "[datetime.date(1970, 1, 1)]",
+        ),
+        (
+            column(
+                "struct",
+                "point",
+                fields=[column("double") | {"field": "x"}, column("bytes") | {"field": "wkb"}],
+            ),
+            "Tuple(x Float64, wkb FixedString(1))",
+            {"x": 1.5, "wkb": "/w=="},
+            {"x": 1.5, "wkb": b"\xff"},
+        ),
+        (
+            column("map", values={"type": "string"}, keys={"type": "string"}),
+            "Map(String, Nullable(String))",
+            {"a": "b"},
+            [("a", "b")],
+        ),
+    ],
+)
+def test_the_schema_says_what_a_value_means(described, type_, value, expected):
+    decoded = decode({"v": type_}, [write(envelope("c", {"v": value}), describe(described))])
+    assert not decoded.rejected, decoded.rejected
+    found = decoded.rows.column(0)[0].as_py()
+    assert found == expected or str(found) == str(expected)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "expected"),
+    [
+        ("Date", 1, "1970-01-02"),
+        ("DateTime64(6)", 1_500_000, "1970-01-01 00:00:01.500000+00:00"),
+        ("DateTime64(6)", "2026-11-15T10:00:00.000001Z", "2026-11-15 10:00:00.000001+00:00"),
+        ("Decimal(38, 2)", encode(1234), "12.34"),
+        ("UInt64", (1 << 64) - 1, (1 << 64) - 1),
+        ("Array(Int32)", [1, 2], [1, 2]),
+        ("Array(Date)", [1], "[datetime.date(1970, 1, 2)]"),
+    ],
+)
+def test_without_a_schema_the_declared_type_says_it(type_, value, expected):
+    decoded = decode({"v": type_}, [write(envelope("c", {"v": value}))])
+    assert not decoded.rejected, decoded.rejected
+    assert str(decoded.rows.column(0)[0].as_py()) == str(expected)
+
+
+def test_decimals_may_be_texts_or_numbers_when_the_file_says_so():
+    values = [write(envelope("c", {"v": value})) for value in ("12.34", 12.34)]
+    decoded = decode({"v": "Decimal(9, 2)"}, values, precise=False)
+    assert decoded.rows.column(0).to_pylist() == [Decimal("12.34")] * 2
+
+
+def test_what_is_not_base64_is_refused():
+    described = describe(column("bytes", DECIMAL, parameters={"scale": "2"}))
+    decoded = decode({"v": "Decimal(9, 2)"}, [write(envelope("c", {"v": "?!"}), described)])
+    assert decoded.rejected[0].reason is Reason.WRONG_TYPE
+
+
+def test_schemas_may_change_inside_a_block():
+    old = describe(column("int32", "io.debezium.time.Date"))
+    new = describe(column("int64", "io.debezium.time.Timestamp"))
+    values = [
+        write(envelope("c", {"v": 1}), old),
+        write(envelope("c", {"v": 86_400_000}), new),
+        write(envelope("c", {"v": 2}), old),
+        write(envelope("c", {"v": 3}), {}),
+    ]
+    decoded = decode({"v": "DateTime"}, values)
+    assert [one.timestamp() for one in decoded.rows.column(0).to_pylist()] == [86400, 86400, 172800, 3]
+    assert decoded.taken.tolist() == [0, 1, 2, 3]
+
+
+# -- whatever comes ---------------------------------------------------------------------------------------
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["id", "name", "scale", "value", "x"]), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+ENVELOPES = st.fixed_dictionaries(
+    {},
+    optional={
+        "op": st.sampled_from("cudrtm") | JSON,
+        "after": JSON | st.fixed_dictionaries({"id": JSON, "name": JSON}),
+        "before": JSON,
+        "source": JSON | st.just(POSTGRES) | st.just(MYSQL),
+    },
+)
+SCHEMAS = (
+    st.none()
+    | JSON
+    | st.just(describe(column("int64") | {"field": "id"}, column("string") | {"field": "name"}))
+)
+
+
+@given(st.lists(st.binary(max_size=30) | st.tuples(ENVELOPES, SCHEMAS), min_size=1, max_size=8), st.data())
+@settings(max_examples=40, deadline=None)
+def test_any_bytes_are_a_row_or_a_rejection_and_cost_only_themselves(drawn, data):
+    values = [one if isinstance(one, bytes) else write(*one) for one in drawn]
+    keys = data.draw(st.lists(st.none() | st.binary(max_size=10), min_size=len(values), max_size=len(values)))
+    decoded = decode(FIELDS, list(values), keys)
+    places = [*decoded.taken.tolist(), *(one.index for one in decoded.rejected), *decoded.skipped.tolist()]
+    assert sorted(places) == list(range(len(values)))
+    found = dict(zip(decoded.taken.tolist(), decoded.rows.to_pylist(), strict=True))
+    for place, value in enumerate(values):
+        alone = decode(FIELDS, [value], [keys[place]]).rows.to_pylist()
+        assert alone == ([found[place]] if place in found else [])
