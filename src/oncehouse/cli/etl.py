@@ -11,11 +11,13 @@ from oncehouse.cli import etl_log
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, Etl, SettingsFile, open_etl, open_store
 from oncehouse.cli.etl_run import plan, run
-from oncehouse.cli.etl_status import pause, resume, seek, status, unlock
-from oncehouse.cli.output import say, show_json, show_table
+from oncehouse.cli.etl_status import pause, read_status, resume, seek, status, unlock
+from oncehouse.cli.etl_status_text import spell_now
+from oncehouse.cli.output import open_console, say, show_json, show_table
 from oncehouse.clickhouse.names import quote
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.graph import draw_svg, draw_tree
+from oncehouse.etl.graph import draw_tree
+from oncehouse.etl.graph_svg import draw_svg
 from oncehouse.etl.lineage import Change, compare_lineage
 
 if TYPE_CHECKING:
@@ -135,20 +137,24 @@ def graph(
     svg: Annotated[
         Path | None, typer.Option("--svg", metavar="PATH", help="Also write it as an SVG file.")
     ] = None,
+    with_status: Annotated[
+        bool, typer.Option("--status", help="Ask the server, and show what each topic does now.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Draw the lineage: each table that nobody reads, and under it what it is made of."""
     with open_etl(file) as etl:
         lineage = etl.lineage
+        states = {one.topic: spell_now(one) for one in read_status(etl)} if with_status else {}
     if svg is not None:
         try:
-            svg.write_text(draw_svg(lineage), encoding="utf-8")
+            svg.write_text(draw_svg(lineage, states), encoding="utf-8")
         except OSError as error:
             raise ConfigurationError(f"{svg}: cannot be written: {error.strerror}") from None
     if as_json:
-        show_json({"topics": lineage, "svg": svg})
+        show_json({"topics": lineage, "states": states, "svg": svg})
         return
-    say(draw_tree(lineage))
+    say(draw_tree(lineage, states, width=open_console().width))
     if svg is not None:
         say(f"wrote {svg}")
 
