@@ -38,6 +38,8 @@ class Integer(ColumnType):
 @dataclass(frozen=True, kw_only=True)
 class Float(ColumnType):
     bits: int
+    textual: bool = False
+    """Whether a writer of JSON may put a text, as some do for NaN and infinities; never declared."""
 
 
 @dataclass(frozen=True, kw_only=True)

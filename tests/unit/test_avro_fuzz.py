@@ -20,6 +20,7 @@ from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.avro_decode import AvroDecoder
 from oncehouse.pipeline.decoding import Decoded, Limits
 from oncehouse.pipeline.framing import Framing, VersionPlace
+from oncehouse.pipeline.verdict import Reason
 
 # (schema, declared type, values): a schema and everything that goes with it.
 Case = tuple[Any, str, st.SearchStrategy[Any]]
@@ -104,7 +105,7 @@ def decode(schema: Any, type_: str, messages: list[bytes], **limits: int) -> Dec
         fields=dict(parse_type(type_).fields),
         schemas=[Schema(schema="one", format="avro", definition=json.dumps(schema))],
         framing=Framing(place=VersionPlace.NONE, schema="one"),
-        limits=Limits(max_message_bytes=limits.get("max_message_bytes", 1 << 20), max_depth=64),
+        limits=Limits(max_message_bytes=1 << 20, max_depth=limits.get("max_depth", 64)),
     )
     return decoder.decode(pa.record_batch({"value": pa.array(messages, pa.binary())}))
 
@@ -256,6 +257,13 @@ def test_a_bomb_takes_no_memory_and_no_neighbour(bomb, fields):
     assert peak < 200 << 20
     assert accounted(decoded, 9)
     assert set(decoded.taken.tolist()) >= {0, 2, 3, 5, 6, 8}
+
+
+@pytest.mark.parametrize("bomb", ["twenty thousand levels down", "twenty thousand levels on"])
+@pytest.mark.parametrize("messages", [1, 40])
+def test_depth_never_reaches_the_end_of_the_stack(bomb, messages):
+    decoded = decode(TREE, "Tuple(value Int64)", [BOMBS[bomb]] * messages, max_depth=400)
+    assert {rejection.reason for rejection in decoded.rejected} == {Reason.TOO_DEEP}
 
 
 def test_values_without_bytes_cannot_fill_the_memory():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -388,3 +389,124 @@ def test_any_bytes_are_a_row_or_a_rejection_and_cost_only_themselves(drawn, data
     for place, value in enumerate(values):
         alone = decode(FIELDS, [value], [keys[place]]).rows.to_pylist()
         assert alone == ([found[place]] if place in found else [])
+
+
+# -- as a real connector writes it ------------------------------------------------------------------------
+
+RECORDED = Path(__file__).parents[1] / "recordings" / "debezium-postgres.jsonl"
+DESCRIBED = {
+    "id": "Int64",
+    "small": "Nullable(Int16)",
+    "real_": "Nullable(Float32)",
+    "double_": "Nullable(Float64)",
+    "flag": "Nullable(Bool)",
+    "price": "Nullable(Decimal(38, 10))",
+    "anything": "Nullable(Decimal(38, 3))",
+    "name": "Nullable(String)",
+    "day": "Nullable(Date)",
+    "at_time": "Nullable(UInt32)",
+    "at_micro": "Nullable(Int64)",
+    "stamp3": "Nullable(DateTime64(3))",
+    "stamp6": "Nullable(DateTime64(6))",
+    "zoned": "Nullable(DateTime64(6))",
+    "ident": "Nullable(UUID)",
+    "document": "Nullable(String)",
+    "feeling": "Nullable(Enum8('sad' = 1, 'ok' = 2, 'happy' = 3))",
+    "bits": "Nullable(UInt8)",
+    "flags": "Nullable(UInt64)",
+    "raw": "Nullable(FixedString(2))",
+    "tags": "Array(Nullable(String))",
+    "numbers": "Array(Int32)",
+    "span": "Nullable(Int64)",
+}
+
+
+def recorded(topic: str) -> tuple[list[bytes | None], list[bytes | None]]:
+    found = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
+    mine = [one for one in found if one["topic"] == topic]
+    return (
+        [one["value"] and one["value"].encode() for one in mine],
+        [one["key"] and one["key"].encode() for one in mine],
+    )
+
+
+def plain(row: dict[str, Any]) -> list[str]:
+    return [str(value) for value in row.values()]
+
+
+FIRST = [
+    "1", "-32768", "1.5", "nan", "True", "9999999999999999999999999999.9999999999", "12.340", "Zoë 😀", "1970-01-01",
+    "0", "86399999999", "1970-01-01 00:00:00+00:00", "2262-04-11 23:47:16.854775+00:00", "2026-11-15 10:00:00+00:00",
+    str(bytes.fromhex("123e4567e89b12d3a456426614174000")), '{"a": [1, null]}', "happy", "21",
+    str((1 << 39) + 1), str(b"\x00\xff"), "['x', None, '']", "[1, -2]", "2802603000000",
+]  # fmt: skip
+LAST = [
+    str((1 << 63) - 1), "32767", "0.0", "inf", "False", "-1E-10", "1000000000000000000000000000000.000", "",
+    "2149-06-06", "86399999", "1", "1900-01-01 00:00:00.001000+00:00", "1900-01-01 00:00:00+00:00",
+    "1900-01-01 00:00:00+00:00", str(bytes(16)), "[]", "sad", "0", "0", str(bytes(2)), "[]", "[]", "0",
+]  # fmt: skip
+
+
+def test_every_type_that_postgres_has_is_exact_with_the_schema():
+    decoded = decode(DESCRIBED, *recorded("described.public.orders"))
+    assert not decoded.rejected
+    rows = decoded.rows.to_pylist()
+    assert plain(rows[0]) == FIRST
+    assert plain(rows[2]) == LAST
+    assert set(plain(rows[1])[1:]) == {"None", "[]"}
+
+
+def test_the_same_without_the_schema_as_far_as_types_can_tell():
+    silent = {
+        "anything": None,
+        "bits": "Nullable(String)",
+        "flags": "Nullable(String)",
+        "raw": "Nullable(String)",
+    }
+    fields = {
+        name: silent.get(name, type_) for name, type_ in DESCRIBED.items() if silent.get(name, "") is not None
+    }
+    decoded = decode(fields, *recorded("plain.public.orders"))
+    assert not decoded.rejected
+    places = [place for place, name in enumerate(DESCRIBED) if name not in silent]
+    kept = [place for place, name in enumerate(fields) if name not in silent]
+    rows = [plain(row) for row in decoded.rows.to_pylist()]
+    assert [rows[0][place] for place in kept] == [FIRST[place] for place in places]
+    assert [rows[2][place] for place in kept] == [LAST[place] for place in places]
+    assert decoded.rows.column("raw")[0].as_py() == "AP8="
+
+
+@pytest.mark.parametrize("prefix", ["plain", "described"])
+def test_changes_of_a_real_log_are_events_of_their_own(prefix):
+    decoded = decode({"id": "Int64", "name": "Nullable(String)"} | OWN, *recorded(f"{prefix}.public.orders"))
+    rows = decoded.rows.to_pylist()
+    assert [(row["_op"], row["id"], row["name"], row["_deleted"]) for row in rows] == [
+        ("r", 1, "Zoë 😀", 0),
+        ("r", 3, None, 0),
+        ("c", (1 << 63) - 1, "", 0),
+        ("u", 1, "second", 0),
+        ("u", 1, "third", 0),
+        ("d", 3, None, 1),
+        ("c", 30, None, 0),
+        ("d", 30, None, 1),
+        ("c", 101, "copied", 0),
+        ("c", 102, "copied", 0),
+    ]
+    assert decoded.skipped.tolist() == [6, 9]
+    identities = {(row["_table"], row["_key"], row["_position"]) for row in rows}
+    assert len(identities) == len(rows), "two changes would be one event"
+    # One COPY writes its rows at one place, one changed key is two events at one place.
+    assert rows[8]["_position"] == rows[9]["_position"]
+    assert rows[5]["_position"] == rows[6]["_position"]
+    for key in {row["_key"] for row in rows}:
+        versions = [row["_version"] for row in rows if row["_key"] == key]
+        assert versions == sorted(set(versions)), "a later change has a later version"
+
+
+def test_a_table_without_a_key_and_its_truncation():
+    decoded = decode({"line": "String", "number": "Int32"} | OWN, *recorded("described.public.notes"))
+    assert [(row["line"], row["_table"]) for row in decoded.rows.to_pylist()] == [
+        ("one", "postgres.public.notes")
+    ]
+    assert decoded.rows.column("_key")[0].as_py() == '{"before":null,"after":{"line":"one","number":1}'
+    assert [one.reason for one in decoded.rejected] == [Reason.UNSUPPORTED]

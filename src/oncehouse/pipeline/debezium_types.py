@@ -64,7 +64,8 @@ def wire_of_schema(column: Mapping[str, Any], depth: int = 0) -> Wire:  # noqa: 
         case "boolean":
             return Wire(json=c.Nullable(inner=c.Bool()))
         case "float" | "float32" | "double" | "float64":
-            return Wire(json=c.Nullable(inner=FLOAT))
+            bits = 32 if kind in {"float", "float32"} else 64
+            return Wire(json=c.Nullable(inner=c.Float(bits=bits, textual=True)))
         case "bytes":
             return _wire_of_bytes(str(name), column)
         case "struct" if name == "io.debezium.data.VariableScaleDecimal":
@@ -73,9 +74,6 @@ def wire_of_schema(column: Mapping[str, Any], depth: int = 0) -> Wire:  # noqa: 
             return _wire_of_nested(column, depth + 1)
         case _:
             return Wire(json=_TEXT)
-
-
-FLOAT = c.Float(bits=64)
 
 
 def _wire_of_bytes(name: str, column: Mapping[str, Any]) -> Wire:
@@ -114,5 +112,7 @@ def wire_of_declared(type_: c.ColumnType, *, precise_decimals: bool) -> Wire:
             return Wire(json=c.Array(item=inner.json), meaning=Meaning.LIST, inner=(("", inner),))
         case c.Map() as map_type:
             return Wire(json=map_type)
+        case c.Float(bits=bits):
+            return Wire(json=c.Nullable(inner=c.Float(bits=bits, textual=True)))
         case bare:
             return Wire(json=c.Nullable(inner=bare))

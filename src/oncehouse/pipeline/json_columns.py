@@ -47,6 +47,8 @@ def leaf_types(leaf: c.ColumnType) -> tuple[pa.DataType, pa.DataType | None]:
             return (pa.int64() if bits < 64 else _WIDE_DECIMAL), None
         case c.DateTime() | c.DateTime64():
             return pa.string(), pa.int64()
+        case c.Float(textual=True):
+            return c.arrow_type(leaf), pa.string()
         case c.Float() | c.Bool() | c.Decimal():
             return c.arrow_type(leaf), None
         case _:
@@ -62,7 +64,7 @@ def convert(array: pa.Array, type_: c.ColumnType) -> Fitted:
 
 def _not_finite(array: pa.Array, type_: c.ColumnType) -> Mask | None:
     match c.bare(type_):
-        case c.Float():
+        case c.Float(textual=False):
             if pc.all(pc.is_finite(array)).as_py() is not False:
                 return None
             endless: Mask = ~pc.fill_null(pc.is_finite(array), True).to_numpy(zero_copy_only=False)

@@ -22,6 +22,7 @@ from oncehouse.pipeline.verdict import Problem, Reason
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_NOT_NUMBERS = ("NaN", "Infinity", "-Infinity")
 _DIGITS = re.compile(r"-?[0-9]+")
 _SHORT_INFINITY = re.compile(r"\bInf\b")
 _GREATEST_FLOAT32 = 3.4028235677973366e38
@@ -203,6 +204,8 @@ def _judge(value: Any, leaf: c.ColumnType, *, is_number: bool, is_text: bool) ->
         case c.Float(bits=bits) if is_number:
             greatest = _GREATEST_FLOAT32 if bits == 32 else _GREATEST_FLOAT64
             return Reason.OUT_OF_RANGE if abs(float(value)) > greatest else None
+        case c.Float(textual=True) if is_text:
+            fits = value in _NOT_NUMBERS
         case c.Decimal() if is_number or is_text:
             return _judge_decimal(value, leaf)
         case c.Bool():
