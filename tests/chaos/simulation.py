@@ -33,11 +33,12 @@ from oncehouse.ledger.records import (
     Stage,
 )
 from oncehouse.pipeline import compact, loader, pack
+from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.batcher import TableFeedback, plan_batches
 from oncehouse.pipeline.compact import rebuild
 from oncehouse.pipeline.ingest import EpochInput, settle
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
-from oncehouse.pipeline.prepare import identity_of
+from oncehouse.pipeline.perform import Performer
 from oncehouse.pipeline.reading import read_records
 from oncehouse.pipeline.retention import retain
 from oncehouse.pipeline.verify import verify
@@ -52,6 +53,9 @@ POINTS = (
     "before inserting",
     "after inserting",
     "before replacing segments",
+    "keys written anew",
+    "before changing the rule",
+    "after changing the rule",
     "before moving files",
     "before deleting files",
 )
@@ -143,6 +147,7 @@ class Simulation:
         self.kafka: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
         self.held: dict[Stage, Lease] = {}
         self.takes = 0
+        self.said: list[str] = []
         self.attempts = 0
         self.take_over()
 
@@ -176,6 +181,7 @@ class Simulation:
         log += [f'{{"id": {number}, "note": "{partition}/{len(log)}"}}'.encode() for number in ids]
 
     def settle(self, size: int, small: int) -> None:
+        self.perform()
         positions = epochs.read_positions(self.catalog)
         ranges = []
         for partition, log in enumerate(self.kafka):
@@ -253,9 +259,37 @@ class Simulation:
             compact.compact(self.spark, self.pipeline, self.catalog, self.held[Stage.INGEST].token)
 
     def rebuild(self) -> None:
+        self.perform()
         request = requests.add_request(self.catalog, RequestKind.REBUILD_INDEX, {})
         token = self.held[Stage.INGEST].token
         rebuild(self.spark, self.pipeline, self.catalog, token, request=request)
+
+    def rekey(self) -> None:
+        """Another rule, by which the same events are the same, and another number of buckets."""
+        if requests.open_requests(self.catalog):
+            return
+        wide = self.pipeline.source.fields["id"] == "UInt64"
+        self.change(types={"id": "Decimal(20, 0)" if wide else "UInt64"}, buckets=8 if wide else 4)
+        self.perform()
+
+    def change(self, *, types: dict[str, str] | None = None, **identity: Any) -> None:
+        """Edit the pipeline file, and ask that the ledger follows."""
+        source = self.pipeline.source
+        self.pipeline = self.pipeline.model_copy(
+            update={
+                "source": source.model_copy(update={"fields": source.fields | (types or {})}),
+                "identity": self.pipeline.identity.model_copy(update=identity),
+            }
+        )
+        asked = identity_of(self.pipeline)
+        arguments: dict[str, object] = {"fingerprint": asked.fingerprint, "buckets": asked.buckets}
+        requests.add_request(self.catalog, RequestKind.REKEY, arguments)
+
+    def perform(self) -> None:
+        """What the holder of the ingest lease does before it reads."""
+        token = self.held[Stage.INGEST].token
+        performer = Performer(self.spark, self.pipeline, self.catalog, token, say=self.said.append)
+        assert not list(performer.perform())
 
     def retain(self) -> None:
         with patch.object(pack, "LEAST_EPOCHS", 2):

@@ -29,7 +29,7 @@ steps = st.one_of(
     st.just(Step(kind="retry")),
     st.builds(
         lambda kind, dies: Step(kind=kind, dies_at=dies),
-        st.sampled_from(["compact", "rebuild", "retain", "take_over"]),
+        st.sampled_from(["compact", "rebuild", "rekey", "retain", "take_over"]),
         st.none() | st.sampled_from(POINTS),
     ),
 )

@@ -20,6 +20,7 @@ from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.check import check
 from oncehouse.cli.init import init
 from oncehouse.cli.output import say, show_error, show_json
+from oncehouse.cli.rekey import rekey
 from oncehouse.cli.requests import rebuild_index, replay
 from oncehouse.cli.run import run
 from oncehouse.cli.status import status
@@ -78,6 +79,7 @@ app.command()(status)
 app.command()(verify)
 app.command()(replay)
 app.command("rebuild-index")(rebuild_index)
+app.command()(rekey)
 app.add_typer(batches.app, name="batches")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(table.app, name="table")

@@ -85,7 +85,7 @@ def _worst(codes: set[int]) -> int:
 
 
 def look_at_identity(pipeline: Pipeline) -> Iterable[Finding]:
-    from oncehouse.pipeline.prepare import identity_of
+    from oncehouse.pipeline.adopting import identity_of
 
     if pipeline.identity.from_schema is False:
         identity_of(pipeline)

@@ -222,10 +222,10 @@ def check_identity(pipeline: str, known: Identity, asked: Identity) -> None:
         raise ConfigurationError(
             f"Pipeline {pipeline}: the identity rule has changed since this ledger was made "
             f"(ledger: {known.fingerprint}; pipeline file: {asked.fingerprint}). Ids made by another rule would "
-            "let duplicates through. Put the old rule back, or start the pipeline under a new name and ledger."
+            "let duplicates through. Put the old rule back, or let `oncehouse rekey` show what the new one means."
         )
     if known.buckets != asked.buckets:
         raise ConfigurationError(
             f"Pipeline {pipeline}: identity.buckets is {asked.buckets}, the ledger was made with "
-            f"{known.buckets}. Put {known.buckets} back, or start the pipeline under a new name and ledger."
+            f"{known.buckets}. Put {known.buckets} back, or change the ledger with `oncehouse rekey`."
         )

@@ -49,6 +49,7 @@ class RequestKind(StrEnum):
     REPLAY_DEAD_LETTERS = "replay-dead-letters"
     REFILL_TABLE = "refill-table"
     REBUILD_INDEX = "rebuild-index"
+    REKEY = "rekey"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +169,14 @@ class Counts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What a ledger was made for; a pipeline with another rule may not write to it."""
+
+    fingerprint: str
+    buckets: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Registration:
     """All that one epoch settles; written in one transaction or not at all."""
 
@@ -185,6 +194,8 @@ class Registration:
     tried_dead_letter_files: tuple[str, ...] = ()
     replaced_batches: tuple[str, ...] = ()
     request: int | None = None
+    identity: Identity | None = None
+    """The rule by which its ids were made; the ledger must have the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,11 +260,3 @@ class Request:
     created_at: float
     done_at: float | None = None
     result: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Identity:
-    """What a ledger was made for; a pipeline with another rule may not write to it."""
-
-    fingerprint: str
-    buckets: int

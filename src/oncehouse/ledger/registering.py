@@ -11,7 +11,7 @@ import json
 from sqlalchemy import Connection, func, insert, select, update
 
 from oncehouse.errors import DataLossError, OffsetGapError, PermanentError
-from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.catalog import Catalog, check_identity
 from oncehouse.ledger.records import BatchStatus, EpochKind, OffsetRange, Registration, Stage
 from oncehouse.ledger.rows import file_values, finish_request_in
 from oncehouse.ledger.segments import insert_segments
@@ -38,6 +38,8 @@ def register(catalog: Catalog, token: int, registration: Registration) -> None:
     def run(connection: Connection) -> None:
         now = catalog.now_in(connection)
         _demand_next_epoch(connection, catalog, registration.epoch)
+        if registration.identity is not None and (known := catalog.identity_in(connection)) is not None:
+            check_identity(catalog.pipeline, known, registration.identity)
         _insert_epoch(connection, catalog, token, registration, now)
         _demand_same_topics(connection, catalog, registration.topic_ids)
         for span in registration.ranges:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, insert, select, update
 
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import Request, RequestKind, Stage
+from oncehouse.ledger.records import Identity, Request, RequestKind, Stage
 from oncehouse.ledger.rows import finish_request_in
 from oncehouse.ledger.tables import requests
 
@@ -65,3 +65,32 @@ def finish_request(catalog: Catalog, token: int, request: int, result: str) -> N
         finish_request_in(connection, catalog, request, result)
 
     catalog.write(Stage.INGEST, token, run)
+
+
+def withdraw_requests(catalog: Catalog, kind: RequestKind) -> tuple[int, ...]:
+    """Take back what nobody has performed yet; returns the numbers."""
+
+    def run(connection: Connection) -> tuple[int, ...]:
+        waiting = (
+            requests.c.pipeline == catalog.pipeline,
+            requests.c.kind == kind,
+            requests.c.done_at.is_(None),
+        )
+        numbers = connection.execute(select(requests.c.request).where(*waiting)).scalars().all()
+        connection.execute(update(requests).where(*waiting).values(done_at=catalog.clock, result="withdrawn"))
+        return tuple(numbers)
+
+    return catalog.change(run)
+
+
+def pending_rekey(catalog: Catalog) -> Identity | None:
+    """The identity rule that somebody has asked the ledger to be changed to."""
+    for request in open_requests(catalog):
+        if request.kind is RequestKind.REKEY:
+            return rekey_target(request)
+    return None
+
+
+def rekey_target(request: Request) -> Identity:
+    arguments = request.arguments
+    return Identity(fingerprint=str(arguments["fingerprint"]), buckets=int(str(arguments["buckets"])))

@@ -70,23 +70,29 @@ def replace_segments(
     """Put merged segments in the place of others, in one transaction; refused when one has gone already."""
 
     def run(connection: Connection) -> None:
-        for name in old:
-            replaced = connection.execute(
-                update(segments)
-                .where(
-                    segments.c.pipeline == catalog.pipeline,
-                    segments.c.segment == name,
-                    segments.c.replaced_at.is_(None),
-                )
-                .values(replaced_at=catalog.clock, replaced_after_epoch=last_epoch_in(connection, catalog))
-            )
-            if replaced.rowcount != 1:
-                raise PermanentError(
-                    f"Pipeline {catalog.pipeline}: segment {name} is not in the key index any more; "
-                    "the merge was given up and nothing changed."
-                )
-        insert_segments(connection, catalog, new)
+        replace_segments_in(connection, catalog, old, new)
         if request is not None:
             finish_request_in(connection, catalog, *request)
 
     catalog.write(Stage.INGEST, token, run)
+
+
+def replace_segments_in(
+    connection: Connection, catalog: Catalog, old: Sequence[str], new: Sequence[Segment]
+) -> None:
+    for name in old:
+        replaced = connection.execute(
+            update(segments)
+            .where(
+                segments.c.pipeline == catalog.pipeline,
+                segments.c.segment == name,
+                segments.c.replaced_at.is_(None),
+            )
+            .values(replaced_at=catalog.clock, replaced_after_epoch=last_epoch_in(connection, catalog))
+        )
+        if replaced.rowcount != 1:
+            raise PermanentError(
+                f"Pipeline {catalog.pipeline}: segment {name} is not in the key index any more; "
+                "the merge was given up and nothing changed."
+            )
+    insert_segments(connection, catalog, new)

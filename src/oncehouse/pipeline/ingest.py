@@ -32,6 +32,7 @@ from oncehouse.ledger.records import (
     Segment,
 )
 from oncehouse.ledger.schemas import list_schemas
+from oncehouse.pipeline.adopting import remembered
 from oncehouse.pipeline.dedup import DecidePlan, Decision, decide, plan_ranges
 from oncehouse.pipeline.formats import format_of
 from oncehouse.pipeline.identity_rule import rule_of
@@ -127,7 +128,10 @@ def settle(
     crash.reach("parts written")
     chunks = sorted((chunk for task in manifests for chunk in task.chunks), key=lambda chunk: chunk.first)
     decisions = _decide_all(spark, pipeline, catalog, plan, chunks)
-    registration = assemble(plan, manifests, chunks, decisions, given, started_at=started_at)
+    registration = replace(
+        assemble(plan, manifests, chunks, decisions, given, started_at=started_at),
+        identity=remembered(plan.identity, plan.fields, pipeline.identity.buckets),
+    )
     demand_sound(pipeline, registration, [letters.sample for letters in _letters(manifests, LetterKind.DEAD)])
     crash.reach("before registering")
     registering.register(catalog, token, registration)

@@ -28,13 +28,16 @@ from oncehouse.ledger.records import (
     Request,
     RequestKind,
 )
+from oncehouse.ledger.requests import rekey_target
 from oncehouse.ledger.schemas import list_schemas
+from oncehouse.pipeline.adopting import identity_of, refuse_start
 from oncehouse.pipeline.compact import rebuild
 from oncehouse.pipeline.ingest import EpochInput, run_tasks, settle
 from oncehouse.pipeline.job_errors import naming_own_errors
 from oncehouse.pipeline.letters import ReplayPlan, Selection, replay
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.refill import gone_batches, refill
+from oncehouse.pipeline.rekey import rekey
 from oncehouse.pipeline.schemas import learn_schemas
 
 if TYPE_CHECKING:
@@ -72,6 +75,10 @@ class Performer:
 
     def perform(self) -> Iterator[Counts]:
         """Perform all open requests in order; yields the counts of epochs that they made."""
+        # First of all: under another rule than the ledger's nothing can be settled.
+        for request in requests.open_requests(self._catalog):
+            if request.kind is RequestKind.REKEY:
+                self._rekey(request)
         for request in requests.open_requests(self._catalog):
             self._tries[request.request] += 1
             if self._tries[request.request] == 1:
@@ -117,6 +124,29 @@ class Performer:
                     self._spark, self._pipeline, self._catalog, self._token, files, Selection(schemas=known)
                 )
 
+    def _rekey(self, request: Request) -> None:
+        """Raises what hinders it: no epoch may be settled before the ledger has the pipeline's rule."""
+        asked = rekey_target(request)
+        if asked != identity_of(self._pipeline, self._catalog):
+            raise refuse_start(self._pipeline.pipeline)
+        if asked == self._catalog.identity():
+            requests.finish_request(
+                self._catalog, self._token, request.request, "the ledger has this rule already"
+            )
+            return
+        self._say("Changing the ledger to the new identity rule; events wait meanwhile.")
+        try:
+            with naming_own_errors(self._pipeline.pipeline):
+                done = rekey(
+                    self._spark, self._pipeline, self._catalog, self._token, asked, request=request.request
+                )
+        except FencedError:
+            raise
+        except (ConfigurationError, PermanentError) as error:
+            self._refuse(request, error)
+            raise
+        self._say(f"The ledger has the new identity rule: {done}.")
+
     def _refuse(self, request: Request, error: Exception) -> None:
         self._say(f"Request {request.request} was refused: {error}")
         requests.finish_request(self._catalog, self._token, request.request, f"refused: {error}")
@@ -132,6 +162,8 @@ def _perform(
             _refill(spark, pipeline, catalog, token, request)
         case RequestKind.REBUILD_INDEX:
             rebuild(spark, pipeline, catalog, token, request=request.request)
+        case RequestKind.REKEY:
+            raise PermanentError("a change of the identity rule is performed before all other requests")
         case _:
             assert_never(request.kind)
 

@@ -16,11 +16,10 @@ from oncehouse.clickhouse.preflight import Finding, Level, inspect, needs_of
 from oncehouse.columns import parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger import epochs
-from oncehouse.ledger.catalog import Catalog, check_identity
+from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import Identity
+from oncehouse.pipeline.adopting import check_rule
 from oncehouse.pipeline.clocks import judge_clocks, read_clocks
-from oncehouse.pipeline.identity_rule import fingerprint, rule_of
 from oncehouse.pipeline.outage import judge_topic
 from oncehouse.pipeline.protobuf_sources import demand_readable
 from oncehouse.pipeline.schemas import known_schemas
@@ -30,13 +29,6 @@ if TYPE_CHECKING:
     from oncehouse.config import Pipeline
 
 _LEAST_FREE_BYTES = 256 << 20
-
-
-def identity_of(pipeline: Pipeline, catalog: Catalog | None = None) -> Identity:
-    """The rule of the pipeline file as the ledger remembers it; `catalog` where schemas may be known already."""
-    types = {name: parse_type(text) for name, text in pipeline.source.decoded_fields.items()}
-    rule = rule_of(pipeline, known_schemas(pipeline, catalog))
-    return Identity(fingerprint=fingerprint(rule, types), buckets=pipeline.identity.buckets)
 
 
 def open_catalog(pipeline: Pipeline) -> Catalog:
@@ -99,8 +91,7 @@ def check_ledger(pipeline: Pipeline, catalog: Catalog) -> None:
     _demand_room(pipeline.ledger.files)
     types = {name: parse_type(text) for name, text in pipeline.source.fields.items()}
     demand_readable(known_schemas(pipeline, catalog), types)
-    if catalog.exists() and (known := catalog.identity()) is not None:
-        check_identity(pipeline.pipeline, known, identity_of(pipeline, catalog))
+    check_rule(pipeline, catalog)
 
 
 def _demand_room(root: str) -> None:

@@ -27,13 +27,14 @@ from oncehouse.ledger.records import (
     Part,
     Registration,
 )
-from oncehouse.pipeline.decoding import Decoded
+from oncehouse.pipeline.adopting import identity_of
+from oncehouse.pipeline.decode_again import decode_again
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.formats import make_decoder
 from oncehouse.pipeline.identity import unique_ids
 from oncehouse.pipeline.ingest import read_plan, run_tasks
 from oncehouse.pipeline.manifest import PartManifest, ReadPlan
-from oncehouse.pipeline.parts import RAW_SCHEMA, PartFile, epoch_path, read_rows, route
+from oncehouse.pipeline.parts import PartFile, epoch_path, route
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,6 +100,7 @@ def refill(
             parts=(*again, *made),
             replaced_batches=tuple(gone),
             request=request,
+            identity=identity_of(pipeline, catalog),
         ),
     )
     return sum(part.live_rows for part in (*again, *made))
@@ -154,9 +156,7 @@ def refill_task(plan: RefillPlan) -> tuple[int, PartManifest] | None:
     live = live_events(store, plan.duplicate_files, ordinal=plan.ordinal, events=plan.events)
     part = PartFile(plan.read.tables[0], plan.read.fields)
     live_rows = events = 0
-    for block in read_rows(store, plan.raw, RAW_SCHEMA.names).to_batches(max_chunksize=50_000):
-        decoded = decoder.decode(block)
-        _demand_all(plan, block, decoded)
+    for block, decoded in decode_again(store, decoder, plan.raw):
         routes = route(plan.read.tables, decoded.rows)
         chosen = np.arange(block.num_rows) if routes is None else np.flatnonzero(routes)
         numbers = (events + chosen).astype(np.uint32)
@@ -174,15 +174,3 @@ def refill_task(plan: RefillPlan) -> tuple[int, PartManifest] | None:
     )
     file = store.put(path, part.write)
     return live_rows, part.manifest(0, file)
-
-
-def _demand_all(plan: RefillPlan, block: pa.RecordBatch, decoded: Decoded) -> None:
-    """What was decoded once must be decoded again: a changed schema may not lose rows silently."""
-    if decoded.rejected:
-        first = decoded.rejected[0]
-        place = block.slice(first.index, 1).to_pylist()[0]
-        raise PermanentError(
-            f"Table {plan.read.tables[0].name} cannot be filled: topic {place['topic']} partition "
-            f"{place['partition']} offset {place['offset']} does not fit source.fields any more "
-            f"({first.reason}: {first.detail}). Put the fields back under which it was read."
-        )

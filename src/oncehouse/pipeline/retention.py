@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from oncehouse.config import Pipeline
 
 _EPOCH_FILE = re.compile(r"/(\d{10})-(\d+)-[^/]+$")
-_INDEX_FILE = re.compile(r"/index/(?:merged|rebuilt)-(\d+)-[^/]+$")
+_INDEX_FILE = re.compile(r"/index/(?:merged|rebuilt|rekeyed)-(\d+)-[^/]+$")
 _PACK_FILE = re.compile(r"/packs/(\d+)-[^/]+$")
 # How long a file that was packed stays for those who had found it before.
 _GARBAGE_SECONDS = 600.0

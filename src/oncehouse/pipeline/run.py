@@ -17,10 +17,11 @@ from oncehouse.ledger import leases
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Lease, Stage
 from oncehouse.ledger.schemas import add_schemas
+from oncehouse.pipeline.adopting import adopt
 from oncehouse.pipeline.holder import describe_holder, is_dead
 from oncehouse.pipeline.job_errors import naming_own_errors
 from oncehouse.pipeline.loading import Loading
-from oncehouse.pipeline.prepare import demand_ready, identity_of, open_catalog
+from oncehouse.pipeline.prepare import demand_ready, open_catalog
 from oncehouse.pipeline.report import Report, RunResult
 from oncehouse.pipeline.retention import retain
 from oncehouse.pipeline.schemas import declared_schemas
@@ -67,7 +68,7 @@ def run_pipeline(
     try:
         demand_ready(pipeline, catalog, topics)
         catalog.prepare()
-        catalog.adopt(identity_of(pipeline, catalog))
+        adopt(pipeline, catalog)
         add_schemas(catalog, declared_schemas(pipeline))
         run = _Run(pipeline, catalog, topics, spark, jars, stop=stop, progress=progress, say=say)
         return run.go(once=once, wait=wait)

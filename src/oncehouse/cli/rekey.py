@@ -1,0 +1,136 @@
+"""`oncehouse rekey`: what another identity rule would mean for the ledger, and the request to change it.
+
+The pipeline file has the new rule, the ledger the old one. A pipeline that runs with the old file stops when it
+sees the request; started again with the changed file it performs the change before it reads on.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
+from oncehouse.cli.ledger import open_ledger
+from oncehouse.cli.output import say, show_facts, show_json
+from oncehouse.config_file import load_pipeline
+from oncehouse.errors import ConfigurationError
+from oncehouse.ledger.records import RequestKind
+
+if TYPE_CHECKING:
+    from oncehouse.config import Pipeline
+    from oncehouse.ledger.catalog import Catalog
+    from oncehouse.ledger.records import Identity
+    from oncehouse.pipeline.rekey import Forecast
+
+
+def rekey(
+    file: File = DEFAULT_FILE,
+    *,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Ask for the change; the next run with FILE performs it.")
+    ] = False,
+    withdraw: Annotated[
+        bool, typer.Option("--withdraw", help="Take back a request that was not performed.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the identity rule of FILE would change in the ledger; with --apply, ask for the change."""
+    if apply and withdraw:
+        raise ConfigurationError("--apply and --withdraw contradict each other; choose one")
+    pipeline = load_pipeline(file)
+    with open_ledger(pipeline) as catalog:
+        if withdraw:
+            _withdraw(catalog, as_json=as_json)
+        elif apply:
+            _ask(pipeline, catalog, as_json=as_json)
+        else:
+            _show_plan(pipeline, catalog, as_json=as_json)
+
+
+def _withdraw(catalog: Catalog, *, as_json: bool) -> None:
+    from oncehouse.ledger.requests import withdraw_requests
+
+    numbers = withdraw_requests(catalog, RequestKind.REKEY)
+    if as_json:
+        show_json({"withdrawn": numbers})
+    else:
+        say(f"withdrawn: {', '.join(map(str, numbers))}" if numbers else "there is nothing to take back")
+
+
+def _ask(pipeline: Pipeline, catalog: Catalog, *, as_json: bool) -> None:
+    from oncehouse.ledger.requests import add_request, pending_rekey
+
+    known, asked = _rules(pipeline, catalog)
+    waiting = pending_rekey(catalog)
+    if waiting is not None:
+        same = "this very change" if waiting == asked else "a change to another rule"
+        raise ConfigurationError(
+            f"Pipeline {pipeline.pipeline}: {same} is asked for already. Start the pipeline with the file that has "
+            "that rule, or take the request back with `oncehouse rekey --withdraw`."
+        )
+    if known == asked:
+        raise ConfigurationError(
+            f"Pipeline {pipeline.pipeline}: the ledger has the rule of the pipeline file already; nothing to change."
+        )
+    arguments: dict[str, object] = {"fingerprint": asked.fingerprint, "buckets": asked.buckets}
+    number = add_request(catalog, RequestKind.REKEY, arguments)
+    if as_json:
+        show_json({"request": number, "kind": RequestKind.REKEY, "arguments": arguments})
+        return
+    say(
+        f"request {number} (rekey) is in the ledger; a pipeline that runs with the old rule stops, and the next "
+        "`oncehouse run` with this file changes the ledger before it reads on"
+    )
+
+
+def _rules(pipeline: Pipeline, catalog: Catalog) -> tuple[Identity | None, Identity]:
+    from oncehouse.pipeline.adopting import identity_of
+
+    return catalog.identity(), identity_of(pipeline, catalog)
+
+
+def _show_plan(pipeline: Pipeline, catalog: Catalog, *, as_json: bool) -> None:
+    from oncehouse.pipeline.rekey import forecast
+
+    known, asked = _rules(pipeline, catalog)
+    found = forecast(pipeline, catalog) if known and known.fingerprint != asked.fingerprint else None
+    if as_json:
+        show_json({"ledger": known, "file": asked, "change": known != asked, "forecast": found})
+        return
+    if known == asked or known is None:
+        say("the ledger has the rule of the pipeline file; there is nothing to change")
+        return
+    show_facts(_facts(known, asked, found))
+    say("nothing was changed; --apply asks for the change")
+
+
+def _facts(known: Identity, asked: Identity, found: Forecast | None) -> dict[str, object]:
+    facts: dict[str, object] = {
+        "ledger": _tell(known),
+        "pipeline file": _tell(asked),
+    }
+    if found is not None:
+        facts |= {
+            "events with new ids": found.events,
+            "one event by the new rule, two in ClickHouse": found.doubled,
+            "duplicates by the old rule only, which stay out": found.dropped,
+        }
+    return facts
+
+
+def _tell(identity: Identity) -> str:
+    """A rule as people read it."""
+    pieces = []
+    for piece in json.loads(identity.fingerprint)[1:]:
+        match piece:
+            case [str(name), str(kind)]:
+                pieces.append(f"{name} ({kind})")
+            case [[*steps], str(kind)]:
+                pieces.append(f"{'.'.join(steps)} ({kind})")
+            case {"header": name}:
+                pieces.append(f"header {name}")
+            case _:
+                pieces.append(str(piece))
+    return f"{', '.join(pieces)}; {identity.buckets} buckets"

@@ -1,0 +1,229 @@
+"""Another identity rule for a ledger with events: all of it or nothing, and what is loaded stays as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from simulation import Simulation, Step, simulate
+
+from oncehouse.errors import ConfigurationError, PermanentError
+from oncehouse.ledger import batches, epochs, keyindex, requests, segments
+from oncehouse.ledger.records import RequestKind
+from oncehouse.pipeline import rekey
+from oncehouse.pipeline.adopting import check_rule, identity_of
+from oncehouse.pipeline.rekey import Forecast, forecast
+
+pytestmark = pytest.mark.short
+
+POINTS = ["keys written anew", "before changing the rule", "after changing the rule"]
+
+
+def fill(simulation: Simulation) -> None:
+    simulation.produce(0, 1, 2)
+    simulation.produce(0, 2)
+    simulation.settle(10, 1)
+    simulation.produce(1, 3, 4)
+    simulation.settle(10, 0)
+    simulation.drain()
+
+
+def state(simulation: Simulation) -> tuple[object, ...]:
+    """All that a change of the rule may touch, and what it may not."""
+    catalog = simulation.catalog
+    return (
+        catalog.identity(),
+        epochs.list_key_files(catalog),
+        segments.list_segments(catalog),
+        batches.list_parts(catalog),
+        epochs.list_duplicate_files(catalog),
+        batches.list_batches(catalog),
+    )
+
+
+def keys_of(simulation: Simulation) -> set[tuple[int, int]]:
+    found = set()
+    for segment in segments.list_segments(simulation.catalog):
+        keys = keyindex.open_keys(simulation.store.checked(segment.file))
+        found |= set(zip(keys.hi.tolist(), keys.lo.tolist(), strict=True))
+    return found
+
+
+def counts_of(simulation: Simulation) -> tuple[int, int]:
+    counts = epochs.total_counts(simulation.catalog)
+    return counts.new, counts.duplicate
+
+
+def test_under_the_new_rule_old_events_are_known_and_what_is_registered_stays():
+    with simulate() as simulation:
+        fill(simulation)
+        before = state(simulation)
+        simulation.change(fields=("id", "note"))
+        simulation.perform()
+        after = state(simulation)
+        assert after[0] == identity_of(simulation.pipeline)
+        assert after[0] != before[0]
+        assert after[3:] == before[3:], "parts, duplicates and batches are as they were registered"
+        assert [found[2].raw for found in after[1]] == [found[2].raw for found in before[1]]
+        assert not {found[2].keys.path for found in after[1]} & {found[2].keys.path for found in before[1]}
+        # The same message again is a duplicate by both rules; the same id with another note only by the old one.
+        simulation.kafka[0].append(simulation.kafka[0][0])
+        simulation.produce(1, 3)
+        simulation.settle(10, 1)
+        assert counts_of(simulation) == (5, 2)
+        assert not requests.open_requests(simulation.catalog)
+        assert requests.list_requests(simulation.catalog)[0].result == (
+            f"the ids of 5 events were made anew; the key index holds 4 keys in {len(after[2])} segments"
+        )
+
+
+def test_events_that_the_new_rule_takes_for_one_stay_two_and_are_one_from_then_on():
+    with simulate() as simulation:
+        simulation.change(fields=("id", "note"))
+        simulation.perform()
+        fill(simulation)
+        assert counts_of(simulation) == (5, 0)
+        simulation.change(fields=("id",))
+        assert forecast(simulation.pipeline, simulation.catalog) == Forecast(
+            events=5, live=5, doubled=1, dropped=0
+        )
+        simulation.perform()
+        assert len(keys_of(simulation)) == 4
+        assert len(simulation.destination.rows) == 5
+        simulation.produce(0, 2)
+        simulation.settle(10, 1)
+        assert counts_of(simulation) == (5, 1)
+
+
+def test_the_forecast_counts_what_only_the_old_rule_took_for_duplicates():
+    with simulate() as simulation:
+        fill(simulation)
+        simulation.change(fields=("id", "note"))
+        before = state(simulation)
+        assert forecast(simulation.pipeline, simulation.catalog) == Forecast(
+            events=5, live=4, doubled=0, dropped=1
+        )
+        assert state(simulation) == before
+
+
+def test_other_buckets_change_the_index_and_no_id():
+    with simulate() as simulation:
+        fill(simulation)
+        before, keys = state(simulation), keys_of(simulation)
+        simulation.change(buckets=16)
+        simulation.perform()
+        after = state(simulation)
+        assert keys_of(simulation) == keys
+        assert after[1] == before[1]
+        assert max(segment.bucket_to for segment in segments.list_segments(simulation.catalog)) > 4
+        simulation.produce(0, 1, 2, 3, 4)
+        simulation.settle(10, 1)
+        simulation.drain()
+        simulation.assert_exact()
+
+
+def test_packed_key_files_are_made_anew_too():
+    with simulate() as simulation:
+        fill(simulation)
+        simulation.retain()
+        assert any("/packs/" in found[2].keys.path for found in epochs.list_key_files(simulation.catalog))
+        simulation.rekey()
+        simulation.retain()
+        simulation.produce(0, 1, 2, 3, 4, 5)
+        simulation.drain()
+        simulation.assert_exact()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_process_that_dies_on_the_way_leaves_all_or_nothing(point):
+    with simulate() as simulation:
+        fill(simulation)
+        before = state(simulation)
+        simulation.do(Step(kind="rekey", dies_at=point))
+        done = point.startswith("after")
+        assert (state(simulation) == before) is not done
+        assert bool(requests.open_requests(simulation.catalog)) is not done
+        simulation.produce(0, 1, 2, 3, 4, 5)
+        simulation.drain()
+        simulation.retain()
+        simulation.assert_exact()
+
+
+def test_a_pipeline_with_the_old_rule_stops_and_reads_nothing():
+    with simulate() as simulation:
+        fill(simulation)
+        old = simulation.pipeline
+        simulation.change(fields=("note",))
+        check_rule(simulation.pipeline, simulation.catalog)
+        simulation.pipeline = old
+        before = state(simulation)
+        simulation.produce(0, 9)
+        with pytest.raises(ConfigurationError, match="Start with the file that has the new rule"):
+            simulation.settle(10, 1)
+        with pytest.raises(ConfigurationError, match="--withdraw"):
+            check_rule(simulation.pipeline, simulation.catalog)
+        assert state(simulation) == before
+        assert requests.withdraw_requests(simulation.catalog, RequestKind.REKEY) == (1,)
+        check_rule(simulation.pipeline, simulation.catalog)
+        simulation.settle(10, 1)
+
+
+def test_a_rule_that_nobody_asked_for_is_refused_by_the_ledger_itself():
+    with simulate() as simulation:
+        fill(simulation)
+        simulation.change(fields=("note",))
+        requests.withdraw_requests(simulation.catalog, RequestKind.REKEY)
+        simulation.produce(0, 9)
+        before = state(simulation)
+        with pytest.raises(ConfigurationError, match="`oncehouse rekey`"):
+            check_rule(simulation.pipeline, simulation.catalog)
+        with pytest.raises(ConfigurationError, match="identity rule has changed"):
+            simulation.settle(10, 1)
+        assert state(simulation) == before
+
+
+def test_events_without_an_identity_under_the_new_rule_refuse_it_and_the_old_one_goes_on():
+    with simulate() as simulation:
+        fill(simulation)
+        old, before = simulation.pipeline, state(simulation)
+        simulation.change(fields=("id",), key=True)
+        with pytest.raises(
+            PermanentError, match=r"partition 0 offset 0.*the key, which belongs to the identity"
+        ):
+            forecast(simulation.pipeline, simulation.catalog)
+        with pytest.raises(PermanentError, match="the key, which belongs to the identity, is missing"):
+            simulation.perform()
+        assert "refused: " in str(requests.list_requests(simulation.catalog)[0].result)
+        assert state(simulation) == before
+        simulation.pipeline = old
+        simulation.produce(0, 1)
+        simulation.settle(10, 1)
+
+
+def test_a_key_file_that_is_left_out_is_noticed_before_anything_changes(monkeypatch):
+    place = rekey._place
+    monkeypatch.setattr(rekey, "_place", lambda key_files, file: list(place(key_files, file))[1:])
+    with simulate() as simulation:
+        fill(simulation)
+        before = state(simulation)
+        simulation.change(fields=("note",))
+        with pytest.raises(PermanentError, match="key files have come or gone"):
+            simulation.perform()
+        assert state(simulation) == before
+
+
+def test_keys_in_the_wrong_order_are_noticed(monkeypatch):
+    """A seeded defect: the positions of duplicates lead to events, so that every event must keep its number."""
+
+    def shuffled(ids):
+        return replace(right(ids), event=right(ids).event[::-1].copy())
+
+    right = rekey._sorted
+    monkeypatch.setattr(rekey, "_sorted", shuffled)
+    with simulate() as simulation:
+        fill(simulation)
+        simulation.rekey()
+        simulation.produce(0, 1, 2, 3, 4)
+        simulation.drain()
+        with pytest.raises(AssertionError):
+            simulation.assert_exact()
