@@ -10,9 +10,10 @@ import signal
 import psycopg
 import pytest
 
-from oncehouse.ledger import epochs, expiry, leases, segments
-from oncehouse.ledger.records import BatchStatus, Stage
+from oncehouse.ledger import epochs, expiry, leases, requests, segments
+from oncehouse.ledger.records import BatchStatus, RequestKind, Stage
 from oncehouse.pipeline import stream
+from oncehouse.pipeline.adopting import identity_of
 from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(150)]
@@ -181,4 +182,33 @@ def test_a_catalog_that_is_gone_for_a_while_is_waited_for(make_road, stack, post
         road.send(EVENTS[30:])
         stack.start("postgres")
         running.wait_for_rows(len(EVENTS))
+    road.assert_exact()
+
+
+@pytest.mark.parametrize(
+    "point", ["keys written anew", "before changing the rule", "after changing the rule"]
+)
+def test_a_driver_killed_while_it_changes_the_identity_rule_has_changed_all_or_nothing(make_road, point):
+    road = make_road(partitions=2, epoch={"max_rows": 60})
+    road.send(EVENTS)
+    road.run()
+    before = (
+        road.catalog.identity(),
+        epochs.list_key_files(road.catalog),
+        segments.list_segments(road.catalog),
+    )
+    road.document["identity"] = {"window": "60d", "fields": ["product_id", "project"], "buckets": 8}
+    asked = identity_of(road.pipeline)
+    arguments: dict[str, object] = {"fingerprint": asked.fingerprint, "buckets": asked.buckets}
+    requests.add_request(road.catalog, RequestKind.REKEY, arguments)
+    road.send([*EVENTS[:50], make_event(1000)], partition=1)
+    road.crash(point, "--once")
+    after = (
+        road.catalog.identity(),
+        epochs.list_key_files(road.catalog),
+        segments.list_segments(road.catalog),
+    )
+    assert (after == before) is not point.startswith("after")
+    road.run()
+    assert road.catalog.identity() == asked
     road.assert_exact()

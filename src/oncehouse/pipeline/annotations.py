@@ -6,11 +6,11 @@ Fields inside of nested records are named by their path; what stands in lists an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oncehouse.errors import ConfigurationError
+from oncehouse.pipeline import avro_schema as avro
 from oncehouse.protobuf.definition import describe, read_definition
 from oncehouse.protobuf.marks import marked_fields as protobuf_marks
 
@@ -24,7 +24,8 @@ def marked_fields(schema: Schema) -> tuple[str, ...]:
     """Paths of the fields that the schema marks, in its own order."""
     match schema.format:
         case "avro":
-            return tuple(_walk_avro(json.loads(schema.definition), {}, ()))
+            record = avro.parse_schema(schema.definition, where=f"schema {schema.schema}")
+            return tuple(_walk_avro(record, (), ()))
         case "protobuf":
             return protobuf_marks(describe(read_definition(schema.definition)))
         case _:
@@ -33,20 +34,15 @@ def marked_fields(schema: Schema) -> tuple[str, ...]:
             )
 
 
-def _walk_avro(node: Any, named: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+def _walk_avro(node: avro.Node, path: tuple[str, ...], above: tuple[avro.Node, ...]) -> Iterator[str]:
     match node:
-        case {"type": "record", "fields": [*fields]}:
-            if node in named.values():
-                return  # a record that holds itself
-            inside = named | {str(node.get("name")): node}
-            for field in fields:
-                here = (*path, str(field.get("name")))
-                if field.get(PROPERTY) is True:
+        case avro.Record() if node not in above:  # a record may hold itself
+            for field in node.fields:
+                here = (*path, field.name)
+                if field.properties.get(PROPERTY) is True:
                     yield ".".join(here)
                 else:
-                    yield from _walk_avro(field.get("type"), inside, here)
-        case [*branches]:
-            for branch in branches:
-                yield from _walk_avro(branch, named, path)
-        case {"type": dict() | list() as inner}:
-            yield from _walk_avro(inner, named, path)
+                    yield from _walk_avro(field.node, here, (*above, node))
+        case avro.Union():
+            for branch in node.branches:
+                yield from _walk_avro(branch, path, above)
