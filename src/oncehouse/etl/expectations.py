@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oncehouse.clickhouse.names import quote
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.records import Check, Expectation, Otherwise, Template, Topic, Value
-from oncehouse.etl.sources import Range
+
+if TYPE_CHECKING:
+    from oncehouse.etl.sources import Range
 
 
 class ExpectationError(PermanentError):
