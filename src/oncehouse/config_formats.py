@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal, Self
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from oncehouse.columns import Array, Map, Tuple, bare, parse_type
 from oncehouse.config_section import Section
 from oncehouse.config_values import HttpUrl, Name, Seconds, check_mark, check_pattern, refuse_repeats
 
@@ -93,6 +90,8 @@ DEBEZIUM_IDENTITY = {"_table": "String", "_key": "String", "_position": "String"
 
 def check_format_fields(format_: str, fields: Mapping[str, str], csv: Csv | None, text: Text | None) -> None:
     """What declared fields a line can fill: scalars that its columns or groups name."""
+    from oncehouse.columns import Array, Map, Tuple, bare, parse_type  # Arrow comes with it
+
     if format_ not in {"csv", "text"}:
         return
     for name, type_ in fields.items():
@@ -115,5 +114,8 @@ def _demand_known(fields: Mapping[str, str], known: Iterable[str] | None, where:
 
 def name_groups(pattern: str) -> tuple[str, ...]:
     """The named groups of a regular expression."""
+    import pyarrow as pa  # few commands need it
+    import pyarrow.compute as pc
+
     found = pc.extract_regex(pa.array([], pa.string()), pattern)
     return tuple(field.name for field in found.type)

@@ -11,7 +11,6 @@ from oncehouse.config_section import Section
 from oncehouse.config_values import Name
 from oncehouse.errors import ConfigurationError
 from oncehouse.protobuf.definition import Definition, describe, load_definition
-from oncehouse.protobuf.fields import derive_fields
 
 
 class ProtobufSchema(Section):
@@ -97,6 +96,8 @@ class Protobuf(Section):
 
     def derive(self) -> dict[str, str]:
         """Fields with their types as the newest listed version has them."""
+        from oncehouse.protobuf.fields import derive_fields  # Arrow comes with it
+
         return derive_fields(describe(self.load(list(self.schemas)[-1])))
 
 
