@@ -7,21 +7,15 @@ came out of records is made safe to print here.
 from __future__ import annotations
 
 import dataclasses
-import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
-from oncehouse.errors import CorruptFileError
+from oncehouse.insights_letters import DeadLetter, LetterPage, list_dead_letters
 from oncehouse.ledger import batches as ledger_batches
 from oncehouse.ledger import summary
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.epochs import list_dead_letter_files, read_positions
-from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.history import rolled_up_rows
 from oncehouse.ledger.leases import list_leases
 from oncehouse.ledger.records import (
@@ -45,6 +39,7 @@ __all__ = [
     "EpochTotals",
     "IndexTotals",
     "LeaseView",
+    "LetterPage",
     "OpenParts",
     "Overview",
     "PartitionPosition",
@@ -54,9 +49,6 @@ __all__ = [
     "read_batch",
     "read_overview",
 ]
-
-_HINT_CHARACTERS = 200
-_UNSAFE_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,19 +109,6 @@ class BatchDetail:
     attempts: tuple[Attempt, ...]
     outcome_unknown: bool
     """An attempt ended, or its driver died, without anybody knowing whether the rows arrived."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeadLetter:
-    epoch: int
-    topic: str
-    partition: int
-    offset: int
-    timestamp: str
-    reason: str
-    detail: str
-    hint: str | None
-    """How the value begins, safe to print; none for a record without a value."""
 
 
 def read_overview(catalog: Catalog, *, end_offsets: Mapping[tuple[str, int], int] | None = None) -> Overview:
@@ -228,62 +207,6 @@ def _view(batch: Batch, now: float) -> BatchView:
         batch=batch,
         age_seconds=max(0.0, now - batch.created_at),
         due_in_seconds=max(0.0, batch.next_attempt_at - now) if waits else None,
-    )
-
-
-def list_dead_letters(
-    catalog: Catalog, store: FileStore, *, reason: str | None = None, limit: int = 100
-) -> tuple[DeadLetter, ...]:
-    """The newest letters that were not tried again; no more files are read than it takes."""
-    found: list[DeadLetter] = []
-    for file in reversed(list_dead_letter_files(catalog)):
-        if reason is None or file.reasons.get(reason):
-            found += _read_letters(store, file, reason=reason, limit=limit - len(found))
-        if len(found) >= limit:
-            break
-    return tuple(found)
-
-
-def _read_letters(
-    store: FileStore, file: DeadLetterFile, *, reason: str | None, limit: int
-) -> Iterator[DeadLetter]:
-    try:
-        letters = pq.read_table(store.local(file.file))
-    except (pa.ArrowException, OSError) as error:
-        raise CorruptFileError(
-            f"The dead letters {file.file.path} cannot be read: {error}. Restore the file from a backup."
-        ) from error
-    if reason is not None:
-        letters = letters.filter(pc.equal(letters.column("reason"), reason))
-    newest = letters.slice(max(0, letters.num_rows - limit))
-    # A character has at most four bytes; the rest of a large value is never copied.
-    start = pc.binary_slice(newest.column("value").cast(pa.large_binary()), 0, _HINT_CHARACTERS * 4 + 4)
-    newest = newest.set_column(newest.column_names.index("value"), "value", start)
-    for letter in reversed(newest.drop_columns("key").to_pylist()):
-        yield DeadLetter(
-            epoch=file.epoch,
-            topic=letter["topic"],
-            partition=letter["partition"],
-            offset=letter["offset"],
-            timestamp=letter["timestamp"].isoformat(),
-            reason=letter["reason"],
-            detail=make_printable(letter["detail"] or ""),
-            hint=None if letter["value"] is None else hint_at(letter["value"]),
-        )
-
-
-def hint_at(value: bytes) -> str:
-    """How a value begins, as text on one line without anything that a terminal would obey."""
-    text = value[: _HINT_CHARACTERS * 4 + 4].decode("utf-8", errors="backslashreplace")
-    return make_printable(text[:_HINT_CHARACTERS])
-
-
-def make_printable(text: str) -> str:
-    return "".join(
-        character.encode("unicode_escape").decode("ascii")
-        if unicodedata.category(character) in _UNSAFE_CATEGORIES
-        else character
-        for character in text
     )
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+
+from oncehouse.cli.app import run_command
 from oncehouse.errors import PoisonError
-from oncehouse.ledger import epochs
+from oncehouse.ledger import epochs, requests
 from oncehouse.ledger.records import EpochKind, RequestKind
 from oncehouse.pipeline.letters import read_letters
-from road import Road, encode, make_event
+from oncehouse.pipeline.parts import read_rows
+from road import Road, encode, make_event, note_of, wait_until
 
 GOOD = encode(make_event(1))
 BAD = {
@@ -90,7 +95,7 @@ def test_letters_that_were_not_asked_for_or_fail_again_stay_letters(road):
     road.run()
     forget_note(road)
     road.expected[make_event(2)] = None
-    road.request(RequestKind.REPLAY_DEAD_LETTERS, positions=[[road.topic, 0, 2], [road.topic, 0, 3]])
+    road.request(RequestKind.REPLAY_DEAD_LETTERS, positions=[[road.topic, 0, 2, 3]])
     assert sorted(row["offset"] for row in letters(road)) == [0, 1, 3]
     road.assert_exact()
     road.expected[make_event(1)] = None
@@ -103,6 +108,85 @@ def test_a_replay_without_letters_says_so(road):
     road.send([make_event(1)])
     road.run()
     assert "no dead letters" in road.request(RequestKind.REPLAY_DEAD_LETTERS)
+
+
+def run_cli(road: Road, capsys, *arguments: str) -> dict:
+    road.command()  # writes the pipeline file
+    capsys.readouterr()
+    assert run_command(["dead-letters", *arguments, str(road.folder / "pipeline.yaml"), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_edited_letters_keep_their_position_and_what_arrived_meanwhile_is_a_duplicate(road, capsys, tmp_path):
+    road.send_raw([b"{", without_note(7), b"[", b"\xff"], partition=1)
+    road.run()
+    road.send([make_event(7)])
+    road.run()
+    exported = tmp_path / "letters.ndjson"
+    assert run_cli(road, capsys, "export", "--output", str(exported))["letters"] == 4
+    lines = [json.loads(line) for line in exported.read_text().splitlines()]
+    lines[0]["value"] = encode(make_event(50)).decode()
+    lines[1]["value"] = encode(make_event(7)).decode()
+    lines[3] = {**lines[3], "value_base64": "e30="}
+    exported.write_text("\n".join(json.dumps(line) for line in lines))
+    assert run_cli(road, capsys, "import", str(exported)) == {"request": 1, "edited": 3, "unchanged": 1}
+    road.expected[make_event(50)] = note_of(make_event(50))
+    road.run()
+    replayed = road.counts(EpochKind.REPLAY)
+    assert (replayed.new, replayed.duplicate, replayed.dead_letter) == (1, 1, 2)
+    left = {row["offset"]: (row["value"], row["reason"]) for row in letters(road)}
+    assert left == {2: (b"[", "not_json"), 3: (b"{}", "missing_field")}
+    raw = [
+        row
+        for epoch, _, found in epochs.list_key_files(road.catalog)
+        if epoch == 3
+        for row in read_rows(road.store, found.raw).to_pylist()
+    ]
+    assert [(row["partition"], row["offset"]) for row in raw] == [(1, 0), (1, 1)]
+    road.assert_exact()
+    told = run_cli(road, capsys, "show", f"{road.topic}/1/3", "--history")
+    assert [told["value_text"], told["history"][0]["value_text"]] == ["{}", "\\xff"]
+
+
+def test_letters_are_sent_to_a_topic_once_with_their_origin_in_headers(road, topic, kafka, capsys):
+    target = topic(partitions=2)
+    road.send_raw([b"{", b"", b"["])
+    road.run()
+    assert run_cli(road, capsys, "export", "--to", target) == {"topic": target, "sent": 3, "known": 0}
+    assert run_cli(road, capsys, "export", "--to", target) == {"topic": target, "sent": 0, "known": 3}
+    road.send_raw([b"]"])
+    road.run()
+    assert run_cli(road, capsys, "export", "--to", target) == {"topic": target, "sent": 1, "known": 3}
+    sent = read_topic(kafka, target, 4)
+    assert sorted(message.value() for message in sent) == [b"", b"[", b"]", b"{"]
+    first = next(message for message in sent if message.value() == b"{")
+    headers = dict(first.headers())
+    assert headers["oncehouse-topic"] == road.topic.encode()
+    assert (headers["oncehouse-offset"], headers["oncehouse-reason"]) == (b"0", b"not_json")
+    assert headers["oncehouse-detail"]
+    assert letters(road), "an export takes nothing away"
+    road.assert_settled()
+
+
+def read_topic(kafka, name: str, number: int) -> list[Message]:
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "test", "log_level": 0})
+    consumer.assign([TopicPartition(name, partition, OFFSET_BEGINNING) for partition in range(2)])
+    found: list[Message] = []
+    wait_until(
+        lambda: found.extend(consumer.consume(10, timeout=0.5)) or len(found) >= number,
+        f"{number} messages in {name}",
+    )
+    consumer.close()
+    return found
+
+
+def test_a_request_that_is_refused_is_told_by_the_run_that_refuses_it(road):
+    road.send([make_event(1)])
+    road.run()
+    requests.add_request(road.catalog, RequestKind.REFILL_TABLE, {"table": "no.such_table"})
+    (refused,) = road.run().refused
+    assert "no.such_table" in refused.result
+    assert road.run().refused == ()
 
 
 def test_a_stream_of_poison_stops_the_pipeline_and_settles_nothing(make_road):

@@ -8,11 +8,12 @@ import pytest
 
 from ledger_examples import make_registration, take_lease
 from oncehouse.cli.app import run_command
+from oncehouse.ledger.epochs import list_dead_letter_files
 from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import Counts, DeadLetterFile, RequestKind
+from oncehouse.ledger.records import Counts, DeadLetterFile, LetterKind, RequestKind
 from oncehouse.ledger.registering import register
 from oncehouse.ledger.requests import open_requests
-from oncehouse.pipeline.parts import LETTER_SCHEMA, write_letters
+from oncehouse.pipeline.parts import LETTER_SCHEMA, read_rows, write_letters
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -24,6 +25,7 @@ def put_letters(catalog, folder, epoch, letters):
             "topic": "events",
             "partition": 0,
             "offset": offset,
+            "row": 0,
             "timestamp": AT,
             "key": None,
             "value": value,
@@ -72,7 +74,7 @@ def test_letters_are_counted_by_reason_and_listed_newest_first(file, capsys):
     told = run_json(capsys, "dead-letters", "list", str(file))
     assert told["reasons"] == {"missing_field": 2, "bad_utf8": 1, "not_json": 1}
     assert [letter["offset"] for letter in told["dead_letters"]] == [4, 3, 2, 1]
-    assert told["dead_letters"][1]["hint"] == "no json"
+    assert told["dead_letters"][1]["begins"] == "no json"
 
 
 @pytest.mark.usefixtures("letters")
@@ -122,7 +124,142 @@ def test_replaying_is_left_as_a_request(file, catalog, capsys):
     )
     (request,) = open_requests(catalog)
     assert request.kind is RequestKind.REPLAY_DEAD_LETTERS
-    assert request.arguments == {"reason": "not_json", "positions": [["events", 0, 3]]}
+    assert request.arguments == {"reason": "not_json", "positions": [["events", 0, 3, 3]]}
+
+
+@pytest.mark.usefixtures("letters")
+@pytest.mark.parametrize(
+    ("options", "offsets"),
+    [
+        (["--topic", "events"], [4, 3, 2, 1]),
+        (["--topic", "other"], []),
+        (["--at", "events/0/2-3"], [3, 2]),
+        (["--at", "events/0/1", "--at", "events/0/4"], [4, 1]),
+        (["--since", "2026-01-01"], [4, 3, 2, 1]),
+        (["--since", "2026-01-01T00:00:01"], []),
+        (["--until", "2026-01-01T01:00:00+01:00"], []),
+        (["--until", "2026-01-01T00:00:01Z", "--reason", "not_json"], [3]),
+    ],
+)
+def test_letters_are_chosen_by_topic_time_and_position(options, offsets, file, capsys):
+    told = run_json(capsys, "dead-letters", "list", str(file), *options)
+    assert [letter["offset"] for letter in told["dead_letters"]] == offsets
+
+
+@pytest.mark.usefixtures("letters")
+def test_the_next_page_goes_on_behind_the_last(file, capsys):
+    assert run_command(["dead-letters", "list", str(file), "--limit", "3"]) == 0
+    place = capsys.readouterr().out.rpartition("--after ")[2].strip()
+    told = run_json(capsys, "dead-letters", "list", str(file), "--limit", "3", "--after", place)
+    assert ([letter["offset"] for letter in told["dead_letters"]], told["next"]) == ([1], None)
+
+
+@pytest.mark.usefixtures("letters")
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [("--since", "soon"), ("--at", "events/0/x"), ("--at", "events/0/5-"), ("--after", "x")],
+)
+def test_what_cannot_be_understood_is_named(option, text, file, capsys):
+    assert run_command(["dead-letters", "list", str(file), option, text]) == 2
+    assert repr(text) in capsys.readouterr().err
+
+
+def edits_of(catalog, folder):
+    """What the open requests would have decoded: (offset, original, edited)."""
+    asked = {name for request in open_requests(catalog) for name in request.arguments["edits"]}
+    files = [
+        found.file
+        for found in list_dead_letter_files(catalog, kind=LetterKind.EDIT)
+        if found.dead_letter_file in asked
+    ]
+    rows = [row for found in files for row in read_rows(FileStore(str(folder)), found).to_pylist()]
+    return sorted((row["offset"], row["value"], row["edited"]) for row in rows)
+
+
+@pytest.fixture
+def folder(file):
+    return file.parent / "ledger" / "files"
+
+
+@pytest.mark.usefixtures("letters")
+def test_letters_are_exported_edited_and_taken_back_with_their_originals_beside(
+    file, folder, catalog, tmp_path, capsys
+):
+    target = tmp_path / "letters.ndjson"
+    assert run_command(["dead-letters", "export", str(file), "--output", str(target)]) == 0
+    assert (target.stat().st_mode & 0o777) == 0o600
+    text = target.read_text()
+    assert len(text.splitlines()) == 4
+    target.write_text(text.replace('"no json"', '"{}"').replace('"value": null', '"value": "[]"'))
+    capsys.readouterr()
+    told = run_json(capsys, "dead-letters", "import", str(target), str(file))
+    assert told == {"request": 1, "edited": 2, "unchanged": 2}
+    assert edits_of(catalog, folder) == [(3, b"no json", b"{}"), (4, None, b"[]")]
+    (request,) = open_requests(catalog)
+    assert (request.kind, request.arguments["files"]) == (RequestKind.EDIT_DEAD_LETTERS, ["letters-2"])
+
+
+@pytest.mark.usefixtures("letters")
+def test_an_export_never_overwrites_a_file_and_goes_to_standard_output_otherwise(file, tmp_path, capsys):
+    target = tmp_path / "letters.ndjson"
+    target.write_text("edited by hand")
+    assert run_command(["dead-letters", "export", str(file), "--output", str(target)]) == 2
+    assert target.read_text() == "edited by hand"
+    capsys.readouterr()
+    assert run_command(["dead-letters", "export", str(file), "--reason", "not_json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["value"] == "no json"
+
+
+@pytest.mark.usefixtures("letters")
+def test_an_edit_of_what_is_no_dead_letter_changes_nothing(file, folder, catalog, tmp_path, capsys):
+    target = tmp_path / "letters.ndjson"
+    lines = [{"topic": "events", "partition": 0, "offset": offset, "value": "{}"} for offset in (3, 99)]
+    target.write_text("\n".join(json.dumps(line) for line in lines))
+    assert run_command(["dead-letters", "import", str(target), str(file)]) == 2
+    assert "events/0/99" in capsys.readouterr().err
+    assert open_requests(catalog) == ()
+    assert not list((folder / "events" / "edits").glob("*"))
+
+
+@pytest.mark.usefixtures("letters")
+def test_one_letter_is_edited_by_hand_or_from_a_file(file, folder, catalog, tmp_path, capsys, monkeypatch):
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nprintf \'%s\\n\' "$(cat "$1") better" > "$1"\n')
+    editor.chmod(0o700)
+    monkeypatch.setenv("EDITOR", str(editor))
+    assert run_command(["dead-letters", "edit", "events/0/3", str(file)]) == 0
+    value = tmp_path / "value"
+    value.write_bytes(b"\x00new")
+    command = ["dead-letters", "edit", "events/0/1", str(file), "--value-file", str(value)]
+    assert run_command(command) == 0
+    assert edits_of(catalog, folder) == [
+        (1, b"\xff\x1b[31m", b"\x00new"),
+        (3, b"no json", b"no json better"),
+    ]
+    assert [request.request for request in open_requests(catalog)] == [1, 2]
+    capsys.readouterr()
+    told = run_json(capsys, "dead-letters", "show", "events/0/1", str(file), "--history")
+    assert [version["value_text"] for version in (told, *told["history"])] == ["\\xff\x1b[31m"] * 2
+
+
+@pytest.mark.usefixtures("letters")
+def test_a_letter_that_was_not_changed_is_no_edit(file, catalog, capsys, monkeypatch):
+    monkeypatch.setenv("EDITOR", "true")
+    assert run_command(["dead-letters", "edit", "events/0/3", str(file)]) == 2
+    assert "nothing was edited" in capsys.readouterr().err
+    monkeypatch.setenv("EDITOR", "false")
+    assert run_command(["dead-letters", "edit", "events/0/3", str(file)]) == 2
+    monkeypatch.delenv("EDITOR")
+    monkeypatch.delenv("VISUAL", raising=False)
+    assert run_command(["dead-letters", "edit", "events/0/3", str(file)]) == 2
+    assert open_requests(catalog) == ()
+
+
+@pytest.mark.usefixtures("letters")
+def test_letters_do_not_go_back_to_the_topic_they_came_from(file, capsys):
+    assert run_command(["dead-letters", "export", str(file), "--to", "events"]) == 2
+    assert "for ever" in capsys.readouterr().err
 
 
 def test_nothing_to_replay_leaves_no_request(file, catalog, capsys):

@@ -12,6 +12,7 @@ import pytest
 from oncehouse.cli.app import run_command
 from oncehouse.config_file import example_text
 from oncehouse.errors import LeaseHeldError
+from oncehouse.ledger.records import Request, RequestKind
 from oncehouse.progress import Progress
 
 # An engine that says when it runs and ends when it is told to; the second kind never ends.
@@ -28,7 +29,7 @@ def run_pipeline(pipeline, *, once, stop, progress, say, wait):
     while {stubborn}:
         time.sleep(1)
     progress(Progress(read=7))
-    return SimpleNamespace(progress=Progress(read=7), parked=0)
+    return SimpleNamespace(progress=Progress(read=7), parked=0, refused=())
 
 engine = types.ModuleType("oncehouse.pipeline.run")
 engine.run_pipeline = run_pipeline
@@ -48,7 +49,7 @@ def file(tmp_path):
 def engine(monkeypatch):
     """An engine that remembers what it was asked for; its answer and its failure may be set."""
     made = types.ModuleType("oncehouse.pipeline.run")
-    made.asked, made.parked, made.failure = {}, 0, None
+    made.asked, made.parked, made.refused, made.failure = {}, 0, (), None
 
     def run_pipeline(pipeline, **asked):
         made.asked = {"pipeline": pipeline.pipeline, **asked}
@@ -57,7 +58,7 @@ def engine(monkeypatch):
         if made.failure is not None:
             raise made.failure
         asked["progress"](Progress(read=2))
-        return types.SimpleNamespace(progress=Progress(read=3), parked=made.parked)
+        return types.SimpleNamespace(progress=Progress(read=3), parked=made.parked, refused=made.refused)
 
     made.run_pipeline = run_pipeline
     monkeypatch.setitem(sys.modules, "oncehouse.pipeline.run", made)
@@ -104,13 +105,23 @@ def test_json_is_one_object_a_line_with_the_result_at_the_end(file, engine, caps
     assert run_command(["run", str(file), "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["event"], line["read"]) for line in lines] == [("progress", 1), ("progress", 2), ("end", 3)]
-    assert lines[-1]["parked"] == 0
+    assert (lines[-1]["parked"], lines[-1]["refused"]) == (0, [])
 
 
 def test_parked_batches_are_told_and_make_a_single_run_fail(file, engine, capsys):
     engine.parked = 2
     assert run_command(["run", str(file), "--once"]) == 1
     assert "2 batches are parked" in capsys.readouterr().err
+    assert run_command(["run", str(file)]) == 0
+
+
+def test_refused_requests_are_told_and_make_a_single_run_fail(file, engine, capsys):
+    kind = RequestKind.REFILL_TABLE
+    engine.refused = (
+        Request(request=7, kind=kind, arguments={}, created_at=1.0, result="refused: no table"),
+    )
+    assert run_command(["run", str(file), "--once"]) == 1
+    assert "request 7 (refill-table) was refused: no table" in capsys.readouterr().err
     assert run_command(["run", str(file)]) == 0
 
 

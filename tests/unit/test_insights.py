@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ledger_examples import (
@@ -23,6 +23,7 @@ from ledger_examples import (
 )
 from oncehouse import insights
 from oncehouse.errors import ConfigurationError, CorruptFileError
+from oncehouse.insights_letters import show_beginning
 from oncehouse.ledger.batches import create_batches, finish_attempt, open_parts, start_attempt
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
@@ -38,6 +39,7 @@ from oncehouse.ledger.registering import register
 from oncehouse.ledger.requests import add_request
 from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.parts import LETTER_SCHEMA, write_letters
+from oncehouse.pipeline.selection import Selection
 
 
 @pytest.fixture
@@ -193,14 +195,14 @@ def test_dead_letters_are_listed_newest_first_with_a_hint_of_their_bytes(catalog
     new = put_letters(store, "b", [(11, "not_json", None), (12, "not_json", b"\xff\x00")], epoch=2)
     register(catalog, token, make_registration(1, 0, 10, dead_letter_files=(old,)))
     register(catalog, token, make_registration(2, 10, 20, dead_letter_files=(new,)))
-    letters = insights.list_dead_letters(catalog, store)
+    letters = insights.list_dead_letters(catalog, store).dead_letters
     assert [(letter.epoch, letter.offset, letter.reason) for letter in letters] == [
         (2, 12, "not_json"),
         (2, 11, "not_json"),
         (1, 2, "too_big"),
         (1, 1, "not_json"),
     ]
-    assert [letter.hint for letter in letters] == ["\\xff\\x00", None, "x" * 200, "{"]
+    assert [letter.begins for letter in letters] == ["\\xff\\x00", None, "x" * 200, "{"]
     assert letters[0].detail == "why\\x1b[2J"
     assert letters[0].timestamp == "2026-01-02T00:00:00+00:00"
     assert json.dumps([insights.as_json(letter) for letter in letters])
@@ -210,10 +212,46 @@ def test_dead_letters_are_chosen_by_reason_and_limited(catalog, store):
     token = take_lease(catalog)
     file = put_letters(store, "a", [(1, "not_json", b"{"), (2, "too_big", b"x"), (3, "not_json", b"[")])
     register(catalog, token, make_registration(dead_letter_files=(file,)))
-    by_reason = insights.list_dead_letters(catalog, store, reason="not_json")
-    assert [letter.offset for letter in by_reason] == [3, 1]
-    assert [letter.offset for letter in insights.list_dead_letters(catalog, store, limit=2)] == [3, 2]
-    assert insights.list_dead_letters(catalog, store, reason="unheard") == ()
+    by_reason = insights.list_dead_letters(catalog, store, selection=Selection(reason="not_json"))
+    assert [letter.offset for letter in by_reason.dead_letters] == [3, 1]
+    page = insights.list_dead_letters(catalog, store, limit=2)
+    assert [letter.offset for letter in page.dead_letters] == [3, 2]
+    assert (
+        insights.list_dead_letters(catalog, store, selection=Selection(reason="unheard")).dead_letters == ()
+    )
+
+
+@given(limit=st.integers(1, 12), sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4), data=st.data())
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_pages_join_without_gaps_whatever_is_asked_for(limit, sizes, data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    opened, store = Catalog(f"sqlite:///{folder}/catalog.db", "shop"), FileStore(str(folder / "files"))
+    opened.prepare()
+    opened.adopt(IDENTITY)
+    token, offset, expected = take_lease(opened), 0, []
+    reason = data.draw(st.sampled_from([None, "not_json"]))
+    for epoch, size in enumerate(sizes, start=1):
+        rows = [(offset + n, data.draw(st.sampled_from(["not_json", "too_big"])), b"{") for n in range(size)]
+        file = put_letters(store, f"file-{epoch}", rows, epoch=epoch)
+        register(opened, token, make_registration(epoch, offset, offset + size, dead_letter_files=(file,)))
+        expected += [number for number, why, _ in rows if reason in (None, why)]
+        offset += size
+    found, after = [], None
+    while True:
+        page = insights.list_dead_letters(
+            opened, store, selection=Selection(reason=reason), limit=limit, after=after
+        )
+        found += [letter.offset for letter in page.dead_letters]
+        assert len(page.dead_letters) <= limit
+        if (after := page.next) is None:
+            break
+    opened.close()
+    assert found == expected[::-1]
+
+
+def test_a_page_behind_letters_that_are_gone_is_refused(catalog, store):
+    with pytest.raises(ConfigurationError, match="tried again"):
+        insights.list_dead_letters(catalog, store, after="gone:3")
 
 
 def test_a_damaged_file_of_letters_is_named(catalog, store):
@@ -230,7 +268,7 @@ def test_a_damaged_file_of_letters_is_named(catalog, store):
 @example("\u202e\u2028\x9b31m\x07\n\r\t".encode())
 @example(b"\x1b]0;title\x07" * 50)
 def test_no_hint_makes_a_terminal_do_anything(value):
-    hint = insights.hint_at(value)
+    hint = show_beginning(value)
     assert all(c.isprintable() or unicodedata.category(c) == "Zs" for c in hint)
     assert not set(hint) & {"\n", "\r", "\t", "\x1b", "\x07", "\x9b", "\u202e", "\u2028"}
 
@@ -238,4 +276,4 @@ def test_no_hint_makes_a_terminal_do_anything(value):
 @given(st.text(max_size=300))
 def test_a_hint_keeps_what_is_printable(text):
     printable = "".join(c for c in text if c.isprintable())
-    assert insights.hint_at(printable.encode()) == printable[:200]
+    assert show_beginning(printable.encode()) == printable[:200]

@@ -5,20 +5,29 @@ from __future__ import annotations
 import json
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.columns import parse_type
 from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.records import DeadLetterFile, FileRef, LetterKind
 from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.identity_rule import Rule
 from oncehouse.pipeline.json_format import JsonFormat
-from oncehouse.pipeline.letters import ReplayPlan, Selection, read_letters, replay
+from oncehouse.pipeline.letter_files import LetterWriter, find_letters, may_hold
+from oncehouse.pipeline.letters import EDIT_SCHEMA, ReplayPlan, group_files, put_edits, read_letters, replay
 from oncehouse.pipeline.manifest import ReadPlan, TablePlan
 from oncehouse.pipeline.parts import LETTER_SCHEMA, write_letters
+from oncehouse.pipeline.selection import Selection, Span
 
 PLACES = [("a", 0, 1), ("a", 0, 2), ("a", 1, 1), ("b", 0, 1), ("a/0", 1, 2)]
 REASONS = ["not_json", "empty", "not_json", "wrong_type", "empty"]
+
+
+def at(topic: str, partition: int, first: int, last: int | None = None) -> Span:
+    return Span(topic=topic, partition=partition, first=first, last=first if last is None else last)
 
 
 def make_letters(places=tuple(PLACES), reasons=tuple(REASONS), values: list[bytes] | None = None) -> pa.Table:
@@ -39,6 +48,26 @@ def make_letters(places=tuple(PLACES), reasons=tuple(REASONS), values: list[byte
     return pa.Table.from_arrays(columns, schema=LETTER_SCHEMA)
 
 
+def make_plan(folder, **changes) -> ReadPlan:
+    plan = {
+        "pipeline": "shop",
+        "epoch": 2,
+        "token": 1,
+        "topics": ("a", "b"),
+        "format": JsonFormat(),
+        "fields": {"id": parse_type("UInt64")},
+        "identity": Rule(fields=(("id",),)),
+        "tables": (TablePlan(name="t", columns=(("id", "id"),), id_column=None),),
+        "files_root": str(folder),
+        "max_message_bytes": 1000,
+        "max_depth": 10,
+        "part_rows": 100,
+        "part_bytes": 100_000,
+        "whole": False,
+    }
+    return ReadPlan(**(plan | changes))
+
+
 def chosen(selection: Selection) -> list[tuple[str, int, int]]:
     flags = selection.chosen(make_letters()).to_pylist()
     return [place for place, flag in zip(PLACES, flags, strict=True) if flag]
@@ -53,19 +82,40 @@ def test_letters_are_asked_for_by_reason():
 
 
 def test_letters_are_asked_for_by_position():
-    assert chosen(Selection(positions=(("a", 0, 2), ("b", 0, 1), ("b", 9, 9)))) == [("a", 0, 2), ("b", 0, 1)]
+    assert chosen(Selection(positions=(at("a", 0, 2), at("b", 0, 1), at("b", 9, 9)))) == [
+        ("a", 0, 2),
+        ("b", 0, 1),
+    ]
 
 
 def test_reason_and_position_must_both_fit():
-    assert chosen(Selection(reason="empty", positions=(("a", 0, 1), ("a", 0, 2)))) == [("a", 0, 2)]
+    assert chosen(Selection(reason="empty", positions=(at("a", 0, 1), at("a", 0, 2)))) == [("a", 0, 2)]
+
+
+def test_letters_are_asked_for_by_topic_range_and_time():
+    assert chosen(Selection(topic="a")) == PLACES[:3]
+    assert chosen(Selection(positions=(at("a", 0, 0, 1),))) == [("a", 0, 1)]
+    assert chosen(Selection(since=0.0, until=1.0)) == PLACES
+    assert chosen(Selection(since=1.0)) == chosen(Selection(until=0.0)) == []
+
+
+spans = st.builds(
+    Span,
+    topic=st.text(),
+    partition=st.integers(0, 1 << 20),
+    first=st.integers(0, 1 << 62),
+    last=st.integers(0, 1 << 62),
+)
 
 
 @given(
-    reason=st.none() | st.text(),
-    positions=st.lists(st.tuples(st.text(), st.integers(0, 1 << 20), st.integers(0, 1 << 62))).map(tuple),
+    reason=st.none() | st.text(min_size=1),
+    topic=st.none() | st.text(min_size=1),
+    since=st.none() | st.floats(0, 1e10),
+    positions=st.lists(spans).map(tuple),
 )
-def test_a_selection_survives_its_way_through_the_catalog(reason, positions):
-    asked = Selection(reason=reason, positions=positions)
+def test_a_selection_survives_its_way_through_the_catalog(reason, topic, since, positions):
+    asked = Selection(reason=reason, topic=topic, since=since, positions=positions)
     assert Selection.from_arguments(json.loads(json.dumps(asked.to_arguments()))) == asked
 
 
@@ -78,24 +128,8 @@ def test_a_replay_decodes_what_was_asked_for_and_carries_the_rest(tmp_path):
         [b'{"id": 4}', b'{"id": 9}', b"{", b'{"id": 1}'],
     )
     file = store.put("letters.parquet", lambda path: write_letters(path, letters))
-    table = TablePlan(name="t", columns=(("id", "id"),), id_column=None)
     plan = ReplayPlan(
-        read=ReadPlan(
-            pipeline="shop",
-            epoch=2,
-            token=1,
-            topics=("a", "b"),
-            format=JsonFormat(),
-            fields={"id": parse_type("UInt64")},
-            identity=Rule(fields=(("id",),)),
-            tables=(table,),
-            files_root=str(tmp_path),
-            max_message_bytes=1000,
-            max_depth=10,
-            part_rows=100,
-            part_bytes=1000,
-            whole=False,
-        ),
+        read=make_plan(tmp_path),
         attempt="l1",
         files=(file,),
         selection=Selection(reason="wrong_type"),
@@ -114,3 +148,112 @@ def test_a_replay_decodes_what_was_asked_for_and_carries_the_rest(tmp_path):
 
 def test_no_files_are_no_letters(tmp_path):
     assert read_letters(FileStore(str(tmp_path)), []).num_rows == 0
+
+
+def test_letters_roll_over_to_another_file_so_that_none_is_held_for_long(tmp_path):
+    store = FileStore(str(tmp_path))
+    writer = LetterWriter(make_plan(tmp_path, part_rows=10), store, "r1", LetterKind.DEAD)
+    for start in range(0, 25, 5):
+        letters = make_letters([("a", 0, start + n) for n in range(5)], ["not_json"] * 4 + ["empty"])
+        writer.add(letters.columns, letters.column("reason").to_pylist())
+    written = writer.finish()
+    assert [found.rows for found in written] == [10, 10, 5]
+    assert written[0].reasons == {"not_json": 8, "empty": 2}
+    assert len({found.file.path for found in written}) == 3
+    assert read_letters(store, [found.file for found in written]).column("offset").to_pylist() == list(
+        range(25)
+    )
+
+
+def test_large_letters_roll_over_by_their_bytes(tmp_path):
+    writer = LetterWriter(
+        make_plan(tmp_path, part_bytes=1000), FileStore(str(tmp_path)), "r1", LetterKind.DEAD
+    )
+    for number in range(3):
+        letters = make_letters([("a", 0, number)], ["too_big"], [b"x" * 2000])
+        writer.add(letters.columns, ["too_big"])
+    assert [found.rows for found in writer.finish()] == [1, 1, 1]
+
+
+@pytest.fixture
+def long_file(tmp_path):
+    """25,000 letters of two topics, a letter a second: three row groups."""
+    number = 25_000
+    letters = make_letters(
+        [("a" if n < 12_000 else "b", n % 3, n) for n in range(number)], ["not_json", "empty"] * (number // 2)
+    )
+    times = pa.array([n * 1_000_000 for n in range(number)], pa.timestamp("us", tz="UTC"))
+    letters = letters.set_column(4, "timestamp", times)
+    store = FileStore(str(tmp_path))
+    return store, store.put("letters.parquet", lambda path: write_letters(path, letters))
+
+
+@pytest.mark.parametrize(
+    ("selection", "groups", "found"),
+    [
+        (Selection(), 3, 25_000),
+        (Selection(topic="a"), 2, 12_000),
+        (Selection(topic="c"), 0, 0),
+        (Selection(positions=(at("b", 2, 23_000),)), 1, 1),
+        (Selection(positions=(at("a", 0, 23_001),)), 0, 0),
+        (Selection(since=24_999.0), 1, 1),
+        (Selection(until=10.0), 1, 10),
+        (Selection(reason="empty"), 3, 12_500),
+    ],
+)
+def test_only_row_groups_that_may_hold_what_is_asked_for_are_read(selection, groups, found, long_file):
+    store, file = long_file
+    with pq.ParquetFile(store.local(file)) as opened:
+        assert len(selection.find_groups(opened.metadata)) == groups
+    letters = [row for part in find_letters(store, file, selection) for row in part.rows.tolist()]
+    assert len(letters) == found
+    assert letters == sorted(letters)
+    assert may_hold(store, file, selection) == (groups > 0)
+
+
+def test_newest_letters_come_first_and_only_those_before_a_row(long_file):
+    store, file = long_file
+    first = next(find_letters(store, file, Selection(), newest_first=True))
+    assert first.rows[-1] == 24_999
+    behind = next(find_letters(store, file, Selection(), newest_first=True, before=20_001))
+    assert behind.rows.tolist() == [20_000]
+
+
+def make_edits(letters: pa.Table, values: list[bytes | None]) -> pa.Table:
+    return letters.append_column("edited", pa.array(values, pa.binary())).cast(EDIT_SCHEMA)
+
+
+def test_an_edit_takes_the_place_of_the_value_of_its_letter_alone():
+    letters = make_letters(values=[b"1", b"2", b"3", b"4", b"5"])
+    edits = [make_edits(letters.take([3, 1]), [b"four", b"old"]), make_edits(letters.take([1]), [b"two"])]
+    edited, meant = put_edits(letters, edits)
+    assert edited.column("value").to_pylist() == [b"1", b"two", b"3", b"four", b"5"]
+    assert meant.to_pylist() == [False, True, False, True, False]
+    assert edited.schema.equals(LETTER_SCHEMA)
+
+
+def test_edited_letters_are_decoded_from_their_new_bytes_and_the_others_are_carried(tmp_path):
+    store = FileStore(str(tmp_path))
+    letters = make_letters([("a", 0, 1), ("a", 0, 2), ("b", 0, 3)], ["not_json"] * 3, [b"{", b"{", b"{"])
+    edits = make_edits(letters.take([2, 0]), [b'{"id": 3}', b"still no json"])
+    file = store.put("letters.parquet", lambda path: write_letters(path, letters))
+    edit = store.put("edits.parquet", lambda path: write_letters(path, edits))
+    manifest = replay(
+        ReplayPlan(
+            read=make_plan(tmp_path), attempt="l1", files=(file,), selection=Selection(), edits=(edit,)
+        )
+    )
+    assert (manifest.read, sum(chunk.events for chunk in manifest.chunks)) == (3, 1)
+    left = read_letters(store, [found.file for found in manifest.letters]).to_pylist()
+    assert sorted((row["offset"], row["value"]) for row in left) == [(1, b"still no json"), (2, b"{")]
+
+
+def test_files_are_grouped_so_that_a_task_can_hold_them():
+    def file(name, rows, size):
+        ref = FileRef(path=name, size_bytes=size, checksum="")
+        return DeadLetterFile(dead_letter_file=name, epoch=1, rows=rows, reasons={}, file=ref)
+
+    files = [file("a", 4, 10), file("b", 4, 10), file("c", 4, 10), file("d", 1, 90), file("e", 99, 1)]
+    groups = [[found.path for found in group] for group in group_files(files, rows=10, size_bytes=95)]
+    assert groups == [["a", "b"], ["c"], ["d"], ["e"]]
+    assert list(group_files([], rows=1, size_bytes=1)) == []

@@ -1,7 +1,7 @@
 """`oncehouse dead-letters`: records that could not become rows; look at them, and have them tried again.
 
 A dead letter is named by its position, `topic/partition/offset`. A list shows how its value begins; the whole
-of it is shown to whoever asks for that one letter.
+of it is shown to whoever asks for that one letter. What edits or copies letters is in `letter_editing.py`.
 """
 
 from __future__ import annotations
@@ -10,78 +10,139 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oncehouse.cli import letter_editing
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
+from oncehouse.cli.letter_options import (
+    Ats,
+    Reason,
+    Since,
+    Topic,
+    Until,
+    count_reasons,
+    demand_known,
+    make_selection,
+    parse_position,
+)
 from oncehouse.cli.output import say, show_facts, show_json, show_table
 from oncehouse.cli.requests import leave_request
 from oncehouse.config_file import load_pipeline
-from oncehouse.config_problems import nearest
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import RequestKind
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
-    from oncehouse.ledger.catalog import Catalog
-    from oncehouse.ledger.records import DeadLetterFile
+    from oncehouse.insights import DeadLetter, LetterPage
+    from oncehouse.pipeline.letter_lines import LetterPosition
 
-app = typer.Typer(no_args_is_help=True, help="Dead letters: list them, look at one, have them tried again.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Dead letters: list them, look at one, edit them, copy them elsewhere, have them tried again.",
+)
+app.command("export")(letter_editing.export)
+app.command("import")(letter_editing.import_)
+app.command("edit")(letter_editing.edit)
 
-Position = tuple[str, int, int]
-
-_Reason = Annotated[
-    str | None, typer.Option("--reason", help="Only letters of this reason, such as not_json.")
-]
 _At = Annotated[str, typer.Argument(metavar="POSITION", help="topic/partition/offset, as the list shows it.")]
-_Ats = Annotated[
-    list[str] | None, typer.Option("--at", help="Only the letter at topic/partition/offset; may be repeated.")
-]
 _Limit = Annotated[int, typer.Option("--limit", min=1, help="At most this many, newest first.")]
+_After = Annotated[
+    str | None, typer.Option("--after", help="Go on behind the page that named this place at its end.")
+]
 
 
 @app.command("list")
 def list_(
-    file: File = DEFAULT_FILE, *, reason: _Reason = None, limit: _Limit = 50, as_json: AsJson = False
+    file: File = DEFAULT_FILE,
+    *,
+    reason: Reason = None,
+    topic: Topic = None,
+    since: Since = None,
+    until: Until = None,
+    at: Ats = None,
+    limit: _Limit = 50,
+    after: _After = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Count dead letters by reason and list the newest."""
+    """Count dead letters by reason and list the newest, each with a hint at what is wrong with it."""
     from oncehouse.insights import as_json as plain_view
     from oncehouse.insights import list_dead_letters
+    from oncehouse.ledger.epochs import list_dead_letter_files
     from oncehouse.ledger.files import FileStore
 
     pipeline = load_pipeline(file)
+    selection = make_selection(reason=reason, topic=topic, since=since, until=until, at=at)
     with open_ledger(pipeline) as catalog:
-        counts = count_reasons(find_files(catalog, reason=reason))
-        letters = list_dead_letters(catalog, FileStore(pipeline.ledger.files), reason=reason, limit=limit)
+        counts = count_reasons(list_dead_letter_files(catalog))
+        demand_known(reason, counts)
+        page = list_dead_letters(
+            catalog,
+            FileStore(pipeline.ledger.files),
+            selection=selection,
+            limit=limit,
+            after=after,
+            fields=_fields(pipeline),
+        )
     if as_json:
-        show_json({"reasons": counts, "dead_letters": [plain_view(letter) for letter in letters]})
-        return
+        show_json({"reasons": counts, **plain_view(page)})
+    else:
+        _show_page(page, counts)
+
+
+def _fields(pipeline: Pipeline) -> dict[str, Any]:
+    from oncehouse.columns import parse_type
+
+    return {name: parse_type(text) for name, text in pipeline.source.fields.items()}
+
+
+def _show_page(page: LetterPage, counts: dict[str, int]) -> None:
     show_table(["reason", "letters"], counts.items(), empty="no dead letters")
-    if letters:
+    if counts:
         say("")
         show_table(
-            ["position", "time", "reason", "detail", "value begins"],
-            [
-                (f"{x.topic}/{x.partition}/{x.offset}", x.timestamp, x.reason, x.detail, x.hint)
-                for x in letters
-            ],
-            empty="",
+            ["position", "time", "reason", "detail", "hint", "value begins"],
+            [(_spell_place(x), x.timestamp, x.reason, x.detail, x.hint, x.begins) for x in page.dead_letters],
+            empty="none of them is asked for",
         )
+    if page.next is not None:
+        say(f"\nthere are more: --after {page.next}")
+
+
+def _spell_place(letter: DeadLetter) -> str:
+    place = f"{letter.topic}/{letter.partition}/{letter.offset}"
+    return f"{place}/{letter.row}" if letter.row else place
 
 
 @app.command()
-def show(position: _At, file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
+def show(
+    position: _At,
+    file: File = DEFAULT_FILE,
+    *,
+    history: Annotated[
+        bool, typer.Option("--history", help="Also show the letter as it was before it was edited.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Show one dead letter with its bytes."""
     pipeline = load_pipeline(file)
-    letter = find_letter(pipeline, parse_position(position))
-    if letter is None:
+    wanted = parse_position(position)
+    letters = find_versions(pipeline, wanted, edits=history)
+    if not letters:
         raise ConfigurationError(
             f"No dead letter at {position}; `oncehouse dead-letters list` shows those there are."
         )
     if as_json:
-        show_json({**letter, "value_text": readable(letter["value"])})
+        told = [{**letter, "value_text": readable(letter["value"])} for letter in letters]
+        show_json({**told[0], "history": told[1:]} if history else told[0])
         return
-    facts = {
-        name: str(letter[name]) for name in ("topic", "partition", "offset", "timestamp", "reason", "detail")
-    }
+    _show_letter(letters[0])
+    for letter in letters[1:]:
+        say("\nas it was before it was edited:")
+        _show_letter(letter)
+
+
+def _show_letter(letter: dict[str, Any]) -> None:
+    names = ("topic", "partition", "offset", "row", "timestamp", "reason", "detail", "hint")
+    facts = {name: str(letter[name]) for name in names if letter.get(name) is not None}
     show_facts({**facts, "key": readable(letter["key"])})
     say("")
     say(readable(letter["value"]) or "(no value)")
@@ -89,70 +150,49 @@ def show(position: _At, file: File = DEFAULT_FILE, *, as_json: AsJson = False) -
 
 @app.command()
 def replay(
-    file: File = DEFAULT_FILE, *, reason: _Reason = None, at: _Ats = None, as_json: AsJson = False
+    file: File = DEFAULT_FILE,
+    *,
+    reason: Reason = None,
+    topic: Topic = None,
+    since: Since = None,
+    until: Until = None,
+    at: Ats = None,
+    as_json: AsJson = False,
 ) -> None:
     """Have dead letters decoded again after a correction; all of them unless told which."""
-    from oncehouse.pipeline.letters import Selection
+    from oncehouse.ledger.epochs import list_dead_letter_files
 
     pipeline = load_pipeline(file)
-    selection = Selection(reason=reason, positions=tuple(parse_position(text) for text in at or ()))
+    selection = make_selection(reason=reason, topic=topic, since=since, until=until, at=at)
     with open_ledger(pipeline) as catalog:
-        if not find_files(catalog, reason=reason):
-            raise ConfigurationError("There are no dead letters to try again.")
+        counts = count_reasons(list_dead_letter_files(catalog))
+    if not counts:
+        raise ConfigurationError("There are no dead letters to try again.")
+    demand_known(reason, counts)
     leave_request(pipeline, RequestKind.REPLAY_DEAD_LETTERS, selection.to_arguments(), as_json=as_json)
 
 
-def parse_position(text: str) -> Position:
-    topic, _, rest = text.partition("/")
-    partition, _, offset = rest.partition("/")
-    if not topic or not (partition.isdecimal() and offset.isdecimal()):
-        raise ConfigurationError(
-            f"{text!r} is not a position; write topic/partition/offset, such as events/0/42"
-        )
-    return topic, int(partition), int(offset)
-
-
-def find_files(catalog: Catalog, *, reason: str | None = None) -> tuple[DeadLetterFile, ...]:
-    """Open files of letters, those that hold the reason when one is given; an unknown reason is an error."""
-    from oncehouse.ledger.epochs import list_dead_letter_files
-
-    files = list_dead_letter_files(catalog)
-    if reason is None:
-        return files
-    found = tuple(file for file in files if file.reasons.get(reason))
-    known = count_reasons(files)
-    if files and not found:
-        hint = nearest(reason, known)
-        raise ConfigurationError(
-            f"No dead letter has the reason {reason!r}; "
-            + (f"did you mean {hint!r}?" if hint else f"there are: {', '.join(known)}")
-        )
-    return found
-
-
-def count_reasons(files: tuple[DeadLetterFile, ...]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for file in files:
-        for reason, number in file.reasons.items():
-            counts[reason] = counts.get(reason, 0) + number
-    return dict(sorted(counts.items(), key=lambda item: -item[1]))
-
-
-def find_letter(pipeline: Pipeline, position: Position) -> dict[str, Any] | None:
-    """The letter at a position with all its bytes; the newest files are read first."""
-    from oncehouse.ledger.epochs import list_dead_letter_files
+def find_versions(pipeline: Pipeline, position: LetterPosition, *, edits: bool) -> list[dict[str, Any]]:
+    """The dead letter at a position with all its bytes; with `edits`, behind it what it was before."""
+    from oncehouse.ledger.epochs import list_all_letter_files, list_dead_letter_files
     from oncehouse.ledger.files import FileStore
-    from oncehouse.pipeline.letters import Selection, read_letters
+    from oncehouse.ledger.records import LetterKind
 
-    store, selection = FileStore(pipeline.ledger.files), Selection(positions=(position,))
+    store = FileStore(pipeline.ledger.files)
     with open_ledger(pipeline) as catalog:
-        files = list_dead_letter_files(catalog)
-    for file in reversed(files):
-        letters = read_letters(store, [file.file])
-        found: list[dict[str, Any]] = letters.filter(selection.chosen(letters)).to_pylist()
-        if found:
-            return found[-1]
-    return None
+        files = list(reversed(list_dead_letter_files(catalog)))
+        if edits:
+            every = sorted(list_all_letter_files(catalog), key=lambda found: -found.registered_at)
+            files += [found for found in every if found.kind is LetterKind.EDIT]
+    found = letter_editing.find_at(store, files, position)
+    fields = _fields(pipeline)
+    return [{**letter, "hint": _hint(letter, fields)} for letter in found]
+
+
+def _hint(letter: dict[str, Any], fields: dict[str, Any]) -> str | None:
+    from oncehouse.pipeline.hints import make_hint
+
+    return make_hint(letter["reason"], letter["detail"] or "", letter["value"], fields)
 
 
 def readable(raw: bytes | None) -> str | None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from oncehouse.pipeline.report import RunResult
 
 INTERRUPTED_EXIT_CODE = 130
-PARKED_EXIT_CODE = 1
+UNMET_EXIT_CODE = 1
 
 _HEARING_SECONDS = 0.5
 
@@ -60,8 +60,8 @@ def run(
     _finish(result, as_json=as_json)
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED_EXIT_CODE)
-    if once and result.parked:
-        raise typer.Exit(PARKED_EXIT_CODE)
+    if once and (result.parked or result.refused):
+        raise typer.Exit(UNMET_EXIT_CODE)
 
 
 class Stop:
@@ -110,9 +110,12 @@ def in_thread(work: Callable[[], RunResult]) -> RunResult:
 
 def _finish(result: RunResult, *, as_json: bool) -> None:
     if as_json:
-        show_json({"event": "end", **plain(result.progress), "parked": result.parked})
+        refused = [request.request for request in result.refused]
+        show_json({"event": "end", **plain(result.progress), "parked": result.parked, "refused": refused})
     if result.parked:
         show_error(
             f"{result.parked} batches are parked: ClickHouse refused them for good",
             hint="`oncehouse batches list --status PARKED` shows why, `oncehouse batches retry` tries one again",
         )
+    for request in result.refused:
+        show_error(f"request {request.request} ({request.kind}) was {request.result}")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, delete, func, or_, select, update
 
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import BatchStatus, Stage
+from oncehouse.ledger.records import BatchStatus, LetterKind, Stage
 from oncehouse.ledger.rows import file_ref, last_epoch_in
 from oncehouse.ledger.tables import (
     batches,
@@ -118,12 +118,12 @@ def _drop_duplicates(connection: Connection, catalog: Catalog, asked: Iterable[i
 
 
 def drop_tried_letters(catalog: Catalog, token: int, *, before: float) -> tuple[str, ...]:
-    """Forget letters older than this that were tried again since; open ones stay for ever."""
+    """Forget letters older than this that were tried again since, and edits; open letters stay for ever."""
 
     def run(connection: Connection) -> tuple[str, ...]:
         gone = (
             dead_letter_files.c.pipeline == catalog.pipeline,
-            dead_letter_files.c.tried_in_epoch.is_not(None),
+            or_(dead_letter_files.c.tried_in_epoch.is_not(None), dead_letter_files.c.kind == LetterKind.EDIT),
             dead_letter_files.c.registered_at < before,
         )
         rows = connection.execute(select(dead_letter_files).where(*gone)).all()

@@ -33,6 +33,8 @@ class LetterKind(StrEnum):
     """It could not become a row."""
     WAITING = "waiting"
     """Its schema is not known yet."""
+    EDIT = "edit"
+    """No letters of their own: values that somebody has put in the place of those of dead letters."""
 
 
 class BatchStatus(StrEnum):
@@ -47,6 +49,7 @@ class BatchStatus(StrEnum):
 
 class RequestKind(StrEnum):
     REPLAY_DEAD_LETTERS = "replay-dead-letters"
+    EDIT_DEAD_LETTERS = "edit-dead-letters"
     REFILL_TABLE = "refill-table"
     REBUILD_INDEX = "rebuild-index"
     REKEY = "rekey"
@@ -252,6 +255,10 @@ class Lease:
     expires_at: float
 
 
+REFUSED = "refused: "
+"""How the result of a request begins that could not be met."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     request: int
@@ -260,3 +267,7 @@ class Request:
     created_at: float
     done_at: float | None = None
     result: str | None = None
+
+    @property
+    def is_refused(self) -> bool:
+        return (self.result or "").startswith(REFUSED)

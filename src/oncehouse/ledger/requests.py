@@ -17,24 +17,25 @@ from oncehouse.ledger.tables import requests
 
 
 def add_request(catalog: Catalog, kind: RequestKind, arguments: dict[str, object]) -> int:
-    def run(connection: Connection) -> int:
-        number = connection.execute(
-            select(func.coalesce(func.max(requests.c.request), 0)).where(
-                requests.c.pipeline == catalog.pipeline
-            )
-        ).scalar_one()
-        connection.execute(
-            insert(requests).values(
-                pipeline=catalog.pipeline,
-                request=number + 1,
-                kind=kind,
-                arguments=json.dumps(arguments),
-                created_at=catalog.clock,
-            )
-        )
-        return int(number) + 1
+    return catalog.change(lambda connection: add_request_in(connection, catalog, kind, arguments))
 
-    return catalog.change(run)
+
+def add_request_in(
+    connection: Connection, catalog: Catalog, kind: RequestKind, arguments: dict[str, object]
+) -> int:
+    number = connection.execute(
+        select(func.coalesce(func.max(requests.c.request), 0)).where(requests.c.pipeline == catalog.pipeline)
+    ).scalar_one()
+    connection.execute(
+        insert(requests).values(
+            pipeline=catalog.pipeline,
+            request=number + 1,
+            kind=kind,
+            arguments=json.dumps(arguments),
+            created_at=catalog.clock,
+        )
+    )
+    return int(number) + 1
 
 
 def open_requests(catalog: Catalog) -> tuple[Request, ...]:

@@ -1,68 +1,30 @@
-"""Dead letters tried again: an epoch over a fixed list of letters instead of Kafka's offsets.
+"""Letters tried again: an epoch over a fixed list of letters instead of Kafka's offsets.
 
 Files of letters never change. A replay takes whole files: what was asked for is decoded again, the rest is
 carried over, and what fails once more is written down anew. The files it took are marked as tried, so each
-letter stands in exactly one open file. Position and bytes stay the original ones, so an event that has arrived
-in the meantime is a duplicate.
+letter stands in exactly one open file. The position stays the original one, and so do the bytes unless
+somebody has edited them, so an event that has arrived in the meantime is a duplicate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import FileRef, LetterKind
+from oncehouse.ledger.records import DeadLetterFile, FileRef, LetterKind
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.parts import LETTER_SCHEMA, PARTITIONS, read_rows
 from oncehouse.pipeline.reading import ReadTask
+from oncehouse.pipeline.selection import Selection
 
+EDIT_SCHEMA = pa.schema([*LETTER_SCHEMA, ("edited", pa.binary())])
+"""A letter as it was, and the value that somebody has put in the place of its own."""
 
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """Which letters to try again: all, those of a reason, of schemas, or single positions."""
-
-    reason: str | None = None
-    schemas: tuple[str, ...] = ()
-    positions: tuple[tuple[str, int, int], ...] = ()
-
-    def to_arguments(self) -> dict[str, object]:
-        return {"reason": self.reason, "positions": [list(position) for position in self.positions]}
-
-    @staticmethod
-    def from_arguments(arguments: dict[str, object]) -> Selection:
-        reason, positions = arguments.get("reason"), arguments.get("positions") or []
-        if not isinstance(positions, list):
-            positions = []
-        return Selection(
-            reason=None if reason is None else str(reason),
-            positions=tuple(
-                (str(topic), int(partition), int(offset)) for topic, partition, offset in positions
-            ),
-        )
-
-    def chosen(self, letters: pa.Table) -> pa.ChunkedArray:
-        """For each letter whether it is asked for."""
-        wanted = pa.chunked_array([np.ones(letters.num_rows, dtype=np.bool_)])
-        if self.reason is not None:
-            wanted = pc.equal(letters.column("reason"), self.reason)
-        if self.schemas:
-            known = pc.is_in(letters.column("schema"), value_set=pa.array(self.schemas))
-            wanted = pc.and_(wanted, known)
-        if self.positions:
-            asked = [f"{topic}/{partition}/{offset}" for topic, partition, offset in self.positions]
-            places = pc.binary_join_element_wise(
-                letters.column("topic").cast(pa.string()),
-                letters.column("partition").cast(pa.string()),
-                letters.column("offset").cast(pa.string()),
-                "/",
-            )
-            wanted = pc.and_(wanted, pc.is_in(places, value_set=pa.array(asked)))
-        return wanted
+_POSITION = ("topic", "partition", "offset", "row")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,24 +34,64 @@ class ReplayPlan:
     files: tuple[FileRef, ...]
     selection: Selection
     kind: LetterKind = LetterKind.DEAD
+    edits: tuple[FileRef, ...] = ()
+    """Files of EDIT_SCHEMA: the letters they name are decoded from their edited values, and no others."""
+
+
+def group_files(
+    files: Sequence[DeadLetterFile], *, rows: int, size_bytes: int
+) -> Iterator[tuple[FileRef, ...]]:
+    """The files in groups that one task can hold; a file that is larger by itself is a group of its own."""
+    group: list[FileRef] = []
+    group_rows = group_bytes = 0
+    for found in files:
+        if group and (group_rows + found.rows > rows or group_bytes + found.file.size_bytes > size_bytes):
+            yield tuple(group)
+            group, group_rows, group_bytes = [], 0, 0
+        group.append(found.file)
+        group_rows, group_bytes = group_rows + found.rows, group_bytes + found.file.size_bytes
+    if group:
+        yield tuple(group)
 
 
 def read_letters(store: FileStore, files: Sequence[FileRef]) -> pa.Table:
-    tables = [read_rows(store, file).cast(LETTER_SCHEMA) for file in files]
+    tables = [read_rows(store, file, LETTER_SCHEMA.names).cast(LETTER_SCHEMA) for file in files]
     return pa.concat_tables(tables).unify_dictionaries() if tables else LETTER_SCHEMA.empty_table()
 
 
 def replay(plan: ReplayPlan) -> TaskManifest:
     """The work of one replay task."""
-    letters = read_letters(FileStore(plan.read.files_root), plan.files)
+    store = FileStore(plan.read.files_root)
+    letters = read_letters(store, plan.files)
     # Letters of a topic that the pipeline no longer reads stay letters.
     known = pc.is_in(letters.column("topic").cast(pa.string()), value_set=pa.array(plan.read.topics))
-    wanted = pc.and_(plan.selection.chosen(letters), known)
+    if plan.edits:
+        letters, meant = put_edits(letters, [read_rows(store, file) for file in plan.edits])
+    else:
+        meant = plan.selection.chosen(letters)
+    wanted = pc.and_(meant, known)
     task = ReadTask(plan.read, plan.attempt, ordered=True)
     for block in _as_records(plan.read, letters.filter(wanted)).to_batches(max_chunksize=50_000):
         task.add(block)
     task.carry(letters.filter(pc.invert(wanted)), plan.kind)
     return task.finish()
+
+
+def put_edits(letters: pa.Table, edits: Sequence[pa.Table]) -> tuple[pa.Table, pa.ChunkedArray]:
+    """The letters with edited values in place of their own, and for each whether it was edited."""
+    edited = pa.concat_tables(edits).combine_chunks()
+    # The last edit of a letter counts, should somebody have edited it twice.
+    newest = edited.take(pa.array(range(edited.num_rows - 1, -1, -1), pa.int64()))
+    found = pc.index_in(name_places(letters), value_set=name_places(newest).combine_chunks())
+    meant = pc.is_valid(found)
+    values = pc.if_else(meant, newest.column("edited").take(found), letters.column("value"))
+    at = letters.column_names.index("value")
+    return letters.set_column(at, LETTER_SCHEMA.field("value"), values), meant
+
+
+def name_places(letters: pa.Table) -> pa.ChunkedArray:
+    """topic/partition/offset/row, one text a letter."""
+    return pc.binary_join_element_wise(*(letters.column(name).cast(pa.string()) for name in _POSITION), "/")
 
 
 def _as_records(plan: ReadPlan, letters: pa.Table) -> pa.Table:

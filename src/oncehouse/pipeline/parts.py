@@ -49,12 +49,21 @@ LETTER_SCHEMA = pa.schema(
 PARTITIONS = 1 << 20
 
 
+# A reader of letters holds one row group at a time.
+_GROUP_ROWS = 10_000
+_GROUP_BYTES = 8 << 20
+
+
 def write_letters(path: str, table: pa.Table) -> None:
+    """With statistics of what letters are asked for by, so that a look at a few does not read all."""
+    fitting = table.num_rows * _GROUP_BYTES // max(table.nbytes, 1)
     pq.write_table(
         table,
         path,
+        row_group_size=max(1, min(_GROUP_ROWS, fitting)),
         compression="zstd",
         use_dictionary=["topic", "row", "schema", "reason"],
+        write_statistics=["topic", "partition", "offset", "timestamp"],
         write_page_checksum=True,
     )
 

@@ -18,7 +18,9 @@ from oncehouse.clickhouse.describe import describe_table
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
 from oncehouse.ledger import batches, epochs, requests
 from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import (
+    REFUSED,
     Batch,
     BatchStatus,
     Counts,
@@ -34,11 +36,13 @@ from oncehouse.pipeline.adopting import identity_of, refuse_start
 from oncehouse.pipeline.compact import rebuild
 from oncehouse.pipeline.ingest import EpochInput, run_tasks, settle
 from oncehouse.pipeline.job_errors import naming_own_errors
-from oncehouse.pipeline.letters import ReplayPlan, Selection, replay
+from oncehouse.pipeline.letter_files import may_hold
+from oncehouse.pipeline.letters import ReplayPlan, group_files, replay
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.refill import gone_batches, refill
 from oncehouse.pipeline.rekey import rekey
 from oncehouse.pipeline.schemas import learn_schemas
+from oncehouse.pipeline.selection import Selection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,7 +153,7 @@ class Performer:
 
     def _refuse(self, request: Request, error: Exception) -> None:
         self._say(f"Request {request.request} was refused: {error}")
-        requests.finish_request(self._catalog, self._token, request.request, f"refused: {error}")
+        requests.finish_request(self._catalog, self._token, request.request, f"{REFUSED}{error}")
 
 
 def _perform(
@@ -158,6 +162,8 @@ def _perform(
     match request.kind:
         case RequestKind.REPLAY_DEAD_LETTERS:
             yield from _replay(spark, pipeline, catalog, token, request)
+        case RequestKind.EDIT_DEAD_LETTERS:
+            yield from _edit(spark, pipeline, catalog, token, request)
         case RequestKind.REFILL_TABLE:
             _refill(spark, pipeline, catalog, token, request)
         case RequestKind.REBUILD_INDEX:
@@ -171,12 +177,41 @@ def _perform(
 def _replay(
     spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int, request: Request
 ) -> Iterator[Counts]:
-    letters = epochs.list_dead_letter_files(catalog)
-    if not letters:
-        requests.finish_request(catalog, token, request.request, "there are no dead letters")
-        return
     selection = Selection.from_arguments(request.arguments)
+    store = FileStore(pipeline.ledger.files)
+    letters = [
+        found
+        for found in epochs.list_dead_letter_files(catalog)
+        if selection.may_count(found.reasons) and may_hold(store, found.file, selection)
+    ]
+    if not letters:
+        requests.finish_request(catalog, token, request.request, "there are no dead letters to try again")
+        return
     yield _try_again(spark, pipeline, catalog, token, letters, selection, request=request.request)
+
+
+def _edit(
+    spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int, request: Request
+) -> Iterator[Counts]:
+    asked = _names(request.arguments, "edits")
+    edits = [
+        found
+        for found in epochs.list_dead_letter_files(catalog, kind=LetterKind.EDIT)
+        if found.dead_letter_file in asked
+    ]
+    letters = epochs.list_dead_letter_files(catalog)
+    holding = _names(request.arguments, "files")
+    if holding <= {found.dead_letter_file for found in letters}:
+        # Nothing has moved the letters since they were edited; otherwise they may be in any file.
+        letters = tuple(found for found in letters if found.dead_letter_file in holding)
+    if not edits or not letters:
+        requests.finish_request(
+            catalog, token, request.request, "the edited letters are no dead letters any more"
+        )
+        return
+    yield _try_again(
+        spark, pipeline, catalog, token, letters, Selection(), request=request.request, edits=edits
+    )
 
 
 def _try_again(
@@ -188,27 +223,37 @@ def _try_again(
     selection: Selection,
     *,
     request: int | None = None,
+    edits: Sequence[DeadLetterFile] = (),
 ) -> Counts:
     """An epoch over letters of one kind."""
     kind = letters[0].kind
 
     def read(plan: ReadPlan) -> list[TaskManifest]:
-        task = ReplayPlan(
-            read=plan,
-            attempt=f"l{uuid.uuid4().hex[:12]}",
-            files=tuple(found.file for found in letters),
-            selection=selection,
-            kind=kind,
-        )
-        return run_tasks(spark, replay, [task])
+        tasks = [
+            ReplayPlan(
+                read=plan,
+                attempt=f"l{uuid.uuid4().hex[:12]}",
+                files=files,
+                selection=selection,
+                kind=kind,
+                edits=tuple(found.file for found in edits),
+            )
+            for files in group_files(letters, rows=plan.part_rows, size_bytes=plan.part_bytes)
+        ]
+        return run_tasks(spark, replay, tasks)
 
     given = EpochInput(
         kind=EpochKind.WAITING if kind is LetterKind.WAITING else EpochKind.REPLAY,
         topic_ids={},
-        tried_dead_letter_files=tuple(found.dead_letter_file for found in letters),
+        tried_dead_letter_files=tuple(found.dead_letter_file for found in (*letters, *edits)),
         request=request,
     )
     return settle(spark, pipeline, catalog, token, read, given, small=False)
+
+
+def _names(arguments: dict[str, object], key: str) -> set[str]:
+    found = arguments.get(key)
+    return {str(name) for name in found} if isinstance(found, list) else set()
 
 
 def _awaited(catalog: Catalog) -> set[str]:

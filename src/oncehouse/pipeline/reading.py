@@ -7,7 +7,6 @@ a manifest of a few lines. What is written here does not exist until the driver 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise
 
@@ -20,20 +19,18 @@ from oncehouse.ledger.records import LetterKind
 from oncehouse.pipeline.decoding import Decoded
 from oncehouse.pipeline.formats import make_decoder
 from oncehouse.pipeline.identity import payload_hashes, refuse_nameless, unique_ids
+from oncehouse.pipeline.letter_files import LetterWriter
 from oncehouse.pipeline.manifest import (
     ChunkManifest,
-    LettersManifest,
     ReadPlan,
     TaskManifest,
 )
 from oncehouse.pipeline.parts import (
-    LETTER_SCHEMA,
     RAW_SCHEMA,
     PartFile,
     epoch_path,
     raw_columns,
     route,
-    write_letters,
     write_raw,
 )
 
@@ -89,7 +86,7 @@ class ReadTask:
         self._decoder = make_decoder(plan)
         self._chunk: _Chunk | None = None
         self._chunks: list[ChunkManifest] = []
-        self._aside = {kind: _Aside() for kind in LetterKind}
+        self._aside = {kind: LetterWriter(plan, self._store, attempt, kind) for kind in LetterKind}
         self._read = 0
         self._skipped = 0
 
@@ -137,7 +134,7 @@ class ReadTask:
         reasons = [str(rejection.reason) for rejection in decoded.rejected]
         columns.append(pa.array(reasons, pa.string()))
         columns.append(pa.array([rejection.detail for rejection in decoded.rejected], pa.string()))
-        self._aside[LetterKind.DEAD].add(columns, Counter(reasons))
+        self._aside[LetterKind.DEAD].add(columns, reasons)
 
     def _let_wait(self, block: pa.RecordBatch, decoded: Decoded) -> None:
         if not decoded.waiting:
@@ -147,14 +144,14 @@ class ReadTask:
         columns = raw_columns(self._plan.topics, records, pa.array(names, pa.string()))
         columns.append(pa.repeat(_NO_SCHEMA, len(names)))
         columns.append(pa.array([f"schema {name} is not known" for name in names], pa.string()))
-        self._aside[LetterKind.WAITING].add(columns, Counter(names))
+        self._aside[LetterKind.WAITING].add(columns, names)
 
     def carry(self, letters: pa.Table, kind: LetterKind) -> None:
         """Letters that stay as they are, counted and written down again."""
         if letters.num_rows:
             self._read += letters.num_rows
             told = letters.column("schema" if kind is LetterKind.WAITING else "reason").to_pylist()
-            self._aside[kind].add(letters.combine_chunks().columns, Counter(told))
+            self._aside[kind].add(letters.columns, told)
 
     def _end_chunk(self) -> None:
         if self._chunk is not None:
@@ -167,32 +164,8 @@ class ReadTask:
             read=self._read,
             skipped=self._skipped,
             chunks=tuple(self._chunks),
-            letters=tuple(self._write_letters(kind) for kind in LetterKind if self._aside[kind].tables),
+            letters=tuple(letters for writer in self._aside.values() for letters in writer.finish()),
         )
-
-    def _write_letters(self, kind: LetterKind) -> LettersManifest:
-        aside = self._aside[kind]
-        table = pa.concat_tables(aside.tables).unify_dictionaries()
-        name = f"{self._attempt}.{kind}.letters.parquet"
-        path = epoch_path(self._plan.pipeline, self._plan.epoch, self._plan.token, name)
-        file = self._store.put(path, lambda target: write_letters(target, table))
-        first = table.slice(0, 1).select(["topic", "partition", "offset", "reason", "detail"]).to_pylist()[0]
-        sample = "{topic}/{partition}/{offset}: {reason}: {detail}".format(**first)
-        return LettersManifest(
-            kind=kind, rows=table.num_rows, reasons=dict(aside.reasons), sample=sample, file=file
-        )
-
-
-class _Aside:
-    """Records that do not become rows now: dead letters, or those that wait."""
-
-    def __init__(self) -> None:
-        self.tables: list[pa.Table] = []
-        self.reasons: Counter[str] = Counter()
-
-    def add(self, columns: list[pa.Array], reasons: Counter[str]) -> None:
-        self.tables.append(pa.Table.from_arrays(columns, schema=LETTER_SCHEMA))
-        self.reasons.update(reasons)
 
 
 class _Chunk:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from oncehouse.errors import OncehouseError
-from oncehouse.ledger import batches, epochs
+from oncehouse.ledger import batches, epochs, requests
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import BatchStatus, Counts
+from oncehouse.ledger.records import BatchStatus, Counts, Request
 from oncehouse.pipeline.source import Positions, Topics
 from oncehouse.progress import Progress
 
@@ -21,6 +21,8 @@ _RATE_SECONDS = 10.0
 class RunResult:
     progress: Progress
     parked: int
+    refused: tuple[Request, ...] = ()
+    """Requests that were refused during this run."""
 
 
 class Report:
@@ -35,6 +37,7 @@ class Report:
         self._rows = 0
         self._recent: list[tuple[float, int]] = [(time.monotonic(), 0)]
         self._last = Progress()
+        self._done_before = {found.request for found in requests.list_requests(catalog) if found.done_at}
 
     def add_epoch(self, counts: Counts) -> None:
         with self._lock:
@@ -58,7 +61,14 @@ class Report:
     def result(self) -> RunResult:
         self.tell()
         parked = batches.list_batches(self._catalog, statuses=[BatchStatus.PARKED])
-        return RunResult(progress=self._last, parked=len(parked))
+        return RunResult(progress=self._last, parked=len(parked), refused=self._list_refused())
+
+    def _list_refused(self) -> tuple[Request, ...]:
+        return tuple(
+            found
+            for found in requests.list_requests(self._catalog)
+            if found.is_refused and found.request not in self._done_before
+        )
 
     def _look(self) -> Progress:
         # A topic that has left the pipeline file may have left Kafka too, and lags behind nothing.

@@ -43,26 +43,23 @@ class Topics:
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
-        settings: dict[str, Any] = {
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "socket.timeout.ms": int(_TIMEOUT_SECONDS * 1000),
-            "logger": _silent(),
-            **plain_options(kafka.options),
-        }
         try:
-            self._admin = AdminClient(settings)
+            self._admin = AdminClient(client_settings(kafka))
         except KafkaException as error:
-            raise ConfigurationError(f"source.kafka.options: {_text(error)}") from error
+            raise ConfigurationError(f"source.kafka.options: {describe_error(error)}") from error
 
     @property
     def names(self) -> tuple[str, ...]:
         return self._kafka.topics
 
-    def describe(self) -> dict[str, TopicFacts]:
-        """Raises ConfigurationError for a topic that is not there, TransientError for a broker that is away."""
+    def describe(self, *others: str) -> dict[str, TopicFacts]:
+        """The pipeline's topics, or others.
+
+        Raises ConfigurationError for a topic that is not there, TransientError for a broker that is away.
+        """
         facts = {}
         futures = self._admin.describe_topics(
-            TopicCollection(list(self._kafka.topics)), request_timeout=_TIMEOUT_SECONDS
+            TopicCollection(list(others or self._kafka.topics)), request_timeout=_TIMEOUT_SECONDS
         )
         for topic, future in futures.items():
             try:
@@ -117,13 +114,14 @@ class Topics:
                 f"Kafka at {self._kafka.bootstrap_servers} has no topic {topic!r}. Create it, or correct "
                 "source.kafka.topics."
             )
+        said = describe_error(error)
         if "AUTH" in code or "SASL" in code or code == "_SSL":
             return ConfigurationError(
-                f"Kafka at {self._kafka.bootstrap_servers} does not let us read topic {topic!r} ({_text(error)}). "
+                f"Kafka at {self._kafka.bootstrap_servers} does not let us read topic {topic!r} ({said}). "
                 "Check source.kafka.options and the user's rights (Describe and Read on the topic)."
             )
         return TransientError(
-            f"Kafka at {self._kafka.bootstrap_servers} does not answer ({_text(error)}). Check that the broker "
+            f"Kafka at {self._kafka.bootstrap_servers} does not answer ({said}). Check that the broker "
             "is up and that source.kafka.bootstrap_servers is right."
         )
 
@@ -231,6 +229,16 @@ def _offsets_json(positions: Positions) -> str:
     return json.dumps(nested)
 
 
+def client_settings(kafka: Kafka) -> dict[str, Any]:
+    """Settings of a client of our own, in librdkafka's spelling."""
+    return {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "socket.timeout.ms": int(_TIMEOUT_SECONDS * 1000),
+        "logger": _silent(),
+        **plain_options(kafka.options),
+    }
+
+
 def plain_options(options: Mapping[str, str | SecretStr]) -> dict[str, str]:
     return {
         name: value.get_secret_value() if isinstance(value, SecretStr) else value
@@ -267,7 +275,7 @@ def _code(error: KafkaException) -> str:
     return str(error.args[0].name()) if error.args and hasattr(error.args[0], "name") else ""
 
 
-def _text(error: KafkaException) -> str:
+def describe_error(error: KafkaException) -> str:
     return str(error.args[0].str()) if error.args and hasattr(error.args[0], "str") else str(error)
 
 

@@ -1,0 +1,143 @@
+"""Dead letters as people see them: a page at a time, newest first, with hints, and safe to print.
+
+Part of the read model (`insights.py`): reads the ledger only, and no more of its files than a page takes.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from oncehouse.columns import ColumnType
+from oncehouse.errors import ConfigurationError
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.epochs import list_dead_letter_files
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.records import DeadLetterFile
+from oncehouse.pipeline.hints import make_hint
+from oncehouse.pipeline.letter_files import find_letters
+from oncehouse.pipeline.selection import Selection
+
+_BEGINNING_CHARACTERS = 200
+# Hints look further into a value than the beginning that is shown.
+_HINTED_BYTES = 64 << 10
+_UNSAFE_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetter:
+    epoch: int
+    topic: str
+    partition: int
+    offset: int
+    row: int
+    """Its place in a message of several rows."""
+    timestamp: str
+    reason: str
+    detail: str
+    hint: str | None
+    """Which value is at fault and what would fit, safe to print; none where nothing can be added."""
+    begins: str | None
+    """How the value begins, safe to print; none for a record without a value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LetterPage:
+    dead_letters: tuple[DeadLetter, ...]
+    """Newest first."""
+    next: str | None
+    """Where the next page begins; none when this is the last."""
+
+
+def list_dead_letters(
+    catalog: Catalog,
+    store: FileStore,
+    *,
+    selection: Selection | None = None,
+    limit: int = 100,
+    after: str | None = None,
+    fields: Mapping[str, ColumnType] | None = None,
+) -> LetterPage:
+    """A page of the newest letters that were not tried again; no more is read than it takes.
+
+    `after` goes on behind an earlier page; `fields` are the declared ones, for hints at what would fit.
+    """
+    meant = selection or Selection()
+    files = [file for file in reversed(list_dead_letter_files(catalog)) if meant.may_count(file.reasons)]
+    files, before = _behind(files, after)
+    found: list[DeadLetter] = []
+    place = None
+    for file in files:
+        for letter_row, letter in _newest(store, file, meant, before, limit - len(found) + 1):
+            if len(found) == limit:
+                return LetterPage(dead_letters=tuple(found), next=place)
+            found.append(_letter(file.epoch, letter, fields or {}))
+            place = f"{file.dead_letter_file}:{letter_row}"
+        before = None
+    return LetterPage(dead_letters=tuple(found), next=None)
+
+
+def _behind(files: list[DeadLetterFile], after: str | None) -> tuple[list[DeadLetterFile], int | None]:
+    """The files from the place on, and the row of the first of them before which to go on."""
+    if after is None:
+        return files, None
+    name, _, row = after.rpartition(":")
+    at = next((at for at, file in enumerate(files) if file.dead_letter_file == name), None)
+    if at is None or not row.isdecimal():
+        raise ConfigurationError(
+            f"There is no place {after!r} among the dead letters (any more): they may have been tried again "
+            "meanwhile. List them from the start."
+        )
+    return files[at:], int(row)
+
+
+def _newest(
+    store: FileStore, file: DeadLetterFile, selection: Selection, before: int | None, most: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    for found in find_letters(store, file.file, selection, newest_first=True, before=before):
+        start = max(0, len(found.rows) - most)
+        rows, letters = found.rows[start:], found.letters.slice(start)
+        # A character has at most four bytes; the rest of a large value is never copied into Python.
+        yield from zip(reversed(rows.tolist()), reversed(_cut(letters).to_pylist()), strict=True)
+
+
+def _cut(letters: pa.Table) -> pa.Table:
+    start = pc.binary_slice(letters.column("value").cast(pa.large_binary()), 0, _HINTED_BYTES)
+    return letters.set_column(letters.column_names.index("value"), "value", start).drop_columns("key")
+
+
+def _letter(epoch: int, letter: dict[str, Any], fields: Mapping[str, ColumnType]) -> DeadLetter:
+    value, detail = letter["value"], letter["detail"] or ""
+    hint = make_hint(letter["reason"], detail, value, fields)
+    return DeadLetter(
+        epoch=epoch,
+        topic=letter["topic"],
+        partition=letter["partition"],
+        offset=letter["offset"],
+        row=letter["row"] or 0,
+        timestamp=letter["timestamp"].isoformat(),
+        reason=letter["reason"],
+        detail=make_printable(detail),
+        hint=None if hint is None else make_printable(hint),
+        begins=None if value is None else show_beginning(value),
+    )
+
+
+def show_beginning(value: bytes) -> str:
+    """How a value begins, as text on one line without anything that a terminal would obey."""
+    text = value[: _BEGINNING_CHARACTERS * 4 + 4].decode("utf-8", errors="backslashreplace")
+    return make_printable(text[:_BEGINNING_CHARACTERS])
+
+
+def make_printable(text: str) -> str:
+    return "".join(
+        character.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(character) in _UNSAFE_CATEGORIES
+        else character
+        for character in text
+    )

@@ -1,0 +1,41 @@
+"""Edits of dead letters in the catalog: the files that hold them, and the request to try them, written together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, insert
+
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.records import DeadLetterFile, LetterKind, RequestKind
+from oncehouse.ledger.requests import add_request_in
+from oncehouse.ledger.rows import file_values
+from oncehouse.ledger.tables import dead_letter_files
+
+
+def add_edits(catalog: Catalog, edits: Sequence[DeadLetterFile], *, holding: Sequence[str]) -> int:
+    """Name files of edited letters, and ask for their trial; `holding` are the letter files they stand in now."""
+    arguments: dict[str, object] = {
+        "edits": [found.dead_letter_file for found in edits],
+        "files": list(holding),
+        "letters": sum(found.rows for found in edits),
+    }
+
+    def run(connection: Connection) -> int:
+        for found in edits:
+            connection.execute(
+                insert(dead_letter_files).values(
+                    pipeline=catalog.pipeline,
+                    dead_letter_file=found.dead_letter_file,
+                    kind=LetterKind.EDIT,
+                    epoch=found.epoch,
+                    rows_total=found.rows,
+                    reasons=json.dumps(found.reasons),
+                    registered_at=catalog.clock,
+                    **file_values("file", found.file),
+                )
+            )
+        return add_request_in(connection, catalog, RequestKind.EDIT_DEAD_LETTERS, arguments)
+
+    return catalog.change(run)
