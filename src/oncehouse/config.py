@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     Field,
     ModelWrapValidatorHandler,
+    PrivateAttr,
     SecretStr,
     ValidationError,
     field_serializer,
@@ -21,11 +22,20 @@ from pydantic import (
     model_validator,
 )
 
-from oncehouse.config_agreement import find_contradictions, items
+from oncehouse.config_agreement import find_contradictions, items, sound_types
 from oncehouse.config_formats import DEBEZIUM_IDENTITY, Avro, Csv, Debezium, Text, check_format_fields
 from oncehouse.config_problems import combine_problems
 from oncehouse.config_protobuf import Protobuf, derive_missing_fields
 from oncehouse.config_section import Section, SectionT
+from oncehouse.config_shape import (
+    Expressions,
+    Function,
+    Lookup,
+    Shape,
+    ShapedColumn,
+    judge_shape,
+    needs_judging,
+)
 from oncehouse.config_values import (
     HIDDEN,
     Bytes,
@@ -53,14 +63,18 @@ __all__ = [
     "ClickHouse",
     "DeadLetters",
     "Epoch",
+    "Function",
     "Identity",
     "Kafka",
     "Ledger",
+    "Lookup",
     "Pipeline",
     "Retry",
     "Route",
     "Section",
     "SectionT",
+    "Shape",
+    "ShapedColumn",
     "Source",
     "Spark",
     "Table",
@@ -180,10 +194,19 @@ class Identity(Section):
 
 
 class Route(Section):
-    field: Name
-    """Field of the event that decides."""
-    values: tuple[RouteValue, ...] = Field(min_length=1)
+    field: Name | None = None
+    """Field of the event, or column of `shape`, that decides."""
+    values: tuple[RouteValue, ...] | None = Field(default=None, min_length=1)
     """The table takes an event whose field has one of these values."""
+    where: str | None = None
+    """The table takes an event for which this expression is true; in place of `field` and `values`."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        by_value = self.field is not None and self.values is not None
+        if (self.where is None) != by_value or (self.where is not None and (self.field or self.values)):
+            raise ValueError("write either `field` and `values`, or `where`")
+        return self
 
 
 class BatchLimits(Section):
@@ -314,6 +337,8 @@ class Pipeline(Section):
     """Where events come from and what they look like."""
     identity: Identity
     """What makes two events the same, and for how long that is remembered."""
+    shape: Shape = Shape()
+    """What is computed, looked up and filtered between decoding and the tables."""
     tables: tuple[Table, ...] = Field(min_length=1)
     """The ClickHouse tables that events go to."""
     clickhouse: ClickHouse
@@ -334,6 +359,7 @@ class Pipeline(Section):
     """The clocks of this machine, the catalog and ClickHouse may be this far apart; more is refused."""
     spark: Spark = Spark()
     """How Spark is started."""
+    _expressions: Expressions = PrivateAttr(default_factory=Expressions)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -345,16 +371,35 @@ class Pipeline(Section):
             made = build(data)
         except ValidationError as error:
             failure = error
+        fields = _entry(_entry(made or data, "source"), "fields")
+        shape = _sound(Shape, _entry(made or data, "shape") or {})
+        tables = [_sound(Table, table) for table in items(_entry(made or data, "tables"))]
         found = find_contradictions(
-            fields=_entry(_entry(made or data, "source"), "fields"),
+            fields=fields,
+            shaped=None if shape is None else shape.columns,
             format_=_entry(_entry(made or data, "source"), "format"),
             identity=_entry(_entry(made or data, "identity"), "fields"),
             rule=_sound(Identity, _entry(made or data, "identity")),
-            tables=[_sound(Table, table) for table in items(_entry(made or data, "tables"))],
+            tables=tables,
         )
+        if shape is not None and needs_judging(shape, tables) and (types := sound_types(fields)) is not None:
+            judged = judge_shape(types, shape, tables)
+            found += judged.problems
+            if made is not None:
+                made._expressions = judged.expressions  # noqa: SLF001 - its own
         if made is not None and not found:
             return made
         raise combine_problems(failure, found, title=cls.__name__)
+
+    @property
+    def expressions(self) -> Expressions:
+        """What the expressions of the file were compiled to."""
+        return self._expressions
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """All that a table may name, with its type: fields of the event and what `shape` adds."""
+        return {**self.source.fields, **{name: column.type for name, column in self.shape.columns.items()}}
 
     def limits(self, table: str) -> BatchLimits:
         for declared in self.tables:

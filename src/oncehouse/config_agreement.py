@@ -6,7 +6,7 @@ one look at a file shows everything that is wrong with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -23,19 +23,29 @@ _WITH_IDENTITY = ("debezium",)
 
 
 def find_contradictions(
-    *, fields: Any, format_: Any, identity: Any, rule: Identity | None, tables: Sequence[Table | None]
+    *,
+    fields: Any,
+    shaped: Iterable[str] | None = (),
+    format_: Any,
+    identity: Any,
+    rule: Identity | None,
+    tables: Sequence[Table | None],
 ) -> list[Problem]:
     """What does not fit together; what is not sound by itself has its own problem and is left out here."""
     known = [name for name in fields if isinstance(name, str)] if isinstance(fields, Mapping) else None
     found: list[Problem] = []
     if known is not None:
         found += [
-            Problem(path=("identity", "fields", at), text=_unknown_field(name, known))
+            Problem(path=("identity", "fields", at), text=_not_decoded(name, known, shaped or ()))
             for at, name in enumerate(items(identity))
             if isinstance(name, str) and name not in known and not _is_path(name, fields)
         ]
     if rule is not None:
         found += _judge_rule(rule, format_ or "json")
+    if known is not None and shaped is not None:
+        known += [name for name in shaped if name not in known]
+    else:
+        known = None
     seen: dict[str, int] = {}
     for at, table in enumerate(tables):
         if table is None:
@@ -89,7 +99,7 @@ def _judge_table(table: Table, known: list[str] | None) -> list[Problem]:
             for column, field in (table.columns or {}).items()
             if field not in known
         ]
-        if table.route is not None and table.route.field not in known:
+        if table.route is not None and table.route.field is not None and table.route.field not in known:
             found.append(Problem(path=("route", "field"), text=_unknown_field(table.route.field, known)))
     taken = set(table.columns or known or ())
     for key, column in (("batch_column", table.batch_column), ("id_column", table.id_column)):
@@ -102,6 +112,27 @@ def _judge_table(table: Table, known: list[str] | None) -> list[Problem]:
 def _unknown_field(name: str, known: list[str]) -> str:
     hint = nearest(name, known)
     return f"{name!r} is not declared in source.fields" + (f"; did you mean {hint!r}?" if hint else "")
+
+
+def _not_decoded(name: str, known: list[str], shaped: Iterable[str]) -> str:
+    if name in shaped:
+        return f"{name!r} is computed; an event is known by its own fields alone, so name those it comes from"
+    return _unknown_field(name, known)
+
+
+def sound_types(fields: Any) -> dict[str, str] | None:
+    """The declared types, when all of them can be read."""
+    from oncehouse.columns import parse_type
+
+    if not isinstance(fields, Mapping):
+        return None
+    types = {name: text for name, text in fields.items() if isinstance(name, str) and isinstance(text, str)}
+    try:
+        for text in types.values():
+            parse_type(text)
+    except ConfigurationError:
+        return None
+    return types if len(types) == len(fields) else None
 
 
 def items(value: Any) -> Sequence[Any]:

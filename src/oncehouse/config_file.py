@@ -49,6 +49,8 @@ _PIPELINE_PATHS: tuple[tuple[tuple[str, ...], PlaceKind], ...] = (
     (("source", "protobuf", "envelope", "files", EACH), "folder"),
     (("source", "protobuf", "envelope", "descriptor_set"), "folder"),
     (("source", "protobuf", "registry", "ca_file"), "folder"),
+    (("shape", "lookups", EACH, "file"), "folder"),
+    (("shape", "function", "file"), "folder"),
 )
 
 

@@ -57,6 +57,7 @@ def examine(pipeline: Pipeline) -> tuple[list[Finding], int]:
     codes: set[int] = set()
     looks = {
         "identity": look_at_identity,
+        "shape": look_at_shape,
         "kafka": look_at_kafka,
         "clickhouse": look_at_clickhouse,
         "ledger": look_at_ledger,
@@ -92,6 +93,14 @@ def look_at_identity(pipeline: Pipeline) -> Iterable[Finding]:
         return ()
     with open_catalog(pipeline) as catalog:
         identity_of(pipeline, catalog)
+    return ()
+
+
+def look_at_shape(pipeline: Pipeline) -> Iterable[Finding]:
+    """Look-ups and the function; expressions were compiled when the file was read."""
+    from oncehouse.pipeline.shape_planning import check_shape
+
+    check_shape(pipeline)
     return ()
 
 

@@ -54,7 +54,7 @@ def ddl_of(pipeline: Pipeline, table: Table, *, engine: str) -> str:
     from oncehouse.clickhouse.schema import create_table_ddl
 
     needs = needs_of(pipeline, table)
-    columns = table.columns or {field: field for field in pipeline.source.fields}
+    columns = table.columns or {field: field for field in pipeline.columns}
     return create_table_ddl(
         table=table.name,
         columns=needs.columns,

@@ -26,7 +26,7 @@ class Needs:
 
 
 def needs_of(pipeline: Pipeline, table: Table) -> Needs:
-    fields = pipeline.source.fields
+    fields = pipeline.columns
     columns = table.columns if table.columns is not None else {field: field for field in fields}
     limits = pipeline.limits(table.name)
     return Needs(

@@ -14,18 +14,24 @@ from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import FileRef
 from oncehouse.pipeline.decoding import Decoded, Decoder
 from oncehouse.pipeline.parts import RAW_SCHEMA, read_rows
+from oncehouse.pipeline.verdict import Reason
 
 _BLOCK_ROWS = 50_000
+_ADVICE = "Put the fields back under which it was read."
 
 
 def decode_again(
-    store: FileStore, decoder: Decoder, raw: FileRef
+    store: FileStore, decoder: Decoder, raw: FileRef, *, may_skip: bool = False
 ) -> Iterator[tuple[pa.RecordBatch, Decoded]]:
-    """The records of a key file in their order, block by block, with what they were decoded to."""
+    """The records of a key file in their order, block by block, with what they were decoded to.
+
+    With `may_skip` the decoder also shapes, and may leave out what is not wanted any more.
+    """
     for block in read_rows(store, raw, RAW_SCHEMA.names).to_batches(max_chunksize=_BLOCK_ROWS):
         decoded = decoder.decode(block)
-        if decoded.rows.num_rows != block.num_rows:
-            raise PermanentError(f"{_tell(block, decoded)} Put the fields back under which it was read.")
+        skipped = len(decoded.skipped) if may_skip else 0
+        if decoded.rows.num_rows + skipped != block.num_rows:
+            raise PermanentError(_tell(block, decoded))
         yield block, decoded
 
 
@@ -37,7 +43,9 @@ def tell_place(block: pa.RecordBatch, index: int) -> str:
 def _tell(block: pa.RecordBatch, decoded: Decoded) -> str:
     if decoded.rejected:
         first = decoded.rejected[0]
-        reason = f"{first.reason}: {first.detail}"
-        return f"{tell_place(block, first.index)} does not fit source.fields any more ({reason})."
+        place, reason = tell_place(block, first.index), f"{first.reason}: {first.detail}"
+        if first.reason is Reason.NOT_SHAPED:
+            return f"{place} cannot be shaped ({reason}). Correct the expression or function."
+        return f"{place} does not fit source.fields any more ({reason}). {_ADVICE}"
     missing = sorted(set(range(block.num_rows)) - set(decoded.taken.tolist()))
-    return f"{tell_place(block, missing[0])} does not become a row any more."
+    return f"{tell_place(block, missing[0])} does not become a row any more. {_ADVICE}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 from oncehouse.config_formats import Csv, Debezium, Text
 from oncehouse.config_section import SectionT
 from oncehouse.errors import ConfigurationError
+from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline.avro_format import make_avro_format
 from oncehouse.pipeline.csv_format import make_csv_format
 from oncehouse.pipeline.debezium_format import DebeziumFormat
@@ -53,4 +54,10 @@ def demand_section(section: SectionT | None, name: str) -> SectionT:
 
 def make_decoder(plan: ReadPlan) -> Decoder:
     limits = Limits(max_message_bytes=plan.max_message_bytes, max_depth=plan.max_depth)
-    return plan.format.make_decoder(plan.fields, plan.schemas, limits)
+    decoder = plan.format.make_decoder(plan.fields, plan.schemas, limits)
+    if plan.shape is None:
+        return decoder
+    # The engine is loaded where something is shaped, and nowhere else.
+    from oncehouse.pipeline.shaping import Shaper, ShapingDecoder
+
+    return ShapingDecoder(decoder, Shaper(plan.shape, FileStore(plan.files_root)))

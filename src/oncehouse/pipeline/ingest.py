@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from oncehouse import crash
 from oncehouse.columns import parse_type
-from oncehouse.config import Pipeline
+from oncehouse.config import Pipeline, Table
 from oncehouse.errors import PoisonError
 from oncehouse.ledger import epochs, registering, segments
 from oncehouse.ledger.catalog import Catalog
@@ -47,6 +47,8 @@ from oncehouse.pipeline.manifest import (
 from oncehouse.pipeline.parts import epoch_path
 from oncehouse.pipeline.reading import read_records
 from oncehouse.pipeline.schemas import learn_schemas
+from oncehouse.pipeline.shape_plan import route_column
+from oncehouse.pipeline.shape_planning import plan_shape
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,18 +70,28 @@ class EpochInput:
 
 def table_plans(pipeline: Pipeline) -> tuple[TablePlan, ...]:
     plans = []
-    for table in pipeline.tables:
-        columns = table.columns or {field: field for field in pipeline.source.fields}
+    for at, table in enumerate(pipeline.tables):
+        columns = table.columns or {field: field for field in pipeline.columns}
+        route = _route(table, at)
         plans.append(
             TablePlan(
                 name=table.name,
                 columns=tuple(columns.items()),
                 id_column=table.id_column,
-                route_field=table.route.field if table.route else None,
-                route_values=table.route.values if table.route else (),
+                route_field=route[0],
+                route_values=route[1],
             )
         )
     return tuple(plans)
+
+
+def _route(table: Table, at: int) -> tuple[str | None, tuple[str | int | bool, ...]]:
+    """The column that decides about the table and the values that it takes; none when it takes all."""
+    if table.route is None:
+        return None, ()
+    if table.route.where is not None:
+        return route_column(at), (True,)
+    return table.route.field, table.route.values or ()
 
 
 def read_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
@@ -104,6 +116,12 @@ def read_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, w
     )
 
 
+def shaped_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
+    """A plan that makes parts; `read_plan` alone gives events as they were decoded, which is all that ids need."""
+    plan = read_plan(pipeline, catalog, epoch=epoch, token=token, whole=whole)
+    return replace(plan, shape=plan_shape(pipeline, token=token))
+
+
 def settle(
     spark: SparkSession,
     pipeline: Pipeline,
@@ -117,7 +135,7 @@ def settle(
     """Read, decide and register one epoch; returns its counts."""
     epoch = epochs.next_epoch(catalog)
     started_at = catalog.now()
-    plan = read_plan(pipeline, catalog, epoch=epoch, token=token, whole=small)
+    plan = shaped_plan(pipeline, catalog, epoch=epoch, token=token, whole=small)
     manifests = read(plan)
     while learn_schemas(pipeline, catalog, _awaited(manifests)):
         # Read once more with what is known now; what the first time wrote has no row in the catalog.

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from oncehouse.columns import ColumnType
 from oncehouse.ledger.records import FileRef, LetterKind, Schema
 from oncehouse.pipeline.decoding import Format
 from oncehouse.pipeline.identity_rule import Rule
+from oncehouse.pipeline.shape_plan import ShapePlan
 
 MANIFEST_SCHEMA = "manifest string"
 
@@ -51,6 +52,20 @@ class ReadPlan:
     """A small epoch: one task reads all partitions, sorts them, and writes one part."""
     schemas: tuple[Schema, ...] = ()
     """Those known when the epoch began; records of others wait."""
+    shape: ShapePlan | None = None
+
+    @property
+    def columns(self) -> dict[str, ColumnType]:
+        """All that a part may hold: decoded fields, and what shaping adds."""
+        return {**self.fields, **(self.shape.types if self.shape else {})}
+
+    def for_table(self, name: str) -> ReadPlan:
+        """The plan of one table alone."""
+        return replace(
+            self,
+            tables=tuple(table for table in self.tables if table.name == name),
+            shape=self.shape and self.shape.for_table(name),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

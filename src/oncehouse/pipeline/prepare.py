@@ -23,6 +23,7 @@ from oncehouse.pipeline.clocks import judge_clocks, read_clocks
 from oncehouse.pipeline.outage import judge_topic
 from oncehouse.pipeline.protobuf_sources import demand_readable
 from oncehouse.pipeline.schemas import known_schemas
+from oncehouse.pipeline.shape_planning import check_shape
 from oncehouse.pipeline.source import TopicFacts, Topics, check_topics
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def inspect_clocks(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:
 
 def demand_ready(pipeline: Pipeline, catalog: Catalog, topics: Topics) -> dict[str, TopicFacts]:
     """Raise unless source, ledger and tables are fit; returns what Kafka says about the topics."""
+    check_shape(pipeline)
     check_ledger(pipeline, catalog)
     facts = check_source(catalog, topics)
     found = (

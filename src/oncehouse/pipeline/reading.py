@@ -182,7 +182,7 @@ class _Chunk:
         self._raw: list[pa.Table] = []
         self._keys: list[tuple[UInt64, ...]] = []
         self._routes: list[UInt32] = []
-        self._parts = [PartFile(table, plan.fields) for table in plan.tables]
+        self._parts = [PartFile(table, plan.columns) for table in plan.tables]
 
     @property
     def is_full(self) -> bool:

@@ -32,7 +32,7 @@ from oncehouse.pipeline.decode_again import decode_again
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.formats import make_decoder
 from oncehouse.pipeline.identity import unique_ids
-from oncehouse.pipeline.ingest import read_plan, run_tasks
+from oncehouse.pipeline.ingest import run_tasks, shaped_plan
 from oncehouse.pipeline.manifest import PartManifest, ReadPlan
 from oncehouse.pipeline.parts import PartFile, epoch_path, route
 
@@ -115,8 +115,7 @@ def _decode_missing(
     table: str,
     known: set[str],
 ) -> list[Part]:
-    plan = read_plan(pipeline, catalog, epoch=epoch, token=token, whole=False)
-    plan = replace(plan, tables=tuple(found for found in plan.tables if found.name == table))
+    plan = shaped_plan(pipeline, catalog, epoch=epoch, token=token, whole=False).for_table(table)
     duplicates = epochs.list_duplicate_files(catalog)
     plans = [
         RefillPlan(
@@ -154,15 +153,15 @@ def refill_task(plan: RefillPlan) -> tuple[int, PartManifest] | None:
     store = FileStore(plan.read.files_root)
     decoder = make_decoder(plan.read)
     live = live_events(store, plan.duplicate_files, ordinal=plan.ordinal, events=plan.events)
-    part = PartFile(plan.read.tables[0], plan.read.fields)
+    part = PartFile(plan.read.tables[0], plan.read.columns)
     live_rows = events = 0
-    for block, decoded in decode_again(store, decoder, plan.raw):
+    for block, decoded in decode_again(store, decoder, plan.raw, may_skip=plan.read.shape is not None):
         routes = route(plan.read.tables, decoded.rows)
-        chosen = np.arange(block.num_rows) if routes is None else np.flatnonzero(routes)
-        numbers = (events + chosen).astype(np.uint32)
+        chosen = np.arange(decoded.rows.num_rows) if routes is None else np.flatnonzero(routes)
+        numbers = (events + decoded.taken[chosen]).astype(np.uint32)
         rows = decoded.rows.take(pa.array(chosen))
         if rows.num_rows:
-            records = block.take(pa.array(chosen))
+            records = block.take(pa.array(decoded.taken[chosen]))
             ids = unique_ids(plan.read.identity, rows, records, records.column("schema"))
             part.add(rows, numbers, ids)
         live_rows += int(np.count_nonzero(live[numbers]))

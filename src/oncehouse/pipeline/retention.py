@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _EPOCH_FILE = re.compile(r"/(\d{10})-(\d+)-[^/]+$")
 _INDEX_FILE = re.compile(r"/index/(?:merged|rebuilt|rekeyed)-(\d+)-[^/]+$")
+_LOOKUP_FILE = re.compile(r"/lookups/(\d+)-[^/]+$")
 _PACK_FILE = re.compile(r"/packs/(\d+)-[^/]+$")
 # How long a file that was packed stays for those who had found it before.
 _GARBAGE_SECONDS = 600.0
@@ -50,7 +51,7 @@ def plan_sweep(
 def _is_over(path: str, token: int, last_epoch: int, retention_token: int) -> bool:
     if found := _EPOCH_FILE.search(path):
         return int(found[2]) < token or int(found[1]) <= last_epoch
-    if found := _INDEX_FILE.search(path):
+    if found := _INDEX_FILE.search(path) or _LOOKUP_FILE.search(path):
         return int(found[1]) < token
     if found := _PACK_FILE.search(path):
         return int(found[1]) < retention_token

@@ -28,6 +28,8 @@ class Reason(StrEnum):
     """The bytes do not follow the format or its schema."""
     UNSUPPORTED = "unsupported"
     """The message is sound, but what it says cannot be a row."""
+    NOT_SHAPED = "not_shaped"
+    """Decoded, but what should be computed from it could not be."""
 
 
 @dataclass(frozen=True, kw_only=True)
