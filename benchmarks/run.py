@@ -1,5 +1,5 @@
-"""`make bench`: how fast events come from Kafka into ClickHouse, against the bare read of the same topic; and what
-the scheduler of Fact tables costs.
+"""`make bench`: how fast events come from Kafka into ClickHouse, against the bare read of the same topic; what
+the scheduler of Fact tables costs; and how fast protobuf is decoded.
 
 Prints a table and writes build/bench.json, a list of {name, value, unit}. --quick takes a tenth of the events;
 --profile shows besides where the time of the road goes.
@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import etl
+import protobuf
 import where_time_goes
 from measure import (
     BARE_READS,
@@ -95,6 +96,7 @@ def main() -> int:
     try:
         found = measure(asked.events or (QUICK_EVENTS if asked.quick else EVENTS), profile=asked.profile)
         found += etl.measure(etl.TOPICS)
+        found += protobuf.measure()
     except KeyboardInterrupt:
         return 130
     for figure in found:

@@ -1,0 +1,166 @@
+"""Protobuf messages decoded a second on one core, against the protobuf library taking them one by one.
+
+    python benchmarks/protobuf.py [messages]
+
+Both make the same Arrow columns out of the same bytes, which is checked. Events have 9 fields and about 120
+bytes: texts, numbers, an enum, a Timestamp, a nested message and a list. Times are processor time, the best of
+three, taken in turns. `measure` gives the figures to `make bench`.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from google.protobuf.message_factory import GetMessageClass
+
+from oncehouse.columns import arrow_type, parse_type
+from oncehouse.pipeline.decoding import Limits
+from oncehouse.pipeline.framing import Framing, VersionPlace
+from oncehouse.pipeline.protobuf_format import ProtobufFormat
+from oncehouse.pipeline.protobuf_sources import make_schema
+from oncehouse.protobuf.definition import describe, read_definition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MESSAGES = 400_000
+BLOCK = 50_000
+TRIES = 3
+PROTO = """
+syntax = "proto3";
+package bench;
+import "google/protobuf/timestamp.proto";
+enum Kind { UNKNOWN = 0; VIEW = 1; CLICK = 2; BUY = 3; }
+message Buyer { int64 id = 1; string country = 2; }
+message Event {
+  string project = 1; Kind kind = 2; int64 product_id = 3; google.protobuf.Timestamp at = 4; double price = 5;
+  uint32 amount = 6; string session = 7; Buyer buyer = 8; repeated int32 labels = 9;
+}
+"""
+FIELDS = {
+    "project": "LowCardinality(String)",
+    "kind": "LowCardinality(String)",
+    "product_id": "Int64",
+    "at": "DateTime64(6, 'UTC')",
+    "price": "Float64",
+    "amount": "UInt32",
+    "session": "String",
+    "buyer.id": "Int64",
+    "labels": "Array(Int32)",
+}
+
+
+def make_messages(message_class: Any, count: int) -> list[bytes]:
+    rng = random.Random(7)
+    made = []
+    for number in range(count):
+        message = message_class(
+            project=rng.choice(("shop", "forum", "search")),
+            kind=rng.randrange(1, 4),
+            product_id=rng.randrange(1 << 40),
+            price=round(rng.random() * 100, 2),
+            amount=rng.randrange(10),
+            session=str(uuid.UUID(int=rng.getrandbits(128))),
+            labels=[rng.randrange(100) for _ in range(number % 4)],
+        )
+        message.at.seconds, message.at.nanos = 1_700_000_000 + number, rng.randrange(1_000_000) * 1000
+        message.buyer.id, message.buyer.country = rng.randrange(1 << 30), "NL"
+        made.append(message.SerializeToString())
+    return made
+
+
+def read_row_by_row(block: pa.RecordBatch, message_class: Any, schema: pa.Schema) -> pa.RecordBatch:
+    """What one writes with the protobuf library and pyarrow alone."""
+    parse, name = (
+        message_class.FromString,
+        message_class.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number,
+    )
+    names = {number: value.name for number, value in name.items()}
+    rows = []
+    for value in block.column("value").to_pylist():
+        event = parse(value)
+        at = event.at
+        rows.append(
+            (
+                event.project,
+                names[event.kind],
+                event.product_id,
+                at.seconds * 1_000_000 + at.nanos // 1000,
+                event.price,
+                event.amount,
+                event.session,
+                event.buyer.id,
+                list(event.labels),
+            )
+        )
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def best_seconds(work: dict[str, Callable[[], object]]) -> dict[str, float]:
+    best = dict.fromkeys(work, float("inf"))
+    for _ in range(TRIES):
+        for name, run in work.items():
+            started = time.process_time()
+            run()
+            best[name] = min(best[name], time.process_time() - started)
+    return best
+
+
+def compare(count: int) -> dict[str, float]:
+    """Messages a second: `ours` and `row_by_row`."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "event.proto"
+        file.write_text(PROTO)
+        schema = make_schema("1", files=[str(file)], message="bench.Event")
+    message_class = GetMessageClass(describe(read_definition(schema.definition)))
+    values = make_messages(message_class, count)
+    blocks = [
+        pa.record_batch({"value": pa.array(values[start : start + BLOCK], pa.binary())})
+        for start in range(0, count, BLOCK)
+    ]
+    types = {name: parse_type(text) for name, text in FIELDS.items()}
+    columns = pa.schema([(name, arrow_type(type_)) for name, type_ in types.items()])
+    decoder = ProtobufFormat(framing=Framing(place=VersionPlace.NONE, schema="1")).make_decoder(
+        types, [schema], Limits(max_message_bytes=1 << 20, max_depth=64)
+    )
+    if not decoder.decode(blocks[0]).rows.equals(read_row_by_row(blocks[0], message_class, columns)):
+        raise AssertionError("the two ways read different values")
+    seconds = best_seconds(
+        {
+            "ours": lambda: [decoder.decode(block) for block in blocks],
+            "row_by_row": lambda: [read_row_by_row(block, message_class, columns) for block in blocks],
+        }
+    )
+    return {name: count / taken for name, taken in seconds.items()}
+
+
+def measure(count: int = MESSAGES) -> list[dict[str, str | float]]:
+    """The figures of `make bench`."""
+    found = compare(count)
+    return [
+        {"name": "protobuf_messages_per_s", "value": round(found["ours"]), "unit": "messages/s"},
+        {
+            "name": "protobuf_row_by_row_messages_per_s",
+            "value": round(found["row_by_row"]),
+            "unit": "messages/s",
+        },
+        {
+            "name": "protobuf_over_row_by_row",
+            "value": round(found["ours"] / found["row_by_row"], 2),
+            "unit": "1",
+        },
+    ]
+
+
+if __name__ == "__main__":
+    for figure in measure(int(sys.argv[1]) if len(sys.argv) > 1 else MESSAGES):
+        print(f"{figure['name']:<36} {figure['value']:>12} {figure['unit']}")
