@@ -17,6 +17,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ptars
 import pyarrow as pa
 from google.protobuf.message_factory import GetMessageClass
 
@@ -115,8 +116,18 @@ def best_seconds(work: dict[str, Callable[[], object]]) -> dict[str, float]:
     return best
 
 
-def compare(count: int) -> dict[str, float]:
-    """Messages a second: `ours` and `row_by_row`."""
+def spoil(blocks: list[pa.RecordBatch], every: int) -> list[pa.RecordBatch]:
+    """The same messages, one of so many cut off in the middle of a number."""
+    spoilt = []
+    for block in blocks:
+        values = block.column("value").to_pylist()
+        values[::every] = [b"\x18\xff"] * len(values[::every])
+        spoilt.append(pa.record_batch({"value": pa.array(values, pa.binary())}))
+    return spoilt
+
+
+def compare(count: int, *, more: bool = False) -> dict[str, float]:
+    """Messages a second: `ours` and `row_by_row`; with `more`, also ptars alone and bad messages."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "event.proto"
         file.write_text(PROTO)
@@ -134,12 +145,21 @@ def compare(count: int) -> dict[str, float]:
     )
     if not decoder.decode(blocks[0]).rows.equals(read_row_by_row(blocks[0], message_class, columns)):
         raise AssertionError("the two ways read different values")
-    seconds = best_seconds(
-        {
-            "ours": lambda: [decoder.decode(block) for block in blocks],
-            "row_by_row": lambda: [read_row_by_row(block, message_class, columns) for block in blocks],
-        }
-    )
+    work: dict[str, Callable[[], object]] = {
+        "ours": lambda: [decoder.decode(block) for block in blocks],
+        "row_by_row": lambda: [read_row_by_row(block, message_class, columns) for block in blocks],
+    }
+    if more:
+        handler = ptars.HandlerPool([message_class.DESCRIPTOR.file]).get_for_message(message_class.DESCRIPTOR)
+        work["ptars alone"] = lambda: [
+            handler.array_to_record_batch(block.column("value")) for block in blocks
+        ]
+        for every in (10_000, 100):
+            spoilt = spoil(blocks, every)
+            work[f"ours, one bad message in {every}"] = lambda spoilt=spoilt: [  # type: ignore[misc]
+                decoder.decode(block) for block in spoilt
+            ]
+    seconds = best_seconds(work)
     return {name: count / taken for name, taken in seconds.items()}
 
 
@@ -162,5 +182,6 @@ def measure(count: int = MESSAGES) -> list[dict[str, str | float]]:
 
 
 if __name__ == "__main__":
-    for figure in measure(int(sys.argv[1]) if len(sys.argv) > 1 else MESSAGES):
-        print(f"{figure['name']:<36} {figure['value']:>12} {figure['unit']}")
+    speeds = compare(int(sys.argv[1]) if len(sys.argv) > 1 else MESSAGES, more=True)
+    for name, speed in speeds.items():
+        print(f"{name:<32} {speed:>12,.0f} messages/s {speed / speeds['row_by_row']:6.2f} of row by row")

@@ -12,9 +12,11 @@ import pytest
 import yaml
 
 from oncehouse.config import Source
+from oncehouse.config_protobuf import Protobuf
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.decoding import Decoded, Limits
 from oncehouse.pipeline.formats import format_of
+from oncehouse.pipeline.protobuf_sources import read_files
 
 DOCS = Path(__file__).parents[2] / "docs" / "formats"
 KAFKA = {"bootstrap_servers": "localhost:9092", "topics": ["t"]}
@@ -59,6 +61,18 @@ def test_debezium_becomes_the_rows_of_the_page():
     decoded = decode("debezium", [None if line == "null" else line.encode() for line in lines])
     assert rows(decoded) == json.loads(blocks("debezium", "json")[0])
     assert decoded.skipped.tolist() == [3]
+
+
+def test_protobuf_becomes_the_rows_of_the_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, text in zip(("order-1.proto", "order-3.proto"), blocks("protobuf", "proto"), strict=False):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    section = Protobuf(**yaml.safe_load(blocks("protobuf", "yaml")[0])["protobuf"])
+    values = [bytes.fromhex(line.replace(" ", "")) for line in blocks("protobuf", "hex")[0].splitlines()]
+    decoded = decode("protobuf", values, read_files(section))
+    assert rows(decoded) == json.loads(blocks("protobuf", "json")[0])
+    assert [one.schema for one in decoded.waiting] == ["4"]
+    assert [one.index for one in decoded.rejected] == [3]
 
 
 def test_avro_becomes_the_rows_of_the_page():

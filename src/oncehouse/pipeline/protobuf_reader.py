@@ -29,7 +29,7 @@ from oncehouse.pipeline.protobuf_values import UnreadableError, child, part_of, 
 from oncehouse.pipeline.verdict import Problem, Reason, Rejection
 from oncehouse.protobuf.fields import Found, find, is_map
 
-_SMALL = 256
+_SMALL = 4096
 _RUN_BYTES = 16 << 20
 _RUN_GROWN_BYTES = 128 << 20
 # A message may take this many times its greatest size as columns; beyond is a bomb.
