@@ -288,6 +288,45 @@ def test_the_old_name_of_a_renamed_field_still_finds_it():
     assert decoded.rows.column(0).to_pylist() == ["a", "b"]
 
 
+def test_the_newest_version_is_the_one_with_the_greatest_number():
+    schemas = {str(number): record(("id", "long")) for number in range(1, 10)}
+    schemas["10"] = record(("id", "long"), {"name": "added", "type": "int", "default": 5})
+    decoder = AvroDecoder(
+        fields={"added": parse_type("Int32")},
+        schemas=[
+            Schema(schema=name, format="avro", definition=json.dumps(one))
+            for name, one in sorted(schemas.items())
+        ],
+        framing=PREFIX,
+        limits=Limits(max_message_bytes=1 << 20, max_depth=64),
+    )
+    decoded = decoder.decode(block([framed(9, encode(schemas["9"], {"id": 1}))]))
+    assert decoded.rows.to_pylist() == [{"added": 5}]
+
+
+@pytest.mark.parametrize("messages", [1, 40])
+def test_lists_that_nobody_wants_must_follow_the_schema_too(messages):
+    schema = record(("id", "long"), ("numbers", {"type": "array", "items": "long"}))
+    good = encode(schema, {"id": 1, "numbers": [1]})
+    wide = good[:1] + b"\x02" + b"\xff" * 9 + b"\x7f" + b"\0"
+    many = good[:1] + encode("long", 1 << 40) + good[2:]
+    decoded = make_decoder({"id": "Int64"}, schema).decode(block([good, wide, many] * messages))
+    assert decoded.taken.tolist() == list(range(0, 3 * messages, 3))
+    assert {one.reason for one in decoded.rejected} == {Reason.MALFORMED}
+
+
+@pytest.mark.parametrize("item", ["double", "null"])
+@pytest.mark.parametrize("messages", [1, 40])
+def test_a_list_cannot_have_more_values_than_its_message_has_bytes(item, messages):
+    schema = record(("id", "long"), ("values", {"type": "array", "items": item}))
+    bomb = encode("long", 1) + encode("long", 1 << 40) + bytes(9)
+    decoded = make_decoder({"id": "Int64", "values": "Array(Nullable(Float64))"}, schema).decode(
+        block([bomb] * messages)
+    )
+    assert {one.reason for one in decoded.rejected} == {Reason.MALFORMED}
+    assert len(decoded.rejected) == messages
+
+
 def test_a_field_that_no_default_fills_is_missing():
     decoded = make_decoder({"id": "Int64", "gone": "String"}, OLD, framing=FIXED).decode(
         block([encode(OLD, {"id": 1, "mail": "a"})])
@@ -306,9 +345,8 @@ def test_a_default_that_does_not_fit_its_column_is_refused_by_row():
 
 
 def test_without_a_prefix_there_is_no_version():
-    decoded = make_decoder({"id": "Int64"}, OLD, framing=PREFIX).decode(
-        block([b"", b"\0\0\0", b"\1\0\0\0\1x"])
-    )
+    other = b"\1" + framed(1, encode(OLD, {"id": 1, "mail": "a"}))[1:]
+    decoded = make_decoder({"id": "Int64"}, OLD, framing=PREFIX).decode(block([b"", b"\0\0\0", other]))
     assert [one.reason for one in decoded.rejected] == [Reason.MALFORMED] * 3
     assert "wire prefix" in decoded.rejected[0].detail
 

@@ -136,8 +136,6 @@ def _find_misquoted(data: Bytes, bounds: Offsets, marks: Marks) -> Mask:
     # Inside a value a doubled quote closes and opens again, so that its halves touch.
     wrong = np.where(opens, (before != marks.delimiter) & (before != marks.quote), False)
     wrong |= np.where(~opens, (after != marks.delimiter) & (after != marks.quote), False)
-    touching = opens & (number > 0) & (before == marks.quote)
-    wrong |= opens & (before == marks.quote) & ~touching
     bad[line[wrong]] = True
     bad |= np.bincount(line, minlength=len(bounds) - 1) % 2 == 1
     return bad
