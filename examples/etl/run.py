@@ -1,4 +1,4 @@
-"""Three sources at their own paces, four tables built from them, one kill -9, and a comparison: `python run.py`.
+"""Three sources at their own paces, five tables built from them, one kill -9, and a comparison: `python run.py`.
 
 Starts a ClickHouse of its own (the dev stack), feeds it hour by hour while `oncehouse etl run` works beside it,
 kills that half-way, starts another one, and compares every row of the Facts with a join in plain Python. Exit 0
@@ -36,6 +36,7 @@ FACTS = {
     "dwh.customers": "SELECT customer, country FROM dwh.customers",
     "dwh.orders": "SELECT id, toUnixTimestamp64Milli(pos), customer, country, quantity FROM dwh.orders",
     "dwh.payments": "SELECT id, toUnixTimestamp64Milli(pos), order_id, country, quantity, amount FROM dwh.payments",
+    "dwh.large": "SELECT id, toUnixTimestamp64Milli(pos), country, quantity FROM dwh.large",
     "dwh.daily": "SELECT toString(day), country, payments, amount FROM dwh.daily",
 }
 PATIENCE_SECONDS = 120
@@ -55,7 +56,9 @@ def main() -> int:
         prepare(client, url)
         run_shop(client, url, shop, pause_seconds=arguments.pause, kill=not arguments.no_kill)
         etl(url, "graph")
+        etl(url, "status")
         etl(url, "log", "--limit", "5")
+        etl(url, "log", "checks", "--limit", "5")
         return compare(client, expect_facts(shop))
 
 

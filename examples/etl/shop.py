@@ -16,6 +16,8 @@ HOUR_MS = 3_600_000
 START_MS = int(datetime(2026, 3, 1, tzinfo=UTC).timestamp() * 1000)
 COUNTRIES = ("at", "br", "ca", "de", "fr", "in", "jp", "ke")
 
+LARGE = 8
+
 Row = tuple[object, ...]
 
 
@@ -117,6 +119,11 @@ def expect_facts(shop: Shop) -> dict[str, list[Row]]:
             for order, country in by_order.values()
         ],
         "dwh.payments": payments,
+        "dwh.large": [
+            (order.id, order.time_ms, country, order.quantity)
+            for order, country in by_order.values()
+            if order.quantity >= LARGE
+        ],
         "dwh.daily": sorted(
             ((day, country, len(amounts), sum(amounts)) for (day, country), amounts in daily.items()),
             key=str,

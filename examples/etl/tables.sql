@@ -15,6 +15,8 @@ CREATE TABLE dwh.orders (id UInt64, pos DateTime64(3, 'UTC'), customer UInt32, c
 ENGINE = MergeTree ORDER BY (pos, id) SETTINGS non_replicated_deduplication_window = 1000;
 CREATE TABLE dwh.payments (id UInt64, pos DateTime64(3, 'UTC'), order_id UInt64, country Nullable(String), quantity UInt32, amount UInt32)
 ENGINE = MergeTree ORDER BY (pos, id) SETTINGS non_replicated_deduplication_window = 1000;
+CREATE TABLE dwh.large (id UInt64, pos DateTime64(3, 'UTC'), country Nullable(String), quantity UInt32)
+ENGINE = MergeTree ORDER BY (pos, id) SETTINGS non_replicated_deduplication_window = 1000;
 CREATE TABLE dwh.daily (day Date, country Nullable(String), payments UInt64, amount UInt64)
 ENGINE = MergeTree PARTITION BY day ORDER BY tuple();
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, SettingsFile, TopicName, find_topic, open_etl
+from oncehouse.cli.etl_status_text import spell_lag
 from oncehouse.cli.output import say, show_json, show_table
+
+if TYPE_CHECKING:
+    from oncehouse.etl.log import LogRow
 
 app = typer.Typer(invoke_without_command=True, help="What each step brought.")
 
@@ -35,25 +39,35 @@ def show(
         show_json({"log": rows})
         return
     show_table(
-        ["topic", "at", "rows", "from", "to", "lag s", "nulls", "repeat", "ms", "read", "memory"],
+        ["topic", "at", "rows", "newest row", "lag", "ms", "memory", "notes"],
         [
             (
                 row.topic,
                 row.ts,
                 row.rows,
-                row.min_ts,
                 row.max_ts,
-                row.max_lag_seconds,
-                ", ".join(f"{name} {count}" for name, count in row.nulls.items()),
-                row.repeated,
+                spell_lag(row.max_lag_seconds),
                 row.duration_ms,
-                row.read_rows,
-                row.memory_bytes,
+                f"{row.memory_bytes / (1 << 20):,.1f} MB",
+                ", ".join(
+                    [
+                        *(["repeat"] if row.repeated else []),
+                        *(f"{name} {n} null" for name, n in row.nulls.items()),
+                    ]
+                ),
             )
             for row in rows
         ],
         empty="nothing was logged yet; `oncehouse etl log create TOPIC` makes the logging view of a table",
     )
+
+
+def _list_notes(row: LogRow) -> list[str]:
+    """A block that was dropped as a repeat, and columns with nulls in it."""
+    return [
+        *(["repeat"] if row.repeated else []),
+        *(f"{name} {count} null" for name, count in row.nulls.items()),
+    ]
 
 
 @app.command()

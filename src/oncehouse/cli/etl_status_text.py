@@ -67,7 +67,7 @@ def spell_behind(one: TopicStatus) -> str:
 
 def spell_lag(seconds: float) -> str:
     """Two units are enough to see how far something is: `3d 4h`, `12m 5s`, `800ms`."""
-    if seconds < 60:
+    if abs(seconds) < 60:
         return format_duration(round(seconds, 3))
     whole = round(seconds)
     parts: list[str] = []
