@@ -118,3 +118,18 @@ def test_a_server_that_is_away_is_told_once(file, parts, capsys):
     parts["clickhouse"] = parts["clocks"] = TransientError("ClickHouse is away.\nStart it.")
     assert run_command(["check", str(file)]) == 75
     assert capsys.readouterr().out.count("ClickHouse is away.") == 1
+
+
+def test_a_look_up_that_is_not_there_is_told_beside_the_rest(file, parts, capsys):
+    shape = "shape:\n  lookups:\n    countries: {file: no.csv, key: product_id, columns: {name: String}}\n"
+    file.write_text(example_text() + shape)
+    assert run_command(["check", str(file)]) == 2
+    assert "error: shape: shape.lookups.countries: " in capsys.readouterr().out
+
+
+def test_an_expression_that_cannot_be_computed_is_told_with_its_line(file, parts, capsys):
+    text = example_text() + 'shape:\n  where: "product_di > 1"\n'
+    file.write_text(text)
+    assert run_command(["check", str(file)]) == 2
+    line = len(text.splitlines())
+    assert f"pipeline.yaml:{line}: shape.where: there is no column 'product_di'" in capsys.readouterr().err

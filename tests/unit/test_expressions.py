@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncehouse.columns import arrow_type, parse_type
+from oncehouse.config_values import check_name
 from oncehouse.expressions.compiling import Compiler
 from oncehouse.expressions.engine import open_engine
 from oncehouse.expressions.evaluating import Evaluator, Outcome
@@ -38,6 +39,14 @@ SCOPE = Scope(
     columns={name: parse_type(text) for name, text in FIELDS.items()},
     lookups={"products": {"name": parse_type("String"), "price": parse_type("Decimal(18, 4)")}},
 )
+
+
+def is_name(text: str) -> bool:
+    try:
+        check_name(text)
+    except ValueError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="module")
@@ -313,6 +322,21 @@ def test_values_and_failures_are_those_of_each_row_alone(compiler, evaluator, va
         if not fails:
             quotient = abs(value) // abs(divisor - 3)
             assert outcome.values[row].as_py() == (quotient if (value < 0) == (divisor < 3) else -quotient)
+
+
+names = st.text(min_size=1, max_size=20).filter(is_name)
+
+
+@settings(max_examples=60, deadline=None)
+@given(found=st.lists(names, min_size=1, max_size=4, unique=True))
+def test_whatever_columns_are_called_each_is_found(evaluator, found):
+    scope = Scope(columns={name: parse_type("Int64") for name in found}, lookups={})
+    with Compiler(scope) as compiler:
+        for number, name in enumerate(found):
+            quoted = name.replace('"', '""')
+            expression = compiler.compile(f'"{quoted}" + 1', parse_type("Int64"))
+            columns = {other: [place] for place, other in enumerate(found)}
+            assert evaluate(evaluator, expression, columns).values.to_pylist() == [number + 1]
 
 
 @settings(max_examples=60, deadline=None)

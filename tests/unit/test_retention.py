@@ -41,6 +41,11 @@ def test_an_index_file_of_an_older_token_is_swept_and_one_of_this_token_stays():
     assert sweep(old, rebuilt, new) == (old, rebuilt)
 
 
+def test_a_pinned_look_up_of_an_older_token_is_swept_and_one_of_this_token_stays():
+    old, new = (f"shop/lookups/{token}-aa-bb.parquet" for token in (TOKEN - 1, TOKEN))
+    assert sweep(old, new) == (old,)
+
+
 def test_files_of_nobody_known_stay():
     assert not sweep("shop/checkpoints/1-1/offsets/0", "shop/notes.txt", "shop/0000000/readme", "other")
 

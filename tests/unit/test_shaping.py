@@ -216,6 +216,21 @@ def test_rows_that_a_function_leaves_out_are_skipped_in_whatever_order_it_gives_
     assert shaped.skipped.tolist() == [1, 2]
 
 
+def test_a_function_may_only_leave_rows_out(tmp_path):
+    function = write_function(
+        tmp_path,
+        """
+        def enrich(events):
+            return events.filter(pc.greater(events["id"], 2))
+        """,
+    )
+    pipeline = make_pipeline(tmp_path, function=function)
+    check_shape(pipeline)
+    shaped = shape(pipeline)
+    assert (shaped.taken.tolist(), shaped.skipped.tolist()) == ([2, 3], [0, 1])
+    assert shaped.rows.schema.names == [*FIELDS]
+
+
 @pytest.mark.parametrize("trouble", ["raise ValueError('bad amount')", "raise SystemExit(3)", "return None"])
 def test_the_errors_of_a_function_cost_only_the_rows_that_cause_them(tmp_path, trouble):
     function = write_function(
