@@ -124,7 +124,7 @@ def test_a_look_up_that_is_not_there_is_told_beside_the_rest(file, parts, capsys
     shape = "shape:\n  lookups:\n    countries: {file: no.csv, key: product_id, columns: {name: String}}\n"
     file.write_text(example_text() + shape)
     assert run_command(["check", str(file)]) == 2
-    assert "error: shape: shape.lookups.countries: " in capsys.readouterr().out
+    assert "error: shape: shape.lookups.countries:\n" in capsys.readouterr().out
 
 
 def test_an_expression_that_cannot_be_computed_is_told_with_its_line(file, parts, capsys):
