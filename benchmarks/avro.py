@@ -91,10 +91,25 @@ def read_by_polars(block: pa.Array) -> object:
     return pl.read_avro(io.BytesIO(head + write_number(len(block)) + write_number(len(data)) + data + _SYNC))
 
 
+def make_messages(count: int) -> list[bytes]:
+    chance = random.Random(7)
+    return [make_message(number, chance) for number in range(count)]
+
+
+def measure(count: int = 100_000) -> list[dict[str, str | float]]:
+    """The figures of `make bench`."""
+    messages = make_messages(count)
+    ours, slow = best_rate(make_decoder(), messages), best_rate(read_row_by_row, messages)
+    return [
+        {"name": "avro_messages_per_s", "value": round(ours), "unit": "messages/s"},
+        {"name": "avro_row_by_row_messages_per_s", "value": round(slow), "unit": "messages/s"},
+        {"name": "avro_over_row_by_row", "value": round(ours / slow, 2), "unit": "1"},
+    ]
+
+
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
-    chance = random.Random(7)
-    messages = [make_message(number, chance) for number in range(count)]
+    messages = make_messages(count)
     print(f"{count:,} events of {sum(map(len, messages)) / count:.0f} bytes, blocks of {BLOCK:,}")
     slow = best_rate(read_row_by_row, messages)
     spoilt = [message[:-1] if number % 100 == 17 else message for number, message in enumerate(messages)]

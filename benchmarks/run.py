@@ -1,5 +1,5 @@
 """`make bench`: how fast events come from Kafka into ClickHouse, against the bare read of the same topic; what
-the scheduler of Fact tables costs; and how fast protobuf is decoded.
+the scheduler of Fact tables costs; and how fast protobuf and Avro are decoded.
 
 Prints a table and writes build/bench.json, a list of {name, value, unit}. --quick takes a tenth of the events;
 --profile shows besides where the time of the road goes.
@@ -16,6 +16,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import avro
 import etl
 import protobuf
 import where_time_goes
@@ -97,6 +98,7 @@ def main() -> int:
         found = measure(asked.events or (QUICK_EVENTS if asked.quick else EVENTS), profile=asked.profile)
         found += etl.measure(etl.TOPICS)
         found += protobuf.measure()
+        found += avro.measure()
     except KeyboardInterrupt:
         return 130
     for figure in found:

@@ -8,84 +8,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from oncehouse.columns import parse_type
-from oncehouse.pipeline.debezium_decode import DebeziumDecoder
-from oncehouse.pipeline.decoding import Decoded, Limits
+from debezium_examples import FIELDS, MYSQL, OWN, POSTGRES, column, decode, describe, envelope, write
 from oncehouse.pipeline.verdict import Reason
-
-OWN = {
-    "_version": "UInt64",
-    "_deleted": "UInt8",
-    "_op": "String",
-    "_table": "String",
-    "_key": "String",
-    "_position": "String",
-}
-POSTGRES = {
-    "connector": "postgresql",
-    "db": "shop",
-    "schema": "public",
-    "table": "orders",
-    "lsn": 100,
-    "ts_ms": 5,
-}
-MYSQL = {
-    "connector": "mysql",
-    "db": "shop",
-    "table": "orders",
-    "file": "binlog.000003",
-    "pos": 154,
-    "row": 0,
-    "ts_ms": 5,
-}
-
-
-def envelope(op: str | None, after: Any = None, before: Any = None, source: Any = POSTGRES) -> dict[str, Any]:
-    return {"before": before, "after": after, "source": source, "op": op, "ts_ms": 9}
-
-
-def describe(*columns: dict[str, Any]) -> dict[str, Any]:
-    images = [{"type": "struct", "fields": list(columns), "field": image} for image in ("before", "after")]
-    return {"type": "struct", "fields": images, "name": "envelope"}
-
-
-def write(payload: Any, schema: Any = None) -> bytes:
-    text = json.dumps(payload, separators=(",", ":"))
-    if schema is None:
-        return text.encode()
-    return f'{{"schema":{json.dumps(schema, separators=(",", ":"))},"payload":{text}}}'.encode()
-
-
-def decode(
-    fields: dict[str, str],
-    values: list[bytes | None],
-    keys: list[bytes | None] | None = None,
-    *,
-    precise: bool = True,
-) -> Decoded:
-    decoder = DebeziumDecoder(
-        fields={name: parse_type(text) for name, text in fields.items()},
-        precise_decimals=precise,
-        limits=Limits(max_message_bytes=1 << 20, max_depth=64),
-    )
-    block = {
-        "key": pa.array(keys or [b'{"id":1}'] * len(values), pa.binary()),
-        "value": pa.array(values, pa.binary()),
-    }
-    return decoder.decode(pa.record_batch(block))
 
 
 def encode(number: int) -> str:
     size = max(1, (number.bit_length() + 8) // 8)
     return base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()
-
-
-FIELDS = {"id": "Int64", "name": "String"} | OWN
 
 
 def test_each_operation_becomes_the_row_that_it_leaves():
@@ -221,10 +152,6 @@ def test_a_value_that_is_not_in_the_log_is_no_value():
 # -- types ------------------------------------------------------------------------------------------------
 
 
-def column(type_: str, name: str | None = None, **more: Any) -> dict[str, Any]:
-    return {"type": type_, "optional": True, "field": "v", **({"name": name} if name else {}), **more}
-
-
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 VARIABLE = "io.debezium.data.VariableScaleDecimal"
 
@@ -349,46 +276,6 @@ def test_schemas_may_change_inside_a_block():
     decoded = decode({"v": "DateTime"}, values)
     assert [one.timestamp() for one in decoded.rows.column(0).to_pylist()] == [86400, 86400, 172800, 3]
     assert decoded.taken.tolist() == [0, 1, 2, 3]
-
-
-# -- whatever comes ---------------------------------------------------------------------------------------
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["id", "name", "scale", "value", "x"]), inner, max_size=3)
-    ),
-    max_leaves=5,
-)
-ENVELOPES = st.fixed_dictionaries(
-    {},
-    optional={
-        "op": st.sampled_from("cudrtm") | JSON,
-        "after": JSON | st.fixed_dictionaries({"id": JSON, "name": JSON}),
-        "before": JSON,
-        "source": JSON | st.just(POSTGRES) | st.just(MYSQL),
-    },
-)
-SCHEMAS = (
-    st.none()
-    | JSON
-    | st.just(describe(column("int64") | {"field": "id"}, column("string") | {"field": "name"}))
-)
-
-
-@given(st.lists(st.binary(max_size=30) | st.tuples(ENVELOPES, SCHEMAS), min_size=1, max_size=8), st.data())
-@settings(max_examples=40, deadline=None)
-def test_any_bytes_are_a_row_or_a_rejection_and_cost_only_themselves(drawn, data):
-    values = [one if isinstance(one, bytes) else write(*one) for one in drawn]
-    keys = data.draw(st.lists(st.none() | st.binary(max_size=10), min_size=len(values), max_size=len(values)))
-    decoded = decode(FIELDS, list(values), keys)
-    places = [*decoded.taken.tolist(), *(one.index for one in decoded.rejected), *decoded.skipped.tolist()]
-    assert sorted(places) == list(range(len(values)))
-    found = dict(zip(decoded.taken.tolist(), decoded.rows.to_pylist(), strict=True))
-    for place, value in enumerate(values):
-        alone = decode(FIELDS, [value], [keys[place]]).rows.to_pylist()
-        assert alone == ([found[place]] if place in found else [])
 
 
 # -- as a real connector writes it ------------------------------------------------------------------------
