@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     Field,
     ModelWrapValidatorHandler,
-    PrivateAttr,
     SecretStr,
     ValidationError,
     field_serializer,
@@ -24,7 +23,7 @@ from pydantic import (
 
 from oncehouse.config_agreement import find_contradictions, items, sound_types
 from oncehouse.config_formats import DEBEZIUM_IDENTITY, Avro, Csv, Debezium, Text, check_format_fields
-from oncehouse.config_problems import combine_problems
+from oncehouse.config_problems import combine_problems, tell
 from oncehouse.config_protobuf import Protobuf, derive_missing_fields
 from oncehouse.config_section import Section, SectionT
 from oncehouse.config_shape import (
@@ -34,7 +33,6 @@ from oncehouse.config_shape import (
     Shape,
     ShapedColumn,
     judge_shape,
-    needs_judging,
 )
 from oncehouse.config_values import (
     HIDDEN,
@@ -57,6 +55,7 @@ from oncehouse.config_values import (
     refuse_repeats,
     reveal,
 )
+from oncehouse.errors import ConfigurationError
 
 __all__ = [
     "BatchLimits",
@@ -359,7 +358,6 @@ class Pipeline(Section):
     """The clocks of this machine, the catalog and ClickHouse may be this far apart; more is refused."""
     spark: Spark = Spark()
     """How Spark is started."""
-    _expressions: Expressions = PrivateAttr(default_factory=Expressions)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -382,19 +380,19 @@ class Pipeline(Section):
             rule=_sound(Identity, _entry(made or data, "identity")),
             tables=tables,
         )
-        if shape is not None and needs_judging(shape, tables) and (types := sound_types(fields)) is not None:
-            judged = judge_shape(types, shape, tables)
-            found += judged.problems
-            if made is not None:
-                made._expressions = judged.expressions  # noqa: SLF001 - its own
+        if shape is not None and (types := sound_types(fields)) is not None:
+            found += judge_shape(types, shape, tables).problems
         if made is not None and not found:
             return made
         raise combine_problems(failure, found, title=cls.__name__)
 
     @property
     def expressions(self) -> Expressions:
-        """What the expressions of the file were compiled to."""
-        return self._expressions
+        """What the expressions come to; raises when fields that were learnt since do not go with them."""
+        judged = judge_shape(self.source.fields, self.shape, self.tables)
+        if judged.problems:
+            raise ConfigurationError(tell(judged.problems, where=self.pipeline))
+        return judged.expressions
 
     @property
     def columns(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -93,31 +94,37 @@ class Expressions:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    problems: list[Problem]
-    expressions: Expressions
-
-
-def needs_judging(shape: Shape, tables: Sequence[Table | None]) -> bool:
-    return shape != Shape() or any(table and table.route and table.route.where for table in tables)
+    problems: tuple[Problem, ...] = ()
+    expressions: Expressions = field(default_factory=Expressions)
 
 
 def judge_shape(fields: Mapping[str, str], shape: Shape, tables: Sequence[Table | None]) -> Judged:
     """What does not fit together in the section, and what its expressions and the tables' routes come to."""
-    from oncehouse.columns import parse_type  # loads Arrow, which most commands do not need
-
-    types = {name: parse_type(text) for name, text in fields.items()}
-    problems = [
-        Problem(path=("shape", *problem.path), text=problem.text) for problem in _judge_names(types, shape)
-    ]
     routes = {
         at: table.route.where
         for at, table in enumerate(tables)
-        if table and table.route and table.route.where
+        if table is not None and table.route is not None and table.route.where is not None
     }
+    if not routes and shape == Shape():
+        return Judged()
+    return _judge(tuple(fields.items()), shape.model_dump_json(), tuple(routes.items()))
+
+
+@lru_cache(maxsize=8)
+def _judge(
+    fields: tuple[tuple[str, str], ...], shape_json: str, routes: tuple[tuple[int, str], ...]
+) -> Judged:
+    """Kept, because every epoch asks again: fields may have been learnt meanwhile."""
+    from oncehouse.columns import parse_type  # loads Arrow, which most commands do not need
+
+    shape = Shape.model_validate_json(shape_json)
+    types = {name: parse_type(text) for name, text in fields}
+    problems = tuple(
+        Problem(path=("shape", *problem.path), text=problem.text) for problem in _judge_names(types, shape)
+    )
     if problems or not (shape.where or shape.columns or routes):
-        return Judged(problems=problems, expressions=Expressions())
-    compiled, found = _compile_all(types, shape, routes)
-    return Judged(problems=found, expressions=compiled)
+        return Judged(problems=problems)
+    return _compile_all(types, shape, dict(routes))
 
 
 def _judge_names(types: Mapping[str, ColumnType], shape: Shape) -> Iterator[Problem]:
@@ -162,9 +169,7 @@ def _can_be_key(type_: ColumnType) -> bool:
     return isinstance(type_, c.String | c.FixedString | c.Enum | c.Uuid | c.Date | c.DateTime | c.DateTime64)
 
 
-def _compile_all(
-    types: Mapping[str, ColumnType], shape: Shape, routes: Mapping[int, str]
-) -> tuple[Expressions, list[Problem]]:
+def _compile_all(types: Mapping[str, ColumnType], shape: Shape, routes: Mapping[int, str]) -> Judged:
     from oncehouse.columns import Nullable, parse_type
     from oncehouse.expressions.compiling import Compiler
     from oncehouse.expressions.scope import Scope
@@ -191,14 +196,13 @@ def _compile_all(
                 for at, text in routes.items()
             }
     if problems:
-        return Expressions(), problems
-    return (
-        Expressions(
+        return Judged(problems=tuple(problems))
+    return Judged(
+        expressions=Expressions(
             where=where or None,
             columns={name: made for name, made in columns.items() if made},
             routes={at: made for at, made in routed.items() if made},
-        ),
-        [],
+        )
     )
 
 

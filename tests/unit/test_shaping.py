@@ -510,3 +510,17 @@ def test_what_is_wrong_with_shape_is_told_with_its_line(before, after, told):
     with pytest.raises(ConfigurationError) as caught:
         parse_pipeline(FILE.replace(before, after), "shop.yaml")
     assert told in str(caught.value)
+
+
+def test_fields_that_were_learnt_later_are_compiled_in(tmp_path):
+    """Whoever widens a field, or adds one, copies the pipeline; its expressions are those of its fields."""
+    pipeline = make_pipeline(tmp_path, columns={"twice": {"type": "UInt64", "sql": "product * 2"}})
+    fields = {**FIELDS, "product": "UInt64", "extra": "Nullable(String)"}
+    wider = pipeline.model_copy(update={"source": pipeline.source.model_copy(update={"fields": fields})})
+    (found,) = wider.expressions.columns["twice"].inputs
+    assert found.type == parse_type("UInt64")
+    taken = pipeline.model_copy(
+        update={"source": pipeline.source.model_copy(update={"fields": {**FIELDS, "twice": "String"}})}
+    )
+    with pytest.raises(ConfigurationError, match=r"shape\.columns\.twice: is a field of the event already"):
+        _ = taken.expressions
