@@ -296,6 +296,51 @@ def test_depth_never_reaches_the_end_of_the_stack(bomb, messages):
     assert {rejection.reason for rejection in decoded.rejected} == {Reason.TOO_DEEP}
 
 
+BUSHES = {
+    "by unions": {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "a", "type": ["R", "null"]}, {"name": "b", "type": ["null", "R"]}],
+    },
+    "by itself": {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "a", "type": "R"}, {"name": "b", "type": "R"}],
+    },
+}
+
+
+def bush_of_nothing(levels: int) -> Any:
+    if levels == 0:
+        return "null"
+    below = bush_of_nothing(levels - 1)
+    again = below if isinstance(below, str) else below["name"]
+    fields = [{"name": "a", "type": below}, {"name": "b", "type": again}]
+    return {"type": "record", "name": f"R{levels}", "fields": fields}
+
+
+@pytest.mark.parametrize("bush", BUSHES)
+@pytest.mark.parametrize("messages", [1, 40])
+def test_what_is_broken_is_not_followed_into_every_branch(bush, messages):
+    schema = {
+        "type": "record",
+        "name": "Top",
+        "fields": [{"name": "id", "type": "long"}, {"name": "r", "type": BUSHES[bush]}],
+    }
+    values = [b"\x02" * number for number in (1, 5, 500)] + [b"\x00" * 500]
+    decoded = decode(schema, "Tuple(id Int64)", values * messages)
+    assert len(decoded.rejected) == 4 * messages
+
+
+def test_records_that_hold_nothing_many_times_over_take_no_time():
+    schema = {
+        "type": "record",
+        "name": "Top",
+        "fields": [{"name": "id", "type": "long"}, {"name": "r", "type": bush_of_nothing(40)}],
+    }
+    assert decode(schema, "Tuple(id Int64)", [b"\x02"] * 40).rows.to_pylist() == [{"id": 1}] * 40
+
+
 def test_values_without_bytes_cannot_fill_the_memory():
     lists = b"".join(number(64) + number(0) for _ in range(20_000))
     many = number(1) + number(20_000) + lists + number(0)

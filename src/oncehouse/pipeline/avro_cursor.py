@@ -57,6 +57,12 @@ class Cursor:
         left: Offsets = self.bodies.ends[self.body] - self.at
         return left
 
+    @property
+    def sound(self) -> Mask:
+        """Whether nothing is wrong with the body so far."""
+        sound: Mask = self.bodies.sound[self.body]
+        return sound
+
     def pick(self, lanes: Offsets) -> Cursor:
         return Cursor(self.bodies, self.body[lanes], self.at[lanes])
 

@@ -32,6 +32,8 @@ def skip(  # noqa: C901 - one case a kind
     cursor: Cursor, node: s.Node, path: str, *, depth: int, max_depth: int
 ) -> None:
     """Pass over one value in each lane."""
+    if not cursor.sound.any():
+        return  # broken bodies could lead anywhere, and into everything that the schema allows
     size = constant_size(node)
     if size is not None:
         cursor.skip(size, path)
@@ -45,6 +47,7 @@ def skip(  # noqa: C901 - one case a kind
             read_choices(cursor, len(symbols), path)
         case s.Union(branches=branches):
             chosen = read_choices(cursor, len(branches), path)
+            chosen[~cursor.sound] = -1
             for lanes, branch in split_branches(chosen, branches):
                 part = cursor.pick(lanes)
                 skip(part, branch, path, depth=depth, max_depth=max_depth)
@@ -130,7 +133,7 @@ class _Search:
         room = part.left // size if size else (part.left if size is None else MOST_EMPTY_ITEMS)
         wrong = (counts < 0) | (counts > room)
         part.reject_malformed(wrong, self._path, "a list of more values than the message can hold")
-        counts[~part.bodies.sound[part.body]] = 0
+        counts[~part.sound] = 0
         return counts
 
     def _find_blocks(self, lanes: Offsets, part: Cursor, counts: Offsets) -> None:
@@ -151,7 +154,7 @@ class _Search:
             self._note(lanes[going], moving.at.copy())
             skip(moving, self._item, self._path, depth=self._depth, max_depth=self._max_depth)
             part.put_back(going, moving)
-            broken = ~part.bodies.sound[part.body]
+            broken = ~part.sound
             counts[broken] = np.minimum(counts[broken], done + 1)
 
     # -- the last few -------------------------------------------------------------------------------------

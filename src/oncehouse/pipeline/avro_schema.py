@@ -19,6 +19,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DEEPEST = 100
 _LONGEST_FIXED = 1 << 20
 NO_DEFAULT: Any = object()
+NOT_MEASURED: Any = object()
 
 
 class Node:
@@ -85,6 +86,8 @@ class Record(Node):
 
     name: str
     fields: tuple[Field, ...] = ()
+    size: Any = NOT_MEASURED
+    """Bytes that each takes; None where they differ."""
 
 
 def parse_schema(text: str, *, where: str) -> Record:

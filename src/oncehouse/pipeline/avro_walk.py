@@ -12,6 +12,7 @@ from oncehouse.pipeline.verdict import Problem, Reason
 _WIDTHS = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 # Values that take no bytes: more of them in one list could fill the memory from a message of a few bytes.
 MOST_EMPTY_ITEMS = 64
+_LARGEST_SIZE = 1 << 40  # beyond every message, within the range of a cursor
 
 
 class BrokenBodyError(Exception):
@@ -31,10 +32,21 @@ def constant_size(node: s.Node) -> int | None:
             return _WIDTHS.get(name)
         case s.Fixed(size=size):
             return size
-        case s.Record(fields=()):
-            return 0
+        case s.Record() as record:
+            return _record_size(record)
         case _:
             return None
+
+
+def _record_size(record: s.Record) -> int | None:
+    """Looked at once a record: records of records of records would else take forever, holding nothing."""
+    if record.size is s.NOT_MEASURED:
+        record.size = None  # what it is for a record that holds itself
+        sizes = [constant_size(field.node) for field in record.fields]
+        known = [size for size in sizes if size is not None]
+        record.size = min(sum(known), _LARGEST_SIZE) if len(known) == len(sizes) else None
+    measured: int | None = record.size
+    return measured
 
 
 class Walk:
