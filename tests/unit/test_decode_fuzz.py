@@ -6,9 +6,10 @@ import json
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from fuzzing import examples
 from oncehouse.columns import parse_type
 from oncehouse.pipeline.decoding import Decoded
 from oncehouse.pipeline.json_decode import JsonDecoder
@@ -112,7 +113,7 @@ def outcome(done: Decoded) -> dict[int, object]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(MESSAGES, max_size=8), st.sampled_from(DECODERS))
 def test_every_message_has_one_outcome_and_the_same_alone(messages, decoder):
     done = decoder.decode(pa.array(messages, pa.binary()))
@@ -126,7 +127,7 @@ def test_every_message_has_one_outcome_and_the_same_alone(messages, decoder):
         assert alone == {0: together[place]}
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(FITTING, min_size=1, max_size=6))
 def test_what_fits_the_declared_fields_is_taken_with_its_values(events):
     for decoder in DECODERS:
@@ -138,7 +139,7 @@ def test_what_fits_the_declared_fields_is_taken_with_its_values(events):
     assert done.rows.column("m").to_pylist() == [list(event.get("m", {}).items()) for event in events]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(VALUES.filter(lambda value: value is not None), min_size=1, max_size=5))
 def test_depth_is_counted_as_a_parser_would(values):
     def depth(value: object) -> int:

@@ -17,6 +17,7 @@ from oncehouse.pipeline.protobuf_format import ProtobufFormat
 from oncehouse.protobuf.definition import describe
 from oncehouse.protobuf.fields import check_fields
 from protobuf_examples import (
+    ONE,
     Envelope,
     block,
     column,
@@ -347,6 +348,16 @@ def test_records_without_a_header_can_have_a_version_by_default():
     decoded = decoder.decode(block([order(1, id=7), order(1, id=8)], [[], None]))
     assert decoded.schemas.to_pylist() == ["1", "1"]
     assert column(decoded, "id") == [7, 8]
+
+
+def test_records_that_were_read_before_keep_their_schema_where_none_is_named():
+    """As when the one schema has been replaced, and the ledger is read again."""
+    decoder = make_decoder({"id": "Int64", "amount": "UInt32"}, ORDERS, ONE)
+    values = [order(3, id=1, amount=5), order(3, id=2, amount=5)]
+    again = block(values).append_column("schema", pa.array(["3", None], pa.string()))
+    decoded = decoder.decode(again)
+    assert decoded.schemas.to_pylist() == ["3", "1"]
+    assert column(decoded, "amount") == [5, 0]
 
 
 def zigzag(number):
