@@ -10,6 +10,8 @@ import uuid
 
 import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from oncehouse.columns import parse_type
 from oncehouse.errors import ConfigurationError
@@ -46,6 +48,37 @@ def value_of(type_: str, value: str) -> object:
     done = run(make(a=type_), b'{"a":' + value.encode() + b"}")
     assert done.rejected == ()
     return done.rows.column(0)[0].as_py()
+
+
+LARGE_DECIMALS = [(38, 2), (38, 18), (38, 30), (38, 38), (76, 10), (76, 60)]
+
+
+@given(
+    st.sampled_from(LARGE_DECIMALS),
+    st.lists(
+        st.integers(-(10**77), 10**77).map(str)
+        | st.integers(0, 78).flatmap(lambda digits: st.integers(0, 10**digits)).map(str)
+        | st.builds("{}e{}".format, st.integers(1, 9999), st.integers(0, 80)),
+        min_size=1,
+        max_size=30,
+    ),
+)
+@example((38, 2), ["1" * 38])
+@example((38, 30), ["12345678901"])
+@example((76, 10), ["7" * 71, "2343e64"])
+def test_a_decimal_is_never_another_number_however_many_digits_it_has(declared, numbers):
+    decoder = make(a="Decimal({}, {})".format(*declared), b="Array(Decimal({}, {}))".format(*declared))
+    messages = [f'{{"a":{number},"b":["{number}"]}}'.encode() for number in numbers]
+    done = run(decoder, *messages)
+    precision, scale = declared
+    fitting = [
+        place
+        for place, number in enumerate(numbers)
+        if abs(decimal.Decimal(number)) < 10 ** (precision - scale)
+    ]
+    assert done.taken.tolist() == fitting
+    assert done.rows.column("a").to_pylist() == [decimal.Decimal(numbers[place]) for place in fitting]
+    assert {found.reason for found in done.rejected} <= {Reason.OUT_OF_RANGE}
 
 
 def test_rows_keep_the_order_of_the_block_and_name_their_places():

@@ -22,6 +22,7 @@ KEY = "key"
 VALUE = "value"
 
 _WIDE_DECIMAL = pa.decimal256(76, 0)
+_SAFE_DIGITS = 57
 
 
 def engine_type(type_: c.ColumnType, path: Path, shape: Shape) -> pa.DataType:
@@ -38,7 +39,7 @@ def engine_type(type_: c.ColumnType, path: Path, shape: Shape) -> pa.DataType:
             return second if second is not None and path in shape else first
 
 
-def leaf_types(leaf: c.ColumnType) -> tuple[pa.DataType, pa.DataType | None]:
+def leaf_types(leaf: c.ColumnType) -> tuple[pa.DataType, pa.DataType | None]:  # noqa: PLR0911 - one case a type
     """How a scalar is read: the usual way, and the second way when there is one."""
     match leaf:
         case c.Integer(bits=64, signed=signed):
@@ -49,10 +50,35 @@ def leaf_types(leaf: c.ColumnType) -> tuple[pa.DataType, pa.DataType | None]:
             return pa.string(), pa.int64()
         case c.Float(textual=True):
             return c.arrow_type(leaf), pa.string()
+        case c.Decimal(precision=precision, scale=scale) if 18 < precision <= 38:
+            # Wide enough that what has wrapped around is surely seen, see `wrapping_digits`.
+            return pa.decimal256(76, scale), None
         case c.Float() | c.Bool() | c.Decimal():
             return c.arrow_type(leaf), None
         case _:
             return pa.string(), None
+
+
+def wrapping_digits(type_: c.ColumnType) -> int | None:
+    """So many digits before the point may become another number in the reader; None where that cannot be.
+
+    Arrow 26 shifts digits without a look at overflow, in 128 or 256 bits. What has wrapped around is anywhere in
+    them, so it is seen to be out of range where the type's own range is a vanishing part of that.
+    """
+    match c.bare(type_):
+        case c.Array(item=item):
+            return wrapping_digits(item)
+        case c.Map(value=value):
+            return wrapping_digits(value)
+        case c.Tuple(fields=fields):
+            found = [digits for _, inner in fields if (digits := wrapping_digits(inner)) is not None]
+            return min(found, default=None)
+        case c.Decimal(precision=precision, scale=scale) if precision > _SAFE_DIGITS:
+            return max(76 - scale, 1)
+        case c.Integer(bits=256):
+            return 76
+        case _:
+            return None
 
 
 def convert(array: pa.Array, type_: c.ColumnType) -> Fitted:

@@ -20,7 +20,7 @@ from oncehouse import columns as c
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.decoding import Decoded
 from oncehouse.pipeline.json_bytes import text_buffers
-from oncehouse.pipeline.json_columns import Shape, convert, engine_type
+from oncehouse.pipeline.json_columns import Shape, convert, engine_type, wrapping_digits
 from oncehouse.pipeline.json_explain import explain
 from oncehouse.pipeline.json_maps import holds_map, rewrite_maps
 from oncehouse.pipeline.json_screen import screen
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from oncehouse.pipeline.json_bytes import Offsets
+    from oncehouse.pipeline.json_times import Mask
 
 _RUN_BYTES = 32 << 20
 _RUN_OBJECTS = 400_000
@@ -37,6 +38,8 @@ _PIECES = 8
 _SMALL = 1024
 _MOST_STUMBLES = 64  # above this share of odd messages it is cheaper to look at each of a small block
 _ROW = re.compile(r" in row ([0-9]+)$")
+# Many digits in a row, or an exponent, in a number or in a text that is one; %d is how many.
+_HUGE_NUMBER = r'[0-9]{%d,}|[:,\[ \t]-?[0-9][0-9.]*[eE]|"[+-]?[0-9.]+[eE][+-]?[0-9]+"'
 _UNREADABLE = Problem(reason=Reason.WRONG_TYPE, detail="a number or an escape that the reader cannot take")
 _GREATEST_DEPTH = 400  # the explanation of a bad message recurses, within Python's own limit
 
@@ -70,6 +73,8 @@ class JsonDecoder:
         self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
         self._options: dict[Shape, pa_json.ParseOptions] = {}
         self._usual_shape = Shape()
+        digits = [found for type_ in fields.values() if (found := wrapping_digits(type_)) is not None]
+        self._huge_number = _HUGE_NUMBER % min(digits) if digits else None
         self._holds_maps = any(holds_map(type_) for type_ in fields.values())
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -204,6 +209,7 @@ class JsonDecoder:
             arrays.append(converted.array)
             if converted.bad is not None:
                 bad |= converted.bad
+        bad |= self._find_wrapped(read.texts)
         rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         if not bad.any():
             return read.index, rows
@@ -212,6 +218,20 @@ class JsonDecoder:
             for row in np.flatnonzero(bad).tolist()
         ]
         return read.index[~bad], rows.filter(pa.array(~bad))
+
+    def _find_wrapped(self, texts: pa.Array) -> Mask:
+        """Messages with numbers that the reader's decimals cannot hold, looked at digit by digit."""
+        wrapped = np.zeros(len(texts), dtype=np.bool_)
+        if self._huge_number is None:
+            return wrapped
+        large = pa.types.is_large_binary(texts.type)
+        suspects = pc.match_substring_regex(
+            texts.view(pa.large_string() if large else pa.string()), self._huge_number
+        )
+        for row in np.flatnonzero(suspects.to_numpy(zero_copy_only=False)).tolist():
+            problem = explain(texts[row].as_py(), self._fields, fully=False).problem
+            wrapped[row] = problem is not None and problem.reason is Reason.OUT_OF_RANGE
+        return wrapped
 
     def _explain_rejected(self, message: bytes) -> Problem:
         return explain(message, self._fields, fully=True).problem or _UNREADABLE
