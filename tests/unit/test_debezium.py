@@ -278,6 +278,15 @@ def test_schemas_may_change_inside_a_block():
     assert decoded.taken.tolist() == [0, 1, 2, 3]
 
 
+def test_many_schemas_in_a_block_are_each_read_by_their_own():
+    values = [
+        write(envelope("c", {"v": number}), describe(column("int64")) | {"version": number % 200})
+        for number in range(400)
+    ]
+    decoded = decode({"v": "Int64"}, values)
+    assert decoded.rows.column(0).to_pylist() == list(range(400))
+
+
 # -- as a real connector writes it ------------------------------------------------------------------------
 
 RECORDED = Path(__file__).parents[1] / "recordings" / "debezium-postgres.jsonl"

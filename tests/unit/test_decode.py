@@ -493,3 +493,16 @@ def test_a_decoder_without_fields_or_with_a_senseless_depth_is_refused():
         JsonDecoder(fields={}, max_message_bytes=1, max_depth=1)
     with pytest.raises(ConfigurationError, match="max_depth"):
         make(max_depth=100_000)
+
+
+def test_messages_with_and_without_a_value_are_read_together_from_the_second_block_on(monkeypatch):
+    decoder = make(a="Nullable(DateTime64(3))", b="Nullable(Int64)")
+    messages = [b'{"a":1,"b":"7"}', b'{"a":null,"b":"8"}', b'{"a":2}', b"{}"] * 100
+    first = run(decoder, *messages)
+    assert first.rejected == ()
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("a message was looked at by itself")
+
+    monkeypatch.setattr("oncehouse.pipeline.json_decode.explain", never)
+    assert run(decoder, *messages).rows.equals(first.rows)

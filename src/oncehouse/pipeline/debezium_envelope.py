@@ -17,10 +17,12 @@ import pyarrow.compute as pc
 
 from oncehouse.pipeline.decoding import Places
 from oncehouse.pipeline.json_bytes import text_buffers
+from oncehouse.pipeline.json_times import Mask
 from oncehouse.pipeline.slices import cut
 
 _SCHEMA = b'{"schema":'
 _PAYLOAD = b',"payload":'
+_MOST_SHARED = 64
 _DECODER = json.JSONDecoder()
 
 
@@ -39,19 +41,26 @@ def open_envelopes(values: pa.Array) -> Iterator[Envelopes]:
     if len(bare):
         yield Envelopes(bare, values.take(pa.array(bare)), None)
     left = np.flatnonzero(described)
+    groups = 0
     while len(left):
-        prefix = _find_prefix(values[int(left[0])].as_py())
-        same = np.zeros(len(left), dtype=np.bool_)
-        if prefix is None:
-            same[0] = True
-            yield Envelopes(left[same], values.take(pa.array(left[same])), None)
-        else:
-            chosen = values.take(pa.array(left))
-            same = pc.starts_with(chosen, prefix).to_numpy(zero_copy_only=False)
-            schema = prefix[len(_SCHEMA) : -len(_PAYLOAD)].decode()
-            payloads = _cut_payloads(chosen.filter(pa.array(same)), len(prefix))
-            yield Envelopes(left[same], payloads, None if schema == "null" else schema)
-        left = left[~same]
+        # Comparing all that is left pays while messages share schemas; where each has its own, it never ends.
+        groups += 1
+        compared = left if groups <= _MOST_SHARED else left[:1]
+        same, envelopes = _open_first(values.take(pa.array(compared)), compared)
+        yield envelopes
+        left = left[len(compared) :] if len(compared) < len(left) else left[~same]
+
+
+def _open_first(values: pa.Array, places: Places) -> tuple[Mask, Envelopes]:
+    """The first message and all that begin with the same schema."""
+    prefix = _find_prefix(values[0].as_py())
+    if prefix is None:
+        same = np.arange(len(values)) == 0
+        return same, Envelopes(places[same], values.slice(0, 1), None)
+    same = pc.starts_with(values, prefix).to_numpy(zero_copy_only=False)
+    schema = prefix[len(_SCHEMA) : -len(_PAYLOAD)].decode()
+    payloads = _cut_payloads(values.filter(pa.array(same)), len(prefix))
+    return same, Envelopes(places[same], payloads, None if schema == "null" else schema)
 
 
 def _find_prefix(message: bytes) -> bytes | None:

@@ -152,10 +152,25 @@ class JsonDecoder:
                 groups.setdefault(shape, []).append(row)
             else:
                 yield from self._read_alone(int(index[row]), texts.slice(row, 1), rejected)
+        together = Shape().union(*groups)
+        if len(groups) > 1 and (read := self._read_together(index, texts, groups, together)) is not None:
+            # A null fits either way, so that messages differ in shape where only some have a value.
+            self._usual_shape = together
+            yield read
+            return
         for shape, rows in groups.items():
             yield from self._narrow(index[rows], texts.take(pa.array(rows)), shape, rejected)
         if groups:
             self._usual_shape = max(groups, key=lambda shape: len(groups[shape]))
+
+    def _read_together(
+        self, index: Offsets, texts: pa.Array, groups: Mapping[Shape, list[int]], shape: Shape
+    ) -> _Read | None:
+        """Messages of all shapes at once, if one shape can take them all."""
+        rows = np.sort(np.concatenate([np.array(rows, dtype=np.int64) for rows in groups.values()]))
+        chosen = texts.take(pa.array(rows))
+        parsed = self._parse(chosen, shape)
+        return _Read(index[rows], chosen, parsed) if isinstance(parsed, pa.Table) else None
 
     def _narrow(
         self, index: Offsets, texts: pa.Array, shape: Shape, rejected: list[Rejection]
