@@ -106,6 +106,70 @@ def test_a_window_of_no_blocks_is_refused(make_file, capsys, clickhouse_client, 
     assert refusals(file, capsys) == ["events: non_replicated_deduplication_window"]
 
 
+def make_events(number):
+    return [
+        json.dumps(
+            {
+                "project": "shop",
+                "event_type": "view",
+                "product_id": n,
+                "price": "1.50",
+                "created_at": f"2026-{n % 12 + 1:02d}-01 00:00:00.000",
+                "tags": [],
+                "attributes": {},
+            }
+        ).encode()
+        for n in range(number)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "refused"),
+    [
+        ("product_id", ["events: max_partitions_per_insert_block"]),
+        ("toYYYYMM(created_at), length(tags)", []),
+        ("tuple()", []),
+    ],
+)
+def test_partitions_that_would_split_a_batch_are_counted_over_a_sample_of_the_topic(
+    key, refused, make_file, capsys, clickhouse_client, database, produce, topic
+):
+    file = make_file()
+    name = file.read_text().partition("topics: [")[2].partition("]")[0]
+    produce(name, [*make_events(150), b"{", None])
+    statement = clickhouse_client.query(f"SHOW CREATE TABLE {database}.events").result_rows[0][0]
+    clickhouse_client.command(f"DROP TABLE {database}.events SYNC")
+    clickhouse_client.command(
+        statement.replace("ORDER BY", f"PARTITION BY ({key}) ORDER BY").replace(
+            "window = 1200", "window = 99000"
+        )
+    )
+    code, findings = check(file, capsys, "--explain")
+    assert [found["where"] for found in findings if found["level"] == "error"] == refused
+    assert code == (2 if refused else 0)
+    told = {found["where"]: found["what"] for found in findings}
+    assert told["sample"] == "of the 152 newest records 1 would be dead letters"
+    if "toYYYYMM" in key:
+        assert "150 sampled rows fall into 12 partitions" in told["events: max_partitions_per_insert_block"]
+
+
+def test_a_topic_that_most_records_of_cannot_be_read_is_remarked_on(make_file, capsys, produce):
+    file = make_file()
+    produce(file.read_text().partition("topics: [")[2].partition("]")[0], [b"{"] * 3)
+    code, (finding,) = check(file, capsys)
+    assert (code, finding["level"], finding["where"]) == (0, "warning", "sample")
+    assert "3 newest records 3 would be dead letters" in finding["what"]
+    assert "not_json" in finding["what"]
+
+
+def test_a_topic_whose_size_limit_does_not_last_is_refused(make_file, capsys, produce):
+    file = make_file(**{"retention.bytes": "100000", "retention.ms": "-1"})
+    assert [finding["level"] for finding in check(file, capsys)[1]] == ["warning"]
+    produce(file.read_text().partition("topics: [")[2].partition("]")[0], [b"x" * 2000] * 400)
+    (where,) = refusals(file, capsys)
+    assert where.endswith(": retention.bytes")
+
+
 @pytest.mark.parametrize("hours", [1, -1])
 def test_clocks_that_are_too_far_apart_are_refused(hours, make_file, capsys, monkeypatch):
     """The servers' clocks are real and right; this machine's is taken to be an hour off."""

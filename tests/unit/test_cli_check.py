@@ -24,7 +24,7 @@ def file(tmp_path):
 @pytest.fixture
 def parts(monkeypatch):
     """What each part answers: findings, or an error that is raised."""
-    answers = {"identity": [], "kafka": [], "clickhouse": [], "ledger": [], "clocks": []}
+    answers = {"identity": [], "kafka": [], "clickhouse": [], "ledger": [], "clocks": [], "sample": []}
 
     def answer_as(name):
         def look(pipeline):

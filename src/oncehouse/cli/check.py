@@ -62,6 +62,7 @@ def examine(pipeline: Pipeline) -> tuple[list[Finding], int]:
         "clickhouse": look_at_clickhouse,
         "ledger": look_at_ledger,
         "clocks": look_at_clocks,
+        "sample": look_at_sample,
     }
     for where, look in looks.items():
         try:
@@ -134,6 +135,15 @@ def look_at_clocks(pipeline: Pipeline) -> Iterable[Finding]:
 
     with open_catalog(pipeline) as catalog:
         return inspect_clocks(pipeline, catalog)
+
+
+def look_at_sample(pipeline: Pipeline) -> Iterable[Finding]:
+    """The newest records, as the pipeline would read them."""
+    from oncehouse.pipeline.prepare import inspect_sample
+    from oncehouse.pipeline.source import Topics
+
+    with open_catalog(pipeline) as catalog:
+        return inspect_sample(pipeline, catalog, Topics(pipeline.source.kafka))
 
 
 def _show(pipeline: Pipeline, findings: list[Finding], *, ok: bool) -> None:

@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import clickhouse_connect
 import urllib3.exceptions as transport
 from clickhouse_connect.driver import exceptions as driver
+from clickhouse_connect.driver.external import ExternalData
 from clickhouse_connect.driver.httpclient import HttpClient
 
 from oncehouse.clickhouse.errors import Failure, Kind, classify
@@ -76,6 +77,12 @@ class Client:
         result = self._call(
             lambda http: http.query(sql, parameters=dict(parameters or {}), settings=dict(settings or {}))
         )
+        return [tuple(row) for row in result.result_rows]
+
+    def query_over(self, sql: str, *, name: str, structure: str, stream: pa.Buffer) -> list[tuple[Any, ...]]:
+        """Rows of a SELECT over an Arrow stream that is sent along under a name; asks for no further grant."""
+        sent = ExternalData(file_name=name, data=stream.to_pybytes(), fmt="ArrowStream", structure=structure)
+        result = self._call(lambda http: http.query(sql, external_data=sent))
         return [tuple(row) for row in result.result_rows]
 
     def command(

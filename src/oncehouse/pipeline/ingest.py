@@ -29,6 +29,7 @@ from oncehouse.ledger.records import (
     OffsetRange,
     Part,
     Registration,
+    Schema,
     Segment,
 )
 from oncehouse.ledger.schemas import list_schemas
@@ -95,7 +96,12 @@ def _route(table: Table, at: int) -> tuple[str | None, tuple[str | int | bool, .
 
 
 def read_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
-    schemas = list_schemas(catalog)
+    return plan_reading(pipeline, list_schemas(catalog), epoch=epoch, token=token, whole=whole)
+
+
+def plan_reading(
+    pipeline: Pipeline, schemas: tuple[Schema, ...], *, epoch: int, token: int, whole: bool
+) -> ReadPlan:
     smallest_batch = min(pipeline.limits(table.name).max_rows for table in pipeline.tables)
     return ReadPlan(
         pipeline=pipeline.pipeline,

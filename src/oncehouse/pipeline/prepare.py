@@ -7,11 +7,14 @@ when one of them is an error.
 from __future__ import annotations
 
 import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.describe import TableFacts, describe_table
+from oncehouse.clickhouse.partitions import count_partitions, judge_spread
 from oncehouse.clickhouse.preflight import Finding, Level, inspect, needs_of
 from oncehouse.columns import parse_type
 from oncehouse.errors import ConfigurationError
@@ -22,6 +25,7 @@ from oncehouse.pipeline.adopting import check_rule
 from oncehouse.pipeline.clocks import judge_clocks, read_clocks
 from oncehouse.pipeline.outage import judge_topic
 from oncehouse.pipeline.protobuf_sources import demand_readable
+from oncehouse.pipeline.sampling import Sample, measure_growth, read_sample
 from oncehouse.pipeline.schemas import known_schemas
 from oncehouse.pipeline.shape_planning import check_shape
 from oncehouse.pipeline.source import TopicFacts, Topics, check_topics
@@ -45,12 +49,52 @@ def inspect_tables(pipeline: Pipeline) -> tuple[Finding, ...]:
 
 def inspect_source(pipeline: Pipeline, topics: Topics) -> tuple[Finding, ...]:
     """Whether Kafka keeps records through the longest outage that is allowed."""
-    outage_seconds = pipeline.source.kafka.longest_outage
+    kafka, found = pipeline.source.kafka, topics.settings()
+    limited = any(
+        settings is not None and settings.retention_bytes is not None for settings in found.values()
+    )
+    growth = measure_growth(kafka, topics, now=time.time()) if limited else {}
     return tuple(
         finding
-        for topic, settings in topics.settings().items()
-        for finding in judge_topic(topic, settings, longest_outage_seconds=outage_seconds)
+        for topic, settings in found.items()
+        for finding in judge_topic(
+            topic,
+            settings,
+            longest_outage_seconds=kafka.longest_outage,
+            bytes_per_second=growth.get(topic),
+        )
     )
+
+
+def inspect_sample(pipeline: Pipeline, catalog: Catalog, topics: Topics) -> tuple[Finding, ...]:
+    """The newest records read as the pipeline would: what would be dead, and how rows spread over partitions."""
+    with read_sample(pipeline, known_schemas(pipeline, catalog), topics) as sample:
+        if sample is None:
+            nothing = "the topics hold no records yet that could be looked at"
+            return (Finding(level=Level.OK, where="sample", what=nothing),)
+        return (_judge_sample(pipeline, sample), *_inspect_spread(pipeline, sample))
+
+
+def _judge_sample(pipeline: Pipeline, sample: Sample) -> Finding:
+    limit = pipeline.dead_letters.max_share
+    figures = f"of the {sample.records} newest records {sample.dead} would be dead letters"
+    if sample.dead and limit is not None and sample.dead > limit * sample.records:
+        return Finding(
+            level=Level.WARNING,
+            where="sample",
+            what=f"{figures} (dead_letters.max_share is {limit:.0%}); the first is {sample.first_dead}",
+            advice="correct source.format or source.fields; an epoch like this stops the pipeline",
+        )
+    return Finding(level=Level.OK, where="sample", what=figures)
+
+
+def _inspect_spread(pipeline: Pipeline, sample: Sample) -> Iterator[Finding]:
+    client = connect(pipeline.clickhouse)
+    for table in pipeline.tables:
+        facts = describe_table(client, table.name)
+        if facts is not None and facts.partition_key and table.name in sample.rows:
+            spread = count_partitions(client, facts, sample.rows[table.name])
+            yield from judge_spread(facts, spread, needs_of(pipeline, table))
 
 
 def inspect_clocks(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:

@@ -93,6 +93,10 @@ class Topics:
     def latest(self, partitions: Iterable[tuple[str, int]]) -> Positions:
         return self._offsets(partitions, OffsetSpec.latest())
 
+    def offsets_at(self, partitions: Iterable[tuple[str, int]], seconds: float) -> Positions:
+        """The first offset of this time (seconds since 1970) or later; -1 where there is none."""
+        return self._offsets(partitions, OffsetSpec.for_timestamp(int(seconds * 1000)))
+
     def _offsets(self, partitions: Iterable[tuple[str, int]], spec: OffsetSpec) -> Positions:
         asked = {TopicPartition(topic, partition): spec for topic, partition in partitions}
         if not asked:
