@@ -145,7 +145,10 @@ def test_edited_letters_keep_their_position_and_what_arrived_meanwhile_is_a_dupl
     assert [(row["partition"], row["offset"]) for row in raw] == [(1, 0), (1, 1)]
     road.assert_exact()
     told = run_cli(road, capsys, "show", f"{road.topic}/1/3", "--history")
-    assert [told["value_text"], told["history"][0]["value_text"]] == ["{}", "\\xff"]
+    (edit,) = told["history"]
+    assert [told["value_text"], edit["value_text"], edit["edited_text"]] == ["{}", "\\xff", "{}"]
+    (edit,) = run_cli(road, capsys, "show", f"{road.topic}/1/0", "--history")["history"]
+    assert edit["value_text"] == "{", "the original of a letter that has become a row"
 
 
 def test_letters_are_sent_to_a_topic_once_with_their_origin_in_headers(road, topic, kafka, capsys):

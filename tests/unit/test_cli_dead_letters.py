@@ -240,7 +240,11 @@ def test_one_letter_is_edited_by_hand_or_from_a_file(file, folder, catalog, tmp_
     assert [request.request for request in open_requests(catalog)] == [1, 2]
     capsys.readouterr()
     told = run_json(capsys, "dead-letters", "show", "events/0/1", str(file), "--history")
-    assert [version["value_text"] for version in (told, *told["history"])] == ["\\xff\x1b[31m"] * 2
+    (edited,) = told["history"]
+    assert told["value_text"] == edited["value_text"] == "\\xff\x1b[31m"
+    assert edited["edited_text"] == "\x00new"
+    assert run_command(["dead-letters", "show", "events/0/1", str(file), "--history"]) == 0
+    assert "edited:" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("letters")

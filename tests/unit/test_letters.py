@@ -155,7 +155,7 @@ def test_letters_roll_over_to_another_file_so_that_none_is_held_for_long(tmp_pat
     writer = LetterWriter(make_plan(tmp_path, part_rows=10), store, "r1", LetterKind.DEAD)
     for start in range(0, 25, 5):
         letters = make_letters([("a", 0, start + n) for n in range(5)], ["not_json"] * 4 + ["empty"])
-        writer.add(letters.columns, letters.column("reason").to_pylist())
+        writer.add(letters.columns)
     written = writer.finish()
     assert [found.rows for found in written] == [10, 10, 5]
     assert written[0].reasons == {"not_json": 8, "empty": 2}
@@ -171,7 +171,7 @@ def test_large_letters_roll_over_by_their_bytes(tmp_path):
     )
     for number in range(3):
         letters = make_letters([("a", 0, number)], ["too_big"], [b"x" * 2000])
-        writer.add(letters.columns, ["too_big"])
+        writer.add(letters.columns)
     assert [found.rows for found in writer.finish()] == [1, 1, 1]
 
 

@@ -118,26 +118,37 @@ def show(
     file: File = DEFAULT_FILE,
     *,
     history: Annotated[
-        bool, typer.Option("--history", help="Also show the letter as it was before it was edited.")
+        bool, typer.Option("--history", help="Also show how the letter was edited, and what it was before.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show one dead letter with its bytes."""
     pipeline = load_pipeline(file)
-    wanted = parse_position(position)
-    letters = find_versions(pipeline, wanted, edits=history)
-    if not letters:
+    letter, edits = find_letter(pipeline, parse_position(position))
+    if letter is None and not (history and edits):
         raise ConfigurationError(
             f"No dead letter at {position}; `oncehouse dead-letters list` shows those there are."
         )
     if as_json:
-        told = [{**letter, "value_text": readable(letter["value"])} for letter in letters]
-        show_json({**told[0], "history": told[1:]} if history else told[0])
+        show_json({**_spelt(letter), **({"history": [_spelt(edit) for edit in edits]} if history else {})})
         return
-    _show_letter(letters[0])
-    for letter in letters[1:]:
-        say("\nas it was before it was edited:")
+    if letter is None:
+        say("no dead letter any more; it was edited and has become a row, a duplicate, or was skipped")
+    else:
         _show_letter(letter)
+    for edit in edits if history else ():
+        say("\nedited:")
+        _show_letter(edit)
+        say("\nto:")
+        say(readable(edit["edited"]) or "(no value)")
+
+
+def _spelt(letter: dict[str, Any] | None) -> dict[str, Any]:
+    """The letter with its bytes also as text."""
+    if letter is None:
+        return {}
+    texts = {f"{name}_text": readable(letter[name]) for name in ("value", "edited") if name in letter}
+    return {**letter, **texts}
 
 
 def _show_letter(letter: dict[str, Any]) -> None:
@@ -172,8 +183,10 @@ def replay(
     leave_request(pipeline, RequestKind.REPLAY_DEAD_LETTERS, selection.to_arguments(), as_json=as_json)
 
 
-def find_versions(pipeline: Pipeline, position: LetterPosition, *, edits: bool) -> list[dict[str, Any]]:
-    """The dead letter at a position with all its bytes; with `edits`, behind it what it was before."""
+def find_letter(
+    pipeline: Pipeline, position: LetterPosition
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """The dead letter at a position with all its bytes, and the edits that were made there, newest first."""
     from oncehouse.ledger.epochs import list_all_letter_files, list_dead_letter_files
     from oncehouse.ledger.files import FileStore
     from oncehouse.ledger.records import LetterKind
@@ -181,12 +194,12 @@ def find_versions(pipeline: Pipeline, position: LetterPosition, *, edits: bool) 
     store = FileStore(pipeline.ledger.files)
     with open_ledger(pipeline) as catalog:
         files = list(reversed(list_dead_letter_files(catalog)))
-        if edits:
-            every = sorted(list_all_letter_files(catalog), key=lambda found: -found.registered_at)
-            files += [found for found in every if found.kind is LetterKind.EDIT]
-    found = letter_editing.find_at(store, files, position)
-    fields = _fields(pipeline)
-    return [{**letter, "hint": _hint(letter, fields)} for letter in found]
+        every = sorted(list_all_letter_files(catalog), key=lambda found: -found.registered_at)
+    letter = next(letter_editing.find_at(store, files, position), None)
+    edits = [found for found in every if found.kind is LetterKind.EDIT]
+    if letter is not None:
+        letter["hint"] = _hint(letter, _fields(pipeline))
+    return letter, list(letter_editing.find_at(store, edits, position))
 
 
 def _hint(letter: dict[str, Any], fields: dict[str, Any]) -> str | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from oncehouse.errors import CorruptFileError
@@ -38,11 +39,12 @@ class LetterWriter:
         self._bytes = 0
         self._written: list[LettersManifest] = []
 
-    def add(self, columns: Sequence[pa.Array | pa.ChunkedArray], reasons: Sequence[str]) -> None:
-        """`reasons` names what each letter is counted under."""
+    def add(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> None:
         table = pa.Table.from_arrays(list(columns), schema=LETTER_SCHEMA)
         self._tables.append(table)
-        self._reasons.update(reasons)
+        # What waits is counted by the schema it waits for.
+        counted = pc.value_counts(table.column("schema" if self._kind is LetterKind.WAITING else "reason"))
+        self._reasons.update(dict(zip(*(part.to_pylist() for part in counted.flatten()), strict=True)))
         self._rows += table.num_rows
         self._bytes += table.nbytes
         if self._rows >= self._plan.part_rows or self._bytes >= self._plan.part_bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -81,7 +82,7 @@ def put_edits(letters: pa.Table, edits: Sequence[pa.Table]) -> tuple[pa.Table, p
     """The letters with edited values in place of their own, and for each whether it was edited."""
     edited = pa.concat_tables(edits).combine_chunks()
     # The last edit of a letter counts, should somebody have edited it twice.
-    newest = edited.take(pa.array(range(edited.num_rows - 1, -1, -1), pa.int64()))
+    newest = edited.take(pa.array(np.arange(edited.num_rows)[::-1]))
     found = pc.index_in(name_places(letters), value_set=name_places(newest).combine_chunks())
     meant = pc.is_valid(found)
     values = pc.if_else(meant, newest.column("edited").take(found), letters.column("value"))

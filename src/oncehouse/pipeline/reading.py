@@ -134,7 +134,7 @@ class ReadTask:
         reasons = [str(rejection.reason) for rejection in decoded.rejected]
         columns.append(pa.array(reasons, pa.string()))
         columns.append(pa.array([rejection.detail for rejection in decoded.rejected], pa.string()))
-        self._aside[LetterKind.DEAD].add(columns, reasons)
+        self._aside[LetterKind.DEAD].add(columns)
 
     def _let_wait(self, block: pa.RecordBatch, decoded: Decoded) -> None:
         if not decoded.waiting:
@@ -144,14 +144,13 @@ class ReadTask:
         columns = raw_columns(self._plan.topics, records, pa.array(names, pa.string()))
         columns.append(pa.repeat(_NO_SCHEMA, len(names)))
         columns.append(pa.array([f"schema {name} is not known" for name in names], pa.string()))
-        self._aside[LetterKind.WAITING].add(columns, names)
+        self._aside[LetterKind.WAITING].add(columns)
 
     def carry(self, letters: pa.Table, kind: LetterKind) -> None:
         """Letters that stay as they are, counted and written down again."""
         if letters.num_rows:
             self._read += letters.num_rows
-            told = letters.column("schema" if kind is LetterKind.WAITING else "reason").to_pylist()
-            self._aside[kind].add(letters.columns, told)
+            self._aside[kind].add(letters.columns)
 
     def _end_chunk(self) -> None:
         if self._chunk is not None:
