@@ -166,11 +166,11 @@ def test_what_cannot_be_understood_is_named(option, text, file, capsys):
 
 def edits_of(catalog, folder):
     """What the open requests would have decoded: (offset, original, edited)."""
-    asked = {name for request in open_requests(catalog) for name in request.arguments["edits"]}
+    asked = {request.arguments["edits"] for request in open_requests(catalog)}
     files = [
         found.file
         for found in list_dead_letter_files(catalog, kind=LetterKind.EDIT)
-        if found.dead_letter_file in asked
+        if found.dead_letter_file.partition("-")[0] in asked
     ]
     rows = [row for found in files for row in read_rows(FileStore(str(folder)), found).to_pylist()]
     return sorted((row["offset"], row["value"], row["edited"]) for row in rows)
@@ -196,7 +196,9 @@ def test_letters_are_exported_edited_and_taken_back_with_their_originals_beside(
     assert told == {"request": 1, "edited": 2, "unchanged": 2}
     assert edits_of(catalog, folder) == [(3, b"no json", b"{}"), (4, None, b"[]")]
     (request,) = open_requests(catalog)
-    assert (request.kind, request.arguments["files"]) == (RequestKind.EDIT_DEAD_LETTERS, ["letters-2"])
+    assert (request.kind, request.arguments["letters"]) == (RequestKind.EDIT_DEAD_LETTERS, 2)
+    (edits,) = list_dead_letter_files(catalog, kind=LetterKind.EDIT)
+    assert edits.reasons == {"letters-2": 2}
 
 
 @pytest.mark.usefixtures("letters")

@@ -73,3 +73,10 @@ def test_neither_registered_files_nor_those_being_written_are_ever_swept(made, t
     swept = plan_sweep(files, registered, token=token, last_epoch=last_epoch)
     assert not set(swept) & (registered | being_written)
     assert set(files) == set(swept) | registered | being_written, "and nothing else is left lying about"
+
+
+def test_edits_that_nobody_has_named_for_a_day_are_swept():
+    files = ["shop/edits/1000-a-0.parquet", "shop/edits/1000-b-0.parquet", "shop/edits/90000-c-0.parquet"]
+    named = {"shop/edits/1000-b-0.parquet"}
+    assert plan_sweep(files, named, token=1, last_epoch=9, now=87_000.0) == ()
+    assert plan_sweep(files, named, token=1, last_epoch=9, now=88_000.0) == (files[0],)

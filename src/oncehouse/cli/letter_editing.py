@@ -203,11 +203,12 @@ def _leave_edits(pipeline: Pipeline, edits: Sequence[Edit], *, as_json: bool) ->
 
     with open_ledger(pipeline) as catalog:
         files = list_dead_letter_files(catalog)
-        matched = match_edits(FileStore(pipeline.ledger.files), pipeline.pipeline, files, edits)
+        store = FileStore(pipeline.ledger.files)
+        matched = match_edits(store, pipeline.pipeline, files, edits, now=catalog.now())
         if not matched.edited:
             show_error("nothing was edited: every value is as it was")
             raise typer.Exit(ConfigurationError.exit_code)
-        number = add_edits(catalog, matched.edits, holding=matched.holding)
+        number = add_edits(catalog, matched.edits)
     if as_json:
         show_json({"request": number, "edited": matched.edited, "unchanged": matched.unchanged})
     else:

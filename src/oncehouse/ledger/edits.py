@@ -14,11 +14,10 @@ from oncehouse.ledger.rows import file_values
 from oncehouse.ledger.tables import dead_letter_files
 
 
-def add_edits(catalog: Catalog, edits: Sequence[DeadLetterFile], *, holding: Sequence[str]) -> int:
-    """Name files of edited letters, and ask for their trial; `holding` are the letter files they stand in now."""
+def add_edits(catalog: Catalog, edits: Sequence[DeadLetterFile]) -> int:
+    """Name files of edited letters, and ask for their trial. What was edited together is named alike."""
     arguments: dict[str, object] = {
-        "edits": [found.dead_letter_file for found in edits],
-        "files": list(holding),
+        "edits": edits[0].dead_letter_file.partition("-")[0],
         "letters": sum(found.rows for found in edits),
     }
 

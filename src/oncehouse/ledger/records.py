@@ -119,7 +119,7 @@ class DeadLetterFile:
     epoch: int
     rows: int
     reasons: dict[str, int]
-    """How many for each reason; of waiting records, for each schema."""
+    """How many for each reason; of waiting records, for each schema; of edits, for each file of letters."""
     file: FileRef
     registered_at: float = 0.0
     kind: LetterKind = LetterKind.DEAD

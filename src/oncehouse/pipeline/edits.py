@@ -27,32 +27,26 @@ _SHOWN = 5
 @dataclass(frozen=True, kw_only=True)
 class Matched:
     edits: tuple[DeadLetterFile, ...]
-    """Files of edited letters, written and not yet named by the catalog."""
-    holding: tuple[str, ...]
-    """The letter files in which the edited letters stand."""
+    """Files of edited letters, written and not yet named by the catalog; one a file of letters."""
     edited: int
     unchanged: int
 
 
 def match_edits(
-    store: FileStore, pipeline: str, files: Sequence[DeadLetterFile], edits: Iterable[Edit]
+    store: FileStore, pipeline: str, files: Sequence[DeadLetterFile], edits: Iterable[Edit], *, now: float
 ) -> Matched:
     """Write down what was edited; raises ConfigurationError for an edit of what is no dead letter."""
     wanted = {edit.position: edit.value for edit in edits}
     written: list[DeadLetterFile] = []
-    holding: list[str] = []
     seen: set[LetterPosition] = set()
-    edited = 0
+    group = uuid.uuid4().hex
     for file in files:
         if len(seen) == len(wanted):
             break
-        changed = 0
-        for table in _find_edited(store, file, wanted, seen):
-            written.append(_write(store, pipeline, table))
-            changed += table.num_rows
-        if changed:
-            holding.append(file.dead_letter_file)
-            edited += changed
+        if tables := list(_find_edited(store, file, wanted, seen)):
+            # The time lets a sweep tell what was never named from what is about to be.
+            path = f"{pipeline}/edits/{int(now)}-{group}-{len(written)}.parquet"
+            written.append(_write(store, path, f"{group}-{len(written)}", file, pa.concat_tables(tables)))
     if missing := sorted(set(wanted) - seen):
         for found in written:
             store.delete(found.file.path)
@@ -61,7 +55,8 @@ def match_edits(
             f"{len(missing)} edited letters are no dead letters (any more): {shown}. Nothing was changed; take "
             "them out and try again."
         )
-    return Matched(edits=tuple(written), holding=tuple(holding), edited=edited, unchanged=len(seen) - edited)
+    edited = sum(found.rows for found in written)
+    return Matched(edits=tuple(written), edited=edited, unchanged=len(seen) - edited)
 
 
 def _find_edited(
@@ -97,14 +92,15 @@ def _selection(wanted: Mapping[LetterPosition, bytes | None]) -> Selection:
     )
 
 
-def _write(store: FileStore, pipeline: str, table: pa.Table) -> DeadLetterFile:
-    name = f"edit-{uuid.uuid4().hex}"
-    file = store.put(f"{pipeline}/edits/{name}.parquet", lambda path: write_letters(path, table))
+def _write(
+    store: FileStore, path: str, name: str, letters: DeadLetterFile, table: pa.Table
+) -> DeadLetterFile:
+    file = store.put(path, lambda target: write_letters(target, table.unify_dictionaries()))
     return DeadLetterFile(
         dead_letter_file=name,
         kind=LetterKind.EDIT,
         epoch=0,
         rows=table.num_rows,
-        reasons={"edited": table.num_rows},
+        reasons={letters.dead_letter_file: table.num_rows},
         file=file,
     )

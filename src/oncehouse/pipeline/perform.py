@@ -193,14 +193,14 @@ def _replay(
 def _edit(
     spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int, request: Request
 ) -> Iterator[Counts]:
-    asked = _names(request.arguments, "edits")
+    group = f"{request.arguments['edits']}-"
     edits = [
         found
         for found in epochs.list_dead_letter_files(catalog, kind=LetterKind.EDIT)
-        if found.dead_letter_file in asked
+        if found.dead_letter_file.startswith(group)
     ]
     letters = epochs.list_dead_letter_files(catalog)
-    holding = _names(request.arguments, "files")
+    holding = {name for found in edits for name in found.reasons}
     if holding <= {found.dead_letter_file for found in letters}:
         # Nothing has moved the letters since they were edited; otherwise they may be in any file.
         letters = tuple(found for found in letters if found.dead_letter_file in holding)
@@ -249,11 +249,6 @@ def _try_again(
         request=request,
     )
     return settle(spark, pipeline, catalog, token, read, given, small=False)
-
-
-def _names(arguments: dict[str, object], key: str) -> set[str]:
-    found = arguments.get(key)
-    return {str(name) for name in found} if isinstance(found, list) else set()
 
 
 def _awaited(catalog: Catalog) -> set[str]:

@@ -26,6 +26,9 @@ _EPOCH_FILE = re.compile(r"/(\d{10})-(\d+)-[^/]+$")
 _INDEX_FILE = re.compile(r"/index/(?:merged|rebuilt|rekeyed)-(\d+)-[^/]+$")
 _LOOKUP_FILE = re.compile(r"/lookups/(\d+)-[^/]+$")
 _PACK_FILE = re.compile(r"/packs/(\d+)-[^/]+$")
+_EDIT_FILE = re.compile(r"/edits/(\d+)-[^/]+$")
+# Edits are named by the catalog as soon as they are written; nobody takes longer than this.
+_EDIT_SECONDS = 86_400.0
 # How long a file that was packed stays for those who had found it before.
 _GARBAGE_SECONDS = 600.0
 
@@ -38,23 +41,31 @@ class Swept:
 
 
 def plan_sweep(
-    files: Iterable[str], registered: set[str], *, token: int, last_epoch: int, retention_token: int = 0
+    files: Iterable[str],
+    registered: set[str],
+    *,
+    token: int,
+    last_epoch: int,
+    retention_token: int = 0,
+    now: float = 0.0,
 ) -> tuple[str, ...]:
     """Files that no writer can still register: unnamed ones of older tokens or of epochs already settled."""
     return tuple(
         path
         for path in files
-        if path not in registered and _is_over(path, token, last_epoch, retention_token)
+        if path not in registered and _is_over(path, token, last_epoch, retention_token, now)
     )
 
 
-def _is_over(path: str, token: int, last_epoch: int, retention_token: int) -> bool:
+def _is_over(path: str, token: int, last_epoch: int, retention_token: int, now: float) -> bool:
     if found := _EPOCH_FILE.search(path):
         return int(found[2]) < token or int(found[1]) <= last_epoch
     if found := _INDEX_FILE.search(path) or _LOOKUP_FILE.search(path):
         return int(found[1]) < token
     if found := _PACK_FILE.search(path):
         return int(found[1]) < retention_token
+    if found := _EDIT_FILE.search(path):
+        return int(found[1]) < now - _EDIT_SECONDS
     return False
 
 
@@ -103,7 +114,14 @@ def sweep(pipeline: Pipeline, catalog: Catalog, store: FileStore, *, token: int,
     files = list(store.walk(f"{pipeline.pipeline}/"))
     last_epoch = epochs.next_epoch(catalog) - 1
     named = expiry.registered_paths(catalog) | packs.kept_garbage(catalog)
-    orphans = plan_sweep(files, named, token=token, last_epoch=last_epoch, retention_token=retention_token)
+    orphans = plan_sweep(
+        files,
+        named,
+        token=token,
+        last_epoch=last_epoch,
+        retention_token=retention_token,
+        now=catalog.now(),
+    )
     for path in orphans:
         store.delete(path)
     return len(orphans)
