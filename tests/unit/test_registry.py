@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import fastavro
 import pytest
 
+from oncehouse.config import Pipeline
 from oncehouse.config_formats import Avro
 from oncehouse.config_formats import Registry as RegistrySection
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
@@ -17,6 +18,7 @@ from oncehouse.pipeline.avro_references import inline_references
 from oncehouse.pipeline.avro_schema import parse_schema
 from oncehouse.pipeline.avro_sources import ask_registry
 from oncehouse.pipeline.registry import RegistryClient
+from oncehouse.pipeline.schemas import check_schemas
 from registry import Registry, running_registry
 
 ADDRESS = {
@@ -110,6 +112,27 @@ def test_what_is_no_registry_is_told(registry, answer):
     registry.answers = [answer]
     with pytest.raises(PermanentError, match="registry"):
         client(registry).fetch(1)
+
+
+def test_a_registry_is_checked_before_it_is_needed(registry):
+    source = {
+        "kafka": {"bootstrap_servers": "localhost:9092", "topics": ["t"]},
+        "format": "avro",
+        "fields": {"a": "Int64"},
+        "avro": {"registry": {"url": registry.url, "user": "reader", "password": "right"}},
+    }
+    pipeline = Pipeline(
+        pipeline="p",
+        source=source,
+        identity={"fields": ["a"]},
+        tables=[{"name": "t"}],
+        clickhouse={"url": "http://localhost:8123"},
+        ledger={"catalog": "sqlite:///none.db", "files": "none"},
+    )
+    check_schemas(pipeline)
+    registry.credentials = "reader:other"
+    with pytest.raises(ConfigurationError, match="refuses the user"):
+        check_schemas(pipeline)
 
 
 def test_references_that_lead_in_a_circle_end(registry):

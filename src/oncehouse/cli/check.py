@@ -58,6 +58,7 @@ def examine(pipeline: Pipeline) -> tuple[list[Finding], int]:
     looks = {
         "identity": look_at_identity,
         "shape": look_at_shape,
+        "schemas": look_at_schemas,
         "kafka": look_at_kafka,
         "clickhouse": look_at_clickhouse,
         "ledger": look_at_ledger,
@@ -102,6 +103,14 @@ def look_at_shape(pipeline: Pipeline) -> Iterable[Finding]:
     from oncehouse.pipeline.shape_planning import check_shape
 
     check_shape(pipeline)
+    return ()
+
+
+def look_at_schemas(pipeline: Pipeline) -> Iterable[Finding]:
+    """Schema files, and whether the registry answers."""
+    from oncehouse.pipeline.schemas import check_schemas
+
+    check_schemas(pipeline)
     return ()
 
 

@@ -56,6 +56,10 @@ class RegistryClient:
             headers |= urllib3.make_headers(basic_auth=f"{self._config.user}:{reveal(self._config.password)}")
         return headers
 
+    def check(self) -> None:
+        """Raise what asking for a schema would raise; whether there is any does not matter."""
+        self._get("/schemas/ids/1")
+
     def fetch(self, number: int) -> RegisteredSchema | None:
         """The schema of this number with all that it refers to, or None when the registry has none."""
         found = self._get(f"/schemas/ids/{number}")

@@ -14,6 +14,7 @@ from oncehouse.ledger.records import Schema
 from oncehouse.ledger.schemas import add_schemas, list_schemas
 from oncehouse.pipeline import avro_sources, protobuf_sources
 from oncehouse.pipeline.formats import demand_section
+from oncehouse.pipeline.registry import RegistryClient
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
@@ -52,6 +53,14 @@ def find_schemas(pipeline: Pipeline, names: Collection[str]) -> tuple[Schema, ..
             return (*declared, *protobuf_sources.ask_registry(_protobuf(pipeline), missing))
         case _:
             return declared
+
+
+def check_schemas(pipeline: Pipeline) -> None:
+    """Refuse schema files that cannot be read, and a registry that does not answer or takes another user."""
+    declared_schemas(pipeline)
+    section = pipeline.source.avro or pipeline.source.protobuf
+    if section is not None and section.registry is not None:
+        RegistryClient(section.registry).check()
 
 
 def _avro(pipeline: Pipeline) -> Avro:
