@@ -94,9 +94,9 @@ def test_a_range_that_is_partly_there_stops_the_topic(client, store, topic, tmp_
 
 def test_a_step_longer_than_its_lease_keeps_its_topic(client, store, topic, tmp_path):
     """The heartbeat: another host stays out while the first one's insert runs on."""
-    slow = (tmp_path / "copy.sql").read_text() + " AND NOT ignore(sleepEachRow(0.03))"
+    slow = (tmp_path / "copy.sql").read_text() + " AND NOT ignore(sleepEachRow(0.055))"
     (tmp_path / "copy.sql").write_text(slow)
-    first, second = (Worker(hostid=name, lease_seconds=0.6) for name in ("first", "second"))
+    first, second = (Worker(hostid=name, lease_seconds=1.8) for name in ("first", "second"))
     with (
         Scheduler(client, store, (topic,), folder=tmp_path, worker=first) as long,
         Scheduler(client, store, (topic,), folder=tmp_path, worker=second) as other,

@@ -10,6 +10,7 @@ import pytest
 
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config import ClickHouse
+from oncehouse.errors import PermanentError
 from oncehouse.etl import offsets
 from oncehouse.etl.offsets import MutexError, OffsetStore, Worker
 from oncehouse.etl.offsets_catalog import CatalogOffsets
@@ -143,8 +144,6 @@ def test_unlock_seek_pause_and_resume(store):
     offsets.begin(store, FIRST, seen(store), next_=NEXT)
     with pytest.raises(MutexError, match="first"):
         offsets.seek(store, "facts", START)
-    with pytest.raises(MutexError, match="first"):
-        offsets.pause(store, "facts")
     offsets.unlock(store, "facts")
     assert (seen(store).hostid, seen(store).next) == ("", NEXT)
     offsets.pause(store, "facts")
@@ -153,8 +152,40 @@ def test_unlock_seek_pause_and_resume(store):
     offsets.resume(store, "facts")
     assert seen(store).is_open
     there = Position(time_ms=9, id=9)
-    offsets.seek(store, "facts", there)
+    with pytest.raises(PermanentError, match="being built"):
+        offsets.seek(store, "facts", there)
+    offsets.seek(store, "facts", there, drops_open=True)
     assert (seen(store).last, seen(store).next) == (there, there)
+
+
+def test_a_pause_waits_for_the_step_under_way_and_then_holds(store):
+    offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    asked = offsets.pause(store, "facts", lease_seconds=60)
+    assert (asked.state, asked.hostid) == (offsets.INSERTING, "first"), "the step goes on"
+    offsets.commit(store, FIRST, "facts", rows=1, state=offsets.MORE)
+    paused = seen(store)
+    assert (paused.state, paused.hostid, paused.last) == (offsets.PAUSED, "", NEXT)
+    with pytest.raises(MutexError, match="resume facts"):
+        offsets.begin(store, FIRST, paused, next_=Position(time_ms=NEXT.time_ms + 1, id=0))
+    offsets.resume(store, "facts")
+    offsets.begin(store, FIRST, seen(store), next_=Position(time_ms=NEXT.time_ms + 1, id=0))
+
+
+def test_whether_a_pause_waits_hangs_on_the_lease_that_is_set(store):
+    """A holder that is silent for longer than the lease is no longer waited for, however short that is."""
+    offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    paused = offsets.pause(store, "facts", lease_seconds=0)
+    assert (paused.state, paused.hostid, paused.next) == (offsets.PAUSED, "", NEXT)
+
+
+def test_a_seek_makes_every_token_new(store):
+    offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    offsets.commit(store, FIRST, "facts", rows=1)
+    there = Position(time_ms=9, id=9)
+    row = offsets.seek(store, "facts", there)
+    assert (row.last, row.generation) == (there, 1)
+    assert seen(store) == row
+    assert [(one.after, one.upto) for one in row.book.segments] == [(START, there)]
 
 
 def test_of_hosts_that_race_for_a_topic_exactly_one_wins_each_time(open_store, store):

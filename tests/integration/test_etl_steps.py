@@ -309,7 +309,8 @@ def test_a_step_that_was_taken_over_inserts_and_commits_nothing(world):
     world.check_exact(150)
 
 
-def test_a_topic_that_fails_says_why_and_leaves_the_others_alone(world):
+def test_a_topic_that_fails_says_why_and_leaves_the_others_alone(world, monkeypatch):
+    monkeypatch.setattr("oncehouse.etl.planning.retry_seconds", lambda _failed: 60)
     world.add_orders(0, 10)
     world.customers_reach(1000)
     broken = replace(world.topic, topic="Broken", dst=f"{world.database}.Missing")

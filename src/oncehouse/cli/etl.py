@@ -9,9 +9,10 @@ import typer
 
 from oncehouse.cli import etl_log
 from oncehouse.cli.arguments import AsJson
+from oncehouse.cli.etl_hand import backfill, pause, resume, seek, unlock
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, Etl, SettingsFile, open_etl, open_store
 from oncehouse.cli.etl_run import plan, run
-from oncehouse.cli.etl_status import pause, read_status, resume, seek, status, unlock
+from oncehouse.cli.etl_status import read_status, status
 from oncehouse.cli.etl_status_text import spell_now
 from oncehouse.cli.output import open_console, say, show_json, show_table
 from oncehouse.clickhouse.names import quote
@@ -166,4 +167,5 @@ app.command()(seek)
 app.command()(unlock)
 app.command()(pause)
 app.command()(resume)
+app.command()(backfill)
 app.add_typer(etl_log.app, name="log")

@@ -73,6 +73,7 @@ def open_scheduler(etl: Etl) -> Scheduler:
         worker=worker,
         side_by_side=etl.settings.parallel,
         database=etl.settings.database,
+        late_every_seconds=etl.settings.late_every,
     )
 
 
@@ -134,14 +135,13 @@ def _run_once(scheduler: Scheduler, stop: Stop, report: Report) -> None:
     while not stop.asked.is_set():
         done = scheduler.run_round()
         report.take(done)
-        if not done.did_something:
+        if not done.did_something and not scheduler.look_for_late_rows(at_once=True):
             return
 
 
 def _tell_step(done: Done) -> str:
-    return "\n".join(
-        [f"{done.topic}: {done.rows:,} rows", *(f"{done.topic}: warning: {one}" for one in done.warnings)]
-    )
+    step = f"{done.topic}: {done.rows:,} rows" + (f" ({done.lane})" if done.lane else "")
+    return "\n".join([step, *(f"{done.topic}: warning: {one}" for one in done.warnings)])
 
 
 @dataclass(kw_only=True)

@@ -1,43 +1,50 @@
-"""`oncehouse etl status`, and what people change by hand: seek, unlock, pause, resume.
+"""`oncehouse etl status`: what the scheduler itself would decide now, with its reasons; gaps, back-fills, late rows.
 
-Status is what the scheduler itself would decide now, with its reasons; it changes nothing.
+It changes nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.etl_opening import (
     DEFAULT_SETTINGS,
     Etl,
     SettingsFile,
-    TopicName,
-    find_topic,
     open_etl,
     read_offsets,
 )
 from oncehouse.cli.etl_status_text import show_status, spell_position_time
-from oncehouse.cli.output import say, show_json
-from oncehouse.errors import ConfigurationError
+from oncehouse.cli.output import show_json
 from oncehouse.etl.records import START, Offset, Position, Template
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from oncehouse.etl.check_log import CheckRow
-    from oncehouse.etl.offsets import OffsetStore
     from oncehouse.etl.planning import Decision
     from oncehouse.etl.records import SourceState, Topic
 
-_REWOUND = (
-    "Rows after that are built again: TRUNCATE the table or DROP its partitions first. After a DELETE it still "
-    "remembers its inserts, and drops ranges that are the same as before."
-)
+
+@dataclass(frozen=True, kw_only=True)
+class GapStatus:
+    after: Position
+    upto: Position
+    rows: int
+    """Rows of the main source in it that were never built."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillStatus:
+    after: Position
+    upto: Position
+    rows: int
+    """Rows of the main source that it has covered."""
+    rows_left: int
+    failed: int
+    why: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +52,7 @@ class TopicStatus:
     topic: str
     dst: str
     decision: str
-    """`due`, `resume`, `waiting` or `paused`."""
+    """`due`, `resume`, `backfill`, `repair`, `waiting` or `paused`."""
     reason: str
     """Why it waits."""
     last: Position
@@ -56,6 +63,15 @@ class TopicStatus:
     hostid: str
     lag_seconds: dict[str, float | None]
     """Source and how far its newest row is ahead of `last`; None: it has no rows."""
+    late: str = "count"
+    """What becomes of late rows."""
+    late_rows: int = 0
+    """Rows that came late and are not built, by the latest count."""
+    repaired_rows: int = 0
+    repair_why: str = ""
+    """Why the latest repair failed."""
+    gaps: tuple[GapStatus, ...] = ()
+    backfill: BackfillStatus | None = None
     checks: tuple[CheckRow, ...] = ()
     """What became of its expectations when they were last looked at."""
 
@@ -81,7 +97,8 @@ def read_status(etl: Etl) -> list[TopicStatus]:
     )
     makers = {topic.dst: topic.topic for topic in etl.work}
     described = (
-        _describe(_look_closer(etl, decision), makers, snapshot.offsets, sources) for decision in decisions
+        _describe(etl, _look_closer(etl, decision), makers, snapshot.offsets, sources)
+        for decision in decisions
     )
     return _add_checks(etl, described)
 
@@ -120,17 +137,53 @@ def _look_closer(etl: Etl, decision: Decision) -> Decision:
     return Waiting(topic=topic, offset=decision.offset, reason=reason)
 
 
+def find_gap_rows(etl: Etl, topic: Topic, offset: Offset) -> tuple[GapStatus, ...]:
+    """Gaps in which the main source has rows: anything else is nothing to fill."""
+    from oncehouse.etl.sides import open_gaps
+    from oncehouse.etl.sources import count_range
+
+    if not topic.depends_on or topic.template is Template.RELOAD:
+        return ()
+    counted = (
+        GapStatus(
+            after=after,
+            upto=upto,
+            rows=count_range(etl.client, topic.depends_on[0], last=after, next_=upto),
+        )
+        for after, upto in open_gaps(offset)
+    )
+    return tuple(gap for gap in counted if gap.rows)
+
+
+def _describe_backfill(offset: Offset, gaps: tuple[GapStatus, ...]) -> BackfillStatus | None:
+    from oncehouse.etl.book import Lane
+
+    job = offset.book.job(Lane.BACKFILL)
+    if job is None:
+        return None
+    left = sum(gap.rows for gap in gaps if gap.after < job.upto and gap.upto > job.after)
+    return BackfillStatus(
+        after=job.after, upto=job.upto, rows=job.rows, rows_left=left, failed=job.failed, why=job.why
+    )
+
+
 def _describe(
+    etl: Etl,
     decision: Decision,
     makers: Mapping[str, str],
     offsets: Mapping[str, Offset],
     sources: Mapping[str, SourceState],
 ) -> TopicStatus:
+    from oncehouse.etl.book import Lane
+    from oncehouse.etl.coverage import count_late
+
     topic, offset = decision.topic, decision.offset
+    gaps = find_gap_rows(etl, topic, offset)
+    repair = offset.book.job(Lane.REPAIR)
     return TopicStatus(
         topic=topic.topic,
         dst=topic.dst,
-        decision=type(decision).__name__.lower(),
+        decision=str(getattr(decision, "lane", type(decision).__name__.lower())),
         reason=getattr(decision, "reason", ""),
         last=offset.last,
         next=offset.next,
@@ -138,10 +191,16 @@ def _describe(
         state=offset.state,
         hostid=offset.hostid,
         lag_seconds={
-            table: _lag_seconds(newest, offset.last)
+            table: _lag_seconds(newest, offset.reached)
             for table in topic.depends_on
             for newest in [_newest(table, makers, offsets, sources)]
         },
+        late=str(topic.late),
+        late_rows=count_late(offset.book.segments),
+        repaired_rows=offset.book.repaired,
+        repair_why=repair.why if repair else "",
+        gaps=gaps,
+        backfill=_describe_backfill(offset, gaps),
     )
 
 
@@ -152,92 +211,8 @@ def _newest(
     if table in sources:
         return sources[table].newest
     built = offsets.get(makers.get(table, ""))
-    return built.last if built is not None and built.last != START else None
+    return built.reached if built is not None and built.reached != START else None
 
 
 def _lag_seconds(newest: Position | None, last: Position) -> float | None:
     return None if newest is None else max(0, newest.time_ms - last.time_ms) / 1000
-
-
-def seek(
-    topic: TopicName,
-    position: Annotated[
-        str, typer.Argument(metavar="POSITION", help='"start", or a time in UTC with or without ",ID".')
-    ],
-    file: SettingsFile = DEFAULT_SETTINGS,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Let the topic go on after POSITION. Rows that it has already built are not taken back."""
-    from oncehouse.etl import offsets
-
-    wanted = parse_position(position)
-    with open_etl(file) as etl:
-        name = _name(etl, topic)
-        before = read_offsets(etl).offsets.get(name)
-        row = offsets.seek(etl.store, name, wanted, lease_seconds=etl.settings.lease)
-    told = f"{topic} goes on after {spell_position_time(row.last)}, {row.last.id}"
-    if before is not None and row.last < before.last:
-        told += f"\n{_REWOUND}"
-    _show_offset(row, told, as_json=as_json)
-
-
-def unlock(topic: TopicName, file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
-    """Free the topic from whoever holds it. Its open range stays, and runs again unchanged."""
-    from oncehouse.etl import offsets
-
-    _change(file, topic, offsets.unlock, f"{topic} is free", as_json=as_json)
-
-
-def pause(topic: TopicName, file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
-    """Begin no further step of the topic."""
-    from oncehouse.etl import offsets
-
-    _change(file, topic, offsets.pause, f"{topic} is paused", as_json=as_json)
-
-
-def resume(topic: TopicName, file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
-    """Let a paused topic go on."""
-    from oncehouse.etl import offsets
-
-    _change(file, topic, offsets.resume, f"{topic} goes on", as_json=as_json)
-
-
-def _change(
-    file: SettingsFile, topic: str, change: Callable[[OffsetStore, str], Offset], told: str, *, as_json: bool
-) -> None:
-    with open_etl(file) as etl:
-        row = change(etl.store, _name(etl, topic))
-    _show_offset(row, told, as_json=as_json)
-
-
-def _name(etl: Etl, topic: str) -> str:
-    found: Topic = find_topic(etl, topic)
-    read_offsets(etl)  # tells what to do when there is no table yet
-    return found.topic
-
-
-def _show_offset(row: Offset, told: str, *, as_json: bool) -> None:
-    if as_json:
-        show_json(row)
-    else:
-        say(told)
-
-
-def parse_position(text: str) -> Position:
-    """`start`, or `2026-11-15T12:00:00.123,42`; without an id, before all rows of that time."""
-    if text.strip().lower() == "start":
-        return START
-    time, comma, id_text = (part.strip() for part in text.partition(","))
-    try:
-        moment = datetime.fromisoformat(time)
-        id_ = int(id_text) if comma else 0
-    except ValueError:
-        raise ConfigurationError(
-            f"{text!r} is no position; write start, 2026-11-15T12:00:00.123 or 2026-11-15T12:00:00.123,42"
-        ) from None
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    time_ms = round(moment.timestamp() * 1000)
-    if time_ms < 0 or not 0 <= id_ < 1 << 64:
-        raise ConfigurationError(f"{text!r} is out of range; times begin in 1970, ids end before 2^64")
-    return Position(time_ms=time_ms, id=id_)

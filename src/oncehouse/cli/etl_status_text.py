@@ -13,7 +13,7 @@ from oncehouse.etl.offsets import failures
 from oncehouse.etl.records import Position
 
 if TYPE_CHECKING:
-    from oncehouse.cli.etl_status import TopicStatus
+    from oncehouse.cli.etl_status import BackfillStatus, GapStatus, TopicStatus
 
 _NOT_BEGUN_SECONDS = 40 * 365 * 86400
 
@@ -41,9 +41,29 @@ def list_notes(one: TopicStatus) -> Iterator[str]:
         )
     elif one.hostid:
         yield f"{one.hostid} works on it"
+    yield from _list_sides(one)
     for check in one.checks:
         if check.outcome == Outcome.WARNED:
             yield f"warning of {check.ts[:19]}: expected {check.expectation}, found {check.figure}"
+
+
+def _list_sides(one: TopicStatus) -> Iterator[str]:
+    """What there is beside the forward runs."""
+    if one.late_rows or one.repaired_rows:
+        yield f"{one.late_rows:,} rows came late and are not built, {one.repaired_rows:,} were repaired"
+    if one.repair_why:
+        yield f"its repair failed: {one.repair_why}"
+    if one.backfill is not None:
+        failed = f"; failed: {one.backfill.why}" if one.backfill.why else ""
+        done = f"{one.backfill.rows:,} rows done, {one.backfill.rows_left:,} left"
+        yield f"back-fill {_spell_range(one.backfill)}: {done}{failed}"
+    for gap in one.gaps:
+        yield f"gap {_spell_range(gap)}: {gap.rows:,} rows never built"
+
+
+def _spell_range(range_: GapStatus | BackfillStatus) -> str:
+    first = spell_position(range_.after) if range_.after.time_ms else "the start"
+    return f"after {first} up to {spell_position(range_.upto)}"
 
 
 def spell_now(one: TopicStatus) -> str:

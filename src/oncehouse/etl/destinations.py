@@ -6,13 +6,15 @@ helps. When an open range is older than the memory, the rows themselves are coun
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.describe import TableFacts, describe_table
 from oncehouse.clickhouse.names import quote
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.etl.records import Offset, Template, Topic
+from oncehouse.etl.book import Opened
+from oncehouse.etl.records import Template, Topic
 from oncehouse.etl.sources import count_range
 
 LEAST_BLOCKS = 100
@@ -69,25 +71,38 @@ def _read_view_targets(client: Client, facts: TableFacts) -> tuple[TableFacts, .
     return tuple(target for target in found if target is not None and target.is_merge_tree)
 
 
-def find_presence(client: Client, topic: Topic, seen: Offset, *, now_ms: int, expected_rows: int) -> Presence:
-    """Whether an open range's rows are in the table already."""
+def find_presence(
+    client: Client,
+    topic: Topic,
+    opened: Opened,
+    *,
+    now_ms: int,
+    count_expected: Callable[[], int],
+    count_found: Callable[[], int] | None = None,
+) -> Presence:
+    """Whether an open range's rows are in the table already. `count_found` counts those that are there."""
     facts = check_destination(client, topic)
-    age_seconds = max(0, now_ms - seen.run_ms) / 1000
-    if facts.window_seconds is None or age_seconds < facts.window_seconds * _SAFE_SHARE:
+    age_seconds = max(0, now_ms - opened.since_ms) / 1000
+    is_young = facts.window_seconds is None or age_seconds < facts.window_seconds * _SAFE_SHARE
+    if is_young and not opened.steps_since:
         return Presence.REMEMBERED
     if not facts.column("pos") or not facts.column("id"):
         raise PermanentError(
-            f"Topic {topic.topic}: its range was begun {age_seconds:.0f} s ago, {topic.dst} remembers inserts for "
-            f"{facts.window_seconds:g} s, and has no columns pos and id by which its rows could be found. Look "
-            f"whether they are there; then `oncehouse etl seek {topic.topic}` to the end or the start of the range."
+            f"Topic {topic.topic}: its range was begun {age_seconds:.0f} s and {opened.steps_since} steps ago, "
+            f"{topic.dst} may have forgotten it, and has no columns pos and id by which its rows could be found. Look "
+            f"whether they are there; then `oncehouse etl seek {topic.topic}` to its end or its start, with --force."
         )
-    found = count_range(client, topic.dst, last=seen.last, next_=seen.next)
+    expected = count_expected()
+    if count_found is None:
+        found = count_range(client, topic.dst, last=opened.last, next_=opened.next)
+    else:
+        found = count_found()
     if found == 0:
         return Presence.ABSENT
-    if found == expected_rows and not facts.views:
+    if found == expected and not facts.views:
         return Presence.THERE
     raise PermanentError(
-        f"Topic {topic.topic}: {topic.dst} holds {found} of the {expected_rows} rows of its open range, and no longer "
+        f"Topic {topic.topic}: {topic.dst} holds {found} of the {expected} rows of its open range, and no longer "
         f"remembers the insert. Delete them (and what its {len(facts.views)} materialized views made of them) and "
-        "let the step run again, or seek past the range."
+        "let the step run again, or seek past the range with --force."
     )

@@ -22,7 +22,8 @@ from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.destinations import LEAST_BLOCKS
 from oncehouse.etl.expectations import check_columns
 from oncehouse.etl.lineage import is_source
-from oncehouse.etl.records import Template, Topic
+from oncehouse.etl.records import Late, Template, Topic
+from oncehouse.etl.repairs import KEEPING_ENGINES
 from oncehouse.etl.templates import find_transform, read_columns
 
 if TYPE_CHECKING:
@@ -131,8 +132,26 @@ def _judge_destination(topic: Topic, state: TableState | None) -> Iterable[Findi
             what=f"{topic.dst} remembers {state.window_blocks} blocks; it may not recognize a repeated step",
             advice=f"{widen_window_ddl(split_table(topic.dst), setting, WINDOW_BLOCKS)};",
         )
+    if topic.template == Template.STEP and topic.late is Late.REPAIR:
+        yield from _judge_repair(topic, state)
     if topic.template == Template.RANGE and topic.range_column is not None:
         yield from _judge_range(topic, state, topic.range_column)
+
+
+def _judge_repair(topic: Topic, state: TableState) -> Iterable[Finding]:
+    if state.engine not in KEEPING_ENGINES:
+        yield _error(
+            topic,
+            f"{topic.dst} has the engine {state.engine}: which rows of a source it holds cannot be told",
+            "use `late: count`, or an engine that keeps every row",
+        )
+    for column in ("pos", "id"):
+        if column not in state.columns:
+            yield _error(
+                topic,
+                f"{topic.dst} has no column {column}, by which a repair finds what came late",
+                f"add the {column} of {topic.depends_on[0]} to the table and its transform, or use `late: count`",
+            )
 
 
 def _judge_range(topic: Topic, state: TableState, column: str) -> Iterable[Finding]:

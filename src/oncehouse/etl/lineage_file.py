@@ -23,7 +23,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.etl.expectation_file import ExpectationSection, Share, make_expectation
 from oncehouse.etl.lineage import check_lineage
 from oncehouse.etl.own_templates import TEMPLATE_FILE, is_template_file, rehearse_template
-from oncehouse.etl.records import GATE_SHARE, Template, Topic
+from oncehouse.etl.records import GATE_SHARE, LATE_WITHIN_SECONDS, Late, Template, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,6 +59,14 @@ def _check_template(value: str) -> str:
         f"must be {', '.join(_KNOWN_TEMPLATES)}, or a file of your own ending in {TEMPLATE_FILE}"
         + (f'; did you mean "{meant}"?' if meant else "")
     )
+
+
+def _check_late(value: str) -> str:
+    known = [late.value for late in Late]
+    if value in known:
+        return value
+    meant = nearest(value, known)
+    raise ValueError(f"must be {', '.join(known)}" + (f'; did you mean "{meant}"?' if meant else ""))
 
 
 def _as_value(value: object) -> object:
@@ -111,6 +119,10 @@ class TopicSection(Section):
     """For `reload` and `range`: with fewer than this share of the rows it had, nothing is put in place."""
     expect: tuple[ExpectationSection, ...] = ()
     """What must hold of the rows of a run before anybody sees them."""
+    late: Annotated[str, AfterValidator(_check_late)] = Late.COUNT.value
+    """Rows that arrive with positions already passed: `count`, `repair`, `stop` or `ignore`."""
+    late_within: Seconds = LATE_WITHIN_SECONDS
+    """How far behind its position a topic looks for late rows."""
 
     @model_validator(mode="after")
     def _only_own_templates_are_like_another(self) -> Self:
@@ -228,6 +240,8 @@ def _make_topic(section: TopicSection, folder: Path) -> Topic:
         expect=tuple(make_expectation(one) for one in section.expect),
         template_file=str(folder / section.template) if is_own else None,
         parameters=tuple(section.parameters.items()),
+        late=Late(section.late),
+        late_within_seconds=section.late_within,
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from oncehouse.clickhouse.describe import describe_table
 from oncehouse.clickhouse.names import quote
 from oncehouse.etl.expectation_file import read_expectation, write_expectation
-from oncehouse.etl.records import Template, Topic
+from oncehouse.etl.records import Late, Template, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,13 +42,15 @@ _COLUMNS = """\
     gate Float64,
     expect Array(String),
     template_file Nullable(String),
-    parameters Map(String, String)
+    parameters Map(String, String),
+    late String,
+    late_within Float64
 )
 ENGINE = MergeTree
 ORDER BY topic"""
 _NAMES = (
     "dst, topic, depends_on, template, transform, delay, repeat, maxstep, comment, "
-    "before, after, range_column, gate, expect, template_file, parameters"
+    "before, after, range_column, gate, expect, template_file, parameters, late, late_within"
 )
 
 
@@ -102,6 +104,7 @@ def _arrow_stream(lineage: Sequence[Topic]) -> pa.Buffer:
     texts, text, number = pa.list_(pa.string()), pa.string(), pa.float64()
     kinds = {"depends_on": texts, "before": texts, "after": texts, "delay": number, "repeat": number}
     kinds |= {"maxstep": pa.uint64(), "gate": number, "expect": texts, "parameters": pa.map_(text, text)}
+    kinds["late_within"] = number
     schema = pa.schema([(name, kinds.get(name, text)) for name in _NAMES.split(", ")])
     table = pa.Table.from_pylist([_line(topic) for topic in lineage], schema=schema)
     sink = pa.BufferOutputStream()
@@ -128,6 +131,8 @@ def _line(topic: Topic) -> dict[str, Any]:
         "expect": [write_expectation(one) for one in topic.expect],
         "template_file": topic.template_file,
         "parameters": [(name, json.dumps(value, ensure_ascii=False)) for name, value in topic.parameters],
+        "late": str(topic.late),
+        "late_within": topic.late_within_seconds,
     }
 
 
@@ -150,6 +155,8 @@ def _make_topic(row: tuple[Any, ...]) -> Topic:
         expect=tuple(read_expectation(text) for text in line["expect"]),
         template_file=line["template_file"],
         parameters=tuple((name, _read_value(text)) for name, text in dict(line["parameters"]).items()),
+        late=Late(line["late"]),
+        late_within_seconds=line["late_within"],
     )
 
 

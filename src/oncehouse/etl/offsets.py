@@ -8,11 +8,15 @@ from a row and the store's time to the next row. So two hosts that race can neve
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from oncehouse.errors import PermanentError
+from oncehouse.etl import coverage
+from oncehouse.etl.book import Book, Lane, close_forward, close_side, open_forward, put_off
+from oncehouse.etl.coverage import Segment, count_late, uncover
+from oncehouse.etl.positions import MAX_ID
 from oncehouse.etl.records import START, Offset, Position
 
 LEASE_SECONDS = 60.0
@@ -25,6 +29,7 @@ MORE = "more"
 """The step was cut by its size: the rest is due at once."""
 _FAILED = re.compile(r"failed (\d+): ")
 _LONGEST_STATE = 500
+_END = Position(time_ms=1 << 62, id=MAX_ID)
 
 
 class MutexError(PermanentError):
@@ -74,38 +79,45 @@ class OffsetStore(Protocol):
 
 
 def begin(
-    store: OffsetStore, worker: Worker, seen: Offset, *, next_: Position, state: str = INSERTING
+    store: OffsetStore,
+    worker: Worker,
+    seen: Offset,
+    *,
+    next_: Position,
+    state: str = INSERTING,
+    rows: int = 0,
 ) -> Offset:
-    """Take the topic and write `next`, in one change; refused when the row moved on since it was seen."""
+    """Take the topic and write `next`, in one change; refused when the row moved on since it was seen.
+
+    `rows` is how many the main source has in the range; a range that was open keeps the number it had.
+    """
 
     def decide(row: Offset, now_ms: int) -> Offset:
-        _check_free(row, worker, now_ms)
-        if (row.last, row.next) != (seen.last, seen.next):
-            raise MutexError(
-                f"Topic {row.topic}: its offsets moved since this step was planned (by {row.consumer or 'somebody'}); "
-                "the next round plans it anew."
-            )
-        if row.state == PAUSED:
-            raise MutexError(
-                f"Topic {row.topic} was paused; `oncehouse etl resume {row.topic}` lets it go on."
-            )
-        return replace(row, next=next_, state=state, hostid=worker.hostid, consumer=worker.consumer)
+        check_unmoved(row, seen, worker, now_ms)
+        is_open = row.is_open and row.state != SIZING
+        book = row.book if is_open else open_forward(row.book, row.last, next_, rows, now_ms)
+        return replace(
+            row, next=next_, state=state, hostid=worker.hostid, consumer=worker.consumer, book=book
+        )
 
     is_mine = seen.run_ms > 0 and seen.hostid in ("", worker.hostid)
     return store.change(seen.topic, decide, seen if is_mine else None)
 
 
-def narrow(store: OffsetStore, worker: Worker, topic: str, *, next_: Position, state: str) -> Offset:
+def narrow(
+    store: OffsetStore, worker: Worker, topic: str, *, next_: Position, state: str, rows: int = 0
+) -> Offset:
     """Set `next` again while a range is sized; afterwards it is fixed."""
 
-    def decide(row: Offset, _now_ms: int) -> Offset:
-        _check_held(row, worker)
+    def decide(row: Offset, now_ms: int) -> Offset:
+        check_held(row, worker)
         if row.state != SIZING:
             raise PermanentError(
                 f"Topic {topic}: its range is fixed since its insert began and cannot be narrowed. "
                 "Let the step finish, or seek the topic."
             )
-        return replace(row, next=next_, state=state)
+        book = open_forward(row.book, row.last, next_, rows, now_ms)
+        return replace(row, next=next_, state=state, book=book)
 
     return store.change(topic, decide)
 
@@ -118,26 +130,39 @@ def commit(
     rows: int,
     state: str = DONE,
     begun: Offset | None = None,
+    is_whole: bool = False,
 ) -> Offset:
-    """`last` becomes `next`, and the topic is free again: the step is done. `begun` is the row as `begin` left it."""
+    """`last` becomes `next`, and the topic is free again: the step is done. `begun` is the row as `begin` left it.
 
-    def decide(row: Offset, _now_ms: int) -> Offset:
-        _check_held(row, worker)
-        return replace(row, last=row.next, rows=rows, state=state, hostid="")
+    A row that was lent to a lane goes back to where the forward runs were. `is_whole`: all was built anew.
+    """
+
+    def decide(row: Offset, now_ms: int) -> Offset:
+        check_held(row, worker)
+        if row.lane:
+            book = close_side(row.book, Lane(row.lane), rows=rows, now_ms=now_ms, is_whole=is_whole)
+            return _free(give_back(row), state=DONE, book=book)
+        book = close_forward(row.book, row.last, row.next, rows=rows, now_ms=now_ms, is_whole=is_whole)
+        return _free(replace(row, last=row.next, rows=rows), state=state, book=book)
 
     return store.change(topic, decide, begun)
 
 
 def fail(store: OffsetStore, worker: Worker, seen: Offset, why: str) -> Offset:
-    """Free the topic with a state that says why and how often; an open range stays open."""
+    """Free the topic with a state that says why and how often; an open range stays open.
 
-    def decide(row: Offset, _now_ms: int) -> Offset:
-        if row.hostid:
-            _check_held(row, worker)
+    A lane's range stays open in its job, so that the forward runs go on meanwhile.
+    """
+
+    def decide(row: Offset, now_ms: int) -> Offset:
+        check_free(row, worker, now_ms)
+        if row.lane:
+            book = put_off(row.book, Lane(row.lane), why[:_LONGEST_STATE], now_ms)
+            return _free(give_back(row), state=DONE, book=book)
         # A range that was being sized stays free to be sized anew: nothing was inserted for it.
         opened = row.last if row.state == SIZING else row.next
         state = f"failed {failures(seen.state) + 1}: {why}"[:_LONGEST_STATE]
-        return replace(row, next=opened, state=state, hostid="", consumer=worker.consumer)
+        return _free(replace(row, next=opened, consumer=worker.consumer), state=state, book=row.book)
 
     return store.change(seen.topic, decide)
 
@@ -146,20 +171,59 @@ def beat(store: OffsetStore, worker: Worker, topic: str) -> Offset:
     """Say that the work goes on; stores write the time themselves."""
 
     def decide(row: Offset, _now_ms: int) -> Offset:
-        _check_held(row, worker)
+        check_held(row, worker)
         return row
 
     return store.change(topic, decide)
 
 
-def seek(store: OffsetStore, topic: str, last: Position, *, lease_seconds: float = LEASE_SECONDS) -> Offset:
-    """Set the position from which the next step goes on; refused while somebody works on the topic."""
+def seek(
+    store: OffsetStore,
+    topic: str,
+    last: Position,
+    *,
+    lease_seconds: float = LEASE_SECONDS,
+    drops_open: bool = False,
+) -> Offset:
+    """Set the position from which the next step goes on; refused while somebody works on the topic.
+
+    The generation moves with it, so that ranges which were inserted before are inserted anew. What was covered
+    after the position counts as never covered; what is skipped becomes a gap.
+    """
     nobody = Worker(hostid="", lease_seconds=lease_seconds)
 
     def decide(row: Offset, now_ms: int) -> Offset:
-        _check_free(row, nobody, now_ms)
+        check_free(row, nobody, now_ms)
+        for lane, job in row.book.jobs:
+            if job.opened is not None and not drops_open:
+                raise PermanentError(
+                    f"Topic {topic}: its {lane} has a range under way. Let it end (`oncehouse etl status`), or seek "
+                    "with --force when you know that the table does not hold that range's rows."
+                )
+        if row.is_open and row.state != SIZING and last > row.reached and not drops_open:
+            raise PermanentError(
+                f"Topic {topic}: its rows after {row.last} are being built, and a seek past them would leave open "
+                "whether they were. Let the step end first, or seek with --force when you know that they are not there."
+            )
+        row = give_back(row)
+        book = replace(
+            row.book,
+            segments=uncover(row.book.segments, last, _END),
+            opened=None,
+            jobs=tuple((lane, replace(job, opened=None)) for lane, job in row.book.jobs),
+            is_pause_asked=False,
+        )
         state = row.state if row.state == PAUSED else ""
-        return replace(row, last=last, next=last, rows=0, state=state, hostid="")
+        return replace(
+            row,
+            last=last,
+            next=last,
+            rows=0,
+            state=state,
+            hostid="",
+            generation=row.generation + 1,
+            book=book,
+        )
 
     return store.change(topic, decide)
 
@@ -169,23 +233,51 @@ def unlock(store: OffsetStore, topic: str) -> Offset:
     return store.change(topic, lambda row, _now_ms: replace(row, hostid=""))
 
 
-def pause(store: OffsetStore, topic: str) -> Offset:
-    """Begin no further step; a step under way is waited for by asking again."""
+def pause(store: OffsetStore, topic: str, *, lease_seconds: float = LEASE_SECONDS) -> Offset:
+    """Begin no further step. A step under way ends first: the topic is paused by its end, or by its failure."""
 
     def decide(row: Offset, now_ms: int) -> Offset:
-        _check_free(row, Worker(hostid=""), now_ms)
+        if is_held(row, "", now_ms, lease_seconds):
+            return replace(row, book=replace(row.book, is_pause_asked=True))
         if row.state == SIZING:  # nothing was inserted: sized anew after the pause
-            return replace(row, next=row.last, state=PAUSED, hostid="")
-        return replace(row, state=PAUSED, hostid="")
+            row = replace(row, next=row.last)
+        return _free(row, state=PAUSED, book=row.book)
 
     return store.change(topic, decide)
 
 
 def resume(store: OffsetStore, topic: str) -> Offset:
+    """Go on. Late rows that had stopped the topic are let pass: they stay counted, and are not built."""
+
     def decide(row: Offset, _now_ms: int) -> Offset:
-        return replace(row, state="") if row.state == PAUSED else row
+        book = replace(row.book, is_pause_asked=False, acknowledged=count_late(row.book.segments))
+        return replace(row, state="" if row.state == PAUSED else row.state, book=book)
 
     return store.change(topic, decide)
+
+
+def note_counts(store: OffsetStore, topic: str, counts: Mapping[Segment, int]) -> Offset:
+    """Write down what the main source holds now; refused while a step is open, whose rows nobody can count yet."""
+
+    def decide(row: Offset, _now_ms: int) -> Offset:
+        if row.hostid or row.is_open:
+            raise MutexError(f"Topic {topic} is worked on; its late rows are counted another time.")
+        segments = coverage.note_counts(row.book.segments, counts)
+        return replace(row, book=replace(row.book, segments=segments))
+
+    return store.change(topic, decide)
+
+
+def give_back(row: Offset) -> Offset:
+    """The row as the forward runs left it."""
+    return replace(row, last=row.resume, next=row.resume, lane="", resume=START) if row.lane else row
+
+
+def _free(row: Offset, *, state: str, book: Book) -> Offset:
+    """Free for everybody, or paused if somebody has asked for that meanwhile."""
+    if book.is_pause_asked:
+        state, book = PAUSED, replace(book, is_pause_asked=False)
+    return replace(row, state=state, hostid="", book=book)
 
 
 def failures(state: str) -> int:
@@ -205,7 +297,19 @@ def blank(topic: str) -> Offset:
     return Offset(topic=topic, last=START, next=START)
 
 
-def _check_free(row: Offset, worker: Worker, now_ms: int) -> None:
+def check_unmoved(row: Offset, seen: Offset, worker: Worker, now_ms: int) -> None:
+    """The topic is free, goes on, and stands where it stood when the step was planned."""
+    check_free(row, worker, now_ms)
+    if (row.last, row.next, row.lane, row.generation) != (seen.last, seen.next, seen.lane, seen.generation):
+        raise MutexError(
+            f"Topic {row.topic}: its offsets moved since this step was planned (by {row.consumer or 'somebody'}); "
+            "the next round plans it anew."
+        )
+    if row.state == PAUSED or row.book.is_pause_asked:
+        raise MutexError(f"Topic {row.topic} was paused; `oncehouse etl resume {row.topic}` lets it go on.")
+
+
+def check_free(row: Offset, worker: Worker, now_ms: int) -> None:
     if is_held(row, worker.hostid, now_ms, worker.lease_seconds):
         age = (now_ms - row.run_ms) / 1000
         raise MutexError(
@@ -215,7 +319,7 @@ def _check_free(row: Offset, worker: Worker, now_ms: int) -> None:
         )
 
 
-def _check_held(row: Offset, worker: Worker) -> None:
+def check_held(row: Offset, worker: Worker) -> None:
     if row.hostid != worker.hostid:
         holder = row.hostid or "nobody (it was unlocked)"
         raise MutexError(

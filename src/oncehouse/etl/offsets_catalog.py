@@ -11,6 +11,7 @@ from dataclasses import replace
 from sqlalchemy import BigInteger, Column, Connection, MetaData, String, Table, Text, insert, select, update
 from sqlalchemy.engine import Row
 
+from oncehouse.etl.book import read_book, write_book
 from oncehouse.etl.offsets import Decide, Snapshot, blank
 from oncehouse.etl.records import Offset, Position
 from oncehouse.ledger.catalog import Catalog
@@ -29,6 +30,11 @@ _offsets = Table(
     Column("consumer", String(255), nullable=False),
     Column("state", Text, nullable=False),
     Column("hostid", String(255), nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("lane", String(20), nullable=False),
+    Column("resume_ms", BigInteger, nullable=False),
+    Column("resume_id", String(20), nullable=False),
+    Column("book", Text, nullable=False),
 )
 
 
@@ -79,6 +85,10 @@ def _offset(row: Row[tuple[object, ...]]) -> Offset:
         consumer=row.consumer,
         state=row.state,
         hostid=row.hostid,
+        generation=row.generation,
+        lane=row.lane,
+        resume=Position(time_ms=row.resume_ms, id=int(row.resume_id)),
+        book=read_book(row.book),
     )
 
 
@@ -93,4 +103,9 @@ def _values(row: Offset) -> dict[str, object]:
         "consumer": row.consumer,
         "state": row.state,
         "hostid": row.hostid,
+        "generation": row.generation,
+        "lane": row.lane,
+        "resume_ms": row.resume.time_ms,
+        "resume_id": str(row.resume.id),
+        "book": write_book(row.book),
     }

@@ -19,6 +19,7 @@ from typing import Any
 from oncehouse.clickhouse.client import Client, failure_of
 from oncehouse.clickhouse.names import quote_table, split_table
 from oncehouse.errors import OncehouseError, PermanentError, TransientError
+from oncehouse.etl.book import read_book, write_book
 from oncehouse.etl.offsets import Decide, Snapshot, blank
 from oncehouse.etl.records import Offset, Position
 
@@ -30,14 +31,21 @@ _COLUMNS = """(
     run DateTime64(3) DEFAULT now64(3),
     consumer String,
     state String,
-    hostid String
+    hostid String,
+    generation UInt64,
+    lane String,
+    resume Tuple(DateTime64(3), UInt64),
+    book String
 )"""
 _FIELDS = """topic, toUnixTimestamp64Milli(last.1), last.2, toUnixTimestamp64Milli(next.1), next.2, rows,
-    toUnixTimestamp64Milli(run), consumer, state, hostid, toUnixTimestamp64Milli(now64(3))"""
+    toUnixTimestamp64Milli(run), consumer, state, hostid, toUnixTimestamp64Milli(now64(3)), generation, lane,
+    toUnixTimestamp64Milli(resume.1), resume.2, book"""
+_NOW = 10
 _LAST = "(fromUnixTimestamp64Milli({last_ms:Int64}), {last_id:UInt64})"
 _NEXT = "(fromUnixTimestamp64Milli({next_ms:Int64}), {next_id:UInt64})"
+_RESUME = "(fromUnixTimestamp64Milli({resume_ms:Int64}), {resume_id:UInt64})"
 _NEW_ROW = f"""{{topic:String}}, {_LAST}, {{rows:UInt64}}, {_NEXT}, now64(3), {{consumer:String}}, {{state:String}},
-    {{hostid:String}}"""
+    {{hostid:String}}, {{generation:UInt64}}, {{lane:String}}, {_RESUME}, {{book:String}}"""
 # A mutation evaluates its condition once for each column that it sets, so only those that differ are set.
 _ASSIGNMENTS = {
     "last": f"last = {_LAST}",
@@ -46,6 +54,10 @@ _ASSIGNMENTS = {
     "consumer": "consumer = {consumer:String}",
     "state": "state = {state:String}",
     "hostid": "hostid = {hostid:String}",
+    "generation": "generation = {generation:UInt64}",
+    "lane": "lane = {lane:String}",
+    "resume": f"resume = {_RESUME}",
+    "book": "book = {book:String}",
 }
 # Every write moves `run`, so it tells the versions of a row apart; a person who clears the hostid by hand does not.
 _MOVE_RUN = "run = greatest(now64(3), addMilliseconds(run, 1))"
@@ -79,7 +91,7 @@ class _ClickHouseOffsets:
 
     def read_all(self) -> Snapshot:
         rows = self._client.query(f"SELECT {_FIELDS} FROM {self._name}")  # noqa: S608 - the name is quoted
-        now_ms = rows[0][10] if rows else self._read_time()
+        now_ms = rows[0][_NOW] if rows else self._read_time()
         return Snapshot(offsets={row[0]: _offset(row) for row in rows}, now_ms=now_ms)
 
     def _read(self, topic: str) -> tuple[Offset | None, int]:
@@ -87,7 +99,7 @@ class _ClickHouseOffsets:
             f"SELECT {_FIELDS} FROM {self._name} WHERE topic = {{topic:String}}",  # noqa: S608 - the name is quoted
             {"topic": topic},
         )
-        return (_offset(rows[0]), rows[0][10]) if rows else (None, self._read_time())
+        return (_offset(rows[0]), rows[0][_NOW]) if rows else (None, self._read_time())
 
     def _read_time(self) -> int:
         return int(self._client.query("SELECT toUnixTimestamp64Milli(now64(3))")[0][0])
@@ -224,7 +236,8 @@ def _is_rivalry(error: OncehouseError) -> bool:
 
 
 def _offset(row: tuple[Any, ...]) -> Offset:
-    topic, last_ms, last_id, next_ms, next_id, rows, run_ms, consumer, state, hostid, _now_ms = row
+    topic, last_ms, last_id, next_ms, next_id, rows, run_ms, consumer, state, hostid, _now_ms, *beside = row
+    generation, lane, resume_ms, resume_id, book = beside
     return Offset(
         topic=topic,
         last=Position(time_ms=last_ms, id=last_id),
@@ -234,6 +247,10 @@ def _offset(row: tuple[Any, ...]) -> Offset:
         consumer=consumer,
         state=state,
         hostid=hostid,
+        generation=generation,
+        lane=lane,
+        resume=Position(time_ms=resume_ms, id=resume_id),
+        book=read_book(book),
     )
 
 
@@ -248,4 +265,9 @@ def _parameters(row: Offset) -> dict[str, Any]:
         "consumer": row.consumer,
         "state": row.state,
         "hostid": row.hostid,
+        "generation": row.generation,
+        "lane": row.lane,
+        "resume_ms": row.resume.time_ms,
+        "resume_id": row.resume.id,
+        "book": write_book(row.book),
     }

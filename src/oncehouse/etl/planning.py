@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 
+from oncehouse.etl.coverage import count_late
 from oncehouse.etl.lineage import is_source
 from oncehouse.etl.offsets import LEASE_SECONDS, MORE, PAUSED, SIZING, blank, failures, is_held
-from oncehouse.etl.records import Offset, SourceState, Template, Topic
-
-_FIRST_RETRY_SECONDS = 2.0
-_LONGEST_RETRY_SECONDS = 300.0
+from oncehouse.etl.records import Offset, Position, SourceState, Template, Topic
+from oncehouse.etl.sides import Side, is_stopped, next_side, retry_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Paused:
     offset: Offset
 
 
-Decision = Due | Resume | Waiting | Paused
+Decision = Due | Resume | Side | Waiting | Paused
 
 
 def due_steps(
@@ -59,8 +59,12 @@ def due_steps(
     *,
     hostid: str = "",
     lease_seconds: float = LEASE_SECONDS,
+    known_empty: Mapping[str, tuple[Position, int]] = MappingProxyType({}),
 ) -> tuple[Decision, ...]:
-    """One decision a topic, in their order. `now_ms` is the clock of the store that holds the offsets."""
+    """One decision a topic, in their order. `now_ms` is the clock of the store that holds the offsets.
+
+    `known_empty`: topics, and the position and bound between which their source was found to have no rows.
+    """
     builders = {topic.dst: topic for topic in topics if not is_source(topic)}
 
     def decide(topic: Topic) -> Decision:
@@ -70,20 +74,53 @@ def due_steps(
         reason = _reason_to_hold_back(offset, now_ms, hostid, lease_seconds)
         if reason:
             return Waiting(topic=topic, offset=offset, reason=reason)
+        if offset.book.is_pause_asked:  # its holder is gone, and the pause was meant to follow its step
+            return Paused(topic=topic, offset=offset)
         if offset.is_open and offset.state != SIZING:
             return Resume(topic=topic, offset=offset)
-        if reason := _reason_to_pace(topic, offset, now_ms):
-            return Waiting(topic=topic, offset=offset, reason=reason)
-        return _decide_by_sources(
-            topic, offset, _newest_times(topic, builders, offsets, sources), sources, now_ms
-        )
+        times = _newest_times(topic, builders, offsets, sources)
+        forward = _decide_forward(topic, offset, times, sources, now_ms, known_empty.get(topic.topic))
+        if not isinstance(forward, Waiting):
+            return forward
+        return next_side(topic, offset, _bound_ms(topic, times, now_ms), now_ms) or forward
 
     return tuple(decide(topic) for topic in topics)
 
 
-def retry_seconds(failed: int) -> float:
-    """How long a topic rests after so many failures in a row."""
-    return min(_LONGEST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * (1 << min(failed - 1, 10)))
+def _decide_forward(
+    topic: Topic,
+    offset: Offset,
+    times: dict[str, int | None],
+    sources: Mapping[str, SourceState],
+    now_ms: int,
+    known_empty: tuple[Position, int] | None,
+) -> Due | Waiting:
+    reason = (
+        _tell_late(topic, offset) if is_stopped(topic, offset) else _reason_to_pace(topic, offset, now_ms)
+    )
+    if reason:
+        return Waiting(topic=topic, offset=offset, reason=reason)
+    decision = _decide_by_sources(topic, offset, times, sources, now_ms)
+    if isinstance(decision, Due) and known_empty == (offset.last, decision.upper_ms):
+        return Waiting(
+            topic=topic, offset=offset, reason="its new rows are after where its slowest source is"
+        )
+    return decision
+
+
+def _tell_late(topic: Topic, offset: Offset) -> str:
+    return (
+        f"{count_late(offset.book.segments)} rows came late; look at them, then `oncehouse etl resume "
+        f"{topic.topic}` lets them pass, and `late: repair` in the lineage builds them"
+    )
+
+
+def _bound_ms(topic: Topic, times: Mapping[str, int | None], now_ms: int) -> int | None:
+    """As far as the slowest source has come, less the delay; None while one has no rows."""
+    known = [time_ms for time_ms in times.values() if time_ms is not None]
+    if len(known) < len(times):
+        return None
+    return min(known, default=now_ms) - round(topic.delay_seconds * 1000)
 
 
 def _reason_to_hold_back(offset: Offset, now_ms: int, hostid: str, lease_seconds: float) -> str:
@@ -99,7 +136,7 @@ def _reason_to_hold_back(offset: Offset, now_ms: int, hostid: str, lease_seconds
 def _reason_to_pace(topic: Topic, offset: Offset, now_ms: int) -> str:
     if offset.state == MORE or failures(offset.state) or not offset.run_ms:
         return ""
-    rest_ms = offset.run_ms + topic.repeat_seconds * 1000 - now_ms
+    rest_ms = (offset.book.forward_ms or offset.run_ms) + topic.repeat_seconds * 1000 - now_ms
     return f"runs again in {rest_ms / 1000:.0f} s" if rest_ms > 0 else ""
 
 
@@ -114,7 +151,7 @@ def _newest_times(
     for table in topic.depends_on:
         if table in builders:
             built = offsets.get(builders[table].topic)
-            times[table] = built.last.time_ms if built and built.last.time_ms else None
+            times[table] = built.reached.time_ms if built and built.reached.time_ms else None
         else:
             state = sources.get(table)
             times[table] = state.newest.time_ms if state and state.newest else None
@@ -127,7 +164,7 @@ def _decide_by_sources(
     times: dict[str, int | None],
     sources: Mapping[str, SourceState],
     now_ms: int,
-) -> Decision:
+) -> Due | Waiting:
     empty = [table for table, time_ms in times.items() if time_ms is None]
     if empty:
         return Waiting(topic=topic, offset=offset, reason=f"no rows yet in {', '.join(empty)}")

@@ -9,16 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from oncehouse.etl.book import EMPTY, Book
+from oncehouse.etl.positions import START, Position
 
-@dataclass(frozen=True, kw_only=True, order=True)
-class Position:
-    """Milliseconds since 1970 of the row's `pos` column, and its `id`."""
-
-    time_ms: int
-    id: int
-
-
-START = Position(time_ms=0, id=0)
+__all__ = [
+    "GATE_SHARE",
+    "LATE_EVERY_SECONDS",
+    "LATE_WITHIN_SECONDS",
+    "START",
+    "Check",
+    "Expectation",
+    "Late",
+    "Offset",
+    "Otherwise",
+    "Position",
+    "SourceState",
+    "Template",
+    "Topic",
+    "Value",
+]
 
 
 class Template(StrEnum):
@@ -62,6 +71,19 @@ class Expectation:
 GATE_SHARE = 0.5
 
 
+class Late(StrEnum):
+    """What becomes of rows that arrive with positions that a topic has passed."""
+
+    IGNORE = "ignore"
+    COUNT = "count"
+    REPAIR = "repair"
+    STOP = "stop"
+
+
+LATE_WITHIN_SECONDS = 86400.0
+LATE_EVERY_SECONDS = 60.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Topic:
     """One line of the lineage."""
@@ -89,6 +111,9 @@ class Topic:
     """The user's own template, whose rows go in the way that `template` says."""
     parameters: tuple[tuple[str, Value | tuple[Value, ...]], ...] = ()
     """Values that the user's own template may ask for."""
+    late: Late = Late.COUNT
+    late_within_seconds: float = LATE_WITHIN_SECONDS
+    """How far behind `last` late rows are looked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +130,23 @@ class Offset:
     state: str = ""
     hostid: str = ""
     """Who works on the topic; empty when nobody does."""
+    generation: int = 0
+    """Part of every token: after a rewind the same range is inserted anew."""
+    lane: str = ""
+    """`backfill` or `repair` while `last` and `next` are theirs; empty: the forward runs'."""
+    resume: Position = START
+    """Where the forward runs go on, while the row is lent to a lane."""
+    book: Book = EMPTY
 
     @property
     def is_open(self) -> bool:
         """A step was begun and not finished: it must run again with the very same range."""
         return self.next != self.last
+
+    @property
+    def reached(self) -> Position:
+        """How far the forward runs have come."""
+        return self.resume if self.lane else self.last
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,12 +11,15 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from oncehouse import crash
 from oncehouse.clickhouse.client import Client
+from oncehouse.clickhouse.names import quote_table
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl import offsets, swaps
+from oncehouse.etl.book import Lane, Opened
 from oncehouse.etl.destinations import Presence, check_destination, find_presence
 from oncehouse.etl.expectations import (
     ExpectationError,
@@ -26,27 +29,38 @@ from oncehouse.etl.expectations import (
     explain_stop,
     judge,
 )
+from oncehouse.etl.lanes import begin_side, mark_covered
 from oncehouse.etl.offsets import INSERTING, OffsetStore, Worker
 from oncehouse.etl.planning import Due, Resume
 from oncehouse.etl.records import Offset, Position, Template, Topic
+from oncehouse.etl.repairs import count_built, freeze
+from oncehouse.etl.side_steps import SidePlanner
+from oncehouse.etl.sides import Side
 from oncehouse.etl.sources import Range, count_range, find_range
 from oncehouse.etl.statements import (
     BLOCK_ROWS,
+    Begin,
     Exchange,
     Execute,
     Expect,
     Fit,
     FixRange,
+    Freeze,
     Insert,
+    MarkCovered,
     Operation,
     ReplacePartitions,
     WriteLast,
     WriteNext,
+    WriteSide,
     before_operations,
     bind_select,
+    late_condition,
+    late_table,
     rebuild_operations,
     step_operations,
 )
+from oncehouse.etl.takeovers import end_inserts, make_query_id
 from oncehouse.etl.templates import Transform, Version, find_transform, read_columns, read_version
 
 _SURE_FAN_OUT = 64
@@ -73,6 +87,8 @@ class Step:
     span: Range
     prepared: Prepared
     operations: tuple[Operation, ...]
+    before: Opened | None = None
+    """This very range was begun before, so its rows may be there, or be on their way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +96,7 @@ class Done:
     topic: str
     rows: int
     is_cut: bool
+    lane: str = ""
     warnings: tuple[str, ...] = ()
     """Expectations that did not hold, of those that only warn."""
 
@@ -122,39 +139,71 @@ class Runner:
         self._note = note
         self._prepared: dict[str, Prepared] = {}
 
-    def plan_decision(self, decision: Due | Resume) -> Step | None:
+    def plan_decision(self, decision: Due | Resume | Side) -> Step | None:
         """The step's operations; None when its source has no rows in reach. Reads, and writes nothing."""
-        topic, seen = decision.topic, decision.offset
-        prepared = self._prepare(topic)
+        prepared = self._prepare(decision.topic)
         match decision:
+            case Side():
+                return self._plan_side(decision, prepared)
             case Resume():
-                span = Range(last=seen.last, next=seen.next, rows=self._count_again(topic, seen), is_cut=True)
-                return self._assemble(topic, seen, span, prepared, is_fixed=True, is_resumed=True)
-            case Due() if topic.template != Template.STEP:
-                # It is built from all that its sources hold up to there; no single row ends it.
-                span = Range(
-                    last=seen.last, next=Position(time_ms=decision.upper_ms, id=0), rows=0, is_cut=False
-                )
-                return self._assemble(topic, seen, span, prepared, is_fixed=True)
+                return self._plan_again(decision, prepared)
             case Due():
-                found = find_range(
-                    self._client,
-                    topic.depends_on[0],
-                    last=seen.last,
-                    upper_ms=decision.upper_ms,
-                    maxstep_rows=topic.maxstep_rows,
-                )
-                if found is None:
-                    return None
-                if found.rows * _SURE_FAN_OUT <= self._block_rows:
-                    return self._assemble(topic, seen, found, prepared, is_fixed=True)
-                if prepared.transform.offsets_table or before_operations(topic, prepared.transform, found):
-                    # What it yields is known once `next` is written, and what stands before it has run.
-                    return self._assemble(topic, seen, found, prepared, is_fixed=False)
-                fitting = self._fit(topic, prepared.transform, found)
-                return self._assemble(topic, seen, fitting, prepared, is_fixed=True)
+                return self._plan_due(decision, prepared)
 
-    def perform(self, step: Step) -> Done:
+    def _plan_again(self, decision: Resume, prepared: Prepared) -> Step:
+        topic, seen = decision.topic, decision.offset
+        if seen.lane:
+            step = self._plan_side(_lent(topic, seen), prepared)
+            begin = WriteNext(topic=topic.topic, next=seen.next, state=INSERTING)
+            return replace(step, operations=(begin, *step.operations[1:]))
+        opened = seen.book.opened or Opened(
+            last=seen.last,
+            next=seen.next,
+            rows=self._count_main(topic, seen.last, seen.next),
+            since_ms=seen.run_ms,
+        )
+        span = Range(last=seen.last, next=seen.next, rows=opened.rows, is_cut=True)
+        step = self._assemble(topic, seen, span, prepared, is_fixed=True, is_resumed=True)
+        return replace(step, before=opened)
+
+    def _plan_due(self, decision: Due, prepared: Prepared) -> Step | None:
+        topic, seen = decision.topic, decision.offset
+        if topic.template != Template.STEP:
+            # It is built from all that its sources hold up to there; no single row ends it.
+            end = Position(time_ms=decision.upper_ms, id=0)
+            rows = self._count_main(topic, seen.last, end)
+            span = Range(last=seen.last, next=end, rows=rows, is_cut=False)
+            return self._assemble(topic, seen, span, prepared, is_fixed=True)
+        found = find_range(
+            self._client,
+            topic.depends_on[0],
+            last=seen.last,
+            upper_ms=decision.upper_ms,
+            maxstep_rows=topic.maxstep_rows,
+        )
+        if found is None:
+            return None
+        if found.rows * _SURE_FAN_OUT <= self._block_rows:
+            return self._assemble(topic, seen, found, prepared, is_fixed=True)
+        if prepared.transform.offsets_table or before_operations(topic, prepared.transform, found):
+            # What it yields is known once `next` is written, and what stands before it has run.
+            return self._assemble(topic, seen, found, prepared, is_fixed=False)
+        fitting = self._fit(topic, prepared.transform, found)
+        return self._assemble(topic, seen, fitting, prepared, is_fixed=True)
+
+    def _plan_side(self, side: Side, prepared: Prepared) -> Step:
+        planner = SidePlanner(client=self._client, hostid=self._worker.hostid, fit=self._fit)
+        planned = planner.plan(side, prepared.transform, prepared.columns)
+        return Step(
+            topic=side.topic,
+            seen=side.offset,
+            span=planned.span,
+            prepared=prepared,
+            operations=planned.operations,
+            before=side.opened,
+        )
+
+    def perform(self, step: Step) -> Done:  # noqa: C901 - a branch an operation
         """Raises MutexError when another process has the topic; whatever else fails is written into its state."""
         begun: Offset | None = None
         done = step
@@ -163,10 +212,10 @@ class Runner:
             try:
                 for number in range(len(step.operations)):
                     operation = done.operations[number]
-                    if isinstance(operation, WriteNext):
-                        crash.reach("etl-before-next")
-                        begun = self._write_next(step, operation, lock)
-                        crash.reach("etl-after-next")
+                    if isinstance(operation, WriteNext | WriteSide):
+                        begun = self._begin(step, operation, lock)
+                    elif isinstance(operation, Freeze):
+                        done = self._freeze(done, operation)
                     elif isinstance(operation, Fit):
                         done = self._fit_range(done, lock)
                     elif isinstance(operation, Expect):
@@ -175,6 +224,7 @@ class Runner:
                         begun = self._fix_range(operation, lock)
                     elif isinstance(operation, WriteLast):
                         self._write_last(operation, begun, lock)
+                        begun = None
                     else:
                         self._carry_out(operation, done)
             except offsets.MutexError:
@@ -183,7 +233,13 @@ class Runner:
                 if begun is not None:
                     self._give_up(step, error, lock)
                 raise
-        return Done(topic=step.topic.topic, rows=done.span.rows, is_cut=done.span.is_cut, warnings=warnings)
+        return Done(
+            topic=step.topic.topic,
+            rows=done.span.rows,
+            is_cut=done.span.is_cut,
+            lane=_lane_of(step),
+            warnings=warnings,
+        )
 
     def give_up(self, seen: Offset, error: Exception) -> None:
         """Write down why a step could not even be planned."""
@@ -193,10 +249,25 @@ class Runner:
         with lock:
             offsets.fail(self._store, self._worker, step.seen, _first_line(error))
 
-    def _write_next(self, step: Step, operation: WriteNext, lock: AbstractContextManager[object]) -> Offset:
+    def _begin(self, step: Step, operation: Begin, lock: AbstractContextManager[object]) -> Offset:
+        crash.reach("etl-before-next")
+        begun = self._write_next(step, operation, lock)
+        crash.reach("etl-after-next")
+        if step.before is not None:
+            end_inserts(self._client, step.topic)
+        return begun
+
+    def _write_next(self, step: Step, operation: Begin, lock: AbstractContextManager[object]) -> Offset:
         with lock:
+            if isinstance(operation, WriteSide):
+                return begin_side(self._store, self._worker, step.seen, operation.lane, operation.opened)
             return offsets.begin(
-                self._store, self._worker, step.seen, next_=operation.next, state=operation.state
+                self._store,
+                self._worker,
+                step.seen,
+                next_=operation.next,
+                state=operation.state,
+                rows=step.span.rows,
             )
 
     def _write_last(
@@ -210,8 +281,19 @@ class Runner:
                 rows=operation.rows,
                 state=operation.state,
                 begun=begun,
+                is_whole=operation.is_whole,
             )
         crash.reach("etl-after-last")
+
+    def _freeze(self, step: Step, operation: Freeze) -> Step:
+        """From then on it is known how many rows the repair is about."""
+        older = late_table(step.topic, operation.number - 1)  # of a process that died before it could drop it
+        self._client.command(f"DROP TABLE IF EXISTS {quote_table(older)} SYNC")
+        rows = freeze(self._client, step.topic, operation)
+        operations = tuple(
+            replace(one, rows=rows) if isinstance(one, WriteLast) else one for one in step.operations
+        )
+        return replace(step, span=replace(step.span, rows=rows), operations=operations)
 
     def _fit_range(self, step: Step, lock: AbstractContextManager[object]) -> Step:
         """Narrow the range until its output fits; what stands before it runs again for the narrower one."""
@@ -219,7 +301,12 @@ class Runner:
             span = self._halve(step.topic, step.span, rows)
             with lock:
                 offsets.narrow(
-                    self._store, self._worker, step.topic.topic, next_=span.next, state=offsets.SIZING
+                    self._store,
+                    self._worker,
+                    step.topic.topic,
+                    next_=span.next,
+                    state=offsets.SIZING,
+                    rows=span.rows,
                 )
             step = self._assemble(step.topic, step.seen, span, step.prepared, is_fixed=False)
             for operation in before_operations(step.topic, step.prepared.transform, span):
@@ -229,7 +316,12 @@ class Runner:
     def _fix_range(self, operation: FixRange, lock: AbstractContextManager[object]) -> Offset:
         with lock:
             return offsets.narrow(
-                self._store, self._worker, operation.topic, next_=operation.next, state=INSERTING
+                self._store,
+                self._worker,
+                operation.topic,
+                next_=operation.next,
+                state=INSERTING,
+                rows=operation.rows,
             )
 
     def _look(self, operation: Expect, step: Step) -> tuple[str, ...]:
@@ -249,22 +341,36 @@ class Runner:
             case Execute():
                 self._client.command(operation.sql, operation.parameters)
             case Exchange():
+                self._check_mine(step)
                 swaps.exchange(self._client, operation)
             case ReplacePartitions():
+                self._check_mine(step)
                 swaps.replace_partitions(self._client, operation)
-            case WriteNext() | Fit() | Expect() | FixRange() | WriteLast():
+            case MarkCovered():
+                mark_covered(self._store, self._worker, step.seen, operation.after, operation.upto)
+            case WriteNext() | WriteSide() | Freeze() | Fit() | Expect() | FixRange() | WriteLast():
                 raise AssertionError(f"{operation} changes no tables")
 
+    def _check_mine(self, step: Step) -> None:
+        """A host that slept must not put in place what another one is building by now."""
+        row = self._store.read_all().offsets.get(step.topic.topic)
+        offsets.check_held(row or offsets.blank(step.topic.topic), self._worker)
+
     def _insert(self, operation: Insert, step: Step) -> None:
-        if step.topic.template == Template.STEP and step.seen.is_open:
-            expected = self._count_output(step.prepared.transform, step.span)
-            now_ms = self._store.read_all().now_ms
+        if step.topic.template == Template.STEP and step.before is not None:
+            frozen = next((one for one in step.operations if isinstance(one, Freeze)), None)
             presence = find_presence(
-                self._client, step.topic, step.seen, now_ms=now_ms, expected_rows=expected
+                self._client,
+                step.topic,
+                step.before,
+                now_ms=self._store.read_all().now_ms,
+                count_expected=lambda: self._count_output(step.prepared.transform, step.span, frozen),
+                count_found=partial(count_built, self._client, step.topic, frozen) if frozen else None,
             )
             if presence is Presence.THERE:
                 return
-        self._client.command(operation.sql, operation.parameters, operation.settings)
+        settings = {**operation.settings, "query_id": make_query_id(step.topic)}
+        self._client.command(operation.sql, operation.parameters, settings)
         crash.reach("etl-after-insert")
 
     def _prepare(self, topic: Topic) -> Prepared:
@@ -300,7 +406,14 @@ class Runner:
         transform, columns = prepared.transform, prepared.columns
         if topic.template == Template.STEP:
             operations = step_operations(
-                topic, transform, columns, span, hostid=hostid, is_fixed=is_fixed, is_resumed=is_resumed
+                topic,
+                transform,
+                columns,
+                span,
+                hostid=hostid,
+                is_fixed=is_fixed,
+                is_resumed=is_resumed,
+                generation=seen.generation,
             )
         else:
             operations = rebuild_operations(
@@ -334,14 +447,27 @@ class Runner:
             )
         return replace(half, is_cut=True)
 
-    def _count_output(self, transform: Transform, span: Range) -> int:
-        sql = f"SELECT count() FROM ({transform.select})"  # noqa: S608 - a view's quoted name, or the user's own text
+    def _count_output(self, transform: Transform, span: Range, frozen: Freeze | None = None) -> int:
+        where = f" WHERE {late_condition(frozen.table)}" if frozen else ""
+        sql = f"SELECT count() FROM ({transform.select}){where}"  # noqa: S608 - a view's quoted name, or the user's own text
         return int(self._client.query(sql, bind_select(transform, span))[0][0])
 
-    def _count_again(self, topic: Topic, seen: Offset) -> int:
-        if topic.template != Template.STEP:
+    def _count_main(self, topic: Topic, last: Position, next_: Position) -> int:
+        if not topic.depends_on:
             return 0
-        return count_range(self._client, topic.depends_on[0], last=seen.last, next_=seen.next)
+        return count_range(self._client, topic.depends_on[0], last=last, next_=next_)
+
+
+def _lent(topic: Topic, seen: Offset) -> Side:
+    """The open range of the lane that has the topic's row."""
+    lane = Lane(seen.lane)
+    job = seen.book.job(lane)
+    opened = job.opened if job else None
+    return Side(topic=topic, offset=seen, lane=lane, after=seen.last, upto=seen.next, opened=opened)
+
+
+def _lane_of(step: Step) -> str:
+    return next((str(one.lane) for one in step.operations if isinstance(one, WriteSide)), step.seen.lane)
 
 
 def _first_line(error: Exception) -> str:

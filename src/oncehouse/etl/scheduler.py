@@ -6,12 +6,14 @@ topic's failure is written into its state and leaves the others alone; it rests 
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,11 +23,14 @@ from oncehouse.clickhouse.client import Client
 from oncehouse.errors import OncehouseError, TransientError
 from oncehouse.etl.check_log import write_checks
 from oncehouse.etl.heartbeat import Heartbeat
+from oncehouse.etl.lanes import put_off
+from oncehouse.etl.late import LateWatch
 from oncehouse.etl.lineage import is_source
 from oncehouse.etl.offsets import MutexError, OffsetStore, Worker
 from oncehouse.etl.planning import Decision, Due, Resume, due_steps
-from oncehouse.etl.records import Position, Topic
+from oncehouse.etl.records import LATE_EVERY_SECONDS, Position, Topic
 from oncehouse.etl.runner import Done, Runner, Step, note_nowhere
+from oncehouse.etl.sides import Side
 from oncehouse.etl.sources import read_sources, tables_to_ask
 
 
@@ -76,6 +81,7 @@ class Scheduler:
         worker: Worker | None = None,
         side_by_side: int = 4,
         database: str | None = None,
+        late_every_seconds: float = LATE_EVERY_SECONDS,
     ) -> None:
         """`database` is the scheduler's own, where results of expectations are kept; None: they are not."""
         self.topics = tuple(topic for topic in topics if not is_source(topic))
@@ -88,6 +94,14 @@ class Scheduler:
         self._pool = ThreadPoolExecutor(max_workers=side_by_side, thread_name_prefix="oncehouse-etl")
         self._empty: dict[str, tuple[Position, int]] = {}
         """Ranges in which nothing was found, so that they are not asked for again until they change."""
+        # Apart, so that what runs beside the forward steps never takes their places.
+        self._side_pool = ThreadPoolExecutor(
+            max_workers=max(1, side_by_side // 2), thread_name_prefix="oncehouse-etl-side"
+        )
+        self._sides: dict[str, Future[Outcome]] = {}
+        """Topics whose back-fill or repair is under way in this process."""
+        self._late = LateWatch(client, store, self.topics)
+        self._late_every_seconds = late_every_seconds
 
     def __enter__(self) -> Self:
         return self
@@ -98,6 +112,7 @@ class Scheduler:
     def close(self) -> None:
         """Waits for the steps under way."""
         self._pool.shutdown()
+        self._side_pool.shutdown()
         self._heartbeat.stop()
 
     def decide(self) -> tuple[Decision, ...]:
@@ -113,6 +128,7 @@ class Scheduler:
             snapshot.now_ms,
             hostid=self.worker.hostid,
             lease_seconds=self.worker.lease_seconds,
+            known_empty=self._empty,
         )
 
     def plan(self, topic: str | None = None) -> tuple[Step | Failed, ...]:
@@ -123,30 +139,45 @@ class Scheduler:
         planned = (
             self._plan(decision)
             for decision in self.decide()
-            if isinstance(decision, Due | Resume) and topic in {None, decision.topic.topic}
+            if isinstance(decision, Due | Resume | Side) and topic in {None, decision.topic.topic}
         )
         return tuple(one for one in planned if one is not None)
 
-    def _plan(self, decision: Due | Resume) -> Step | Failed | None:
+    def _plan(self, decision: Due | Resume | Side) -> Step | Failed | None:
         try:
             return self._runner.plan_decision(decision)
         except OncehouseError as error:
             return Failed(topic=decision.topic.topic, why=str(error))
 
-    def run_round(self) -> Round:
-        """One step of every topic that is due, side by side; waits for all of them."""
+    def run_round(self, *, waits_for_sides: bool = True) -> Round:
+        """One step of every topic that is due, side by side; waits for all of them.
+
+        Back-fills and repairs may take longer than the round: then their outcome is told by a later one.
+        """
         decisions = self.decide()
-        runnable = [
-            one for one in decisions if isinstance(one, Due | Resume) and not self._is_known_empty(one)
-        ]
-        return Round(decisions=decisions, outcomes=tuple(self._pool.map(self._run, runnable)))
+        free = [one for one in decisions if one.topic.topic not in self._sides]
+        for one in free:
+            if isinstance(one, Side):
+                self._sides[one.topic.topic] = self._side_pool.submit(self._run, one)
+        done = tuple(self._pool.map(self._run, (one for one in free if isinstance(one, Due | Resume))))
+        return Round(decisions=decisions, outcomes=(*done, *self._collect_sides(waits=waits_for_sides)))
+
+    def _collect_sides(self, *, waits: bool) -> tuple[Outcome, ...]:
+        ended = [name for name, side in self._sides.items() if waits or side.done()]
+        return tuple(self._sides.pop(name).result() for name in ended)
+
+    def look_for_late_rows(self, *, at_once: bool = False) -> bool:
+        """Count what came late, if it is time to; whether something new was found out."""
+        if not at_once and not self._late.take_turn(self._late_every_seconds):
+            return False
+        return self._late.look() > 0
 
     def run_until_idle(self, *, most_rounds: int = 10_000) -> tuple[Round, ...]:
         """Rounds until one does nothing: for catching up, tests and one-shot jobs."""
         rounds: list[Round] = []
         while len(rounds) < most_rounds:
             rounds.append(self.run_round())
-            if not rounds[-1].did_something:
+            if not rounds[-1].did_something and not self.look_for_late_rows(at_once=True):
                 break
         return tuple(rounds)
 
@@ -158,9 +189,13 @@ class Scheduler:
         report: Callable[[Round | OncehouseError], None] = lambda _round: None,
     ) -> None:
         """Rounds until `stop` is set; at once again while there is more to do."""
+        looked = -math.inf
         while not stop.is_set():
             try:
-                done = self.run_round()
+                done = self.run_round(waits_for_sides=False)
+                if time.monotonic() - looked >= self._late_every_seconds:
+                    looked = time.monotonic()
+                    self.look_for_late_rows()
             except TransientError as error:  # ClickHouse or the store is away: nothing to do until it is back
                 report(error)
                 stop.wait(idle_seconds)
@@ -169,12 +204,7 @@ class Scheduler:
             if not done.did_something:
                 stop.wait(idle_seconds)
 
-    def _is_known_empty(self, decision: Due | Resume) -> bool:
-        if isinstance(decision, Resume):
-            return False
-        return self._empty.get(decision.topic.topic) == (decision.offset.last, decision.upper_ms)
-
-    def _run(self, decision: Due | Resume) -> Outcome:
+    def _run(self, decision: Due | Resume | Side) -> Outcome:
         name = decision.topic.topic
         try:
             step = self._runner.plan_decision(decision)
@@ -191,9 +221,12 @@ class Scheduler:
         except OncehouseError as error:
             return Failed(topic=name, why=str(error))
 
-    def _fail(self, decision: Due | Resume, error: OncehouseError) -> Outcome:
+    def _fail(self, decision: Due | Resume | Side, error: OncehouseError) -> Outcome:
         try:
-            self._runner.give_up(decision.offset, error)
+            if isinstance(decision, Side):
+                put_off(self._store, decision.offset, decision.lane, str(error).partition("\n")[0])
+            else:
+                self._runner.give_up(decision.offset, error)
         except MutexError as taken:
             return Busy(topic=decision.topic.topic, why=str(taken))
         except TransientError:

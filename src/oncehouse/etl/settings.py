@@ -16,6 +16,7 @@ from oncehouse.config import ClickHouse, Section
 from oncehouse.config_file import PlaceKind, parse_section, read_text
 from oncehouse.config_values import Count, Name, Seconds
 from oncehouse.errors import ConfigurationError
+from oncehouse.etl.records import LATE_EVERY_SECONDS
 
 if TYPE_CHECKING:
     import os
@@ -69,6 +70,8 @@ class EtlSettings(Section):
     """After this long without a sign of life another process may take a topic over."""
     parallel: Annotated[Count, Field(ge=1, le=256)] = 4
     """How many topics may be worked on side by side."""
+    late_every: Annotated[Seconds, Field(ge=1)] = LATE_EVERY_SECONDS
+    """How often late rows are looked for, by one of all hosts."""
 
     @field_validator("database")
     @classmethod

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.names import quote_table
 from oncehouse.etl.lineage import is_source
+from oncehouse.etl.positions import MAX_ID
 from oncehouse.etl.records import Position, SourceState, Topic
 
 _TABLES_PER_QUERY = 400  # larger unions are planned by the server in more than linear time
@@ -22,10 +23,11 @@ _SETTINGS = {
 }
 
 _POSITION = "toUnixTimestamp64Milli(toDateTime64(pos, 3)) AS time_ms, id"
-# The first condition serves the primary key, the second is exact, whatever precision `pos` has.
-_IN_RANGE = """pos >= fromUnixTimestamp64Milli({last_ms:Int64})
+# The first two conditions serve the primary key, the others are exact, whatever precision `pos` has.
+IN_RANGE = """pos >= fromUnixTimestamp64Milli({last_ms:Int64})
     AND pos < fromUnixTimestamp64Milli({upper_ms:Int64} + 1)
-    AND (toUnixTimestamp64Milli(toDateTime64(pos, 3)), id) > ({last_ms:Int64}, {last_id:UInt64})"""
+    AND (toUnixTimestamp64Milli(toDateTime64(pos, 3)), id) > ({last_ms:Int64}, {last_id:UInt64})
+    AND (toUnixTimestamp64Milli(toDateTime64(pos, 3)), id) <= ({upper_ms:Int64}, {next_id:UInt64})"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +70,13 @@ def read_sources(client: Client, tables: Iterable[str]) -> dict[str, SourceState
 
 
 def find_range(
-    client: Client, table: str, *, last: Position, upper_ms: int, maxstep_rows: int
+    client: Client, table: str, *, last: Position, upper_ms: int, maxstep_rows: int, upper_id: int = MAX_ID
 ) -> Range | None:
-    """At most `maxstep_rows` rows after `last` and not after `upper_ms`; None when there are none."""
+    """At most `maxstep_rows` rows after `last` and not after (upper_ms, upper_id); None when there are none."""
     rows = client.query(
         f"SELECT count(), max((time_ms, id)) FROM (SELECT {_POSITION} FROM {quote_table(table)} "  # noqa: S608 - quoted
-        f"WHERE {_IN_RANGE} ORDER BY pos, id LIMIT {{limit:UInt64}})",
-        {"last_ms": last.time_ms, "last_id": last.id, "upper_ms": upper_ms, "limit": maxstep_rows},
+        f"WHERE {IN_RANGE} ORDER BY pos, id LIMIT {{limit:UInt64}})",
+        {**bounds(last, Position(time_ms=upper_ms, id=upper_id)), "limit": maxstep_rows},
     )
     count, (time_ms, id_) = rows[0]
     if not count:
@@ -85,8 +87,12 @@ def find_range(
 
 def count_range(client: Client, table: str, *, last: Position, next_: Position) -> int:
     rows = client.query(
-        f"SELECT count() FROM {quote_table(table)} WHERE {_IN_RANGE} "  # noqa: S608 - the name is quoted
-        "AND (toUnixTimestamp64Milli(toDateTime64(pos, 3)), id) <= ({upper_ms:Int64}, {next_id:UInt64})",
-        {"last_ms": last.time_ms, "last_id": last.id, "upper_ms": next_.time_ms, "next_id": next_.id},
+        f"SELECT count() FROM {quote_table(table)} WHERE {IN_RANGE}",  # noqa: S608 - the name is quoted
+        bounds(last, next_),
     )
     return int(rows[0][0])
+
+
+def bounds(last: Position, next_: Position) -> dict[str, int]:
+    """What IN_RANGE binds."""
+    return {"last_ms": last.time_ms, "last_id": last.id, "upper_ms": next_.time_ms, "next_id": next_.id}

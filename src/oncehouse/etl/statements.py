@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oncehouse.clickhouse.names import quote_table
+from oncehouse.etl.book import Lane, Opened
 from oncehouse.etl.expectations import measure_sql, spell_expectation
 from oncehouse.etl.offsets import DONE, INSERTING, MORE, SIZING
 from oncehouse.etl.records import Check, Expectation, Position, Topic
@@ -28,6 +29,34 @@ class WriteNext:
     topic: str
     next: Position
     state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteSide:
+    """Lend the topic's row to a lane: its range becomes `last` and `next`."""
+
+    topic: str
+    lane: Lane
+    opened: Opened
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarkCovered:
+    """The source has no rows in this piece of a gap."""
+
+    topic: str
+    after: Position
+    upto: Position
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freeze:
+    """Write down which rows of the range the Fact table does not hold."""
+
+    table: str
+    number: int
+    last: Position
+    next: Position
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +82,8 @@ class FixRange:
 
     topic: str
     next: Position
+    rows: int
+    """Rows of the main source in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +125,24 @@ class WriteLast:
     topic: str
     rows: int
     state: str
+    is_whole: bool = False
+    """All of the table was built anew."""
 
 
-Operation = WriteNext | Fit | Expect | FixRange | Execute | Insert | Exchange | ReplacePartitions | WriteLast
+Begin = WriteNext | WriteSide
+Operation = (
+    Begin
+    | MarkCovered
+    | Freeze
+    | Fit
+    | Expect
+    | FixRange
+    | Execute
+    | Insert
+    | Exchange
+    | ReplacePartitions
+    | WriteLast
+)
 
 
 def step_operations(
@@ -108,12 +154,13 @@ def step_operations(
     hostid: str,
     is_fixed: bool,
     is_resumed: bool = False,
+    generation: int = 0,
 ) -> tuple[Operation, ...]:
     """Step: `is_fixed` says that the range's output is known to fit; `is_resumed` that it was begun before.
 
     Until its rows have been looked at a range is not fixed: what does not pass is planned anew.
     """
-    token = token_of(topic.topic, span.last, span.next)
+    token = token_of(topic.topic, span.last, span.next, generation)
     looks: list[Operation] = [] if is_fixed else [Fit(select=transform.select)]
     if topic.expect and not is_resumed:
         looks.append(_expect_rows(topic, transform, columns, span))
@@ -121,7 +168,7 @@ def step_operations(
         WriteNext(topic=topic.topic, next=span.next, state=SIZING if looks else INSERTING),
         *before_operations(topic, transform, span),
         *looks,
-        *([FixRange(topic=topic.topic, next=span.next)] if looks else []),
+        *([FixRange(topic=topic.topic, next=span.next, rows=span.rows)] if looks else []),
         Insert(
             sql=insert_sql(topic.dst, tuple(columns), transform),
             token=token,
@@ -131,6 +178,51 @@ def step_operations(
         *_after_operations(topic, transform, span),
         WriteLast(topic=topic.topic, rows=span.rows, state=MORE if span.is_cut else DONE),
     )
+
+
+def side_operations(operations: tuple[Operation, ...], begin: WriteSide) -> tuple[Operation, ...]:
+    """The operations of a forward run as a lane performs them: its range is fixed from the start."""
+    return (begin, *(one for one in operations[1:] if not isinstance(one, FixRange)))
+
+
+def repair_operations(
+    topic: Topic,
+    transform: Transform,
+    columns: Mapping[str, str],
+    span: Range,
+    *,
+    hostid: str,
+    opened: Opened,
+) -> tuple[Operation, ...]:
+    """What the transform yields for the late rows of a range, and for no others."""
+    frozen = late_table(topic, opened.number)
+    token = token_of(topic.topic, span.last, span.next, opened.generation, opened.number)
+    return (
+        WriteSide(topic=topic.topic, lane=Lane.REPAIR, opened=opened),
+        Freeze(table=frozen, number=opened.number, last=span.last, next=span.next),
+        *before_operations(topic, transform, span),
+        *_expect_late(topic, transform, columns, span, frozen),
+        Insert(
+            sql=insert_sql(topic.dst, tuple(columns), transform, late_condition(frozen)),
+            token=token,
+            parameters=bind_range(topic, transform, span, hostid),
+            settings=insert_settings(token),
+        ),
+        *_after_operations(topic, transform, span),
+        WriteLast(topic=topic.topic, rows=span.rows, state=DONE),
+        # After it: a repair that runs again must find the same rows written down.
+        Execute(sql=f"DROP TABLE IF EXISTS {quote_table(frozen)} SYNC"),
+    )
+
+
+def late_table(topic: Topic, number: int) -> str:
+    return f"{topic.dst}_late{number}"
+
+
+def late_condition(table: str) -> str:
+    """Of the rows that a transform or a Fact table yields: only those that were written down as late."""
+    place = "(toUnixTimestamp64Milli(toDateTime64(pos, 3)), toUInt64(id))"
+    return f"{place} IN (SELECT time_ms, id FROM {quote_table(table)})"  # noqa: S608 - quoted
 
 
 def rebuild_operations(
@@ -162,7 +254,7 @@ def rebuild_operations(
         swap(dst=topic.dst, aside=aside, gate_share=topic.gate_share),
         *_after_operations(topic, transform, span),
         drop,
-        WriteLast(topic=topic.topic, rows=span.rows, state=DONE),
+        WriteLast(topic=topic.topic, rows=span.rows, state=DONE, is_whole=not replaces_partitions),
     )
 
 
@@ -194,6 +286,19 @@ def _expect_rows(topic: Topic, transform: Transform, columns: Mapping[str, str],
     )
 
 
+def _expect_late(
+    topic: Topic, transform: Transform, columns: Mapping[str, str], span: Range, frozen: str
+) -> tuple[Expect, ...]:
+    """On the late rows alone: how many those are says nothing, what stands in them does."""
+    expected = tuple(one for one in topic.expect if one.check in {Check.NULL_SHARE, Check.VALUE})
+    if not expected:
+        return ()
+    rows_from = f"(SELECT * FROM ({transform.select}) WHERE {late_condition(frozen)})"  # noqa: S608 - quoted, or the user's own text
+    sql, bound = measure_sql(expected, columns, rows_from=rows_from, source_rows="0 AS source_rows")
+    parameters = {**bind_select(transform, span), **bound}
+    return (Expect(topic=topic.topic, sql=sql, parameters=parameters, expectations=expected),)
+
+
 def _expect_aside(topic: Topic, columns: Mapping[str, str], aside: str) -> Expect:
     """On what was built, before it is put in place."""
     counts = any(one.check == Check.ROWS_PER_SOURCE_ROW for one in topic.expect)
@@ -215,9 +320,9 @@ def bind_select(transform: Transform, span: Range) -> dict[str, Any]:
     return {**transform.bound, **(bind(span.last, span.next) if transform.has_range else {})}
 
 
-def token_of(topic: str, last: Position, next_: Position) -> str:
-    """The same range of the same topic always has the same token."""
-    text = f"{len(topic)}:{topic}:{last.time_ms}:{last.id}:{next_.time_ms}:{next_.id}"
+def token_of(topic: str, last: Position, next_: Position, generation: int = 0, repair: int = 0) -> str:
+    """The same range of the same topic always has the same token, until somebody seeks."""
+    text = f"{len(topic)}:{topic}:{last.time_ms}:{last.id}:{next_.time_ms}:{next_.id}:{generation}:{repair}"
     return f"etl-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
@@ -235,11 +340,22 @@ def insert_settings(token: str) -> dict[str, Any]:
     }
 
 
-def explain(operation: Operation) -> str:  # noqa: PLR0911 - one line an operation
+def explain(operation: Operation) -> str:  # noqa: C901, PLR0911 - one line an operation
     """One operation as `plan` prints it."""
     match operation:
         case WriteNext():
-            return f"write next = ({operation.next.time_ms} ms, {operation.next.id}), state {operation.state}"
+            return f"write next = {_spell(operation.next)}, state {operation.state}"
+        case WriteSide():
+            return (
+                f"write last = {_spell(operation.opened.last)}, next = {_spell(operation.opened.next)} for the "
+                f"{operation.lane}, and keep where the forward runs are"
+            )
+        case MarkCovered():
+            return f"no rows after {_spell(operation.after)} up to {_spell(operation.upto)}: covered"
+        case Freeze():
+            return (
+                f"write into {quote_table(operation.table)} which rows of the range the table does not hold"
+            )
         case Fit():
             return f"count the transform's rows, halve next while they are more than {BLOCK_ROWS}"
         case Expect():
@@ -271,3 +387,7 @@ def explain(operation: Operation) -> str:  # noqa: PLR0911 - one line an operati
 
 def _explain_bound(parameters: Mapping[str, Any]) -> str:
     return "".join(f"\n  {name} = {value}" for name, value in parameters.items())
+
+
+def _spell(position: Position) -> str:
+    return f"({position.time_ms} ms, {position.id})"

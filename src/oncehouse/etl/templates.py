@@ -127,10 +127,12 @@ def read_version(client: Client, topic: Topic, folder: Path) -> Version | None:
     return (text, minute, *((uuid, changed) for uuid, changed, _ in rows))
 
 
-def insert_sql(dst: str, columns: tuple[str, ...], transform: Transform) -> str:
+def insert_sql(dst: str, columns: tuple[str, ...], transform: Transform, only: str = "") -> str:
+    """`only` is a condition on the rows that the transform yields."""
     names = ", ".join(quote(column) for column in columns)
-    guard = f" WHERE {_still_mine(transform.offsets_table)}" if transform.offsets_table else ""
-    return f"INSERT INTO {quote_table(dst)} ({names}) SELECT {names} FROM ({transform.select}){guard}"  # noqa: S608
+    guard = _still_mine(transform.offsets_table) if transform.offsets_table else ""
+    where = " WHERE " + " AND ".join(part for part in (guard, only) if part) if guard or only else ""
+    return f"INSERT INTO {quote_table(dst)} ({names}) SELECT {names} FROM ({transform.select}){where}"  # noqa: S608
 
 
 def _still_mine(offsets_table: str) -> str:

@@ -1,0 +1,23 @@
+"""Positions: where a row of a source stands, by its time and its id. Nothing here does I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_ID = (1 << 64) - 1
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Position:
+    """Milliseconds since 1970 of the row's `pos` column, and its `id`."""
+
+    time_ms: int
+    id: int
+
+
+START = Position(time_ms=0, id=0)
+
+
+def before(time_ms: int) -> Position:
+    """The position before all rows of a time, whatever their ids."""
+    return Position(time_ms=time_ms - 1, id=MAX_ID) if time_ms > 0 else START

@@ -1,0 +1,82 @@
+"""Late rows: which they are, written down once, so that a repair that runs again builds the very same ones.
+
+The rows of the main source in a range whose position the Fact table does not hold are put into a table of the
+repair's own, complete before it gets its name. What the transform yields for exactly these is then inserted under a
+token of the repair. Needs `pos` and `id` in the Fact table, as they are in the source.
+"""
+
+from __future__ import annotations
+
+from oncehouse.clickhouse.client import Client, failure_of
+from oncehouse.clickhouse.describe import describe_table
+from oncehouse.clickhouse.names import quote_table
+from oncehouse.errors import ConfigurationError, PermanentError
+from oncehouse.etl.positions import Position
+from oncehouse.etl.records import Topic
+from oncehouse.etl.sources import IN_RANGE, bounds
+from oncehouse.etl.statements import Freeze, late_condition
+
+REPAIR_ROWS = 65_536
+"""Rows that one repair looks at, at most."""
+KEEPING_ENGINES = frozenset({"MergeTree", "ReplicatedMergeTree", "SharedMergeTree"})
+_TABLE_EXISTS = 57
+
+
+def check_repairable(client: Client, topic: Topic, columns: tuple[str, ...]) -> None:
+    """Refused where late rows cannot be told from those that are there."""
+    facts = describe_table(client, topic.dst)
+    engine = facts.engine if facts else "missing"
+    has_place = all(facts and facts.column(name) and name in columns for name in ("pos", "id"))
+    if not has_place or engine not in KEEPING_ENGINES:
+        raise ConfigurationError(
+            f"Topic {topic.topic}: late rows of {topic.depends_on[0]} cannot be repaired in {topic.dst} ({engine}). "
+            "That takes the columns pos and id of the source in the transform and in the table, and an engine that "
+            "keeps every row (MergeTree). Use `late: count`, or the template range."
+        )
+
+
+def find_end(client: Client, topic: Topic, last: Position, next_: Position) -> Position:
+    """Where a repair of the range ends: there, or where it has looked at enough rows."""
+    rows = client.query(
+        f"SELECT count(), max((time_ms, id)) FROM ({_missing(topic)} ORDER BY time_ms, id "  # noqa: S608 - quoted
+        "LIMIT {limit:UInt64})",
+        {**bounds(last, next_), "limit": REPAIR_ROWS},
+    )
+    count, (time_ms, id_) = rows[0]
+    return next_ if count < REPAIR_ROWS else Position(time_ms=time_ms, id=id_)
+
+
+def freeze(client: Client, topic: Topic, operation: Freeze) -> int:
+    """Write down which rows are late, unless that was done before; how many they are."""
+    table, made = quote_table(operation.table), quote_table(f"{operation.table}_new")
+    if not client.query(f"EXISTS TABLE {table}")[0][0]:
+        client.command(f"DROP TABLE IF EXISTS {made} SYNC")
+        client.command(
+            f"CREATE TABLE {made} (time_ms Int64, id UInt64) ENGINE = MergeTree ORDER BY (time_ms, id) "
+            f"AS {_missing(topic)}",
+            bounds(operation.last, operation.next),
+        )
+        try:
+            client.command(f"RENAME TABLE {made} TO {table}")
+        except PermanentError as error:
+            if failure_of(error).code != _TABLE_EXISTS:
+                raise
+    return int(client.query(f"SELECT count() FROM {table}")[0][0])  # noqa: S608 - quoted
+
+
+def count_built(client: Client, topic: Topic, operation: Freeze) -> int:
+    """Rows of the Fact table at the positions that were written down."""
+    rows = client.query(
+        f"SELECT count() FROM {quote_table(topic.dst)} WHERE {IN_RANGE} AND {late_condition(operation.table)}",  # noqa: S608 - quoted
+        bounds(operation.last, operation.next),
+    )
+    return int(rows[0][0])
+
+
+def _missing(topic: Topic) -> str:
+    source, dst = quote_table(topic.depends_on[0]), quote_table(topic.dst)
+    return (
+        f"SELECT DISTINCT toUnixTimestamp64Milli(toDateTime64(pos, 3)) AS time_ms, toUInt64(id) AS id FROM {source} "  # noqa: S608 - quoted
+        f"WHERE {IN_RANGE} AND (time_ms, toUInt64(id)) NOT IN "
+        f"(SELECT toUnixTimestamp64Milli(toDateTime64(pos, 3)), toUInt64(id) FROM {dst} WHERE {IN_RANGE})"
+    )

@@ -1,0 +1,465 @@
+"""Property: with late rows, back-fills, seeks, failures and deaths anywhere, every source row reaches its Fact exactly
+once, and no step reads past the slowest source. Planning, offsets, coverage, lanes and the order of operations are the
+real ones; tables and the store are simulated."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_etl_simulation import LEASE_MS, MAIN, OTHER, CrashError, MemoryOffsets
+
+from oncehouse.errors import OncehouseError, PermanentError
+from oncehouse.etl import coverage, lanes, offsets, side_steps, statements
+from oncehouse.etl.book import Lane, Opened
+from oncehouse.etl.late import segments_in_reach
+from oncehouse.etl.offsets import MutexError, Worker
+from oncehouse.etl.planning import Due, Resume, due_steps
+from oncehouse.etl.positions import START, Position
+from oncehouse.etl.records import Late, Offset, SourceState, Topic
+from oncehouse.etl.side_steps import SidePlanner
+from oncehouse.etl.sides import Side, open_gaps
+from oncehouse.etl.sources import Range
+from oncehouse.etl.statements import (
+    Execute,
+    Freeze,
+    Insert,
+    MarkCovered,
+    Operation,
+    WriteLast,
+    WriteNext,
+    WriteSide,
+    step_operations,
+)
+from oncehouse.etl.templates import Transform
+
+TRANSFORM = Transform(name="t", select="SELECT 1", offsets_table=None, has_range=True)
+COLUMNS = {"pos": "DateTime64(3)", "id": "UInt64"}
+
+
+@dataclass
+class World:
+    topic: Topic
+    store: MemoryOffsets = field(default_factory=MemoryOffsets)
+    main: list[Position] = field(default_factory=list)
+    other_ms: int | None = None
+    fact: list[Position] = field(default_factory=list)
+    tokens: set[str] = field(default_factory=set)
+    frozen: dict[str, list[Position]] = field(default_factory=dict)
+    processes: int = 0
+    ids: int = 0
+
+    def arrive(self, gap_ms: int, count: int) -> None:
+        newest_ms = max((one.time_ms for one in self.main), default=1)
+        for _ in range(count):
+            self.ids += 1
+            self.main.append(Position(time_ms=newest_ms + gap_ms, id=self.ids))
+
+    def arrive_late(self, share: float, count: int) -> None:
+        """Among rows that are there: at a time that one of them has."""
+        for _ in range(count if self.main else 0):
+            self.ids += 1
+            at = sorted(self.main)[int(share * len(self.main))]
+            self.main.append(Position(time_ms=at.time_ms, id=self.ids))
+
+    def offset(self) -> Offset:
+        return self.store.rows.get("Fact") or offsets.blank("Fact")
+
+    def within(self, last: Position, next_: Position) -> list[Position]:
+        return sorted(one for one in self.main if last < one <= next_)
+
+    def bound_ms(self) -> int:
+        newest_ms = max((one.time_ms for one in self.main), default=0)
+        return min(newest_ms, self.other_ms or 0) - round(self.topic.delay_seconds * 1000)
+
+    def look(self) -> None:
+        """Count what is covered, as the watch does."""
+        segments = segments_in_reach(self.topic, self.store.rows.get("Fact"))
+        if segments:
+            counts = {one: len(self.within(one.after, one.upto)) for one in segments}
+            offsets.note_counts(self.store, "Fact", counts)
+
+    def seek(self, share: float, ahead_ms: int) -> None:
+        """A person empties the table from there on, and seeks; or leaves out what comes next."""
+        row = self.offset()
+        reached = row.reached
+        if ahead_ms:
+            wanted = Position(time_ms=reached.time_ms + ahead_ms, id=0)
+        else:
+            passed = [START, *self.within(START, reached)]
+            wanted = passed[int(share * len(passed))]
+        with suppress(MutexError, PermanentError):
+            offsets.seek(self.store, "Fact", wanted, lease_seconds=LEASE_MS / 1000)
+            if not ahead_ms:
+                self.fact = [one for one in self.fact if one <= wanted]
+            self.look()
+
+    def empty(self, share: float, count: int) -> None:
+        """A person deletes some rows and lets them be built again."""
+        passed = [START, *self.within(START, self.offset().reached)]
+        first = int(share * len(passed))
+        after, upto = passed[first], passed[min(first + count, len(passed) - 1)]
+        with suppress(OncehouseError):
+            self.order(after, upto, is_emptied=True)
+            self.fact = [one for one in self.fact if not after < one <= upto]
+            self.look()
+
+    def order(self, after: Position, upto: Position | None, *, is_emptied: bool = False) -> None:
+        lanes.order_backfill(
+            self.store,
+            self.topic,
+            after=after,
+            upto=upto,
+            every_seconds=0,
+            maxstep_rows=3,
+            is_emptied=is_emptied,
+            lease_seconds=LEASE_MS / 1000,
+        )
+
+    def run_round(self, *, stop_at: int | None = None, dies: bool = True, late: bool = False) -> bool:
+        """One round of a fresh process, which dies or fails at an operation; whether something was done."""
+        self.processes += 1
+        worker = Worker(hostid=f"process{self.processes}", lease_seconds=LEASE_MS / 1000)
+        snapshot = self.store.read_all()
+        newest = max(self.main, default=None)
+        other = None if self.other_ms is None else Position(time_ms=self.other_ms, id=1)
+        sources = {
+            MAIN: SourceState(table=MAIN, newest=newest),
+            OTHER: SourceState(table=OTHER, newest=other),
+        }
+        (decision,) = due_steps(
+            (self.topic,), snapshot.offsets, sources, snapshot.now_ms, lease_seconds=LEASE_MS / 1000
+        )
+        if isinstance(decision, Due) and not self.find_forward(decision):
+            known = {"Fact": (decision.offset.last, decision.upper_ms)}
+            (decision,) = due_steps(
+                (self.topic,),
+                snapshot.offsets,
+                sources,
+                snapshot.now_ms,
+                lease_seconds=LEASE_MS / 1000,
+                known_empty=known,
+            )
+        if not isinstance(decision, Due | Resume | Side):
+            return False
+        span, operations = self.lay_out(decision, worker)
+        self.perform(worker, decision.offset, span, operations, stop_at=stop_at, dies=dies, late=late)
+        return True
+
+    def find_forward(self, decision: Due) -> Range | None:
+        end = Position(time_ms=decision.upper_ms, id=1 << 63)
+        return find(self, last=decision.offset.last, end=end, most=self.topic.maxstep_rows)
+
+    def lay_out(self, decision: Due | Resume | Side, worker: Worker) -> tuple[Range, tuple[Operation, ...]]:
+        seen = decision.offset
+        planner = SidePlanner(client=self, hostid=worker.hostid, fit=lambda _topic, _transform, span: span)
+        if isinstance(decision, Side):
+            planned = planner.plan(decision, TRANSFORM, COLUMNS)
+            return planned.span, planned.operations
+        if seen.lane and isinstance(decision, Resume):
+            job = seen.book.job(Lane(seen.lane))
+            side = Side(
+                topic=self.topic,
+                offset=seen,
+                lane=Lane(seen.lane),
+                after=seen.last,
+                upto=seen.next,
+                opened=job.opened,
+            )
+            planned = planner.plan(side, TRANSFORM, COLUMNS)
+            begin = WriteNext(topic="Fact", next=seen.next, state=offsets.INSERTING)
+            return planned.span, (begin, *planned.operations[1:])
+        if isinstance(decision, Due):
+            span = self.find_forward(decision)
+        else:
+            rows = (seen.book.opened or Opened(last=seen.last, next=seen.next, rows=0)).rows
+            span = Range(last=seen.last, next=seen.next, rows=rows, is_cut=True)
+        assert span is not None
+        return span, step_operations(
+            self.topic,
+            TRANSFORM,
+            COLUMNS,
+            span,
+            hostid=worker.hostid,
+            is_fixed=True,
+            generation=seen.generation,
+        )
+
+    def perform(  # noqa: C901 - a case an operation
+        self,
+        worker: Worker,
+        seen: Offset,
+        span: Range,
+        operations: tuple[Operation, ...],
+        *,
+        stop_at: int | None,
+        dies: bool,
+        late: bool,
+    ) -> None:
+        begun, frozen = False, None
+        for number, operation in enumerate(operations):
+            if number == stop_at:
+                if begun and not dies:
+                    offsets.fail(self.store, worker, seen, "it did not work")
+                raise CrashError
+            match operation:
+                case WriteNext():
+                    begun = True
+                    offsets.begin(
+                        self.store, worker, seen, next_=operation.next, state=operation.state, rows=span.rows
+                    )
+                case WriteSide():
+                    begun = True
+                    lanes.begin_side(self.store, worker, seen, operation.lane, operation.opened)
+                case MarkCovered():
+                    lanes.mark_covered(self.store, worker, seen, operation.after, operation.upto)
+                case Freeze():
+                    frozen = self.freeze(operation)
+                case Insert():
+                    self.insert(operation, span, frozen, late=late)
+                case WriteLast():
+                    offsets.commit(self.store, worker, "Fact", rows=operation.rows, state=operation.state)
+                    begun = False
+                case Execute():
+                    self.frozen = {
+                        name: rows for name, rows in self.frozen.items() if name not in operation.sql
+                    }
+
+    def freeze(self, operation: Freeze) -> list[Position]:
+        name = operation.table.rpartition(".")[2]
+        if name not in self.frozen:
+            there = set(self.fact)
+            missing = [one for one in self.within(operation.last, operation.next) if one not in there]
+            self.frozen[name] = missing
+        return self.frozen[name]
+
+    def insert(self, operation: Insert, span: Range, frozen: list[Position] | None, *, late: bool) -> None:
+        if late and self.within(span.last, span.next):
+            self.ids += 1
+            first = self.within(span.last, span.next)[0]
+            self.main.append(Position(time_ms=first.time_ms, id=self.ids))
+        rows = self.within(span.last, span.next)
+        if frozen is not None:
+            rows = [one for one in rows if one in frozen]
+        assert all(row.time_ms <= self.bound_ms() for row in rows), "read past the slowest source"
+        if operation.token not in self.tokens:
+            self.tokens.add(operation.token)
+            self.fact.extend(rows)
+
+    def finish(self) -> None:
+        """Sources catch up, nobody dies any more, leases run out, and everything that was left out is ordered."""
+        self.arrive(100_000, 1)
+        self.other_ms = max(one.time_ms for one in self.main)
+        idle = 0
+        for _ in range(3000):
+            self.store.now_ms += 10 * LEASE_MS
+            if self.run_round():
+                idle = 0
+                continue
+            self.look()
+            if open_gaps(self.offset()) and not self.offset().book.job(Lane.BACKFILL):
+                self.order(START, None)
+            idle += 1
+            if idle == 3:
+                return
+        raise AssertionError("it never came to rest")
+
+    def check(self) -> None:
+        assert sorted(self.fact) == sorted(one for one in self.main if one.time_ms <= self.bound_ms())
+        assert coverage.count_late(self.offset().book.segments) == 0
+
+
+def find(world: World, *, last: Position, end: Position, most: int) -> Range | None:
+    rows = world.within(last, end)[:most]
+    return (rows and Range(last=last, next=rows[-1], rows=len(rows), is_cut=len(rows) >= most)) or None
+
+
+def find_range(world, _table, *, last, upper_ms, upper_id, maxstep_rows):
+    return find(world, last=last, end=Position(time_ms=upper_ms, id=upper_id), most=maxstep_rows)
+
+
+def count_range(world, _table, *, last, next_):
+    return len(world.within(last, next_))
+
+
+def find_end(world, _topic, last, next_):
+    there = set(world.fact)
+    missing = [one for one in world.within(last, next_) if one not in there]
+    return missing[3] if len(missing) > 4 else next_
+
+
+@pytest.fixture(autouse=True)
+def simulated_tables(monkeypatch):
+    for one in (find_range, count_range, find_end):
+        monkeypatch.setattr(side_steps, one.__name__, one)
+    monkeypatch.setattr(side_steps, "check_repairable", lambda *_arguments: None)
+
+
+SHARE = st.floats(0, 0.99)
+ACTIONS = st.one_of(
+    st.tuples(st.just("arrive"), st.integers(0, 5), st.integers(1, 8)),
+    st.tuples(st.just("late"), SHARE, st.integers(1, 3)),
+    st.tuples(st.just("catch up"), st.integers(0, 8), st.just(0)),
+    st.tuples(st.just("run"), st.sampled_from([None, 0, 1, 2, 3, 4, 5]), st.integers(0, 7)),
+    st.tuples(st.just("run"), st.none(), st.just(0)),
+    st.tuples(st.just("wait"), st.just(0), st.just(0)),
+    st.tuples(st.just("look"), st.just(0), st.just(0)),
+    st.tuples(st.just("seek"), SHARE, st.sampled_from([0, 0, 3])),
+    st.tuples(st.just("empty"), SHARE, st.integers(1, 6)),
+    st.tuples(st.just("order"), st.just(0), st.just(0)),
+)
+
+
+def play(world: World, actions: list[tuple[str, float | None, int]]) -> None:  # noqa: C901 - a case an action
+    for kind, first, second in actions:
+        with suppress(CrashError, MutexError):
+            match kind:
+                case "arrive":
+                    world.arrive(int(first), second)
+                case "late":
+                    world.arrive_late(first, second)
+                case "catch up":
+                    world.other_ms = (world.other_ms or 1) + int(first)
+                case "run":
+                    world.run_round(stop_at=first, dies=second % 2 == 0, late=second >= 6)
+                case "wait":
+                    world.store.now_ms += LEASE_MS
+                case "look":
+                    world.look()
+                case "seek":
+                    world.seek(first, second)
+                case "empty":
+                    world.empty(first, second)
+                case "order":
+                    with suppress(OncehouseError):
+                        world.order(START, None)
+    world.finish()
+    world.check()
+
+
+def make_world(maxstep: int = 4, delay_ms: int = 0) -> World:
+    topic = Topic(
+        topic="Fact",
+        dst="dwh.fact",
+        depends_on=(MAIN, OTHER),
+        maxstep_rows=maxstep,
+        delay_seconds=delay_ms / 1000,
+        late=Late.REPAIR,
+        late_within_seconds=1e9,
+    )
+    return World(topic=topic)
+
+
+@given(st.lists(ACTIONS, max_size=40), st.integers(1, 6), st.integers(0, 4))
+@settings(
+    max_examples=250,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+def test_every_row_arrives_once_whatever_comes_late_is_left_out_or_built_again(actions, maxstep, delay_ms):
+    play(make_world(maxstep, delay_ms), actions)
+
+
+EIGHT_ROWS = [("arrive", 1, 2)] * 4 + [("catch up", 50, 0)]
+LATE_AND_DEAD = [
+    *EIGHT_ROWS,
+    ("run", None, 0),
+    ("run", None, 0),
+    ("late", 0.3, 2),
+    ("look", 0, 0),
+    ("run", 3, 0),  # lends the row, writes down what is late, inserts; dies before it commits
+    ("late", 0.3, 1),
+    ("wait", 0, 0),
+    ("run", None, 0),
+]
+
+
+def test_late_rows_are_built_once_when_a_process_dies_in_their_repair():
+    play(make_world(), LATE_AND_DEAD)
+
+
+def test_a_repair_whose_token_is_that_of_a_step_would_be_caught(monkeypatch):
+    """The seeded defect: the table drops the late rows of a range that it has."""
+    real = statements.token_of
+    monkeypatch.setattr(
+        statements, "token_of", lambda topic, last, next_, generation=0, repair=0: real(topic, last, next_)
+    )
+    with pytest.raises(AssertionError):
+        play(make_world(8), LATE_AND_DEAD)
+
+
+def test_counts_taken_after_the_crash_would_be_caught(monkeypatch):
+    """The seeded defect: rows that came between a lost step and its second run count as rows that it had."""
+    real = offsets.close_forward
+    world = make_world(8)
+
+    def count_now(book, last, next_, *, rows, now_ms, is_whole):
+        rows = len(world.within(last, next_))
+        return real(replace(book, opened=None), last, next_, rows=rows, now_ms=now_ms, is_whole=is_whole)
+
+    monkeypatch.setattr(offsets, "close_forward", count_now)
+    died_before_commit = [
+        *EIGHT_ROWS,
+        ("run", 2, 0),
+        ("late", 0.3, 2),
+        ("wait", 0, 0),
+        ("run", None, 0),
+    ]
+    with pytest.raises(AssertionError):
+        play(world, died_before_commit)
+
+
+REWOUND = [
+    *EIGHT_ROWS,
+    ("run", None, 0),
+    ("run", None, 0),
+    ("seek", 0.0, 0),
+    ("run", None, 0),
+]
+
+
+def test_a_rewind_builds_everything_again():
+    play(make_world(), REWOUND)
+
+
+def test_a_seek_that_leaves_the_tokens_as_they_were_would_be_caught(monkeypatch):
+    """The seeded defect: no generation."""
+    real = statements.token_of
+    monkeypatch.setattr(statements, "token_of", lambda topic, last, next_, *_more: real(topic, last, next_))
+    with pytest.raises(AssertionError):
+        play(make_world(), REWOUND)
+
+
+def test_a_back_fill_that_forgets_its_open_range_would_be_caught(monkeypatch):
+    """The seeded defect: after a failure its rows are cut anew."""
+    actions = [
+        *EIGHT_ROWS,
+        ("seek", 0, 3),
+        ("order", 0, 0),
+        ("run", 2, 1),  # inserted, then it failed
+        ("arrive", 0, 1),
+        ("late", 0.0, 1),
+        ("run", None, 0),
+    ]
+    play(make_world(), actions)
+    monkeypatch.setattr("oncehouse.etl.lanes.with_job", forget_open)
+    with pytest.raises(AssertionError):
+        play(make_world(), actions)
+
+
+def forget_open(book, lane, job):
+    from oncehouse.etl.book import with_job
+
+    return with_job(book, lane, job and replace(job, opened=None))
+
+
+def test_a_back_fill_past_the_slowest_source_would_be_caught(monkeypatch):
+    """The seeded defect: it goes as far as it was ordered to."""
+    actions = [*EIGHT_ROWS[:4], ("catch up", 1, 0), ("seek", 0, 50), ("order", 0, 0), *[("run", None, 0)] * 3]
+    play(make_world(), actions)
+    monkeypatch.setattr("oncehouse.etl.planning._bound_ms", lambda *_arguments: 1 << 60)
+    with pytest.raises(AssertionError, match="slowest"):
+        play(make_world(), actions)
