@@ -19,9 +19,11 @@ from oncehouse.config_file import parse_pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline import lookup_join
+from oncehouse.pipeline.decoding import Limits
+from oncehouse.pipeline.json_format import JsonFormat
 from oncehouse.pipeline.lookup_join import Joined
 from oncehouse.pipeline.shape_planning import check_shape, plan_shape
-from oncehouse.pipeline.shaping import Shaped, Shaper
+from oncehouse.pipeline.shaping import Shaped, Shaper, ShapingDecoder
 
 FIELDS = {"id": "UInt64", "kind": "LowCardinality(String)", "amount": "String", "product": "UInt32"}
 EVENTS = {
@@ -180,6 +182,41 @@ def test_every_row_is_taken_rejected_or_skipped_once(tmp_path_factory, amounts):
         assert amounts[place] in {"1", "2.5", "-3"}
     for place in rejected(shaped):
         assert amounts[place] in {"x", ""}
+
+
+def test_places_are_those_of_the_block_also_when_decoding_has_left_some_out(tmp_path):
+    pipeline = make_pipeline(
+        tmp_path, where="kind <> 'ping'", columns={"total": {"type": "Int32", "sql": "amount::INT"}}
+    )
+    plan = plan_shape(pipeline, token=1)
+    assert plan is not None
+    types = {name: parse_type(text) for name, text in FIELDS.items()}
+    decoder = ShapingDecoder(
+        JsonFormat().make_decoder(types, (), Limits(max_message_bytes=1000, max_depth=8)),
+        Shaper(plan, FileStore(pipeline.ledger.files)),
+    )
+    event = '{"id": 1, "kind": "%s", "amount": "%s", "product": 1}'
+    values = [
+        None,
+        "{",
+        event % ("buy", "x"),
+        event % ("ping", "x"),
+        event % ("buy", "7"),
+        None,
+        event % ("buy", ""),
+    ]
+    block = pa.record_batch(
+        [pa.array([value and value.encode() for value in values], pa.binary())], names=["value"]
+    )
+    decoded = decoder.decode(block)
+    assert decoded.rows.column("total").to_pylist() == [7]
+    assert decoded.taken.tolist() == [4]
+    assert decoded.skipped.tolist() == [0, 3, 5]
+    assert [(found.index, str(found.reason)) for found in decoded.rejected] == [
+        (1, "not_json"),
+        (2, "not_shaped"),
+        (6, "not_shaped"),
+    ]
 
 
 # -- the function -----------------------------------------------------------------------------------------
@@ -350,6 +387,15 @@ def test_a_look_up_gives_its_columns_by_key_and_null_where_it_has_none(tmp_path,
     assert shaped.rows.column("product_name").to_pylist() == ["ant", "bee", None, "bee"]
     costs = [None if cost is None else str(cost) for cost in shaped.rows.column("cost").to_pylist()]
     assert costs == ["1.25", "5.00", None, "10.00"]
+
+
+def test_a_look_up_serves_where_and_columns_alike(tmp_path):
+    write_lookup(tmp_path, ".csv")
+    pipeline = look_up(tmp_path)
+    where = pipeline.shape.model_copy(update={"where": "products.name IS NULL OR products.name = 'bee'"})
+    shaped = shape(pipeline.model_copy(update={"shape": where}))
+    assert shaped.taken.tolist() == [1, 2, 3]
+    assert shaped.rows.column("product_name").to_pylist() == ["bee", None, "bee"]
 
 
 def test_a_look_up_is_pinned_until_its_file_changes(tmp_path):
