@@ -35,3 +35,30 @@ def test_an_engine_that_cannot_drop_repeats_is_refused(tmp_path, capsys):
     file.write_text(example_text())
     assert run_command(["table", "create", str(file), "--engine", "Memory"]) == 2
     assert "MergeTree" in capsys.readouterr().err
+
+
+DEBEZIUM = """
+pipeline: p
+source:
+  kafka: {bootstrap_servers: "localhost:9092", topics: [t]}
+  format: debezium
+  fields: {id: Int64, region: String, _version: UInt64, _deleted: UInt8}
+identity: {}
+tables: [{name: t}]
+clickhouse: {url: "http://nowhere.invalid:1"}
+ledger: {catalog: "sqlite:///l.db", files: files}
+"""
+
+
+def test_rows_that_replace_each_other_need_a_key_to_be_told_apart(tmp_path, capsys):
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(DEBEZIUM)
+    create = ["table", "create", str(file), "--engine", "ReplacingMergeTree(_version, _deleted)"]
+    assert run_command(create) == 2
+    assert "--order-by" in capsys.readouterr().err
+    assert run_command([*create, "--order-by", "id, region"]) == 0
+    assert "ORDER BY (`id`, `region`)" in capsys.readouterr().out
+    assert run_command([*create, "--order-by", "nothing"]) == 2
+    assert "'nothing'" in capsys.readouterr().err
+    assert run_command(["table", "create", str(file)]) == 0
+    assert "ORDER BY tuple()" in capsys.readouterr().out

@@ -9,6 +9,7 @@ import typer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.output import say, show_json
 from oncehouse.config_file import load_pipeline
+from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline, Table
@@ -30,11 +31,20 @@ def create(
         bool, typer.Option("--yes", help="Run the statements. Tables that exist are kept.")
     ] = False,
     engine: Annotated[str, typer.Option("--engine", help="Engine of the MergeTree family.")] = "MergeTree",
+    order_by: Annotated[
+        str,
+        typer.Option(
+            "--order-by", help="Columns to sort by, with commas between; else those of the identity."
+        ),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Print the CREATE TABLE of each table of FILE; with --yes, run those whose table is missing."""
     pipeline = load_pipeline(file)
-    statements = {table.name: ddl_of(pipeline, table, engine=engine) for table in pipeline.tables}
+    keys = tuple(name.strip() for name in order_by.split(",")) if order_by else None
+    statements = {
+        table.name: ddl_of(pipeline, table, engine=engine, order_by=keys) for table in pipeline.tables
+    }
     outcomes = _run(pipeline, statements) if yes else dict.fromkeys(statements, "not run")
     if as_json:
         listed = [
@@ -48,17 +58,21 @@ def create(
         say("-- nothing was changed; --yes runs these statements")
 
 
-def ddl_of(pipeline: Pipeline, table: Table, *, engine: str) -> str:
-    """The statement, sorted by the columns that the identity rule looks at."""
+def ddl_of(pipeline: Pipeline, table: Table, *, engine: str, order_by: tuple[str, ...] | None = None) -> str:
+    """The statement, sorted by the columns that the identity rule looks at, or by those that are named."""
     from oncehouse.clickhouse.preflight import needs_of
     from oncehouse.clickhouse.schema import create_table_ddl
 
     needs = needs_of(pipeline, table)
     columns = table.columns or {field: field for field in pipeline.columns}
+    for name in order_by or ():
+        if name not in columns:
+            raise ConfigurationError(f"--order-by names {name!r}, which is no column of {table.name}")
     return create_table_ddl(
         table=table.name,
         columns=needs.columns,
-        identity_columns=tuple(
+        identity_columns=order_by
+        or tuple(
             column
             for field in pipeline.identity.fields
             for column, source in columns.items()

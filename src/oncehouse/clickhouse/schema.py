@@ -17,6 +17,8 @@ from oncehouse.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_NO_KEY = "tuple()"
+_MERGES_ROWS = re.compile(r"Replacing|Collapsing|Summing|Aggregating|Coalescing|Graphite")
 _ENGINE = re.compile(r"^(?P<family>[A-Za-z]*MergeTree)(?P<arguments>\(.*\))?$", re.DOTALL)
 
 
@@ -43,10 +45,16 @@ def create_table_ddl(
     # A retry looks for its batch soon after: until merges mix the batches, the index leaves out other parts.
     lines.append(f"INDEX {quote('by_' + batch_column)} {quote(batch_column)} TYPE bloom_filter GRANULARITY 4")
     body = ",\n".join(f"    {line}" for line in lines)
+    sorting_key = _sorting_key(columns, identity_columns)
+    if sorting_key == _NO_KEY and _MERGES_ROWS.search(engine):
+        raise ConfigurationError(
+            f"{table}: {engine} keeps one row of all that have the same sorting key, and there is none: of the whole "
+            "table one row would be left. Name the columns of a row's key with --order-by."
+        )
     return (
         f"CREATE TABLE {quote_table(table)}\n(\n{body}\n)\n"
         f"ENGINE = {_check_engine(engine)}\n"
-        f"ORDER BY {_sorting_key(columns, identity_columns)}\n"
+        f"ORDER BY {sorting_key}\n"
         f"SETTINGS {_window_settings(engine, window)}"
     )
 
@@ -67,7 +75,7 @@ def _check_engine(engine: str) -> str:
 
 def _sorting_key(columns: Mapping[str, str], identity_columns: tuple[str, ...]) -> str:
     keys = [quote(name) for name in identity_columns if name in columns and _can_sort(columns[name])]
-    return f"({', '.join(keys)})" if keys else "tuple()"
+    return f"({', '.join(keys)})" if keys else _NO_KEY
 
 
 def _can_sort(type_: str) -> bool:
