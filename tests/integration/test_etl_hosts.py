@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from etl_world import BASE_MS, BOUND, DiedError, Shop, make_shop, open_shop
+from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, make_shop, open_shop
 
 from oncehouse import crash
 from oncehouse.clickhouse.client import connect
@@ -28,8 +28,8 @@ from oncehouse.ledger.catalog import Catalog
 
 
 @pytest.fixture
-def shop(clickhouse, database, tmp_path) -> Iterator[Shop]:
-    with open_shop(clickhouse.url, database, tmp_path) as shop:
+def shop(request, clickhouse, database, tmp_path) -> Iterator[Shop]:
+    with open_shop(clickhouse.url, database, tmp_path, getattr(request, "param", BOUND)) as shop:
         yield shop
 
 
@@ -195,6 +195,7 @@ def test_rebuilt_tables_are_not_put_in_place_by_a_host_that_lost_its_topic(shop)
         slept._check_mine(step)
 
 
+@pytest.mark.parametrize("shop", [BOUND, FROM_OFFSETS], ids=["catalog", "server"], indirect=True)
 @pytest.mark.parametrize("skew_seconds", [-86_400, 86_400])
 def test_a_host_whose_clock_differs_neither_takes_over_nor_loses_its_place(shop, monkeypatch, skew_seconds):
     """Leases, paces and positions go by the store's clock and by the data."""

@@ -1,0 +1,169 @@
+"""Covered ranges and gaps: exact whatever is joined, cut or written down."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncehouse.etl.book import EMPTY, Book, Job, Lane, Opened, read_book, with_job, write_book
+from oncehouse.etl.coverage import (
+    MOST_SEGMENTS,
+    Segment,
+    count_late,
+    cover,
+    find_gaps,
+    note_counts,
+    uncover,
+)
+from oncehouse.etl.positions import MAX_ID, START, Position, before
+from oncehouse.etl.records import Late, Offset, Topic
+from oncehouse.etl.sides import next_side
+
+
+def at(time_ms: int) -> Position:
+    return Position(time_ms=time_ms, id=7)
+
+
+def ranges(most: int = 200) -> st.SearchStrategy[tuple[int, int]]:
+    return st.tuples(st.integers(0, most), st.integers(1, 30)).map(lambda pair: (pair[0], sum(pair)))
+
+
+CHANGES = st.lists(st.tuples(st.booleans(), ranges()), max_size=60)
+
+
+def points(gaps) -> set[int]:
+    return {time for after, upto in gaps for time in range(after.time_ms + 1, upto.time_ms + 1)}
+
+
+@given(CHANGES)
+def test_gaps_are_what_no_range_has_covered_however_many_there_were(changes):
+    segments, covered = (), set()
+    for is_added, (first, last) in changes:
+        if is_added:
+            segments = cover(segments, Segment(after=at(first), upto=at(last), rows=last - first))
+            covered |= set(range(first + 1, last + 1))
+        else:
+            segments = uncover(segments, at(first), at(last))
+            covered -= set(range(first + 1, last + 1))
+    assert points(find_gaps(segments, at(0), at(300))) == set(range(1, 301)) - covered
+    ordered = [(one.after, one.upto) for one in segments]
+    assert ordered == sorted(ordered)
+    assert all(first[1] <= second[0] for first, second in itertools.pairwise(ordered))
+
+
+@given(st.lists(st.integers(1, 10_000_000), min_size=MOST_SEGMENTS, max_size=150))
+def test_many_steps_are_joined_without_losing_a_row_and_recent_ones_stay_fine(lengths_ms):
+    segments, end = (), 0
+    for length_ms in lengths_ms:
+        added = Segment(after=at(end), upto=at(end + length_ms), rows=3)
+        segments, end = cover(segments, added), end + length_ms
+    assert len(segments) == MOST_SEGMENTS
+    assert sum(one.rows for one in segments) == 3 * len(lengths_ms)
+    assert find_gaps(segments, at(0), at(end)) == ()
+    assert segments[-1].upto == at(end)
+
+
+def test_of_a_thousand_even_steps_the_latest_is_known_by_itself():
+    segments = ()
+    for number in range(1000):
+        segments = cover(segments, Segment(after=at(number), upto=at(number + 1), rows=1))
+    assert segments[-1].rows <= 2
+    assert segments[0].rows > 50
+
+
+@pytest.mark.parametrize(
+    ("known", "count", "expected"),
+    [((10, 0), 10, (10, 0)), ((10, 0), 13, (10, 3)), ((10, 3), 12, (10, 2)), ((10, 3), 8, (8, 0))],
+)
+def test_a_range_has_late_rows_when_it_holds_more_than_it_had(known, count, expected):
+    segment = Segment(after=at(0), upto=at(9), rows=known[0], late=known[1])
+    (noted,) = note_counts((segment,), {segment: count})
+    assert (noted.rows, noted.late) == expected
+
+
+def test_a_range_whose_rows_are_not_known_takes_the_first_count_as_its_own():
+    cut = uncover((Segment(after=at(0), upto=at(9), rows=5),), at(4), at(9))
+    (noted,) = note_counts(cut, {cut[0]: 8})
+    assert (noted.rows, noted.late, count_late((noted,))) == (8, 0, 0)
+
+
+def test_a_count_of_a_range_that_has_changed_meanwhile_is_not_taken():
+    segment = Segment(after=at(0), upto=at(9), rows=5)
+    now = replace(segment, rows=6)
+    assert note_counts((now,), {segment: 8}) == (now,)
+
+
+POSITIONS = st.builds(Position, time_ms=st.integers(0, 1 << 42), id=st.integers(0, MAX_ID))
+NUMBERS = st.integers(0, 1 << 60)
+OPENED = st.none() | st.builds(
+    Opened,
+    last=POSITIONS,
+    next=POSITIONS,
+    rows=NUMBERS,
+    since_ms=NUMBERS,
+    generation=NUMBERS,
+    number=NUMBERS,
+    steps_since=NUMBERS,
+)
+JOBS = st.none() | st.builds(
+    Job,
+    after=POSITIONS,
+    upto=POSITIONS,
+    every_seconds=st.floats(0, 1e9),
+    maxstep_rows=st.none() | NUMBERS,
+    rows=NUMBERS,
+    ran_ms=NUMBERS,
+    opened=OPENED,
+    failed=NUMBERS,
+    why=st.text(),
+)
+SEGMENTS = st.lists(
+    st.builds(Segment, after=POSITIONS, upto=POSITIONS, rows=st.none() | NUMBERS, late=NUMBERS), max_size=5
+)
+
+
+@given(SEGMENTS, OPENED, JOBS, JOBS, NUMBERS, st.booleans())
+def test_a_book_is_read_as_it_was_written(segments, opened, backfill, repair, number, flag):
+    book = Book(
+        segments=tuple(segments),
+        forward_ms=number,
+        opened=opened,
+        repairs=number,
+        repaired=number,
+        acknowledged=number,
+        is_pause_asked=flag,
+    )
+    book = with_job(with_job(book, Lane.BACKFILL, backfill), Lane.REPAIR, repair)
+    assert read_book(write_book(book)) == book
+
+
+def test_a_book_without_anything_costs_nothing():
+    assert (write_book(EMPTY), read_book("")) == ("", EMPTY)
+
+
+def test_a_lane_that_failed_rests_and_a_repair_comes_before_a_back_fill():
+    topic = Topic(topic="Fact", dst="dwh.fact", depends_on=("stage.main",), late=Late.REPAIR)
+    late = Segment(after=at(50), upto=at(90), rows=5, late=1)
+    job = Job(after=START, upto=at(90), failed=2, why="no", ran_ms=1000)
+    book = with_job(Book(segments=(late,)), Lane.BACKFILL, replace(job, failed=0))
+    offset = Offset(topic="Fact", last=at(90), next=at(90), book=book)
+
+    def lane(book: Book, now_ms: int = 2000) -> Lane | None:
+        side = next_side(topic, replace(offset, book=book), 90, now_ms)
+        return side and side.lane
+
+    assert lane(book) is Lane.REPAIR
+    resting = with_job(book, Lane.REPAIR, job)
+    assert lane(resting) is Lane.BACKFILL
+    assert lane(with_job(resting, Lane.BACKFILL, job)) is None
+    assert lane(with_job(resting, Lane.BACKFILL, job), now_ms=5000) is Lane.REPAIR
+
+
+def test_before_a_time_is_before_all_of_its_ids():
+    assert before(1000) < Position(time_ms=1000, id=0)
+    assert before(1000) >= Position(time_ms=999, id=MAX_ID)
+    assert before(0) == START
