@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,6 +26,7 @@ class Registry:
         self.answers: list[tuple[int, bytes]] = []
         """Said instead of the truth, first one first."""
         self.asked: list[str] = []
+        self.delay_seconds = 0.0
         self.url = ""
 
     def register(
@@ -64,11 +67,12 @@ class Registry:
 
 
 @contextmanager
-def running_registry() -> Iterator[Registry]:
+def running_registry(*, tls: ssl.SSLContext | None = None) -> Iterator[Registry]:
     registry = Registry()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            time.sleep(registry.delay_seconds)
             status, body = registry.answer(self.path, self.headers.get("Authorization"))
             self.send_response(status)
             self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
@@ -80,7 +84,10 @@ def running_registry() -> Iterator[Registry]:
             """The tests look at `asked` instead."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    registry.url = f"http://127.0.0.1:{server.server_port}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        server.handle_error = lambda *_: None  # type: ignore[method-assign] # clients may refuse the certificate
+    registry.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:

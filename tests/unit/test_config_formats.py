@@ -10,7 +10,13 @@ import pytest
 from oncehouse.config import Source
 from oncehouse.config_file import parse_pipeline
 from oncehouse.errors import ConfigurationError
+from oncehouse.pipeline.avro_format import AvroFormat
 from oncehouse.pipeline.avro_sources import read_files
+from oncehouse.pipeline.csv_format import CsvFormat
+from oncehouse.pipeline.debezium_format import DebeziumFormat
+from oncehouse.pipeline.formats import format_of
+from oncehouse.pipeline.framing import Framing, VersionPlace
+from oncehouse.pipeline.text_format import TextFormat
 
 KAFKA = {"bootstrap_servers": "localhost:9092", "topics": ["t"]}
 
@@ -81,3 +87,27 @@ def test_a_schema_file_that_is_missing_or_wrong_is_named(tmp_path: Path):
         with pytest.raises(ConfigurationError, match=message) as refused:
             read_files(source.avro)
         assert f"source.avro.schemas.7: {path}" in str(refused.value)
+
+
+def test_sections_reach_the_formats():
+    assert format_of(make_source(format="debezium")) == DebeziumFormat(precise_decimals=True)
+    told = make_source(format="debezium", debezium={"decimals": "text"})
+    assert format_of(told) == DebeziumFormat(precise_decimals=False)
+    avro = {"version": "header", "header": "v", "schemas": {"1": "one.avsc"}}
+    by_header = format_of(make_source(format="avro", avro=avro))
+    assert by_header == AvroFormat(framing=Framing(place=VersionPlace.HEADER, header="v"))
+    assert by_header.needs_headers
+    fixed = format_of(make_source(format="avro", avro={"version": "none", "schemas": {"orders": "one.avsc"}}))
+    assert isinstance(fixed, AvroFormat)
+    assert fixed.framing.schema == "orders"
+    csv = {"delimiter": "\t", "quote": None, "columns": ["x", "a"], "header": True, "null": "-"}
+    assert format_of(make_source(format="csv", csv=csv)) == CsvFormat(**csv | {"columns": ("x", "a")})
+    text = {"pattern": "(?P<a>.)", "lines": True}
+    assert format_of(make_source(format="text", text=text)) == TextFormat(**text)
+
+
+def test_changes_of_databases_have_an_identity_of_their_own():
+    source = make_source(format="debezium")
+    assert list(source.fields) == ["a"]
+    assert list(source.decoded_fields) == ["a", "_table", "_key", "_position"]
+    assert list(make_source().decoded_fields) == ["a"]

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
+import ipaddress
 import json
 import socket
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 
 import fastavro
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from oncehouse.config import Pipeline
 from oncehouse.config_formats import Avro
@@ -105,6 +114,48 @@ def test_a_wrong_password_is_told_and_never_shown(registry):
     with pytest.raises(ConfigurationError, match="refuses the user") as refused:
         client(registry, user="reader", password="wrong-secret").fetch(number)
     assert "wrong-secret" not in str(refused.value)
+
+
+def make_certificate(folder: Path) -> tuple[str, ssl.SSLContext]:
+    """A certificate for 127.0.0.1 that signs itself, and a server's context with it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "registry of the tests")])
+    now = dt.datetime.now(dt.UTC)
+    host = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(host, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "ca.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "key.pem").write_bytes(secret)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "ca.pem", folder / "key.pem")
+    return str(folder / "ca.pem"), context
+
+
+def test_a_certificate_is_trusted_only_when_it_is_named_or_nobody_looks(tmp_path):
+    ca_file, context = make_certificate(tmp_path)
+    with running_registry(tls=context) as registry:
+        number = registry.register("address", ADDRESS)
+        assert client(registry, ca_file=ca_file).fetch(number) is not None
+        assert client(registry, verify_tls=False).fetch(number) is not None
+        with pytest.raises(ConfigurationError, match=r"registry\.ca_file"):
+            client(registry).fetch(number)
+
+
+def test_a_registry_that_hangs_is_away(registry):
+    registry.delay_seconds = 0.5
+    hurried = RegistryClient(RegistrySection(url=registry.url, timeout=0.05))
+    with pytest.raises(TransientError, match="does not answer"):
+        hurried.fetch(1)
 
 
 @pytest.mark.parametrize("answer", [(200, b"<html>"), (200, b"[]"), (200, b"{}"), (302, b"")])

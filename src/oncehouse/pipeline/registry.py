@@ -41,6 +41,8 @@ class RegistryClient:
         retry = urllib3.Retry(
             total=3, backoff_factor=0.2, status_forcelist=(429, 500, 502, 503, 504), raise_on_status=False
         )
+        if not config.verify_tls:
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # it was asked for
         trust: dict[str, Any] = {"ca_certs": config.ca_file} if config.ca_file else {}
         self._pool = urllib3.PoolManager(
             retries=retry,
@@ -104,6 +106,11 @@ class RegistryClient:
             finally:
                 answer.release_conn()
         except (urllib3.exceptions.HTTPError, OSError) as error:
+            if isinstance(getattr(error, "reason", error), urllib3.exceptions.SSLError):
+                raise ConfigurationError(
+                    f"The schema registry {self._address} cannot be trusted: {error}. Name its certificates in "
+                    "registry.ca_file."
+                ) from error
             raise TransientError(
                 f"The schema registry {self._address} does not answer: {error}. Records of schemas that are not "
                 "known wait until it does."
