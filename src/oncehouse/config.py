@@ -117,10 +117,11 @@ class Kafka(Section):
 
 
 class Source(Section):
-    kafka: Kafka
-    """The brokers and topics that events come from."""
-    format: Literal["json", "jsonl", "csv", "text", "protobuf", "avro", "debezium"] = "json"
-    """How a record's value is written: `json` is one object a record, `jsonl` one or more, each on its line."""
+    kafka: Kafka | None = None
+    """The brokers and topics that events come from; left out with `format: frame`."""
+    format: Literal["json", "jsonl", "csv", "text", "protobuf", "avro", "debezium", "frame"] = "json"
+    """How records are written: `json` is one object a record, `jsonl` one or more, each on its line; `frame` means
+    rows of DataFrames and imports alone."""
     fields: dict[Name, ColumnTypeText] = Field(default_factory=dict, min_length=1)
     """Field of the event and its ClickHouse type, in the order of the columns. Protobuf knows them by itself."""
     max_message_bytes: Bytes = 1 << 20
@@ -160,6 +161,21 @@ class Source(Section):
         """The declared fields, and those that the format's own identity needs beside them."""
         own = DEBEZIUM_IDENTITY if self.format == "debezium" else {}
         return {**self.fields, **{name: type_ for name, type_ in own.items() if name not in self.fields}}
+
+    @model_validator(mode="after")
+    def _kafka_or_frames(self) -> Self:
+        if self.format == "frame" and self.kafka is not None:
+            raise ValueError("`format: frame` takes rows from DataFrames and imports, so leave `kafka` out")
+        if self.format != "frame" and self.kafka is None:
+            raise ValueError(
+                "`kafka` is missing; with `format: frame` a pipeline takes DataFrames and imports alone"
+            )
+        return self
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Sorted; their places tell topics apart where records are read."""
+        return () if self.kafka is None else tuple(sorted(self.kafka.topics))
 
 
 class Identity(Section):

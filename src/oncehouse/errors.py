@@ -7,6 +7,7 @@
         ├── FencedError         another process holds the lease now; this one must stop        exit 4
         ├── LeaseHeldError      the lease is held by a live process; this one waits or leaves  exit 4
         ├── OffsetGapError      a range does not start where the ledger ends
+        ├── BatchSettledError   a batch of a query is in the ledger already
         ├── CorruptFileError    bytes of the ledger do not match their checksum
         ├── DataLossError       Kafka no longer has what the ledger has not read               exit 5
         └── PoisonError         too large a share of records cannot be decoded                 exit 6
@@ -43,6 +44,10 @@ class LeaseHeldError(PermanentError):
 
 
 class OffsetGapError(PermanentError):
+    pass
+
+
+class BatchSettledError(PermanentError):
     pass
 
 

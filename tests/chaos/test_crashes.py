@@ -12,7 +12,7 @@ import pytest
 
 from oncehouse.ledger import epochs, expiry, leases, requests, segments
 from oncehouse.ledger.records import BatchStatus, RequestKind, Stage
-from oncehouse.pipeline import stream
+from oncehouse.pipeline import deciding
 from oncehouse.pipeline.adopting import identity_of
 from road import Road, make_event, wait_until
 
@@ -70,7 +70,7 @@ def test_a_driver_killed_while_segments_are_replaced_loses_and_doubles_nothing(m
     road = make_road(epoch={"max_rows": 15})
     road.send(EVENTS)
     with monkeypatch.context() as idle:
-        idle.setattr(stream, "compact", lambda *_: 0)  # so that there is something left to merge
+        idle.setattr(deciding, "compact", lambda *_: 0)  # so that there is something left to merge
         road.run()
     road.crash("before replacing segments")
     road.send([*EVENTS[:50], make_event(999)])

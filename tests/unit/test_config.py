@@ -213,3 +213,13 @@ def test_secrets_are_in_no_text_form_of_a_pipeline():
         "spark.hadoop.fs.s3a.secret.key": "hunter2",
         "spark.ui.enabled": "false",
     }
+
+
+def test_a_pipeline_of_frames_has_no_kafka_and_every_other_one_has_some():
+    fields = {"id": "UInt64"}
+    frames = Source(format="frame", fields=fields)
+    assert (frames.kafka, frames.topics) == (None, ())
+    with pytest.raises(ConfigurationError, match="leave `kafka` out"):
+        Source(format="frame", fields=fields, kafka={"bootstrap_servers": "localhost:9092", "topics": ["a"]})
+    with pytest.raises(ConfigurationError, match="`kafka` is missing"):
+        Source(format="json", fields=fields)

@@ -119,6 +119,8 @@ def look_at_kafka(pipeline: Pipeline) -> Iterable[Finding]:
     from oncehouse.pipeline.prepare import check_source, inspect_source
     from oncehouse.pipeline.source import Topics
 
+    if pipeline.source.kafka is None:
+        return ()
     topics = Topics(pipeline.source.kafka)
     with open_catalog(pipeline) as catalog:
         check_source(catalog, topics)
@@ -151,8 +153,16 @@ def look_at_sample(pipeline: Pipeline) -> Iterable[Finding]:
     from oncehouse.pipeline.prepare import inspect_sample
     from oncehouse.pipeline.source import Topics
 
+    if pipeline.source.kafka is None:
+        return ()
     with open_catalog(pipeline) as catalog:
         return inspect_sample(pipeline, catalog, Topics(pipeline.source.kafka))
+
+
+def _source(pipeline: Pipeline) -> tuple[str, str]:
+    if (kafka := pipeline.source.kafka) is not None:
+        return "kafka", f"{kafka.bootstrap_servers}: {', '.join(kafka.topics)}"
+    return "source", "DataFrames and imports"
 
 
 def _show(pipeline: Pipeline, findings: list[Finding], *, ok: bool) -> None:
@@ -164,10 +174,7 @@ def _show(pipeline: Pipeline, findings: list[Finding], *, ok: bool) -> None:
     show_table(
         ["part", "at"],
         [
-            (
-                "kafka",
-                f"{pipeline.source.kafka.bootstrap_servers}: {', '.join(pipeline.source.kafka.topics)}",
-            ),
+            _source(pipeline),
             (
                 "clickhouse",
                 f"{pipeline.clickhouse.url}: {', '.join(table.name for table in pipeline.tables)}",

@@ -78,6 +78,10 @@ def _export_to_topic(
     except ValueError as error:
         raise ConfigurationError(f"--to: {error}") from None
     kafka = pipeline.source.kafka
+    if kafka is None:
+        raise ConfigurationError(
+            f"--to: pipeline {pipeline.pipeline} has no Kafka to export to; write a file with --output instead."
+        )
     if topic in kafka.topics:
         raise ConfigurationError(
             f"The pipeline reads the topic {topic!r} itself: its dead letters would come back to it for ever. "

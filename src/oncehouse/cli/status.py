@@ -51,6 +51,8 @@ def ask_kafka(pipeline: Pipeline) -> tuple[EndOffsets | None, str | None]:
     """Kafka's end offsets, or why they are not known."""
     from oncehouse.pipeline.source import Topics
 
+    if pipeline.source.kafka is None:
+        return None, None
     topics = Topics(pipeline.source.kafka)
     try:
         facts = topics.describe()

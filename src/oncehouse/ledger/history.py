@@ -19,6 +19,7 @@ from oncehouse.ledger.tables import (
     epochs,
     key_files,
     parts,
+    query_batches,
     ranges,
 )
 
@@ -46,6 +47,7 @@ def roll_up_epochs(catalog: Catalog, token: int, *, before: float) -> int:
             connection.execute(delete(epochs).where(mine, epochs.c.epoch == row.epoch))
         if rows:
             _merge_ranges(connection, catalog, upto=max(row.epoch for row in rows))
+            _merge_batches(connection, catalog, upto=max(row.epoch for row in rows))
         return len(rows)
 
     return catalog.write(Stage.RETENTION, token, run)
@@ -92,6 +94,24 @@ def _merge_ranges(connection: Connection, catalog: Catalog, *, upto: int) -> Non
                 epoch=ROLLED_UP,
             )
         )
+
+
+def _merge_batches(connection: Connection, catalog: Catalog, *, upto: int) -> None:
+    """Batches of a query that follow each other become one row: a settled one stays settled for ever."""
+    mine = (query_batches.c.pipeline == catalog.pipeline, query_batches.c.epoch <= upto)
+    rows = connection.execute(
+        select(query_batches).where(*mine).order_by(query_batches.c.query, query_batches.c.first_batch)
+    ).all()
+    joined: list[dict[str, object]] = []
+    for row in rows:
+        last = joined[-1] if joined else {}
+        if last.get("query") == row.query and last.get("last_batch") == row.first_batch - 1:
+            last["last_batch"] = row.last_batch
+        else:
+            joined.append({"query": row.query, "first_batch": row.first_batch, "last_batch": row.last_batch})
+    connection.execute(delete(query_batches).where(*mine))
+    for span in joined:
+        connection.execute(insert(query_batches).values(pipeline=catalog.pipeline, epoch=ROLLED_UP, **span))
 
 
 def roll_up_batches(catalog: Catalog, token: int, *, before: float) -> int:

@@ -26,6 +26,8 @@ class EpochKind(StrEnum):
     """Rows of the ledger written again for one table; no event is new."""
     WAITING = "waiting"
     """Records that had waited for their schema."""
+    FRAME = "frame"
+    """A batch of a query: rows of somebody's DataFrame, or of imported files."""
 
 
 class LetterKind(StrEnum):
@@ -75,6 +77,16 @@ class OffsetRange:
     partition: int
     start: int
     end: int
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class QueryBatch:
+    """What Spark, or whoever calls, numbers; the ledger settles each number of a query once."""
+
+    query: str
+    batch: int
+    origin: str = ""
+    """Who counts these batches: another counter under the same name is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +211,7 @@ class Registration:
     request: int | None = None
     identity: Identity | None = None
     """The rule by which its ids were made; the ledger must have the same."""
+    query: QueryBatch | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

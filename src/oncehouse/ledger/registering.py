@@ -12,6 +12,7 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from oncehouse.errors import DataLossError, OffsetGapError, PermanentError
 from oncehouse.ledger.catalog import Catalog, check_identity
+from oncehouse.ledger.queries import settle_batch_in
 from oncehouse.ledger.records import BatchStatus, EpochKind, OffsetRange, Registration, Stage
 from oncehouse.ledger.rows import file_values, finish_request_in
 from oncehouse.ledger.segments import insert_segments
@@ -44,6 +45,8 @@ def register(catalog: Catalog, token: int, registration: Registration) -> None:
         _demand_same_topics(connection, catalog, registration.topic_ids)
         for span in registration.ranges:
             _advance(connection, catalog, span, registration.topic_ids[span.topic], registration.epoch)
+        if registration.query is not None:
+            settle_batch_in(connection, catalog, registration.query, registration.epoch)
         _insert_files(connection, catalog, registration, now)
         if registration.request is not None:
             finish_request_in(connection, catalog, registration.request, _result(registration))

@@ -119,6 +119,57 @@ ranges = Table(
     PrimaryKeyConstraint("pipeline", "topic", "partition_id", "start_offset"),
 )
 
+# Who may settle batches under a query's name: Spark's own query, an import, or a plain caller.
+queries = Table(
+    "oncehouse_queries",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("query", String(255)),
+    Column("origin", String(255), nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    PrimaryKeyConstraint("pipeline", "query"),
+)
+
+# Batches of queries that are settled, from the first to the last; several only where history was rolled up.
+query_batches = Table(
+    "oncehouse_query_batches",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("query", String(255)),
+    Column("first_batch", BigInteger),
+    Column("last_batch", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    PrimaryKeyConstraint("pipeline", "query", "first_batch"),
+)
+
+# Files of an import as they were when it first saw them.
+import_files = Table(
+    "oncehouse_import_files",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("query", String(255)),
+    Column("number", Integer),
+    Column("path", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("modified_ns", BigInteger, nullable=False),
+    PrimaryKeyConstraint("pipeline", "query", "number"),
+)
+
+# Which piece of which file belongs to which batch of an import.
+import_pieces = Table(
+    "oncehouse_import_pieces",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("query", String(255)),
+    Column("batch", BigInteger),
+    Column("piece", Integer),
+    Column("number", Integer, nullable=False),
+    Column("first", BigInteger, nullable=False),
+    Column("last", BigInteger, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    PrimaryKeyConstraint("pipeline", "query", "batch", "piece"),
+)
+
 key_files = Table(
     "oncehouse_key_files",
     metadata,

@@ -19,6 +19,7 @@ from oncehouse.ledger import keyindex
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.keyindex import Flags, Keys
 from oncehouse.ledger.records import DuplicateFile, FileRef
+from oncehouse.pipeline.payloads import find_conflicts
 
 DUPLICATE_SCHEMA = pa.schema([("ordinal", pa.uint32()), ("event", pa.uint32()), ("conflict", pa.bool_())])
 
@@ -76,7 +77,7 @@ def decide(plan: DecidePlan) -> Decision:
     if seen.any():
         group = np.cumsum(winners) - 1
         old = seen[group]
-        conflict[old] = keys.payload[old] != seen_payload[group[old]]
+        conflict[old] = find_conflicts(keys.payload[old], seen_payload[group[old]])
     duplicates = np.flatnonzero(~is_new)
     fresh = np.flatnonzero(is_new)
     return Decision(
@@ -118,7 +119,7 @@ def _conflicts_within(keys: Keys, winners: Flags) -> Flags:
     conflict = np.zeros(len(keys), dtype=np.bool_)
     if len(keys):
         first = np.maximum.accumulate(np.where(winners, np.arange(len(keys)), 0))
-        conflict = keys.payload != keys.payload[first]
+        conflict = find_conflicts(keys.payload, keys.payload[first])
     return conflict
 
 

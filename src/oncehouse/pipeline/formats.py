@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
+import pyarrow as pa
+
+from oncehouse.columns import arrow_type
 from oncehouse.config_formats import Csv, Debezium, Text
 from oncehouse.config_section import SectionT
 from oncehouse.errors import ConfigurationError
@@ -12,6 +15,7 @@ from oncehouse.pipeline.avro_format import make_avro_format
 from oncehouse.pipeline.csv_format import make_csv_format
 from oncehouse.pipeline.debezium_format import DebeziumFormat
 from oncehouse.pipeline.decoding import Decoder, Format, Limits
+from oncehouse.pipeline.frame_format import FORMAT, FrameDecoder, FrameFormat, WithFrames
 from oncehouse.pipeline.json_format import JsonFormat
 from oncehouse.pipeline.protobuf_sources import make_protobuf_format
 from oncehouse.pipeline.text_format import make_text_format
@@ -37,6 +41,8 @@ def format_of(source: Source) -> Format:  # noqa: PLR0911 - one case a format
             return make_csv_format(source.csv or Csv(), tuple(source.fields))
         case "text":
             return make_text_format(source.text or Text())
+        case "frame":
+            return FrameFormat()
         case _:
             assert_never(source.format)
 
@@ -52,9 +58,13 @@ def demand_section(section: SectionT | None, name: str) -> SectionT:
     return section
 
 
-def make_decoder(plan: ReadPlan) -> Decoder:
+def make_decoder(plan: ReadPlan, given: Decoder | None = None) -> Decoder:
+    """The decoder of a plan's records, or one that is given, and what shapes their rows."""
     limits = Limits(max_message_bytes=plan.max_message_bytes, max_depth=plan.max_depth)
-    decoder = plan.format.make_decoder(plan.fields, plan.schemas, limits)
+    decoder = given or plan.format.make_decoder(plan.fields, plan.schemas, limits)
+    if given is None and any(schema.format == FORMAT for schema in plan.schemas):
+        schema = pa.schema([(name, arrow_type(type_)) for name, type_ in plan.fields.items()])
+        decoder = WithFrames(decoder, FrameDecoder(plan.fields, plan.schemas, limits), schema)
     if plan.shape is None:
         return decoder
     # The engine is loaded where something is shaped, and nowhere else.

@@ -18,7 +18,7 @@ from oncehouse import crash
 from oncehouse.columns import parse_type
 from oncehouse.config import Pipeline, Table
 from oncehouse.errors import PoisonError
-from oncehouse.ledger import epochs, registering, segments
+from oncehouse.ledger import epochs, queries, registering, segments
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import (
     Counts,
@@ -28,6 +28,7 @@ from oncehouse.ledger.records import (
     LetterKind,
     OffsetRange,
     Part,
+    QueryBatch,
     Registration,
     Schema,
     Segment,
@@ -45,7 +46,7 @@ from oncehouse.pipeline.manifest import (
     TablePlan,
     TaskManifest,
 )
-from oncehouse.pipeline.parts import epoch_path
+from oncehouse.pipeline.parts import epoch_path, topic_of
 from oncehouse.pipeline.reading import read_records
 from oncehouse.pipeline.schemas import learn_schemas
 from oncehouse.pipeline.shape_plan import route_column
@@ -67,6 +68,7 @@ class EpochInput:
     topic_ids: dict[str, str]
     tried_dead_letter_files: tuple[str, ...] = ()
     request: int | None = None
+    query: QueryBatch | None = None
 
 
 def table_plans(pipeline: Pipeline) -> tuple[TablePlan, ...]:
@@ -96,7 +98,8 @@ def _route(table: Table, at: int) -> tuple[str | None, tuple[str | int | bool, .
 
 
 def read_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
-    return plan_reading(pipeline, list_schemas(catalog), epoch=epoch, token=token, whole=whole)
+    plan = plan_reading(pipeline, list_schemas(catalog), epoch=epoch, token=token, whole=whole)
+    return replace(plan, topics=(*plan.topics, *(topic_of(name) for name in queries.list_queries(catalog))))
 
 
 def plan_reading(
@@ -107,7 +110,7 @@ def plan_reading(
         pipeline=pipeline.pipeline,
         epoch=epoch,
         token=token,
-        topics=tuple(sorted(pipeline.source.kafka.topics)),
+        topics=pipeline.source.topics,
         format=format_of(pipeline.source),
         schemas=schemas,
         fields={name: parse_type(text) for name, text in pipeline.source.decoded_fields.items()},
@@ -283,6 +286,7 @@ def assemble(
         ),
         tried_dead_letter_files=given.tried_dead_letter_files,
         request=given.request,
+        query=given.query,
     )
 
 
@@ -333,7 +337,7 @@ def demand_sound(pipeline: Pipeline, registration: Registration, samples: Sequen
     """Stop before a stream of poison is settled as dead letters; those tried again have been judged before."""
     counts, limit = registration.counts, pipeline.dead_letters.max_share
     if (
-        registration.kind is not EpochKind.KAFKA
+        registration.kind not in (EpochKind.KAFKA, EpochKind.FRAME)
         or limit is None
         or counts.read < pipeline.dead_letters.min_records
     ):

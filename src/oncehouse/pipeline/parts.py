@@ -47,6 +47,13 @@ LETTER_SCHEMA = pa.schema(
 )
 # Partition and topic travel as one integer: `topic ordinal * PARTITIONS + partition`, which also sorts.
 PARTITIONS = 1 << 20
+# Stands before a query's name where a topic's would stand; no topic of Kafka has a colon.
+_QUERY_PREFIX = "frame:"
+
+
+def topic_of(query: str) -> str:
+    """What stands for the topic of a query's rows."""
+    return f"{_QUERY_PREFIX}{query}"
 
 
 # A reader of letters holds one row group at a time.

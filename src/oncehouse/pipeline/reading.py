@@ -16,9 +16,9 @@ import pyarrow as pa
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.keyindex import Keys, UInt32, UInt64, sort_order, write_keys
 from oncehouse.ledger.records import LetterKind
-from oncehouse.pipeline.decoding import Decoded
+from oncehouse.pipeline.decoding import Decoded, Decoder
 from oncehouse.pipeline.formats import make_decoder
-from oncehouse.pipeline.identity import payload_hashes, refuse_nameless, unique_ids
+from oncehouse.pipeline.identity import refuse_nameless, unique_ids
 from oncehouse.pipeline.letter_files import LetterWriter
 from oncehouse.pipeline.manifest import (
     ChunkManifest,
@@ -33,6 +33,7 @@ from oncehouse.pipeline.parts import (
     route,
     write_raw,
 )
+from oncehouse.pipeline.payloads import hash_payloads
 
 _NO_SCHEMA = "schema_unknown"
 
@@ -77,13 +78,18 @@ def _by_source(block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 class ReadTask:
     """Takes blocks in Kafka's order, writes files, and tells what it wrote."""
 
-    def __init__(self, plan: ReadPlan, attempt: str, *, ordered: bool = False) -> None:
-        """`ordered`: blocks come in the order of all sources together, so that one chunk may hold several."""
+    def __init__(
+        self, plan: ReadPlan, attempt: str, *, ordered: bool = False, decoder: Decoder | None = None
+    ) -> None:
+        """`ordered`: blocks come in the order of all sources together, so that one chunk may hold several.
+
+        `decoder`: another one than that of the plan's format.
+        """
         self._plan = plan
         self._attempt = attempt
         self._ordered = ordered
         self._store = FileStore(plan.files_root)
-        self._decoder = make_decoder(plan)
+        self._decoder = make_decoder(plan, decoder)
         self._chunk: _Chunk | None = None
         self._chunks: list[ChunkManifest] = []
         self._aside = {kind: LetterWriter(plan, self._store, attempt, kind) for kind in LetterKind}
@@ -192,7 +198,7 @@ class _Chunk:
     ) -> None:
         values = kept.column("value")
         hi, lo = unique_ids(self._plan.identity, rows, kept, schemas)
-        self._keys.append((hi, lo, payload_hashes(values)))
+        self._keys.append((hi, lo, hash_payloads(values, schemas)))
         raw = raw_columns(self._plan.topics, kept, schemas)
         self._raw.append(pa.Table.from_arrays(raw, schema=RAW_SCHEMA))
         events = np.arange(self._events, self._events + rows.num_rows, dtype=np.uint32)

@@ -11,7 +11,7 @@ from oncehouse.errors import OncehouseError
 from oncehouse.ledger import batches, epochs, requests
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import BatchStatus, Counts, Request
-from oncehouse.pipeline.source import Positions, Topics
+from oncehouse.pipeline.source import Topics
 from oncehouse.progress import Progress
 
 _RATE_SECONDS = 10.0
@@ -28,7 +28,7 @@ class RunResult:
 class Report:
     """Counts what has been done since the start, for whoever looks on."""
 
-    def __init__(self, catalog: Catalog, topics: Topics, listen: Callable[[Progress], None]) -> None:
+    def __init__(self, catalog: Catalog, topics: Topics | None, listen: Callable[[Progress], None]) -> None:
         self._catalog = catalog
         self._topics = topics
         self._listen = listen
@@ -70,12 +70,18 @@ class Report:
             if found.is_refused and found.request not in self._done_before
         )
 
-    def _look(self) -> Progress:
+    def _lag(self, topics: Topics) -> int | None:
+        """Unknown until the first epoch has said which partitions there are."""
         # A topic that has left the pipeline file may have left Kafka too, and lags behind nothing.
-        topics = self._topics.names
         known = epochs.read_positions(self._catalog)
-        positions = {place: offset for place, offset in known.items() if place[0] in topics}
-        latest = self._topics.latest(positions)
+        positions = {place: offset for place, offset in known.items() if place[0] in topics.names}
+        if not positions:
+            return None
+        latest = topics.latest(positions)
+        return sum(max(0, latest[place] - offset) for place, offset in positions.items())
+
+    def _look(self) -> Progress:
+        lag = None if self._topics is None else self._lag(self._topics)
         waiting = batches.waiting_batches(self._catalog)
         parked = batches.list_batches(self._catalog, statuses=[BatchStatus.PARKED])
         with self._lock:
@@ -87,13 +93,6 @@ class Report:
                 rejected=self._counts.dead_letter,
                 batches_waiting=len(waiting) + len(parked),
                 rows_in_clickhouse=self._rows,
-                lag=_lag(positions, latest),
+                lag=lag,
                 events_per_second=(last[1] - first[1]) / max(last[0] - first[0], 0.001),
             )
-
-
-def _lag(positions: Positions, latest: Positions) -> int | None:
-    """Unknown until the first epoch has said which partitions there are."""
-    if not positions:
-        return None
-    return sum(max(0, latest[place] - offset) for place, offset in positions.items())

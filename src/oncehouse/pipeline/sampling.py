@@ -134,7 +134,7 @@ def _measure(messages: list[Message]) -> dict[str, float]:
 def read_sample(pipeline: Pipeline, schemas: tuple[Schema, ...], topics: Topics) -> Iterator[Sample | None]:
     """The sample as the pipeline would read it; what was written for it is gone at the end of the block."""
     plan = plan_reading(pipeline, schemas, epoch=0, token=0, whole=True)
-    fetched = fetch_newest(pipeline.source.kafka, topics)
+    fetched = fetch_newest(topics.kafka, topics)
     if fetched is None:
         yield None
         return

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def declared_schemas(pipeline: Pipeline) -> tuple[Schema, ...]:
     """All that the pipeline file itself brings along."""
     match pipeline.source.format:
-        case "json" | "jsonl" | "csv" | "text" | "debezium":
+        case "json" | "jsonl" | "csv" | "text" | "debezium" | "frame":
             return ()
         case "avro":
             return avro_sources.read_files(_avro(pipeline))

@@ -42,7 +42,7 @@ class Topics:
     """What the broker says about the pipeline's topics. One client, kept open."""
 
     def __init__(self, kafka: Kafka) -> None:
-        self._kafka = kafka
+        self.kafka = kafka
         try:
             self._admin = AdminClient(client_settings(kafka))
         except KafkaException as error:
@@ -50,7 +50,7 @@ class Topics:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self._kafka.topics
+        return self.kafka.topics
 
     def describe(self, *others: str) -> dict[str, TopicFacts]:
         """The pipeline's topics, or others.
@@ -59,7 +59,7 @@ class Topics:
         """
         facts = {}
         futures = self._admin.describe_topics(
-            TopicCollection(list(others or self._kafka.topics)), request_timeout=_TIMEOUT_SECONDS
+            TopicCollection(list(others or self.kafka.topics)), request_timeout=_TIMEOUT_SECONDS
         )
         for topic, future in futures.items():
             try:
@@ -73,7 +73,7 @@ class Topics:
 
     def settings(self) -> dict[str, TopicSettings | None]:
         """How long each topic keeps its records; None where the user may not know."""
-        resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in self._kafka.topics]
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in self.kafka.topics]
         futures = self._admin.describe_configs(resources, request_timeout=_TIMEOUT_SECONDS)
         found: dict[str, TopicSettings | None] = {}
         for resource, future in futures.items():
@@ -115,17 +115,17 @@ class Topics:
         code = _code(error)
         if code in {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_ID"}:
             return ConfigurationError(
-                f"Kafka at {self._kafka.bootstrap_servers} has no topic {topic!r}. Create it, or correct "
+                f"Kafka at {self.kafka.bootstrap_servers} has no topic {topic!r}. Create it, or correct "
                 "source.kafka.topics."
             )
         said = describe_error(error)
         if "AUTH" in code or "SASL" in code or code == "_SSL":
             return ConfigurationError(
-                f"Kafka at {self._kafka.bootstrap_servers} does not let us read topic {topic!r} ({said}). "
+                f"Kafka at {self.kafka.bootstrap_servers} does not let us read topic {topic!r} ({said}). "
                 "Check source.kafka.options and the user's rights (Describe and Read on the topic)."
             )
         return TransientError(
-            f"Kafka at {self._kafka.bootstrap_servers} does not answer ({said}). Check that the broker "
+            f"Kafka at {self.kafka.bootstrap_servers} does not answer ({said}). Check that the broker "
             "is up and that source.kafka.bootstrap_servers is right."
         )
 

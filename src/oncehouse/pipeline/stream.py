@@ -10,7 +10,6 @@ import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +17,11 @@ from oncehouse.errors import OncehouseError, TransientError
 from oncehouse.ledger import epochs
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Counts, EpochKind, Lease
-from oncehouse.pipeline.compact import compact
+from oncehouse.pipeline.deciding import Deciding
 from oncehouse.pipeline.formats import needs_headers
 from oncehouse.pipeline.ingest import SMALL_EPOCH_RECORDS, EpochInput, read_frame, settle
 from oncehouse.pipeline.job_errors import naming_own_errors, revive
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
-from oncehouse.pipeline.perform import Performer
 from oncehouse.pipeline.session import scratch_folder
 from oncehouse.pipeline.source import (
     Positions,
@@ -42,10 +40,9 @@ if TYPE_CHECKING:
 
 _LONGEST_PAUSE_SECONDS = 30.0
 _TRIES_WHEN_DRAINING = 6
-_COMPACT_SECONDS = 2.0
 
 
-class Ingest:
+class Ingest(Deciding):
     """Runs on the thread that calls `run`; epochs are settled on Spark's own callback thread."""
 
     def __init__(
@@ -60,18 +57,8 @@ class Ingest:
         on_epoch: Callable[[Counts], None],
         say: Callable[[str], None],
     ) -> None:
-        self._spark = spark
-        self._pipeline = pipeline
-        self._catalog = catalog
+        super().__init__(spark, pipeline, catalog, lease, filing=filing, on_epoch=on_epoch, say=say)
         self._topics = topics
-        self._lease = lease
-        self._on_epoch = on_epoch
-        self._say = say
-        # Held while an epoch is settled or a request performed: only one of them decides what is new.
-        self._deciding = threading.Lock()
-        # Held by whoever replaces or drops files: merges, requests and retention. Epochs may read meanwhile.
-        self._filing = filing
-        self._performer = Performer(spark, pipeline, catalog, lease.token, say=say)
         self._settled = False
         self._stopping = threading.Event()
         self._failure: OncehouseError | None = None
@@ -141,7 +128,7 @@ class Ingest:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "ingest")
         records = open_stream(
             self._spark,
-            self._pipeline.source.kafka,
+            self._topics.kafka,
             starting,
             headers=needs_headers(self._pipeline),
             max_rows=self._pipeline.epoch.max_rows,
@@ -195,24 +182,6 @@ class Ingest:
         # Asked after the records were read: a topic made anew meanwhile may go on with the same offsets.
         check_topics(self._topics.describe(), self._topic_ids, {}, {})
         return manifests
-
-    def _perform_requests(self) -> None:
-        # Looked for before any lock is taken: a merge or a round of retention must not hold up the epochs.
-        if not self._performer.is_asked():
-            return
-        with self._deciding, self._filing:
-            for counts in chain(self._performer.perform(), self._performer.decode_waiting()):
-                self._on_epoch(counts)
-
-    def keep_compact(self, stop: threading.Event) -> None:
-        """Merge small segments beside the epochs, until `stop` is set. Runs on a thread of its own."""
-        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "compact")
-        while not stop.wait(_COMPACT_SECONDS):
-            try:
-                with self._filing, naming_own_errors(self._pipeline.pipeline):
-                    compact(self._spark, self._pipeline, self._catalog, self._lease.token)
-            except TransientError as error:
-                self._say(str(error))
 
     def _end(self, query: StreamingQuery) -> None:
         self._stopping.set()

@@ -1,0 +1,220 @@
+"""The stages of a pipeline that this process runs: leases, threads and the order in which they start and stop.
+
+It decides nothing. Ingest works on the thread that calls `go`, batching and loading on one thread a table, merges
+and retention on their own. The first error that cannot pass ends all of them; a stop lets what has been started
+finish and gives the leases back. Where epochs come from is told by whoever makes the ingest.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oncehouse.errors import FencedError, LeaseHeldError, OncehouseError, TransientError
+from oncehouse.ledger import leases
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.records import Lease, Stage
+from oncehouse.pipeline.deciding import Ingesting
+from oncehouse.pipeline.holder import describe_holder, is_dead
+from oncehouse.pipeline.job_errors import naming_own_errors
+from oncehouse.pipeline.loading import Loading
+from oncehouse.pipeline.report import Report, RunResult
+from oncehouse.pipeline.retention import retain
+from oncehouse.pipeline.session import close_session, has_ended, name_lost_java, open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from oncehouse.config import Pipeline
+
+_RETENTION_SECONDS = 60.0
+# Packing and sweeping look at many files and names; the window is looked at each round.
+_ROUNDS_A_SWEEP = 10
+
+
+class Stages:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        catalog: Catalog,
+        report: Report,
+        make_ingest: Callable[[Stages], Ingesting],
+        *,
+        stages: Sequence[Stage] = tuple(Stage),
+        stop: threading.Event,
+        say: Callable[[str], None],
+        spark: SparkSession | None = None,
+        jars: Sequence[Path] = (),
+    ) -> None:
+        """A Spark session that is given is used and left running."""
+        self.pipeline = pipeline
+        self.catalog = catalog
+        self.report = report
+        self.say = say
+        self.leases: dict[Stage, Lease] = {}
+        """Those held, by stage."""
+        self.filing = threading.Lock()
+        """Held by whoever replaces or drops files of the ledger."""
+        self._make_ingest = make_ingest
+        self._stages = tuple(stages)
+        self._given_spark = spark
+        self._jars = jars
+        self._stop = stop
+        self._drain = threading.Event()
+        self._failure: BaseException | None = None
+        self._failed_while_ending = False
+        self._lost_java = False
+
+    def go(self, *, once: bool, wait: bool) -> RunResult:
+        held = self._acquire(wait=wait)
+        if not held:
+            return self.report.result()
+        self.leases = {lease.stage: lease for lease in held}
+        heartbeat = leases.Heartbeat(
+            self.catalog, held, lease_seconds=self.pipeline.lease, on_lost=self._fail
+        )
+        try:
+            # Started only now: whoever waits for a lease, or is refused one, needs no Spark.
+            self.spark = self._given_spark or open_session(self.pipeline, self._jars)
+            try:
+                self._work(once=once)
+            finally:
+                self._lost_java = has_ended(self.spark, self._failure)
+                if self._given_spark is None:
+                    close_session(self.spark)
+        finally:
+            heartbeat.stop()
+            self._release(held)
+        self._raise_failure()
+        return self.report.result()
+
+    def _work(self, *, once: bool) -> None:
+        ingest = self._make_ingest(self)
+        loading = [self._thread("load", self._load)] if Stage.LOAD in self.leases else []
+        others = [
+            self._thread("compact", lambda: ingest.keep_compact(self._stop)),
+            self._thread("report", self._keep_reporting),
+        ]
+        if Stage.RETENTION in self.leases:
+            others.append(self._thread("retention", self._retain))
+        try:
+            ingest.run(self._stop, once=once)
+        except BaseException as error:  # noqa: BLE001 - raised again below, when all threads have ended
+            self._fail(error)
+        finally:
+            self._drain.set()
+            for thread in loading:
+                thread.join()
+            self._stop.set()
+            for thread in others:
+                thread.join()
+
+    def _raise_failure(self) -> None:
+        if self._failure is None:
+            return
+        lasting = isinstance(self._failure, OncehouseError) and not isinstance(self._failure, TransientError)
+        if lasting or not self._lost_java:
+            raise self._failure
+        # A supervisor may end the whole group of processes: Spark then goes while we put things away.
+        if not self._failed_while_ending:
+            raise name_lost_java(self.pipeline) from self._failure
+
+    def _load(self) -> None:
+        loading = Loading(
+            self.spark,
+            self.pipeline,
+            self.catalog,
+            self.leases[Stage.LOAD],
+            on_loaded=self.report.add_rows,
+            say=self.say,
+        )
+        loading.run(self._stop, self._drain)
+
+    def _acquire(self, *, wait: bool) -> tuple[Lease, ...]:
+        """All leases asked for, or none when the wait was ended."""
+        held: list[Lease] = []
+        told = False
+        holder = describe_holder()
+        for stage in self._stages:
+            while not self._stop.is_set():
+                try:
+                    held.append(take_lease(self.pipeline, self.catalog, stage, holder))
+                    break
+                except LeaseHeldError as error:
+                    if not wait:
+                        self._release(held)
+                        raise
+                    if not told:
+                        self.say(f"{error} Waiting.")
+                        told = True
+                    self._stop.wait(1.0)
+        if self._stop.is_set():
+            self._release(held)
+            return ()
+        return tuple(held)
+
+    def _release(self, held: Sequence[Lease]) -> None:
+        for lease in held:
+            try:
+                leases.release(self.catalog, lease)
+            except TransientError:
+                return  # it runs out by itself
+
+    def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - a thread's edge: whatever it was, the run ends with it
+                self._fail(error)
+
+        thread = threading.Thread(target=guarded, name=f"oncehouse-{name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+            self._failed_while_ending = self._stop.is_set()
+        self._stop.set()
+
+    def _retain(self) -> None:
+        rounds = 0
+        while not self._stop.is_set():
+            try:
+                with self.filing, naming_own_errors(self.pipeline.pipeline):
+                    retain(
+                        self.pipeline,
+                        self.catalog,
+                        token=self.leases[Stage.RETENTION].token,
+                        ingest_token=self._ingest_token(),
+                        spark=self.spark,
+                        sweeping=rounds % _ROUNDS_A_SWEEP == 0,
+                    )
+            except FencedError:
+                raise
+            except OncehouseError as error:
+                # Damage among old files must not keep new events out; it is named here and by `verify`.
+                self.say(str(error))
+            rounds += 1
+            self._stop.wait(_RETENTION_SECONDS)
+
+    def _ingest_token(self) -> int:
+        """Ours, or that of whoever writes epochs in another process: files of older ones are nobody's."""
+        if Stage.INGEST in self.leases:
+            return self.leases[Stage.INGEST].token
+        known = leases.list_leases(self.catalog)
+        return max((lease.token for lease in known if lease.stage is Stage.INGEST), default=0)
+
+    def _keep_reporting(self) -> None:
+        while not self._stop.wait(0.5):
+            self.report.tell()
+
+
+def take_lease(pipeline: Pipeline, catalog: Catalog, stage: Stage, holder: str) -> Lease:
+    """Also from a process of this machine that is surely gone; raises LeaseHeldError."""
+    for lease in leases.list_leases(catalog):
+        if lease.stage is stage and is_dead(lease.holder):
+            leases.release(catalog, lease)
+    return leases.acquire(catalog, stage, holder=holder, lease_seconds=pipeline.lease)
