@@ -190,12 +190,16 @@ class Road:
 
     def command(self, *arguments: str) -> list[str]:
         """How a process of its own is started on this road."""
+        return [*self.command_line("run"), *arguments]
+
+    def command_line(self, name: str, *before: str) -> list[str]:
+        """A command of oncehouse over this road's pipeline file; `before` stands before the file."""
         document = deepcopy(self.document)
         document["spark"]["settings"] = {"spark.jars": ",".join(str(jar) for jar in connector_jars())}
         file = self.folder / "pipeline.yaml"
         file.write_text(yaml.safe_dump(document), encoding="utf-8")
         starter = "from oncehouse.cli.app import main; main()"
-        return [sys.executable, "-c", starter, "run", str(file), *arguments]
+        return [sys.executable, "-c", starter, name, *before, str(file)]
 
     def spawn(self, *arguments: str, crash_at: str = "") -> subprocess.Popen[str]:
         log = (self.folder / "process.log").open("a", encoding="utf-8")
@@ -212,6 +216,31 @@ class Road:
     def crash(self, point: str, *arguments: str) -> None:
         """Run in a process of its own until it dies at the named point."""
         process = self.spawn(*arguments, crash_at=point)
+        try:
+            code = process.wait(timeout=180)
+        finally:
+            process.kill()
+            process.wait()
+        said = (self.folder / "process.log").read_text(encoding="utf-8")
+        assert code == -9, f"the process did not die at {point!r} but ended with {code}: {said[-3000:]}"
+
+    def crash_job(self, point: str, checkpoint: Path, batches: int) -> None:
+        """Run somebody's own job (`frame_job.py`) until it dies at the named point."""
+        job = [sys.executable, str(Path(__file__).with_name("frame_job.py"))]
+        self._die([*job, self.command_line("run")[-1], str(checkpoint), str(batches)], point)
+
+    def crash_import(self, point: str, folder: str, *arguments: str) -> None:
+        self._die([*self.command_line("import", folder), *arguments], point)
+
+    def _die(self, command: list[str], point: str) -> None:
+        with (self.folder / "process.log").open("a", encoding="utf-8") as log:
+            process = subprocess.Popen(
+                command,
+                env=os.environ | {"ONCEHOUSE_CRASH_AT": point},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         try:
             code = process.wait(timeout=180)
         finally:
@@ -282,6 +311,14 @@ class Road:
         assert not strange, f"{len(strange)} events were never sent, among them {sorted(strange)[:3]}"
         assert len(rows) == len(found), f"{len(rows) - len(found)} rows are doubled"
         assert found == dict(expected), "a later payload took the place of the first"
+
+    def assert_frames(self, rows: int) -> None:
+        """ClickHouse has the numbers from 0 on that `frame_job.py` makes, each once."""
+        found = self.client.query(
+            f"SELECT count(), uniqExact(product_id), min(product_id), max(product_id) FROM {self.table}"
+        ).result_rows
+        assert found == [(rows, rows, 0, rows - 1)]
+        assert not self.findings()
 
     def assert_exact(self) -> None:
         self.assert_table(self.table, self.expected)

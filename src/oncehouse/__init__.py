@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
     from oncehouse.config_file import load_pipeline
+    from oncehouse.pipeline.sink import Sink
 
-__all__ = ["Pipeline", "__version__", "load_pipeline"]
+__all__ = ["Pipeline", "Sink", "__version__", "load_pipeline"]
 
 __version__ = "0.1.0"
 
-_HOMES = {"Pipeline": "oncehouse.config", "load_pipeline": "oncehouse.config_file"}
+_HOMES = {
+    "Pipeline": "oncehouse.config",
+    "Sink": "oncehouse.pipeline.sink",
+    "load_pipeline": "oncehouse.config_file",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -22,5 +22,7 @@ class Progress:
     """Rows of the batches that ClickHouse has confirmed."""
     lag: int | None = None
     """Records now in Kafka that no epoch has settled; None while it is not known."""
+    done_share: float | None = None
+    """Of an import: the share of its bytes that is settled; None for what has no end."""
     events_per_second: float = 0.0
     """Records read a second, over the last few epochs."""

@@ -18,6 +18,7 @@ from oncehouse import __version__
 from oncehouse.cli import batches, dead_letters, etl, table
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.check import check
+from oncehouse.cli.importing import import_folder
 from oncehouse.cli.init import init
 from oncehouse.cli.output import say, show_error, show_json
 from oncehouse.cli.rekey import rekey
@@ -77,6 +78,7 @@ app.command()(check)
 app.command()(run)
 app.command()(status)
 app.command()(verify)
+app.command("import")(import_folder)
 app.command()(replay)
 app.command("rebuild-index")(rebuild_index)
 app.command()(rekey)

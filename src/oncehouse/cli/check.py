@@ -124,7 +124,7 @@ def look_at_kafka(pipeline: Pipeline) -> Iterable[Finding]:
     topics = Topics(pipeline.source.kafka)
     with open_catalog(pipeline) as catalog:
         check_source(catalog, topics)
-    return inspect_source(pipeline, topics)
+    return inspect_source(topics)
 
 
 def look_at_clickhouse(pipeline: Pipeline) -> Iterable[Finding]:

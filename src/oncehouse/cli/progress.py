@@ -33,13 +33,20 @@ def spell_lag(lag: int | None) -> str:
     return "?" if lag is None else f"{lag:,}"
 
 
+def spell_rest(progress: Progress) -> tuple[str, str]:
+    """What is left: of an import how much is done, of a stream how far it lags behind."""
+    if progress.done_share is not None:
+        return "done", f"{progress.done_share:.0%}"
+    return "lag", spell_lag(progress.lag)
+
+
 def plain_line(progress: Progress) -> str:
     """One line that reads well in a log."""
     return (
         f"read {progress.read:,} ({progress.events_per_second:,.0f}/s), new {progress.new:,}, "
         f"duplicate {progress.duplicate:,}, dead letters {progress.rejected:,}, "
         f"batches waiting {progress.batches_waiting:,}, in ClickHouse {progress.rows_in_clickhouse:,}, "
-        f"lag {spell_lag(progress.lag)}"
+        f"{' '.join(spell_rest(progress))}"
     )
 
 
@@ -62,7 +69,7 @@ def render(progress: Progress, *, pipeline: str) -> Table:
     table.add_row("read", f"{progress.read:,}", "events/s", f"{progress.events_per_second:,.0f}")
     table.add_row("new", f"{progress.new:,}", "rows in ClickHouse", f"{progress.rows_in_clickhouse:,}")
     table.add_row("duplicate", f"{progress.duplicate:,}", "batches waiting", f"{progress.batches_waiting:,}")
-    table.add_row("dead letters", Text(f"{progress.rejected:,}", style=alarm), "lag", spell_lag(progress.lag))
+    table.add_row("dead letters", Text(f"{progress.rejected:,}", style=alarm), *spell_rest(progress))
     return table
 
 

@@ -57,7 +57,7 @@ def run(
     except KeyboardInterrupt:
         # Python would wait for inserts under way before it ends; the second signal asked not to.
         os._exit(INTERRUPTED_EXIT_CODE)
-    _finish(result, as_json=as_json)
+    finish(result, as_json=as_json)
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED_EXIT_CODE)
     if once and (result.parked or result.refused):
@@ -108,7 +108,7 @@ def in_thread(work: Callable[[], RunResult]) -> RunResult:
     return future.result()
 
 
-def _finish(result: RunResult, *, as_json: bool) -> None:
+def finish(result: RunResult, *, as_json: bool) -> None:
     if as_json:
         refused = [request.request for request in result.refused]
         show_json({"event": "end", **plain(result.progress), "parked": result.parked, "refused": refused})

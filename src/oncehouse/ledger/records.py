@@ -39,6 +39,14 @@ class LetterKind(StrEnum):
     """No letters of their own: values that somebody has put in the place of those of dead letters."""
 
 
+class FileFormat(StrEnum):
+    """How the files of an import are written."""
+
+    PARQUET = "parquet"
+    JSON = "json"
+    CSV = "csv"
+
+
 class BatchStatus(StrEnum):
     NEW = "NEW"
     IN_PROCESS = "IN_PROCESS"

@@ -15,10 +15,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.columns import ColumnType, arrow_type, clickhouse_name, parse_type
+from oncehouse.columns import (
+    ColumnType,
+    FixedString,
+    String,
+    arrow_type,
+    bare,
+    clickhouse_name,
+    parse_type,
+)
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.decoding import Decoded, Decoder, Limits, Places, number_single_rows
-from oncehouse.pipeline.fit import fit
+from oncehouse.pipeline.fit import fit, plain
 from oncehouse.pipeline.fit_explain import find_misfit
 from oncehouse.pipeline.json_decode import JsonDecoder
 from oncehouse.pipeline.row_bytes import MARK, decode_rows
@@ -145,6 +153,7 @@ def fit_rows(found: pa.RecordBatch, fields: Mapping[str, ColumnType]) -> Decoded
     for name, type_ in fields.items():
         place = found.schema.get_field_index(name)
         column = found.column(place) if place >= 0 else pa.nulls(found.num_rows)
+        column = _readable(plain(column), type_)
         fitted = fit(column, type_)
         columns.append(column)
         arrays.append(fitted.array)
@@ -160,6 +169,18 @@ def fit_rows(found: pa.RecordBatch, fields: Mapping[str, ColumnType]) -> Decoded
         rejected=rejected,
         skipped=np.zeros(0, dtype=np.int64),
     )
+
+
+def _readable(column: pa.Array, type_: ColumnType) -> pa.Array:
+    """Texts that are to become something else must be texts; a String takes any bytes."""
+    if not pa.types.is_string(column.type) or isinstance(bare(type_), String | FixedString):
+        return column
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        texts = column.view(pa.binary()).to_pylist()
+        return pa.array([None if text is None else text.decode("utf-8", "replace") for text in texts])
+    return column
 
 
 def _explain(columns: Sequence[pa.Array], fields: Mapping[str, ColumnType], row: int) -> Rejection:

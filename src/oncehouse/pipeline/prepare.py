@@ -47,7 +47,7 @@ def inspect_tables(pipeline: Pipeline) -> tuple[Finding, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def inspect_source(pipeline: Pipeline, topics: Topics) -> tuple[Finding, ...]:
+def inspect_source(topics: Topics) -> tuple[Finding, ...]:
     """Whether Kafka keeps records through the longest outage that is allowed."""
     kafka, found = topics.kafka, topics.settings()
     limited = any(
@@ -108,7 +108,7 @@ def demand_ready(pipeline: Pipeline, catalog: Catalog, topics: Topics | None) ->
     check_ledger(pipeline, catalog)
     facts = {} if topics is None else check_source(catalog, topics)
     found = (
-        *(() if topics is None else inspect_source(pipeline, topics)),
+        *(() if topics is None else inspect_source(topics)),
         *inspect_tables(pipeline),
         *inspect_clocks(pipeline, catalog),
     )

@@ -38,6 +38,7 @@ class Report:
         self._recent: list[tuple[float, int]] = [(time.monotonic(), 0)]
         self._last = Progress()
         self._done_before = {found.request for found in requests.list_requests(catalog) if found.done_at}
+        self._share: float | None = None
 
     def add_epoch(self, counts: Counts) -> None:
         with self._lock:
@@ -50,6 +51,10 @@ class Report:
     def add_rows(self, rows: int) -> None:
         with self._lock:
             self._rows += rows
+
+    def tell_share(self, done: int, total: int) -> None:
+        """How much of what has an end is settled."""
+        self._share = done / total if total else 1.0
 
     def tell(self) -> None:
         try:
@@ -94,5 +99,6 @@ class Report:
                 batches_waiting=len(waiting) + len(parked),
                 rows_in_clickhouse=self._rows,
                 lag=lag,
+                done_share=self._share,
                 events_per_second=(last[1] - first[1]) / max(last[0] - first[0], 0.001),
             )

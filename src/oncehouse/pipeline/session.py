@@ -59,7 +59,7 @@ def open_session(pipeline: Pipeline, jars: Sequence[Path] = ()) -> SparkSession:
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if jars:
         settings["spark.jars"] = ",".join(str(jar) for jar in jars)
-    elif not {"spark.jars", "spark.jars.packages"} & set(pipeline.spark.settings):
+    elif pipeline.source.kafka and not {"spark.jars", "spark.jars.packages"} & set(pipeline.spark.settings):
         settings["spark.jars.packages"] = CONNECTOR
     settings |= pipeline.spark.settings
     for name, value in settings.items():

@@ -1,0 +1,121 @@
+"""Anybody's DataFrame through the sink: rows by name and type, batches once, letters, refill and the lease."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as f
+
+from frame_job import QUERY, ROWS_A_BATCH, run_job
+from oncehouse import Sink
+from oncehouse.errors import ConfigurationError, LeaseHeldError
+from oncehouse.ledger import batches, epochs
+from oncehouse.ledger.queries import list_settled
+from oncehouse.ledger.records import EpochKind, RequestKind
+from oncehouse.pipeline import frames
+from oncehouse.pipeline.letters import read_letters
+from road import FIELDS, Road
+
+
+@pytest.fixture
+def frame_road(make_road) -> Road:
+    """A road without Kafka: rows come from frames alone."""
+    road = make_road(tables=False)
+    road.document["source"] = {
+        "format": "frame",
+        "fields": FIELDS
+        | {"price": "Nullable(Float64)", "blob": "Nullable(String)", "tags": "Array(String)"},
+    }
+    road.create_tables()
+    return road
+
+
+def frame_of(road: Road, numbers: range, **columns: Any):
+    frame = road.spark.range(numbers.start, numbers.stop, 1, 4).select(
+        f.lit("shop").alias("project"),
+        f.lit("view").alias("event_type"),
+        f.col("id").alias("product_id"),
+        f.concat(f.lit("note of "), f.col("id")).alias("note"),
+    )
+    return frame.withColumns(columns)
+
+
+def test_frames_reach_clickhouse_once_and_can_be_read_again_from_the_ledger(frame_road):
+    road = frame_road
+    odd = f.when(f.col("product_id") == 7, f.lit(-7)).otherwise(f.col("product_id"))
+    price = f.when(f.col("product_id") == 3, f.lit(math.nan)).otherwise(f.lit(0.1))
+    told: list[str] = []
+    with Sink.open(road.pipeline, spark=road.spark, say=told.append) as sink:
+        first = frame_of(road, range(100), price=price, blob=f.unhex(f.lit("00ff")), extra=f.lit(1))
+        written = sink.write(first.withColumn("product_id", odd), query="fill", batch=0)
+        assert (written.counts.read, written.counts.new, written.counts.dead_letter) == (100, 99, 1)
+        parts = batches.list_parts(road.catalog, table=road.table)
+        assert [part.rows for part in parts] == [99], "a small frame makes one part"
+        # Run again, a batch is known, whatever it would give now; under a new number rows are duplicates.
+        again = sink.write(frame_of(road, range(1000)), query="fill", batch=0)
+        assert again.was_settled
+        assert "batch 0 of query fill is settled already" in told[-1]
+        counts = sink.write(frame_of(road, range(90, 110)), query="fill", batch=1).counts
+        assert (counts.new, counts.duplicate) == (10, 10)
+        with pytest.raises(LeaseHeldError, match=r"run by .* pid \d+.*one process at a time"):
+            Sink.open(road.pipeline, spark=road.spark)
+        with pytest.raises(ConfigurationError, match=r"no column product_id.*rename product to it"):
+            sink.write(first.withColumnRenamed("product_id", "product"), query="fill", batch=2)
+        with pytest.raises(ConfigurationError, match="cannot name a query"):
+            sink.write(first, query="a/b", batch=2)
+    assert road.client.query(f"SELECT count(), uniqExact(product_id) FROM {road.table}").result_rows == [
+        (109, 109)
+    ]
+    query = f"SELECT hex(blob), tags FROM {road.table} WHERE isNaN(price)"
+    assert road.client.query(query).result_rows == [("00FF", [])]
+    assert not road.findings()
+
+    # The row that did not fit is kept as text with its position, and becomes one when its field takes it.
+    letters = read_letters(road.store, [found.file for found in epochs.list_dead_letter_files(road.catalog)])
+    letter = letters.to_pylist()[0]
+    assert (letter["topic"], letter["partition"], letter["reason"]) == ("frame:fill", 0, "out_of_range")
+    assert b'"product_id": -7' in letter["value"]
+    road.document["source"]["fields"]["product_id"] = "Int64"
+    road.document["tables"].append({"name": f"{road.database}.copy"})
+    road.create_tables(f"{road.database}.copy")
+    result = road.request(RequestKind.REFILL_TABLE, table=f"{road.database}.copy")
+    assert "109 rows" in result
+    columns = "project, event_type, product_id, note, isNaN(price), blob, tags, _unique_id"
+    old, new = (
+        road.client.query(f"SELECT {columns} FROM {table} ORDER BY product_id").result_rows
+        for table in (road.table, f"{road.database}.copy")
+    )
+    assert [tuple(row) for row in old] == [tuple(row) for row in new]
+
+
+def test_a_stream_run_again_after_a_crash_settles_each_batch_once(frame_road, tmp_path):
+    road = frame_road
+    road.crash_job("after registering:2", tmp_path / "checkpoint", 6)
+    settled = list_settled(road.catalog)[QUERY]
+    assert [first for first, _, _ in settled] == [0, 1], "batch 1 is settled, but Spark does not know that"
+    told: list[str] = []
+    with Sink.open(road.pipeline, spark=road.spark, say=told.append) as sink:
+        numbers = run_job(road.spark, sink, str(tmp_path / "checkpoint"), 4)
+        assert numbers[0] == 1, "Spark hands the batch over once more"
+        assert "batch 1 of query orders-join is settled already" in told[0]
+        with pytest.raises(Exception, match="counted by Spark's query"):
+            run_job(road.spark, sink, str(tmp_path / "another"), 1)
+    road.assert_frames(len(list_settled(road.catalog)[QUERY]) * ROWS_A_BATCH)
+    counts = road.counts(EpochKind.FRAME)
+    assert counts.read == 2 * counts.new == 2 * counts.duplicate
+
+
+def test_large_partitions_are_read_where_they_are_and_small_ones_together(frame_road, monkeypatch):
+    road = frame_road
+    monkeypatch.setattr(frames, "SMALL_EPOCH_RECORDS", 1000)
+    small, large = frame_of(road, range(900)), frame_of(road, range(10_000, 15_000)).coalesce(1)
+    with Sink.open(road.pipeline, spark=road.spark, load=False) as sink:
+        counts = sink.write(small.union(large), query="mixed", batch=0).counts
+    assert counts.new == 5900
+    parts = batches.list_parts(road.catalog, table=road.table)
+    assert sorted(part.rows for part in parts) == [900, 1000, 1000, 1000, 1000, 1000]
+    road.run()
+    assert road.client.query(f"SELECT count() FROM {road.table}").result_rows == [(5900,)]
+    assert not road.findings()

@@ -1,0 +1,118 @@
+"""Folders come in by the same road: resumed after a kill, overlapping with Kafka, in all three formats."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+
+from oncehouse.errors import ConfigurationError, LeaseHeldError
+from oncehouse.ledger import epochs
+from oncehouse.ledger.queries import list_settled
+from oncehouse.ledger.records import EpochKind, FileFormat
+from oncehouse.pipeline.importing import import_files, make_job
+from oncehouse.pipeline.letters import read_letters
+from road import Road, encode, make_event, note_of
+
+
+def table_of(numbers: range) -> pa.Table:
+    events = [make_event(number) for number in numbers]
+    return pa.table(
+        {
+            "project": [event[0] for event in events],
+            "event_type": pa.array([event[1] for event in events]).dictionary_encode(),
+            "product_id": pa.array([event[2] for event in events], pa.int32()),
+            "note": [note_of(event) for event in events],
+        }
+    )
+
+
+def expect(road: Road, numbers: range) -> None:
+    for number in numbers:
+        road.expected.setdefault(make_event(number), note_of(make_event(number)))
+
+
+def run_import(road: Road, place, format_: str, **options):
+    job = make_job(str(place), FileFormat(format_), batch_bytes=options.pop("batch_bytes", 1))
+    told: list[str] = []
+    import_files(road.pipeline, job, spark=road.spark, say=told.append, **options)
+    return job, told
+
+
+def test_an_import_killed_half_way_goes_on_and_finds_what_kafka_brought(make_road, tmp_path):
+    road = make_road()
+    road.send(make_event(number) for number in range(50))
+    road.run()
+    folder = tmp_path / "old"
+    folder.mkdir()
+    for number in range(4):
+        pq.write_table(table_of(range(number * 30, number * 30 + 30)), folder / f"{number}.parquet")
+    lines = [encode(make_event(number)) for number in range(100, 160)]
+    (folder / "more.jsonl").write_bytes(b"\n".join(lines))
+    road.crash_import("after registering:2", str(folder), "--format", "parquet", "--batch-bytes", "1B")
+    job = make_job(str(folder), FileFormat.PARQUET)
+    assert [first for first, _, _ in list_settled(road.catalog)[job.name]] == [0, 1]
+    _, told = run_import(road, folder, "parquet")
+    assert f"2 of 4 batches of {job.name} are settled already" in told
+    expect(road, range(120))
+    road.assert_table(road.table, road.expected)
+    counts = road.counts(EpochKind.FRAME)
+    assert (counts.read, counts.new, counts.duplicate, counts.conflicts) == (120, 70, 50, 0)
+    # Lines of JSON are the messages themselves, so a duplicate is compared byte by byte.
+    run_import(road, folder, "json", batch_bytes=1 << 20)
+    expect(road, range(160))
+    road.assert_exact()
+    counts = road.counts(EpochKind.FRAME)
+    assert (counts.duplicate, counts.conflicts) == (70, 0)
+    # New files are taken in, known ones are not read again, and a changed one is refused.
+    pq.write_table(table_of(range(155, 165)), folder / "9.parquet")
+    run_import(road, folder, "parquet")
+    expect(road, range(165))
+    road.assert_exact()
+    pq.write_table(table_of(range(7)), folder / "0.parquet")
+    with pytest.raises(ConfigurationError, match=r"0\.parquet has changed"):
+        run_import(road, folder, "parquet")
+    with road.leases(), pytest.raises(LeaseHeldError, match=r"run by this test ingest.*stop that process"):
+        run_import(road, folder, "json")
+
+
+def test_csv_and_json_come_into_a_pipeline_of_frames_and_bad_lines_cost_only_themselves(make_road, tmp_path):
+    road = make_road(tables=False)
+    fields = road.document["source"]["fields"]
+    road.document["source"] = {"format": "frame", "fields": fields}
+    road.create_tables()
+    path = tmp_path / "rows.csv"
+    pa_csv.write_csv(table_of(range(20)), path)
+    with path.open("ab") as file:
+        file.write(b"shop,view,30\nshop,view,many,note\n" + 'shop,buy,35,"two\nlines, é"\n'.encode())
+    run_import(road, path, "csv")
+    expect(road, range(20))
+    road.expected["shop", "buy", 35] = "two\nlines, é"
+    (tmp_path / "rows.json").write_bytes(
+        b"\n".join([*(encode(make_event(number)) for number in range(10, 25)), b"no json", b""])
+    )
+    run_import(road, tmp_path / "rows.json", "json")
+    expect(road, range(25))
+    road.assert_table(road.table, road.expected)
+    letters = read_letters(road.store, [found.file for found in epochs.list_dead_letter_files(road.catalog)])
+    found = sorted((letter["reason"], letter["value"][:4]) for letter in letters.to_pylist())
+    assert found == [("not_json", b"no j"), ("wrong_type", b"shop"), ("wrong_type", b'{"pr')]
+    assert not road.findings()
+
+
+def test_the_command_tells_its_end_and_refuses_an_empty_folder(make_road, tmp_path):
+    road = make_road()
+    (tmp_path / "in").mkdir()
+    pq.write_table(table_of(range(5)), tmp_path / "in" / "a.parquet")
+    command = [*road.command_line("import", str(tmp_path / "in")), "--format", "parquet", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=180)
+    end = json.loads(done.stdout.splitlines()[-1])
+    assert (end["event"], end["new"], end["done_share"], end["parked"]) == ("end", 5, 1.0, 0)
+    command = [*road.command_line("import", str(tmp_path)), "--format", "csv"]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
+    assert refused.returncode == 2
+    assert "holds no csv file" in refused.stderr
