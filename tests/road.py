@@ -92,6 +92,7 @@ class Road:
     ) -> None:
         self.folder = folder
         self.topics = tuple(topics)
+        self.url = url
         self.database = database
         self.client = client
         self.spark = spark

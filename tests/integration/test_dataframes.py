@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from frame_job import QUERY, ROWS_A_BATCH, run_job
@@ -32,7 +35,7 @@ def frame_road(make_road) -> Road:
     return road
 
 
-def frame_of(road: Road, numbers: range, **columns: Any):
+def frame_of(road: Road, numbers: range, **columns: Any) -> DataFrame:
     frame = road.spark.range(numbers.start, numbers.stop, 1, 4).select(
         f.lit("shop").alias("project"),
         f.lit("view").alias("event_type"),
@@ -72,12 +75,11 @@ def test_frames_reach_clickhouse_once_and_can_be_read_again_from_the_ledger(fram
     assert road.client.query(query).result_rows == [("00FF", [])]
     assert not road.findings()
 
-    # The row that did not fit is kept as text with its position, and becomes one when its field takes it.
+    # The row that did not fit is kept as text with its position.
     letters = read_letters(road.store, [found.file for found in epochs.list_dead_letter_files(road.catalog)])
     letter = letters.to_pylist()[0]
     assert (letter["topic"], letter["partition"], letter["reason"]) == ("frame:fill", 0, "out_of_range")
     assert b'"product_id": -7' in letter["value"]
-    road.document["source"]["fields"]["product_id"] = "Int64"
     road.document["tables"].append({"name": f"{road.database}.copy"})
     road.create_tables(f"{road.database}.copy")
     result = road.request(RequestKind.REFILL_TABLE, table=f"{road.database}.copy")
@@ -115,7 +117,29 @@ def test_large_partitions_are_read_where_they_are_and_small_ones_together(frame_
         counts = sink.write(small.union(large), query="mixed", batch=0).counts
     assert counts.new == 5900
     parts = batches.list_parts(road.catalog, table=road.table)
-    assert sorted(part.rows for part in parts) == [900, 1000, 1000, 1000, 1000, 1000]
+    assert sorted(part.rows for part in parts) == [900, 5000]
     road.run()
     assert road.client.query(f"SELECT count() FROM {road.table}").result_rows == [(5900,)]
+    assert not road.findings()
+
+
+def test_the_examples_of_the_docs_run(frame_road, tmp_path, monkeypatch):
+    road = frame_road
+    road.client.command(f"DROP TABLE {road.table}")
+    page = (Path(__file__).parents[2] / "docs" / "dataframes.md").read_text(encoding="utf-8")
+    text = page.split("```yaml\n")[1].split("```")[0]
+    road.document = road.document | yaml.safe_load(text) | {"ledger": road.document["ledger"]}
+    road.document["clickhouse"] = {"url": frame_road.url}
+    road.document["tables"] = [{"name": road.table}]
+    road.create_tables()
+    monkeypatch.chdir(tmp_path)
+    Path("pipeline.yaml").write_text(yaml.safe_dump(road.document), encoding="utf-8")
+    names: dict[str, Any] = {}
+    stream, batch = (piece.split("```")[0] for piece in page.split("```python\n")[1:])
+    exec(stream, names)
+    rows = road.client.query(f"SELECT count(), uniqExact(product_id) FROM {road.table}").result_rows[0]
+    assert rows[0] == rows[1] > 0
+    frame_of(road, range(1_000_000, 1_000_010)).createOrReplaceTempView("orders_2026")
+    exec(batch, names)
+    assert names["written"].counts.new == 10
     assert not road.findings()

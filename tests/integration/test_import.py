@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
@@ -102,17 +99,3 @@ def test_csv_and_json_come_into_a_pipeline_of_frames_and_bad_lines_cost_only_the
     found = sorted((letter["reason"], letter["value"][:4]) for letter in letters.to_pylist())
     assert found == [("not_json", b"no j"), ("wrong_type", b"shop"), ("wrong_type", b'{"pr')]
     assert not road.findings()
-
-
-def test_the_command_tells_its_end_and_refuses_an_empty_folder(make_road, tmp_path):
-    road = make_road()
-    (tmp_path / "in").mkdir()
-    pq.write_table(table_of(range(5)), tmp_path / "in" / "a.parquet")
-    command = [*road.command_line("import", str(tmp_path / "in")), "--format", "parquet", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=180)
-    end = json.loads(done.stdout.splitlines()[-1])
-    assert (end["event"], end["new"], end["done_share"], end["parked"]) == ("end", 5, 1.0, 0)
-    command = [*road.command_line("import", str(tmp_path)), "--format", "csv"]
-    refused = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
-    assert refused.returncode == 2
-    assert "holds no csv file" in refused.stderr

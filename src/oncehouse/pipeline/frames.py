@@ -8,6 +8,7 @@ The epoch is the batch of a query: if it is settled, nothing is computed, whatev
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 import uuid
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 _ROWS_A_BATCH = 1 << 32
 _MOST_BATCHES = 1 << 31
 _REQUEST_SECONDS = 1.0
+_NAME = re.compile(r"^[A-Za-z0-9._-]{1,200}$")
 
 
 class FrameIngest(Deciding):
@@ -134,6 +136,13 @@ def demand_frames(pipeline: Pipeline) -> None:
         raise ConfigurationError(
             f"Pipeline {pipeline.pipeline}: its identity rule names headers, key or schema version of a record, "
             "and rows of DataFrames and files have none. Let the rule name fields alone, or use a pipeline of its own."
+        )
+
+
+def demand_name(query: str) -> None:
+    if not _NAME.match(query):
+        raise ConfigurationError(
+            f"{printable(query)!r} cannot name a query; use letters, digits, '.', '_' and '-', at most 200"
         )
 
 

@@ -23,7 +23,7 @@ from oncehouse.ledger.records import EpochKind, FileFormat, QueryBatch, Stage
 from oncehouse.ledger.schemas import add_schemas
 from oncehouse.pipeline.deciding import Deciding
 from oncehouse.pipeline.frame_format import FrameFormat, schema_of
-from oncehouse.pipeline.frames import demand_frames, fields_of
+from oncehouse.pipeline.frames import demand_frames, demand_name, fields_of
 from oncehouse.pipeline.import_files import (
     find_new,
     list_files,
@@ -70,6 +70,8 @@ def make_job(
     place: str, format_: FileFormat, *, name: str | None = None, batch_bytes: int = BATCH_BYTES
 ) -> ImportJob:
     """The import of a place; without a name it goes by what it imports, so that it is found again."""
+    if name is not None:
+        demand_name(name)
     whole = place if "://" in place else str(Path(place).absolute())
     digest = hashlib.sha256(f"{format_}:{whole}".encode()).hexdigest()[:12]
     return ImportJob(place=whole, format=format_, name=name or f"import-{digest}", batch_bytes=batch_bytes)
@@ -90,6 +92,7 @@ def import_files(
     catalog = open_catalog(pipeline)
     try:
         demand_frames(pipeline)
+        list_files(job.place, job.format)  # so that a wrong folder is told before Spark is started
         prepare(pipeline, catalog, None)
         stages = Stages(
             pipeline,

@@ -7,7 +7,6 @@ batch is known by its query and number: settled once, it is skipped when Spark r
 from __future__ import annotations
 
 import os
-import re
 import sys
 import threading
 from collections.abc import Callable
@@ -16,12 +15,11 @@ from typing import TYPE_CHECKING, Self
 
 from oncehouse.config import Pipeline
 from oncehouse.config_file import load_pipeline
-from oncehouse.config_problems import printable
 from oncehouse.errors import ConfigurationError, LeaseHeldError
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Counts, QueryBatch, Stage
 from oncehouse.pipeline.deciding import Ingesting
-from oncehouse.pipeline.frames import FrameIngest, demand_frames
+from oncehouse.pipeline.frames import FrameIngest, demand_frames, demand_name
 from oncehouse.pipeline.prepare import open_catalog
 from oncehouse.pipeline.report import Report
 from oncehouse.pipeline.run import keep_quiet, prepare
@@ -30,7 +28,6 @@ from oncehouse.pipeline.stages import Stages
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_NAME = re.compile(r"^[A-Za-z0-9._-]{1,200}$")
 # Where Spark tells a callback which stream it belongs to: its id is kept in the checkpoint.
 _STREAM_ID = "sql.streaming.queryId"
 
@@ -102,7 +99,7 @@ class Sink:
     def write_stream(self, query: str | None = None) -> Callable[[DataFrame, int], None]:
         """For `foreachBatch`. Without a name the query goes by Spark's own id, which its checkpoint keeps."""
         if query is not None:
-            _demand_name(query)
+            demand_name(query)
 
         def write_batch(frame: DataFrame, batch: int) -> None:
             stream = frame.sparkSession.sparkContext.getLocalProperty(_STREAM_ID)
@@ -164,7 +161,7 @@ class Sink:
         return self._ingest
 
     def _write(self, frame: DataFrame, batch: QueryBatch) -> Written:
-        _demand_name(batch.query)
+        demand_name(batch.query)
         if self._thread is None or self._ingest is None:
             raise ConfigurationError("the sink is closed; open it again to write")
         if self._failure is not None:
@@ -173,13 +170,6 @@ class Sink:
         if counts is None:
             self._say(f"batch {batch.batch} of query {batch.query} is settled already; it was skipped")
         return Written(query=batch.query, batch=batch.batch, counts=counts)
-
-
-def _demand_name(query: str) -> None:
-    if not _NAME.match(query):
-        raise ConfigurationError(
-            f"{printable(query)!r} cannot name a query; use letters, digits, '.', '_' and '-', at most 200"
-        )
 
 
 def _active_session() -> SparkSession | None:
