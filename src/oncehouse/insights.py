@@ -18,6 +18,7 @@ from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.epochs import list_dead_letter_files, read_positions
 from oncehouse.ledger.history import rolled_up_rows
 from oncehouse.ledger.leases import list_leases
+from oncehouse.ledger.queries import list_settled
 from oncehouse.ledger.records import (
     Attempt,
     Batch,
@@ -43,6 +44,7 @@ __all__ = [
     "OpenParts",
     "Overview",
     "PartitionPosition",
+    "QueryView",
     "as_json",
     "list_batches",
     "list_dead_letters",
@@ -70,6 +72,15 @@ class LeaseView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueryView:
+    """Batches of a stream, a caller or an import that are settled."""
+
+    query: str
+    batches: int
+    last_batch: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Overview:
     pipeline: str
     now: float
@@ -92,6 +103,7 @@ class Overview:
     key_index: IndexTotals
     leases: tuple[LeaseView, ...]
     requests: tuple[Request, ...]
+    queries: tuple[QueryView, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +147,13 @@ def read_overview(catalog: Catalog, *, end_offsets: Mapping[tuple[str, int], int
             key_index=summary.sum_index(view),
             leases=_leases(view, now),
             requests=list_requests(view),
+            queries=tuple(_query(query, spans) for query, spans in list_settled(view).items()),
         )
+
+
+def _query(query: str, spans: tuple[tuple[int, int, int], ...]) -> QueryView:
+    batches = sum(last - first + 1 for first, last, _ in spans)
+    return QueryView(query=query, batches=batches, last_batch=spans[-1][1])
 
 
 def _positions(

@@ -5,10 +5,12 @@ import pytest
 from ledger_examples import make_registration, take_lease
 from oncehouse.errors import BatchSettledError, ConfigurationError
 from oncehouse.ledger import expiry, history, tables
+from oncehouse.ledger.audit import read_state
 from oncehouse.ledger.epochs import list_epochs
 from oncehouse.ledger.queries import is_settled, list_queries, list_settled
 from oncehouse.ledger.records import EpochKind, QueryBatch, Stage
 from oncehouse.ledger.registering import register
+from oncehouse.pipeline.verify_counts import check_counts
 
 
 def batch(number: int, *, query: str = "orders", origin: str = "spark 1") -> QueryBatch:
@@ -69,3 +71,17 @@ def test_batches_past_the_window_become_one_row_and_stay_settled(catalog):
         False,
         True,
     ]
+
+
+def test_verify_names_epochs_without_a_batch_and_batches_without_an_epoch(catalog):
+    token = take_lease(catalog)
+    settle(catalog, token, 1, batch(0))
+    assert not [
+        told for told in check_counts(read_state(catalog), window_seconds=60) if told.kind == "offsets"
+    ]
+    register(catalog, token, make_registration(2, kind=EpochKind.FRAME, ranges=(), topic_ids={}))
+    moved = tables.query_batches.update().values(epoch=7)
+    catalog.change(lambda connection: connection.execute(moved))
+    told = {found.where: found.message for found in check_counts(read_state(catalog), window_seconds=60)}
+    assert told["query orders"] == "batch 0 is settled by epoch 7, which is none of it"
+    assert told["epoch 2"] == "holds rows of a frame, but no batch of a query"

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from ledger_examples import TABLE, make_batch, register_epochs, take_lease
+from ledger_examples import TABLE, make_batch, make_registration, register_epochs, take_lease
 from oncehouse.cli import status
 from oncehouse.cli.app import run_command
 from oncehouse.ledger.batches import create_batches, open_parts
-from oncehouse.ledger.records import RequestKind, Stage
+from oncehouse.ledger.records import EpochKind, QueryBatch, RequestKind, Stage
+from oncehouse.ledger.registering import register
 from oncehouse.ledger.requests import add_request
 
 
@@ -62,3 +63,18 @@ def test_a_pipeline_that_has_read_nothing_says_so(file, capsys):
 def test_a_holder_is_told_by_machine_and_pid_alone():
     assert status.spell_holder("vm #12bbcc pid 42 (40281ee8/pid:[4026531836] 591852)") == "vm #12bbcc pid 42"
     assert status.spell_holder("this test") == "this test"
+
+
+def test_queries_are_told_with_what_is_settled_of_them(file, catalog, capsys):
+    token = take_lease(catalog)
+    for epoch, number in enumerate([0, 1, 5], start=1):
+        batch = QueryBatch(query="orders-join", batch=number, origin="a test")
+        register(
+            catalog,
+            token,
+            make_registration(epoch, kind=EpochKind.FRAME, ranges=(), topic_ids={}, query=batch),
+        )
+    assert run_command(["status", str(file), "--ledger-only"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["orders-join", "3", "5"] in lines
+    assert ["frame", "3", "30", "30"] in [line[:4] for line in lines]

@@ -79,6 +79,13 @@ def _show(overview: Overview) -> None:
         [_epoch_row(totals) for totals in overview.epochs],
         empty="nothing was read yet",
     )
+    if overview.queries:
+        say("")
+        show_table(
+            ["query", "batches", "last batch"],
+            [(found.query, found.batches, found.last_batch) for found in overview.queries],
+            empty="",
+        )
     _show_tables(overview)
     _show_people(overview)
 

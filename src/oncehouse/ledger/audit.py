@@ -20,6 +20,7 @@ from oncehouse.ledger.epochs import (
     list_ranges,
     read_positions,
 )
+from oncehouse.ledger.queries import list_settled
 from oncehouse.ledger.records import (
     Batch,
     DeadLetterFile,
@@ -51,6 +52,8 @@ class LedgerState:
     ranges: tuple[tuple[int, OffsetRange], ...]
     """(epoch, range), by topic, partition and offset."""
     positions: dict[tuple[str, int], int]
+    queries: dict[str, tuple[tuple[int, int, int], ...]]
+    """By query: (first batch, last batch, epoch), in order."""
     key_files: tuple[RegisteredKeyFile, ...]
     parts: tuple[Part, ...]
     duplicates: dict[int, tuple[DuplicateFile, ...]]
@@ -68,6 +71,7 @@ def read_state(catalog: Catalog) -> LedgerState:
             epochs=tuple(reversed(list_epochs(view))),
             ranges=list_ranges(view),
             positions=read_positions(view),
+            queries=list_settled(view),
             key_files=tuple(
                 RegisteredKeyFile(epoch=epoch, registered_at=registered_at, key_file=key_file)
                 for epoch, registered_at, key_file in list_key_files(view)

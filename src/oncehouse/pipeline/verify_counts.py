@@ -22,7 +22,7 @@ def check_counts(
     """`several_rows`: a message may hold several, so that more rows than offsets are no surprise."""
     window_start = state.now - window_seconds
     first_kept = find_first_kept(state)
-    told: list[Finding | Note] = [*_check_offsets(state)]
+    told: list[Finding | Note] = [*_check_offsets(state), *_check_queries(state)]
     compared = [row for row in state.epochs if row.epoch >= first_kept and row.registered_at >= window_start]
     told += _check_epochs(state, {row.epoch for row in compared}, several_rows=several_rows)
     told += _check_batches(state, dropped_some=len(compared) < len(state.epochs))
@@ -67,6 +67,25 @@ def _check_offsets(state: LedgerState) -> Iterator[Finding]:
     known = {ROLLED_UP, *(row.epoch for row in state.epochs)}
     for missing in sorted({epoch for epoch, _ in state.ranges} - known):
         yield _offsets(f"epoch {missing}", "has ranges of offsets, but is not in the ledger itself")
+
+
+def _check_queries(state: LedgerState) -> Iterator[Finding]:
+    """Every epoch of a frame settles a batch of a query, and no batch is settled twice."""
+    frames = {row.epoch for row in state.epochs if row.kind is EpochKind.FRAME}
+    for query, spans in state.queries.items():
+        for (_, before, first), (after, _, second) in pairwise(spans):
+            if after <= before:
+                yield _offsets(
+                    f"query {query}", f"batch {after} was settled twice, by the epochs {first} and {second}"
+                )
+        for number, _, epoch in spans:
+            if epoch not in frames and epoch != ROLLED_UP:
+                yield _offsets(
+                    f"query {query}", f"batch {number} is settled by epoch {epoch}, which is none of it"
+                )
+    named = {epoch for spans in state.queries.values() for _, _, epoch in spans}
+    for epoch in sorted(frames - named):
+        yield _offsets(f"epoch {epoch}", "holds rows of a frame, but no batch of a query")
 
 
 def _offsets(where: str, message: str) -> Finding:
