@@ -75,6 +75,8 @@ def _agreed_marks(pipeline: Pipeline, schemas: Sequence[Schema]) -> tuple[str, .
     """The fields that the schemas mark, in the order of their names, so that no version's own order counts."""
     chosen = pipeline.identity.from_schema
     where = f"Pipeline {pipeline.pipeline}"
+    # How rows of DataFrames and imports are kept says nothing about the pipeline's own records.
+    schemas = [found for found in schemas if found.format != "frame"]
     if isinstance(chosen, str):
         schema = next((found for found in schemas if found.schema == chosen), None)
         if schema is None:
