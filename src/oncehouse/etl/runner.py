@@ -7,10 +7,11 @@ scheduler's part.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -63,6 +64,8 @@ from oncehouse.etl.statements import (
 from oncehouse.etl.takeovers import end_inserts, make_query_id
 from oncehouse.etl.templates import Transform, Version, find_transform, read_columns, read_version
 
+_TRUST_SECONDS = 1.0
+"""For so long what was looked up about a topic is taken as it was: steps that follow each other ask once."""
 _SURE_FAN_OUT = 64
 """A range is not counted first if its output fits even when each source row becomes this many."""
 
@@ -75,6 +78,8 @@ class Prepared:
     transform: Transform
     columns: Mapping[str, str]
     """Column and type of what the transform yields."""
+    looked_at: float = field(compare=False)
+    """When, by this process's own clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,10 +379,13 @@ class Runner:
         crash.reach("etl-after-insert")
 
     def _prepare(self, topic: Topic) -> Prepared:
-        """Looked up anew only when the table or the transform has changed: one question a step instead of five."""
+        """Looked up anew only when the table or the transform has changed: one question a second instead of five."""
+        known, now = self._prepared.get(topic.topic), time.monotonic()
+        if known is not None and known.version is not None and now - known.looked_at < _TRUST_SECONDS:
+            return known
         version = read_version(self._client, topic, self._folder)
-        known = self._prepared.get(topic.topic)
         if version is not None and known is not None and known.version == version:
+            self._prepared[topic.topic] = replace(known, looked_at=now)
             return known
         check_destination(self._client, topic)
         transform = find_transform(self._client, topic, self._folder, self._store.view_table)
@@ -389,7 +397,9 @@ class Runner:
             )
         columns = read_columns(self._client, transform)
         check_columns(topic.expect, tuple(columns), where=f"Topic {topic.topic}")
-        self._prepared[topic.topic] = Prepared(version=version, transform=transform, columns=columns)
+        self._prepared[topic.topic] = Prepared(
+            version=version, transform=transform, columns=columns, looked_at=now
+        )
         return self._prepared[topic.topic]
 
     def _assemble(
