@@ -15,10 +15,15 @@ from oncehouse.etl import lanes, offsets
 from oncehouse.etl.book import Lane
 from oncehouse.etl.planning import Due
 from oncehouse.etl.positions import before
-from oncehouse.etl.records import START, Position, Template
+from oncehouse.etl.records import START, Check, Expectation, Position, Template
 from oncehouse.etl.sides import Side, open_gaps
 
 MIDDLE = before(BASE_MS + 100)
+
+
+@pytest.fixture(autouse=True)
+def _lanes_that_failed_rest_for_long(monkeypatch):
+    monkeypatch.setattr("oncehouse.etl.sides.retry_seconds", lambda _failed: 3600)
 
 
 @pytest.fixture
@@ -103,6 +108,18 @@ def test_a_range_that_is_covered_or_not_yet_reached_is_refused(shop):
     order(shop, after=before(BASE_MS + 20))  # overlaps what is there: only the gap in it is filled
     shop.catch_up()
     shop.check_exact()
+
+
+def test_a_back_fill_whose_rows_are_not_as_expected_builds_nothing_and_forward_runs_go_on(shop):
+    expected = (Expectation(check=Check.VALUE, columns=("v",), at_least=1000),)
+    topic = replace(shop.topic, expect=expected)
+    order(shop)
+    shop.catch_up(topic)
+    job = shop.offset().book.job(Lane.BACKFILL)
+    assert (job.failed, job.opened is None, shop.offset().state) == (1, False, offsets.DONE)
+    shop.add(150, 10)
+    shop.catch_up(topic)
+    assert shop.sql("SELECT count(), min(v) FROM {db}.fact") == [(120, 1000)]
 
 
 def test_a_cancelled_back_fill_leaves_its_gap(shop):
@@ -191,7 +208,6 @@ def test_a_back_fill_that_failed_after_its_insert_is_not_built_twice(shop, monke
         if sql.startswith("INSERT INTO") and ".`fact`" in sql:
             raise PermanentError("no answer")
 
-    monkeypatch.setattr("oncehouse.etl.sides.retry_seconds", lambda _failed: 3600)
     with monkeypatch.context() as patch:
         patch.setattr(Client, "command", lose_the_answer)
         shop.catch_up()

@@ -15,8 +15,13 @@ from oncehouse.etl import offsets
 from oncehouse.etl.coverage import count_late
 from oncehouse.etl.late import read_insertions
 from oncehouse.etl.planning import Waiting
-from oncehouse.etl.records import Late, Template, Topic
+from oncehouse.etl.records import Check, Expectation, Late, Template, Topic
 from oncehouse.etl.scheduler import Failed
+
+
+@pytest.fixture(autouse=True)
+def _lanes_that_failed_rest_for_long(monkeypatch):
+    monkeypatch.setattr("oncehouse.etl.sides.retry_seconds", lambda _failed: 3600)
 
 
 @pytest.fixture
@@ -194,6 +199,25 @@ def test_a_repair_that_is_put_off_leaves_the_forward_runs_alone_and_ends_later(s
     monkeypatch.setattr("oncehouse.etl.sides.retry_seconds", lambda _failed: 0)
     shop.catch_up(repairing(shop))
     shop.check_exact()
+
+
+def test_what_is_expected_of_rows_holds_for_late_ones_and_says_nothing_of_their_number(shop):
+    expected = (
+        Expectation(check=Check.VALUE, columns=("v",), at_most=5000),
+        Expectation(check=Check.ROWS, at_least=50),
+    )
+    topic = replace(repairing(shop), expect=expected)
+    shop.add(100, 40)
+    shop.catch_up(topic)
+    shop.add(1, 2, at_ms=120)
+    shop.catch_up(topic)
+    shop.check_exact()
+    shop.add(900, 1, at_ms=121)  # its v is 9000
+    shop.catch_up(topic)
+    (_, job), *_ = shop.offset().book.jobs
+    assert "v" in job.why
+    assert "9000" in job.why
+    assert shop.sql("SELECT count() FROM {db}.fact") == [(84,)]
 
 
 def refuse(*_arguments: object) -> int:

@@ -18,7 +18,7 @@ from oncehouse.cli.etl_opening import (
 )
 from oncehouse.cli.etl_status_text import show_status, spell_position_time
 from oncehouse.cli.output import show_json
-from oncehouse.etl.records import START, Offset, Position, Template
+from oncehouse.etl.records import START, Late, Offset, Position, Template
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -198,7 +198,7 @@ def _describe(
         late=str(topic.late),
         late_rows=count_late(offset.book.segments),
         repaired_rows=offset.book.repaired,
-        repair_why=repair.why if repair else "",
+        repair_why=repair.why if repair and topic.late is Late.REPAIR else "",
         gaps=gaps,
         backfill=_describe_backfill(offset, gaps),
     )
