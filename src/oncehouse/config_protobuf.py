@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -10,7 +10,9 @@ from oncehouse.config_formats import Registry
 from oncehouse.config_section import Section
 from oncehouse.config_values import Name
 from oncehouse.errors import ConfigurationError
-from oncehouse.protobuf.definition import Definition, describe, load_definition
+
+if TYPE_CHECKING:
+    from oncehouse.protobuf.definition import Definition
 
 
 class ProtobufSchema(Section):
@@ -87,6 +89,10 @@ class Protobuf(Section):
         return self._load(self.envelope)
 
     def _load(self, schema: ProtobufSchema) -> Definition:
+        from oncehouse.protobuf.definition import (
+            load_definition,
+        )  # other formats need not wait for its library
+
         return load_definition(
             files=schema.files,
             include=self.include,
@@ -96,6 +102,7 @@ class Protobuf(Section):
 
     def derive(self) -> dict[str, str]:
         """Fields with their types as the newest listed version has them."""
+        from oncehouse.protobuf.definition import describe
         from oncehouse.protobuf.fields import derive_fields  # Arrow comes with it
 
         return derive_fields(describe(self.load(list(self.schemas)[-1])))
