@@ -165,6 +165,13 @@ def test_a_stopped_topic_says_what_was_found_and_how_to_go_on(template):
     assert (step_only in told) == (template == Template.STEP)
 
 
+def test_a_stopped_back_fill_does_not_advise_to_move_the_forward_runs():
+    topic = Topic(topic="Orders", dst="dwh.orders")
+    told = explain_stop(topic, SPAN, [verdict(expect(check="rows", at_least=3), 2, 9)], lane="backfill")
+    assert "No row of this backfill's range went in" in told
+    assert "seek" not in told
+
+
 def test_an_expectation_is_spelt_as_it_was_written():
     assert spell_expectation(expect(check="unique", column=["a", "b"])) == "unique(a, b)"
     assert spell_expectation(expect(check="value", column="q", at_least=1, at_most=9)) == (

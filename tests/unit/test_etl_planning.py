@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from oncehouse.errors import ConfigurationError
+from oncehouse.etl.explaining import explain
 from oncehouse.etl.offsets import MORE, PAUSED, SIZING, blank
 from oncehouse.etl.planning import Due, Paused, Resume, Waiting, due_steps, retry_seconds
 from oncehouse.etl.records import Check, Expectation, Offset, Position, SourceState, Template, Topic
@@ -22,7 +23,6 @@ from oncehouse.etl.statements import (
     ReplacePartitions,
     WriteLast,
     WriteNext,
-    explain,
     rebuild_operations,
     step_operations,
     token_of,

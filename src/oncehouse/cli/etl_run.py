@@ -78,7 +78,7 @@ def open_scheduler(etl: Etl) -> Scheduler:
 
 
 def _plain_step(step: Step) -> dict[str, Any]:
-    from oncehouse.etl.statements import explain
+    from oncehouse.etl.explaining import explain
 
     operations = [
         {"operation": type(operation).__name__, "text": explain(operation)} for operation in step.operations
@@ -88,7 +88,7 @@ def _plain_step(step: Step) -> dict[str, Any]:
 
 
 def _show_step(step: Step) -> None:
-    from oncehouse.etl.statements import explain
+    from oncehouse.etl.explaining import explain
 
     span = f"after {_spell(step.span.last)} up to {_spell(step.span.next)}"
     rows = f", {step.span.rows:,} rows of {step.topic.depends_on[0]}" if step.span.rows else ""

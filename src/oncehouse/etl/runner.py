@@ -336,7 +336,7 @@ class Runner:
         self._note(operation.topic, step.span, verdicts)
         stopped = [verdict for verdict in verdicts if verdict.outcome == Outcome.STOPPED]
         if stopped:
-            raise ExpectationError(explain_stop(step.topic, step.span, stopped))
+            raise ExpectationError(explain_stop(step.topic, step.span, stopped, lane=_lane_of(step)))
         return tuple(str(verdict) for verdict in verdicts if verdict.outcome == Outcome.WARNED)
 
     def _carry_out(self, operation: Operation, step: Step) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from oncehouse.clickhouse.names import quote_table
 from oncehouse.etl.book import Lane, Opened
-from oncehouse.etl.expectations import measure_sql, spell_expectation
+from oncehouse.etl.expectations import measure_sql
 from oncehouse.etl.offsets import DONE, INSERTING, MORE, SIZING
 from oncehouse.etl.records import Check, Expectation, Position, Topic
 from oncehouse.etl.sources import Range
@@ -338,56 +338,3 @@ def insert_settings(token: str) -> dict[str, Any]:
         "min_insert_block_size_bytes": 0,
         "max_partitions_per_insert_block": 0,
     }
-
-
-def explain(operation: Operation) -> str:  # noqa: C901, PLR0911 - one line an operation
-    """One operation as `plan` prints it."""
-    match operation:
-        case WriteNext():
-            return f"write next = {_spell(operation.next)}, state {operation.state}"
-        case WriteSide():
-            return (
-                f"write last = {_spell(operation.opened.last)}, next = {_spell(operation.opened.next)} for the "
-                f"{operation.lane}, and keep where the forward runs are"
-            )
-        case MarkCovered():
-            return f"no rows after {_spell(operation.after)} up to {_spell(operation.upto)}: covered"
-        case Freeze():
-            return (
-                f"write into {quote_table(operation.table)} which rows of the range the table does not hold"
-            )
-        case Fit():
-            return f"count the transform's rows, halve next while they are more than {BLOCK_ROWS}"
-        case Expect():
-            expected = "".join(
-                f"\n  expect {spell_expectation(one)}, otherwise {one.otherwise}"
-                for one in operation.expectations
-            )
-            return f"{operation.sql}{_explain_bound(operation.parameters)}{expected}"
-        case FixRange():
-            return f"write state {INSERTING}: the range is fixed"
-        case Execute():
-            return f"{operation.sql}{_explain_bound(operation.parameters)}"
-        case Insert():
-            bound = _explain_bound(operation.parameters)
-            return f"{operation.sql}\n  as one block, token {operation.token}{bound}"
-        case Exchange():
-            return (
-                f"EXCHANGE TABLES {quote_table(operation.dst)} AND {quote_table(operation.aside)}, "
-                f"if it has {operation.gate_share:.0%} of the rows or more"
-            )
-        case ReplacePartitions():
-            return (
-                f"ALTER TABLE {quote_table(operation.dst)} REPLACE PARTITION … FROM {quote_table(operation.aside)}, "
-                f"if each has {operation.gate_share:.0%} of its rows or more"
-            )
-        case WriteLast():
-            return f"write last = next, rows = {operation.rows}, state {operation.state}"
-
-
-def _explain_bound(parameters: Mapping[str, Any]) -> str:
-    return "".join(f"\n  {name} = {value}" for name, value in parameters.items())
-
-
-def _spell(position: Position) -> str:
-    return f"({position.time_ms} ms, {position.id})"
