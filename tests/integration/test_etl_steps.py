@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from contextlib import nullcontext
@@ -20,9 +19,9 @@ from oncehouse.config import ClickHouse
 from oncehouse.errors import PermanentError
 from oncehouse.etl import offsets
 from oncehouse.etl.offsets import MutexError, OffsetStore, Worker
-from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets, RocksDbOffsets
+from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
 from oncehouse.etl.planning import Due, Waiting
-from oncehouse.etl.records import Position, Topic
+from oncehouse.etl.records import Topic
 from oncehouse.etl.runner import Done, Runner
 from oncehouse.etl.scheduler import Failed, Scheduler
 from oncehouse.etl.statements import Insert, WriteLast, WriteNext
@@ -346,34 +345,6 @@ def test_a_plan_goes_on_after_a_topic_that_cannot_be_planned(world):
     assert (failed.topic, step.topic.topic) == ("Broken", "Orders")
     assert "Missing does not exist" in failed.why
     assert world.store.read_all().offsets == {}
-
-
-def test_two_hosts_on_keepermap_share_the_work_and_never_double_it(world, zookeeper, database):
-    world.add_orders(0, 600)
-    world.customers_reach(1000)
-    store = KeeperMapOffsets(world.client, f"{database}.Shared", f"/{uuid.uuid4().hex}")
-    store.prepare()
-    make_view(world, RANGE)
-    shared = replace(world, store=store)
-    outcomes: list[object] = []
-    with shared.scheduler(hostid="a") as a, shared.scheduler(hostid="b") as b:
-        end = Position(time_ms=BASE_MS + 599 // 7, id=599)
-
-        def rounds(scheduler: Scheduler) -> None:
-            for _ in range(200):
-                outcomes.extend(scheduler.run_round().outcomes)
-                row = store.read_all().offsets.get("Orders")
-                if row is not None and row.last == end:
-                    return
-
-        threads = [threading.Thread(target=rounds, args=(one,)) for one in (a, b)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not [outcome for outcome in outcomes if isinstance(outcome, Failed)]
-    assert sum(outcome.rows for outcome in outcomes if isinstance(outcome, Done)) == 600
-    world.check_exact(600)
 
 
 def test_before_and_after_run_around_the_insert(world):
