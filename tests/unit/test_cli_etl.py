@@ -100,7 +100,7 @@ def test_status_tells_failures_and_broken_expectations_under_a_table_that_fits(m
     assert out[2].endswith("failed 2×, tried again in 3 s")  # noqa: RUF001
     assert max(len(line) for line in out[:4]) <= 80
     assert out[5:] == [
-        "Orders: Topic Orders stopped: expected rows at least 3, found 2 rows.",
+        "Orders: stopped: expected rows at least 3, found 2 rows.",
         "Orders: its range up to 2026-05-01 10:01:40.000,50 is open",
         "Paid: warning of 2026-05-01 10:00:00: expected unique(id), found 3 of 9 rows repeat others",
     ]

@@ -12,7 +12,7 @@ import typer
 
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, Etl, SettingsFile, find_topic, open_etl, read_offsets
-from oncehouse.cli.etl_status_text import spell_position
+from oncehouse.cli.etl_status_text import spell_position, without_name
 from oncehouse.cli.output import plain, say, show_error, show_json, show_table
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, Stop
 
@@ -53,7 +53,7 @@ def _show_plan(planned: tuple[Step | Failed, ...]) -> None:
     for one in planned:
         if isinstance(one, Failed):
             say(f"-- {one.topic} cannot be planned:")
-            say("   " + one.why.strip().replace("\n", "\n   ") + "\n")
+            say("   " + without_name(one.topic, one.why).strip().replace("\n", "\n   ") + "\n")
         else:
             _show_step(one)
     if not planned:
@@ -170,7 +170,10 @@ class Report:
                 self._line({"event": "step", **plain(outcome)}, _tell_step(outcome))
             elif isinstance(outcome, Failed):
                 self.failed[outcome.topic] = outcome.why
-                self._line({"event": "failed", **plain(outcome)}, f"{outcome.topic}: {outcome.why}")
+                self._line(
+                    {"event": "failed", **plain(outcome)},
+                    f"{outcome.topic}: {without_name(outcome.topic, outcome.why)}",
+                )
 
     def _line(self, event: dict[str, Any], text: str) -> None:
         if self.as_json:
@@ -185,11 +188,12 @@ class Report:
         if self.as_json:
             show_json({"event": "end", "steps": self.steps, "rows": self.rows, "failed": self.failed})
             return
-        show_table(
-            ["topic", "steps", "rows of the main source"],
-            [(topic, count, self.rows[topic]) for topic, count in self.steps.items()],
-            empty="nothing was due",
-        )
+        if self.steps or not self.failed:
+            show_table(
+                ["topic", "steps", "rows of the main source"],
+                [(topic, count, self.rows[topic]) for topic, count in self.steps.items()],
+                empty="nothing was due",
+            )
         if self.failed:
             show_error(
                 f"the latest step of {', '.join(self.failed)} failed",

@@ -34,7 +34,7 @@ def show_status(found: Sequence[TopicStatus]) -> None:
 def list_notes(one: TopicStatus) -> Iterator[str]:
     """What does not fit a column: failures in full, who holds it, its open range, checks that did not hold."""
     if failures(one.state):
-        yield one.state.partition(": ")[2]
+        yield without_name(one.topic, one.state.partition(": ")[2])
     if one.next != one.last:
         yield f"its range up to {spell_position(one.next)} is open" + (
             f", {one.hostid} works on it" if one.hostid else ""
@@ -64,6 +64,11 @@ def _list_sides(one: TopicStatus) -> Iterator[str]:
 def _spell_range(range_: GapStatus | BackfillStatus) -> str:
     first = spell_position(range_.after) if range_.after.time_ms else "the start"
     return f"after {first} up to {spell_position(range_.upto)}"
+
+
+def without_name(topic: str, why: str) -> str:
+    """A failure's text for a line that begins with the topic's name already."""
+    return why.removeprefix(f"Topic {topic}").lstrip(": ")
 
 
 def spell_now(one: TopicStatus) -> str:
