@@ -396,7 +396,8 @@ class Pipeline(Section):
             rule=_sound(Identity, _entry(made or data, "identity")),
             tables=tables,
         )
-        if shape is not None and (types := sound_types(fields)) is not None:
+        types = sound_types(fields) if made is None else made.source.decoded_fields
+        if shape is not None and types is not None:
             found += judge_shape(types, shape, tables).problems
         if made is not None and not found:
             return made
@@ -405,7 +406,7 @@ class Pipeline(Section):
     @property
     def expressions(self) -> Expressions:
         """What the expressions come to; raises when fields that were learnt since do not go with them."""
-        judged = judge_shape(self.source.fields, self.shape, self.tables)
+        judged = judge_shape(self.source.decoded_fields, self.shape, self.tables)
         if judged.problems:
             raise ConfigurationError(tell(judged.problems, where=self.pipeline))
         return judged.expressions

@@ -11,6 +11,8 @@ import yaml
 from oncehouse.ledger import epochs
 from oncehouse.ledger.records import EpochKind, RequestKind
 from oncehouse.pipeline.letters import read_letters
+from oncehouse.pipeline.prepare import inspect_sample
+from oncehouse.pipeline.source import Topics
 from road import Road
 
 DOCS = Path(__file__).parents[2] / "docs" / "shaping.md"
@@ -64,6 +66,10 @@ def expected_rows() -> list[list[str]]:
 def test_the_example_of_the_docs_and_what_becomes_of_it_later(example, tmp_path):
     road = example
     road.send_raw([line.encode() for line in read_blocks()["events"].splitlines()])
+    # `check` shapes a sample as a task would, and leaves nothing behind.
+    sample, *_ = inspect_sample(road.pipeline, road.catalog, Topics(road.pipeline.source.kafka))
+    assert sample.what == "of the 6 newest records 1 would be dead letters"
+    assert not list(road.store.walk("road/lookups/"))
     with road.start() as running:
         running.wait_for_rows(2, f"{road.database}.sales")
         running.wait_for_rows(2, f"{road.database}.clicks")

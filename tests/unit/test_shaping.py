@@ -570,3 +570,9 @@ def test_fields_that_were_learnt_later_are_compiled_in(tmp_path):
     )
     with pytest.raises(ConfigurationError, match=r"shape\.columns\.twice: is a field of the event already"):
         _ = taken.expressions
+
+
+def test_what_a_format_adds_for_its_identity_cannot_be_computed_over():
+    text = FILE.replace("source:\n", "source:\n  format: debezium\n").replace("total", "_key")
+    with pytest.raises(ConfigurationError, match=r"shape\.columns\._key: is a field of the event already"):
+        parse_pipeline(text.replace("identity: {fields: [id]}", "identity: {}"), "shop.yaml")

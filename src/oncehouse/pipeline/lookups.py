@@ -44,9 +44,8 @@ _Stamp = tuple[int, int, int]
 _pinned: dict[tuple[str, str, int, str], tuple[_Stamp, FileRef]] = {}
 
 
-def pin_lookups(pipeline: Pipeline, *, token: int) -> tuple[PinnedLookup, ...]:
+def pin_lookups(pipeline: Pipeline, store: FileStore, *, token: int) -> tuple[PinnedLookup, ...]:
     """Copies of all look-ups as they are now; a file that has not changed keeps its copy."""
-    store = FileStore(pipeline.ledger.files)
     return tuple(
         PinnedLookup(
             name=name, field=lookup.event_field, file=_pin(store, pipeline, name, lookup, token=token)
@@ -61,7 +60,7 @@ def _pin(store: FileStore, pipeline: Pipeline, name: str, lookup: Lookup, *, tok
     before = _pinned.get(place)
     if before is not None and before[0] == stamp:
         return before[1]
-    table = read_lookup(name, lookup, parse_type(pipeline.source.fields[lookup.event_field]))
+    table = read_lookup(name, lookup, parse_type(pipeline.source.decoded_fields[lookup.event_field]))
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     path = f"{pipeline.pipeline}/lookups/{token}-{digest}-{os.urandom(6).hex()}.parquet"
     file = store.put(path, lambda target: pq.write_table(table, target, compression="lz4"))

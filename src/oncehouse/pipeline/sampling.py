@@ -23,6 +23,7 @@ from oncehouse.pipeline.ingest import plan_reading
 from oncehouse.pipeline.manifest import LettersManifest, ReadPlan
 from oncehouse.pipeline.parts import EVENT_COLUMN, PARTITIONS, read_rows
 from oncehouse.pipeline.reading import read_records
+from oncehouse.pipeline.shape_planning import plan_shape
 from oncehouse.pipeline.source import Positions, Topics, client_settings, describe_error
 
 if TYPE_CHECKING:
@@ -139,7 +140,8 @@ def read_sample(pipeline: Pipeline, schemas: tuple[Schema, ...], topics: Topics)
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="oncehouse-check-") as folder:
-        yield _read(replace(plan, files_root=folder), fetched.block)
+        shape = plan_shape(pipeline, token=0, files_root=folder)
+        yield _read(replace(plan, files_root=folder, shape=shape), fetched.block)
 
 
 def _read(plan: ReadPlan, block: pa.RecordBatch) -> Sample:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from oncehouse.columns import ColumnType, arrow_type, parse_type
 from oncehouse.errors import ConfigurationError
+from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline.shape_plan import ColumnPlan, FunctionPlan, RoutePlan, ShapePlan, route_column
 
 if TYPE_CHECKING:
@@ -21,15 +22,15 @@ if TYPE_CHECKING:
 _MAX_SOURCE_BYTES = 1 << 20
 
 
-def plan_shape(pipeline: Pipeline, *, token: int) -> ShapePlan | None:
-    """None when there is nothing to shape."""
+def plan_shape(pipeline: Pipeline, *, token: int, files_root: str | None = None) -> ShapePlan | None:
+    """None when there is nothing to shape; `files_root` is where look-ups are pinned, if not in the ledger."""
     shape, compiled = pipeline.shape, pipeline.expressions
     if not (shape.columns or shape.function or compiled.where or compiled.routes):
         return None
     from oncehouse.pipeline.lookups import pin_lookups
 
     return ShapePlan(
-        lookups=pin_lookups(pipeline, token=token),
+        lookups=pin_lookups(pipeline, FileStore(files_root or pipeline.ledger.files), token=token),
         where=compiled.where,
         columns=tuple(
             ColumnPlan(name=name, type=parse_type(column.type), expression=compiled.columns.get(name))
@@ -50,7 +51,9 @@ def check_shape(pipeline: Pipeline) -> None:
     from oncehouse.pipeline.lookups import read_lookup
     from oncehouse.pipeline.shape_function import check_function
 
-    types = {name: parse_type(text) for name, text in pipeline.columns.items()}
+    types = {
+        name: parse_type(text) for name, text in (pipeline.source.decoded_fields | pipeline.columns).items()
+    }
     for name, lookup in pipeline.shape.lookups.items():
         read_lookup(name, lookup, types[lookup.event_field])
     if pipeline.shape.function is not None:
