@@ -11,10 +11,13 @@ import psycopg
 import pytest
 
 from oncehouse.ledger import epochs, expiry, leases, requests, segments
-from oncehouse.ledger.records import BatchStatus, RequestKind, Stage
+from oncehouse.ledger.edits import add_edits
+from oncehouse.ledger.records import BatchStatus, EpochKind, RequestKind, Stage
 from oncehouse.pipeline import deciding
 from oncehouse.pipeline.adopting import identity_of
-from road import Road, make_event, wait_until
+from oncehouse.pipeline.edits import match_edits
+from oncehouse.pipeline.letter_lines import Edit, LetterPosition
+from road import Road, encode, make_event, note_of, wait_until
 
 EVENTS = [make_event(number) for number in range(150)]
 short = pytest.mark.short
@@ -81,6 +84,34 @@ def test_a_driver_killed_while_segments_are_replaced_loses_and_doubles_nothing(m
     assert ledger_files(road) == expiry.registered_paths(road.catalog)
     road.send(EVENTS)
     road.run()
+    road.assert_exact()
+
+
+@pytest.mark.parametrize("point", ["parts written", "before registering", "after registering"])
+def test_a_driver_killed_while_edited_letters_are_decoded_decodes_them_once(make_road, point):
+    road = make_road(partitions=2)
+    road.send_raw([b"{", b"[", b"]"])
+    road.send(EVENTS[:10], partition=1)
+    road.run()
+    edits = [
+        Edit(
+            position=LetterPosition(topic=road.topic, partition=0, offset=offset),
+            value=encode(EVENTS[number]),
+        )
+        for offset, number in enumerate((5, 50))
+    ]
+    matched = match_edits(
+        road.store, "road", epochs.list_dead_letter_files(road.catalog), edits, now=road.catalog.now()
+    )
+    add_edits(road.catalog, matched.edits)
+    road.expected[EVENTS[50]] = note_of(EVENTS[50])
+    road.crash(point, "--once")
+    road.run()
+    replayed = road.counts(EpochKind.REPLAY)
+    assert (replayed.new, replayed.duplicate, replayed.dead_letter) == (1, 1, 1)
+    assert not requests.open_requests(road.catalog)
+    road.retain()
+    assert ledger_files(road) == expiry.registered_paths(road.catalog)
     road.assert_exact()
 
 

@@ -84,6 +84,7 @@ def test_the_list_is_for_people_too(file, capsys):
     assert "events/0/4" in out
     assert "2026-01-01T00:00:00+00:00" in out
     assert "detail of 4 [red]" in out
+    assert max(len(line) for line in out.splitlines()) <= 80
 
 
 @pytest.mark.usefixtures("letters")

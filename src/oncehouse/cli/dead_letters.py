@@ -6,6 +6,7 @@ of it is shown to whoever asks for that one letter. What edits or copies letters
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,7 +25,7 @@ from oncehouse.cli.letter_options import (
     make_selection,
     parse_position,
 )
-from oncehouse.cli.output import say, show_facts, show_json, show_table
+from oncehouse.cli.output import say, show_facts, show_json, show_table, text_width
 from oncehouse.cli.requests import leave_request
 from oncehouse.config_file import load_pipeline
 from oncehouse.errors import ConfigurationError
@@ -96,13 +97,17 @@ def _fields(pipeline: Pipeline) -> dict[str, Any]:
 
 def _show_page(page: LetterPage, counts: dict[str, int]) -> None:
     show_table(["reason", "letters"], counts.items(), empty="no dead letters")
-    if counts:
-        say("")
-        show_table(
-            ["position", "time", "reason", "detail", "hint", "value begins"],
-            [(_spell_place(x), x.timestamp, x.reason, x.detail, x.hint, x.begins) for x in page.dead_letters],
-            empty="none of them is asked for",
-        )
+    if counts and not page.dead_letters:
+        say("\nnone of them is asked for")
+    width = text_width() - 2
+    for letter in page.dead_letters:
+        say(f"\n{_spell_place(letter)}  {letter.timestamp}  {letter.reason}")
+        for line in (letter.detail, letter.hint):
+            if line:
+                say(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="  "))
+        if letter.begins:
+            # One line of the screen: whoever wants all of it looks at the letter.
+            say(f"  {letter.begins if len(letter.begins) <= width else letter.begins[: width - 1] + '…'}")
     if page.next is not None:
         say(f"\nthere are more: --after {page.next}")
 

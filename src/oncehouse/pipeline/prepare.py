@@ -83,7 +83,8 @@ def _judge_sample(pipeline: Pipeline, sample: Sample) -> Finding:
             level=Level.WARNING,
             where="sample",
             what=f"{figures} (dead_letters.max_share is {limit:.0%}); the first is {sample.first_dead}",
-            advice="correct source.format, source.fields or shape; an epoch like this stops the pipeline",
+            advice="correct source.format, source.fields or shape; an epoch like this, of "
+            "dead_letters.min_records or more, stops the pipeline",
         )
     return Finding(level=Level.OK, where="sample", what=figures)
 
