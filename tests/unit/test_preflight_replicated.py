@@ -34,8 +34,9 @@ class RecordedServer:
     config = ClickHouse(url="http://recorded:8123", user="loader")
     database = "sales"
 
-    def __init__(self, *, settings=WINDOWS, quorum="auto", replicas=HEALTHY):
-        engine = "ReplicatedMergeTree('/clickhouse/tables/{shard}/events', '{replica}') ORDER BY project"
+    def __init__(self, *, settings=WINDOWS, quorum="auto", replicas=HEALTHY, family="ReplicatedMergeTree"):
+        self.family = family
+        engine = f"{family}('/clickhouse/tables/{{shard}}/events', '{{replica}}') ORDER BY project"
         self.engine_full = f"{engine} SETTINGS {settings}"
         self.quorum = quorum
         self.replicas = replicas
@@ -58,7 +59,7 @@ class RecordedServer:
                 ("replicated_deduplication_window_seconds", "3600"),
             ],
             "FROM system.columns": [("project", "String", ""), ("_batch_id", "UUID", "")],
-            "FROM system.tables": [("uuid", "ReplicatedMergeTree", self.engine_full, "", "project", [])],
+            "FROM system.tables": [("uuid", self.family, self.engine_full, "", "project", [])],
             "FROM format": [("00112233-4455-6677-8899-aabbccddeeff",)],
         }
         answer = next(answer for part, answer in answers.items() if part in sql)
@@ -120,3 +121,11 @@ def test_a_batch_that_only_one_replica_confirms_is_a_warning():
     (finding,) = look(quorum="0")
     assert (finding.level, finding.where) == (Level.WARNING, "sales.events: insert_quorum")
     assert look(quorum="0", replicas=HEALTHY | {"total_replicas": 1, "active_replicas": 1}) == ()
+
+
+def test_a_shared_table_is_judged_by_its_window_alone():
+    assert look(family="SharedMergeTree", replicas={}) == ()
+    (finding,) = errors(
+        look(family="SharedMergeTree", replicas={}, settings="replicated_deduplication_window = 0")
+    )
+    assert finding.where == "sales.events: replicated_deduplication_window"

@@ -31,7 +31,8 @@ def inspect(client: Client, needs: Needs) -> tuple[Finding, ...]:
     if facts is None or not facts.is_merge_tree:
         return found
     views = tuple(judge_views(read_views(client, facts), needs))
-    if not facts.is_replicated:
+    # A Shared table keeps its parts in one place for all servers, and has no replicas of its own.
+    if not facts.engine.startswith("Replicated"):
         return found + views
     return found + views + tuple(judge_replicas(read_replicas(client, facts), needs))
 
