@@ -330,6 +330,15 @@ def test_fields_that_a_version_lacks_are_null_or_protobufs_default():
     assert decoded.schemas.to_pylist() == ["1", "2", "3"]
 
 
+def test_a_version_with_none_of_the_declared_fields_still_makes_rows():
+    schemas = [*ORDERS, schema("5", "order_v5.proto", "shop.Order")]
+    decoder = make_decoder({"note": "String"}, schemas, header_format())
+    headers = [[("v", b"1")], [("v", b"5")], [("v", b"1")]]
+    decoded = decoder.decode(block([order(1, id=1), order(5, note="x"), b"\x08\xff"], headers))
+    assert column(decoded, "note") == ["", "x"]
+    assert [found[:2] for found in reasons(decoded)] == [(2, "malformed")]
+
+
 def header_format(default=""):
     return ProtobufFormat(framing=Framing(place=VersionPlace.HEADER, header="v", schema=default))
 

@@ -199,6 +199,21 @@ def test_where_the_version_stands_becomes_the_framing():
     assert (made.field, made.body) == ("version", "body")
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"field": "gone"}, "shop.Envelope has no field 'gone'"),
+        ({"field": "version", "body": "tag"}, "has no field 'tag' of bytes"),
+        ({"field": "version", "body": "gone"}, "has no field 'gone' of bytes"),
+    ],
+)
+def test_an_envelope_that_cannot_tell_the_version_is_refused(given, told):
+    envelope = {"files": [str(FOLDER / "envelope.proto")], "message": "shop.Envelope", **given}
+    with pytest.raises(ConfigurationError) as refused:
+        make_protobuf_format(section(version="field", envelope=envelope))
+    assert told in str(refused.value)
+
+
 def test_fields_that_are_not_declared_are_those_of_the_newest_schema():
     schemas = {str(number): {"files": [str(FOLDER / f"order_v{number}.proto")]} for number in (1, 2)}
     source = Source(

@@ -21,7 +21,7 @@ from oncehouse.protobuf.definition import (
     load_definition,
     read_definition,
 )
-from oncehouse.protobuf.fields import check_fields
+from oncehouse.protobuf.fields import check_envelope, check_fields
 
 if TYPE_CHECKING:
     from oncehouse.config_protobuf import Protobuf
@@ -77,8 +77,9 @@ def make_protobuf_format(section: Protobuf) -> ProtobufFormat:
 def _envelope(section: Protobuf) -> Envelope | None:
     if section.envelope is None:
         return None
-    found = section.load_envelope()
-    return Envelope(definition=found.to_text(), field=section.envelope.field, body=section.envelope.body)
+    found, field, body = section.load_envelope(), section.envelope.field, section.envelope.body
+    check_envelope(describe(found), field, body)
+    return Envelope(definition=found.to_text(), field=field, body=body)
 
 
 # -- registry ---------------------------------------------------------------------------------------------

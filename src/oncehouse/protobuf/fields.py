@@ -178,6 +178,19 @@ def check_fields(descriptors: Sequence[Descriptor], types: Mapping[str, c.Column
                 _check_field(end, type_, name)
 
 
+def check_envelope(descriptor: Descriptor, field: str, body: str | None) -> None:
+    """Refuse an envelope whose version is no number or text, or whose body is no bytes."""
+    bare = c.bare(field_type(descriptor, field))
+    if not isinstance(bare, c.Integer | c.String):
+        raise ConfigurationError(
+            f"envelope.field: {descriptor.full_name}.{field} is {c.clickhouse_name(bare)}; "
+            "a version is a number or a text"
+        )
+    found = find(descriptor, body) if body is not None else None
+    if body is not None and not (found and isinstance(found.end, _F) and found.end.type == _F.TYPE_BYTES):
+        raise ConfigurationError(f"envelope.body: {descriptor.full_name} has no field {body!r} of bytes")
+
+
 def _check_field(field: FieldDescriptor, type_: c.ColumnType, name: str) -> None:
     bare = c.bare(type_)
     if field.type == _F.TYPE_GROUP:
