@@ -463,7 +463,7 @@ keys = st.one_of(
 def test_keys_are_found_alike_in_small_and_large_look_ups(small_rows, known, data):
     kept = data.draw(st.integers(1, len(known)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lookup_join, "_SMALL_ROWS", small_rows)
+        patch.setattr(lookup_join, "SMALL_ROWS", small_rows)
         joined = Joined(pa.table({"key": known.slice(0, kept), ".v": pa.array(np.arange(kept))}))
         asked = pa.concat_arrays([known, pa.nulls(1, known.type), known])
         found = joined.take("v", joined.find(asked)).to_pylist()
@@ -472,7 +472,7 @@ def test_keys_are_found_alike_in_small_and_large_look_ups(small_rows, known, dat
 
 
 def test_keys_that_share_a_hash_are_told_apart(monkeypatch):
-    monkeypatch.setattr(lookup_join, "_SMALL_ROWS", 0)
+    monkeypatch.setattr(lookup_join, "SMALL_ROWS", 0)
     monkeypatch.setattr(lookup_join, "payload_hashes", lambda column: np.zeros(len(column), dtype=np.uint64))
     one = Joined(pa.table({"key": ["a"], ".v": [1]}))
     assert one.take("v", one.find(pa.array(["a", "b"]))).to_pylist() == [1, None]

@@ -21,8 +21,8 @@ KEY = "key"
 """The first column of a pinned look-up; the others bear the names that expressions use, after a dot."""
 COLUMN_PREFIX = "."
 
-# Arrow builds its table of keys anew for each block; above this many a search in sorted numbers is faster.
-_SMALL_ROWS = 10_000
+# Arrow builds its table of keys anew for each block; far above this many a search in sorted numbers is faster.
+SMALL_ROWS = 50_000
 
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -39,7 +39,7 @@ class Joined:
             if name != KEY
         }
         self._numbers: Numbers | None = None
-        if table.num_rows > _SMALL_ROWS:
+        if table.num_rows > SMALL_ROWS:
             self._sort(number_keys(self._keys))
 
     def _sort(self, numbers: Numbers) -> None:
