@@ -124,6 +124,11 @@ class Source(Section):
     rows of DataFrames and imports alone."""
     fields: dict[Name, ColumnTypeText] = Field(default_factory=dict, min_length=1)
     """Field of the event and its ClickHouse type, in the order of the columns. Protobuf knows them by itself."""
+    new_fields: Literal["ignore", "add", "stop"] = "ignore"
+    """What happens when records have a field that nobody declared: it stays in the kept bytes, becomes a column, or
+    stops the pipeline."""
+    unused_fields: tuple[Name, ...] = ()
+    """Fields that records have and no table takes; they are never new."""
     max_message_bytes: Bytes = 1 << 20
     """A larger record becomes a dead letter."""
     max_depth: Count = Field(default=64, ge=1, le=400)
@@ -394,6 +399,7 @@ class Pipeline(Section):
             format_=_entry(_entry(made or data, "source"), "format"),
             identity=_entry(_entry(made or data, "identity"), "fields"),
             rule=_sound(Identity, _entry(made or data, "identity")),
+            new_fields=_entry(_entry(made or data, "source"), "new_fields"),
             tables=tables,
         )
         types = sound_types(fields) if made is None else made.source.decoded_fields

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from oncehouse.columns import ColumnType
     from oncehouse.config import Identity, Table
 
+_WITH_NEW_FIELDS = ("json", "jsonl", "protobuf", "avro")
 _WITHOUT_SCHEMAS = ("json", "jsonl", "csv", "text", "debezium")
 # Formats that say by themselves what makes an event unique.
 _WITH_IDENTITY = ("debezium",)
@@ -29,6 +30,7 @@ def find_contradictions(
     format_: Any,
     identity: Any,
     rule: Identity | None,
+    new_fields: Any,
     tables: Sequence[Table | None],
 ) -> list[Problem]:
     """What does not fit together; what is not sound by itself has its own problem and is left out here."""
@@ -42,6 +44,8 @@ def find_contradictions(
         ]
     if rule is not None:
         found += _judge_rule(rule, format_ or "json")
+    if new_fields in {"add", "stop"}:
+        found += _judge_new_fields(new_fields, format_ or "json", tables)
     if known is not None and shaped is not None:
         known += [name for name in shaped if name not in known]
     else:
@@ -89,6 +93,16 @@ def _judge_rule(rule: Identity, format_: str) -> list[Problem]:
             text = f"{format_} has no schemas; use it with protobuf or avro"
             found.append(Problem(path=("identity", key), text=text))
     return found
+
+
+def _judge_new_fields(policy: str, format_: str, tables: Sequence[Table | None]) -> list[Problem]:
+    path = ("source", "new_fields")
+    if format_ not in _WITH_NEW_FIELDS:
+        return [Problem(path=path, text=f"{format_} does not tell of new fields; leave it at ignore")]
+    if policy == "add" and not any(table is None or table.columns is None for table in tables):
+        text = "no table takes new fields, because all of them list their columns; leave `columns` out of one"
+        return [Problem(path=path, text=text)]
+    return []
 
 
 def _judge_table(table: Table, known: list[str] | None) -> list[Problem]:

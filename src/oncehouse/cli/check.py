@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
-from oncehouse.cli.ledger import open_catalog
+from oncehouse.cli.ledger import load_current, open_catalog
 from oncehouse.cli.output import say, show_json, show_table, text_width
 from oncehouse.config_file import load_pipeline
 from oncehouse.config_values import hide_credentials
@@ -39,7 +39,7 @@ def check(
     """Look at the file, Kafka, the tables and the ledger; exit 2 when something has to be put right first."""
     from oncehouse.clickhouse.findings import objections
 
-    pipeline = load_pipeline(file)
+    pipeline = load_current(load_pipeline(file))
     findings, exit_code = examine(pipeline)
     shown = findings if explain else list(objections(findings))
     if as_json:

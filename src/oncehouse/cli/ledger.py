@@ -47,6 +47,18 @@ def open_ledger(pipeline: Pipeline) -> Iterator[Catalog]:
         yield catalog
 
 
+def load_current(pipeline: Pipeline) -> Pipeline:
+    """The pipeline with the fields that its ledger has learnt; a ledger that cannot be asked has learnt none."""
+    from oncehouse.errors import OncehouseError
+    from oncehouse.pipeline.evolution import current
+
+    with open_catalog(pipeline) as catalog:
+        try:
+            return current(pipeline, catalog)
+        except OncehouseError:
+            return pipeline  # whoever needs the ledger tells what is wrong with it
+
+
 def may_exist(url: str) -> bool:
     """False only for a SQLite file that is not there, which opening would make."""
     scheme, _, rest = url.partition(":///")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
+from oncehouse.cli.ledger import load_current
 from oncehouse.cli.output import say, show_json
 from oncehouse.config_file import load_pipeline
 from oncehouse.errors import ConfigurationError
@@ -40,7 +41,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Print the CREATE TABLE of each table of FILE; with --yes, run those whose table is missing."""
-    pipeline = load_pipeline(file)
+    pipeline = load_current(load_pipeline(file))
     keys = tuple(name.strip() for name in order_by.split(",")) if order_by else None
     statements = {
         table.name: ddl_of(pipeline, table, engine=engine, order_by=keys) for table in pipeline.tables

@@ -5,11 +5,17 @@ from __future__ import annotations
 from oncehouse.columns import (
     Array,
     ColumnType,
+    Date,
     DateTime,
     DateTime64,
+    Decimal,
+    Enum,
+    Float,
+    Integer,
     LowCardinality,
     Map,
     Nullable,
+    String,
     Tuple,
     bare,
     is_nullable,
@@ -45,6 +51,38 @@ def difference_is_null(declared: str, actual: str) -> bool:
     except ConfigurationError:
         return False
     return is_nullable(ours) and not is_nullable(theirs) and _plain(bare(ours)) == _plain(bare(theirs))
+
+
+def widens(old: ColumnType, new: ColumnType) -> bool:  # noqa: C901, PLR0911, PLR0912 - one case a kind
+    """Whether every value of the old type is the same value in the new one, and a column may be changed to it."""
+    if is_nullable(old) and not is_nullable(new):
+        return False
+    one, other = _plain(bare(old)), _plain(bare(new))
+    if one == other:
+        return True
+    match one, other:
+        case Integer(), Integer():
+            return other.least <= one.least and other.greatest >= one.greatest
+        case Float(bits=32), Float(bits=64):
+            return True
+        case Decimal(), Decimal():
+            return one.scale == other.scale and other.precision >= one.precision
+        case Date(wide=False), Date(wide=True):
+            return True
+        case DateTime(), DateTime64():
+            return True
+        case DateTime64(), DateTime64():
+            return other.precision >= one.precision
+        case Enum(), Enum():
+            return other.bits >= one.bits and set(one.members) <= set(other.members)
+        case Enum(), String():
+            return True
+        case Array(item=inner), Array(item=outer):
+            return widens(inner, outer)
+        case Map(key=key, value=inner), Map(key=other_key, value=outer):
+            return _plain(key) == _plain(other_key) and widens(inner, outer)
+        case _:
+            return False
 
 
 def _plain(type_: ColumnType) -> ColumnType:  # noqa: PLR0911 - one case a type

@@ -59,6 +59,19 @@ def create_table_ddl(
     )
 
 
+def add_column_ddl(table: str, column: str, type_: str) -> str:
+    return (
+        f"ALTER TABLE {quote_table(table)} ADD COLUMN IF NOT EXISTS {quote(column)} "
+        f"{clickhouse_name(parse_type(type_))}"
+    )
+
+
+def modify_column_ddl(table: str, column: str, type_: str) -> str:
+    return (
+        f"ALTER TABLE {quote_table(table)} MODIFY COLUMN {quote(column)} {clickhouse_name(parse_type(type_))}"
+    )
+
+
 def widen_window_ddl(table: TableName, setting: str, blocks: int) -> str:
     return f"ALTER TABLE {table.quoted} MODIFY SETTING {setting} = {blocks}"
 

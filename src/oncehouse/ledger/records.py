@@ -158,6 +158,18 @@ class Schema:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LearnedField:
+    """A field that the ledger knows beyond the pipeline file."""
+
+    field: str
+    type: str | None
+    """None: it was seen and is left out."""
+    instead_of: str | None = None
+    """The type that the pipeline file declared then; None: it declared none."""
+    learned_at: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Segment:
     """Sorted ids of the key index; covers the buckets `bucket_from` to `bucket_to`, both included."""
 

@@ -244,6 +244,21 @@ schemas = Table(
     PrimaryKeyConstraint("pipeline", "schema_name"),
 )
 
+# Fields that the pipeline file does not declare, or declares otherwise, and their types from then on.
+fields = Table(
+    "oncehouse_fields",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("field", String(255)),
+    # Null: the field was seen and is left out.
+    Column("type", Text),
+    # The type in the pipeline file that this one takes the place of; null: none was declared.
+    Column("instead_of", Text),
+    Column("position", Integer, nullable=False),
+    Column("learned_at", Float(53), nullable=False),
+    PrimaryKeyConstraint("pipeline", "field"),
+)
+
 segments = Table(
     "oncehouse_segments",
     metadata,

@@ -21,19 +21,20 @@ _GREATEST_NUMBER = (1 << 32) - 1
 def read_files(section: Avro) -> tuple[Schema, ...]:
     """The schemas of the listed files; one that is wrong is refused."""
     return tuple(
-        Schema(schema=version, format="avro", definition=_read_file(path, version))
+        read_file(path, version, where=f"source.avro.schemas.{version}: {path}")
         for version, path in section.schemas.items()
     )
 
 
-def _read_file(path: str, version: str) -> str:
-    where = f"source.avro.schemas.{version}: {path}"
+def read_file(path: str, version: str, *, where: str | None = None) -> Schema:
+    """A version as the ledger keeps it, from a schema file."""
+    where = where or path
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{where}: the file cannot be read ({error})") from None
     parse_schema(text, where=where)
-    return text
+    return Schema(schema=version, format="avro", definition=text)
 
 
 def ask_registry(section: Avro, names: Collection[str]) -> Iterator[Schema]:

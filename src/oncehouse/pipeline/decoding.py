@@ -8,7 +8,7 @@ which schemas are known is the driver's business, so what a decoder does not kno
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,6 +43,8 @@ class Decoded:
     waiting: tuple[Waiting, ...] = ()
     schemas: pa.Array | None = None
     """The schema that each row was decoded with; None for a format without schemas."""
+    new_fields: Mapping[str, str | None] = field(default_factory=dict)
+    """Fields that nobody declared and their types, where the format was asked to tell; None: no column can hold it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     from oncehouse.pipeline.manifest import ReadPlan
 
 
-def format_of(source: Source) -> Format:  # noqa: PLR0911 - one case a format
+def format_of(source: Source) -> Format:
     match source.format:
-        case "json":
-            return JsonFormat()
-        case "jsonl":
-            return JsonFormat(lines=True)
+        case "json" | "jsonl":
+            return JsonFormat(lines=source.format == "jsonl", watch=source.new_fields != "ignore")
         case "protobuf":
             return make_protobuf_format(demand_section(source.protobuf, "protobuf"))
         case "avro":

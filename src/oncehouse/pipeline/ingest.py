@@ -36,8 +36,10 @@ from oncehouse.ledger.records import (
 from oncehouse.ledger.schemas import list_schemas
 from oncehouse.pipeline.adopting import remembered
 from oncehouse.pipeline.dedup import DecidePlan, Decision, decide, plan_ranges
+from oncehouse.pipeline.evolution import current, meet_new_fields
 from oncehouse.pipeline.formats import format_of
 from oncehouse.pipeline.identity_rule import rule_of
+from oncehouse.pipeline.json_new_fields import NewFields, merge_fields
 from oncehouse.pipeline.manifest import (
     MANIFEST_SCHEMA,
     ChunkManifest,
@@ -98,7 +100,9 @@ def _route(table: Table, at: int) -> tuple[str | None, tuple[str | int | bool, .
 
 
 def read_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
-    plan = plan_reading(pipeline, list_schemas(catalog), epoch=epoch, token=token, whole=whole)
+    plan = plan_reading(
+        current(pipeline, catalog), list_schemas(catalog), epoch=epoch, token=token, whole=whole
+    )
     return replace(plan, topics=(*plan.topics, *(topic_of(name) for name in queries.list_queries(catalog))))
 
 
@@ -128,7 +132,7 @@ def plan_reading(
 def shaped_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
     """A plan that makes parts; `read_plan` alone gives events as they were decoded, which is all that ids need."""
     plan = read_plan(pipeline, catalog, epoch=epoch, token=token, whole=whole)
-    return replace(plan, shape=plan_shape(pipeline, token=token))
+    return replace(plan, shape=plan_shape(current(pipeline, catalog), token=token))
 
 
 def settle(
@@ -146,11 +150,12 @@ def settle(
     started_at = catalog.now()
     plan = shaped_plan(pipeline, catalog, epoch=epoch, token=token, whole=small)
     manifests = read(plan)
-    while learn_schemas(pipeline, catalog, _awaited(manifests)):
+    while learn_schemas(pipeline, catalog, _awaited(manifests)) or meet_new_fields(
+        pipeline, catalog, token, _noticed(manifests)
+    ):
         # Read once more with what is known now; what the first time wrote has no row in the catalog.
         # A version that marks other fields than the rest is refused here, before anything of it is settled.
-        schemas = list_schemas(catalog)
-        plan = replace(plan, schemas=schemas, identity=rule_of(pipeline, schemas))
+        plan = shaped_plan(pipeline, catalog, epoch=epoch, token=token, whole=small)
         manifests = read(plan)
     crash.reach("parts written")
     chunks = sorted((chunk for task in manifests for chunk in task.chunks), key=lambda chunk: chunk.first)
@@ -331,6 +336,13 @@ def _letters(manifests: Sequence[TaskManifest], kind: LetterKind) -> Iterator[Le
 
 def _awaited(manifests: Sequence[TaskManifest]) -> set[str]:
     return {schema for letters in _letters(manifests, LetterKind.WAITING) for schema in letters.reasons}
+
+
+def _noticed(manifests: Sequence[TaskManifest]) -> NewFields:
+    found: NewFields = {}
+    for task in manifests:
+        merge_fields(found, task.new_fields)
+    return found
 
 
 def demand_sound(pipeline: Pipeline, registration: Registration, samples: Sequence[str]) -> None:

@@ -23,6 +23,7 @@ from oncehouse.pipeline.json_bytes import text_buffers
 from oncehouse.pipeline.json_columns import Shape, convert, engine_type, wrapping_digits
 from oncehouse.pipeline.json_explain import explain
 from oncehouse.pipeline.json_maps import holds_map, rewrite_maps
+from oncehouse.pipeline.json_new_fields import NewFields, merge_fields, notice, notice_in_sample
 from oncehouse.pipeline.json_screen import screen
 from oncehouse.pipeline.verdict import Problem, Reason, Rejection
 
@@ -62,12 +63,22 @@ class _Failed:
 class JsonDecoder:
     """Decodes blocks of messages; it is made once a task, and Spark may pickle it."""
 
-    def __init__(self, *, fields: Mapping[str, c.ColumnType], max_message_bytes: int, max_depth: int) -> None:
+    def __init__(
+        self,
+        *,
+        fields: Mapping[str, c.ColumnType],
+        max_message_bytes: int,
+        max_depth: int,
+        watch: bool = False,
+    ) -> None:
+        """`watch`: tell of keys that are not declared."""
         if not fields:
             raise ConfigurationError("source.fields is empty; declare at least one field")
         if not 1 <= max_depth <= _GREATEST_DEPTH:
             raise ConfigurationError(f"source.max_depth is {max_depth}; choose 1 to {_GREATEST_DEPTH}")
         self._fields = dict(fields)
+        self._watch = watch
+        self._new_fields: NewFields = {}
         self._max_message_bytes = max_message_bytes
         self._max_depth = max_depth
         self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
@@ -78,7 +89,7 @@ class JsonDecoder:
         self._holds_maps = any(holds_map(type_) for type_ in fields.values())
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self._fields, self._max_message_bytes, self._max_depth)
+        return _rebuild, (self._fields, self._max_message_bytes, self._max_depth, self._watch)
 
     @property
     def schema(self) -> pa.Schema:
@@ -91,13 +102,20 @@ class JsonDecoder:
             max_depth=self._max_depth,
             explain=self._explain_rejected,
         )
+        self._new_fields = {}
         rejected = list(screened.rejected)
         batches: list[tuple[Offsets, pa.RecordBatch]] = []
         for index, texts in _split_runs(screened.index, screened.texts):
             batches += [self._convert(read, rejected) for read in self._read(index, texts, rejected)]
         taken, rows = _merge(batches, self._schema)
         rejected.sort(key=lambda rejection: rejection.index)
-        return Decoded(rows=rows, taken=taken, rejected=tuple(rejected), skipped=screened.skipped)
+        return Decoded(
+            rows=rows,
+            taken=taken,
+            rejected=tuple(rejected),
+            skipped=screened.skipped,
+            new_fields=self._new_fields,
+        )
 
     # -- reading: the block at once, and smaller only when it fails ---------------------------------------
 
@@ -194,15 +212,29 @@ class JsonDecoder:
         if readable is None:
             return _Failed(row=None)
         buffer = _join(readable)
+        options = self._options_of(shape)
+        table = self._read_watching(texts, buffer, options) if self._watch else None
         try:
-            table = pa_json.read_json(
-                pa.BufferReader(buffer),
-                read_options=pa_json.ReadOptions(use_threads=False, block_size=buffer.size + 1),
-                parse_options=self._options_of(shape),
-            )
+            table = _read_json(buffer, options) if table is None else table
         except (pa.ArrowException, ValueError) as error:
             return _Failed(row=_failing_row(error, len(texts)))
         return table if table.num_rows == len(texts) else _Failed(row=None)
+
+    def _read_watching(
+        self, texts: pa.Array, buffer: pa.Buffer, options: pa_json.ParseOptions
+    ) -> pa.Table | None:
+        """What the reader makes of it when it takes all keys; None where the declared ones have to be read alone."""
+        declared = options.explicit_schema
+        curious = pa_json.ParseOptions(explicit_schema=declared, unexpected_field_behavior="infer")
+        try:
+            table = _read_json(buffer, curious)
+        except (pa.ArrowException, ValueError):
+            # A key that nobody declared may never cost a message.
+            merge_fields(self._new_fields, notice_in_sample(texts, declared))
+            return None
+        merge_fields(self._new_fields, dict(notice(table.schema, declared)))
+        chosen = table.select(declared.names)
+        return chosen if chosen.schema.equals(declared) else None
 
     def _options_of(self, shape: Shape) -> pa_json.ParseOptions:
         if shape not in self._options:
@@ -252,8 +284,18 @@ class JsonDecoder:
         return explain(message, self._fields, fully=True).problem or _UNREADABLE
 
 
-def _rebuild(fields: dict[str, c.ColumnType], max_message_bytes: int, max_depth: int) -> JsonDecoder:
-    return JsonDecoder(fields=fields, max_message_bytes=max_message_bytes, max_depth=max_depth)
+def _rebuild(
+    fields: dict[str, c.ColumnType], max_message_bytes: int, max_depth: int, watch: bool
+) -> JsonDecoder:
+    return JsonDecoder(fields=fields, max_message_bytes=max_message_bytes, max_depth=max_depth, watch=watch)
+
+
+def _read_json(buffer: pa.Buffer, options: pa_json.ParseOptions) -> pa.Table:
+    return pa_json.read_json(
+        pa.BufferReader(buffer),
+        read_options=pa_json.ReadOptions(use_threads=False, block_size=buffer.size + 1),
+        parse_options=options,
+    )
 
 
 def _split_runs(index: Offsets, texts: pa.Array) -> Iterator[tuple[Offsets, pa.Array]]:

@@ -21,6 +21,8 @@ _BLANK = r"^[ \t\r]*$"
 class JsonFormat:
     lines: bool = False
     """JSON Lines: a message holds an object a line."""
+    watch: bool = False
+    """Tell of keys that are not declared."""
 
     @property
     def needs_headers(self) -> bool:
@@ -38,7 +40,12 @@ class JsonFormat:
     ) -> Decoder:
         del schemas  # JSON says by itself how it is to be read
         return OfValues(
-            JsonDecoder(fields=fields, max_message_bytes=limits.max_message_bytes, max_depth=limits.max_depth)
+            JsonDecoder(
+                fields=fields,
+                max_message_bytes=limits.max_message_bytes,
+                max_depth=limits.max_depth,
+                watch=self.watch,
+            )
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from oncehouse.columns import ColumnType
@@ -105,6 +105,8 @@ class TaskManifest:
     skipped: int
     chunks: tuple[ChunkManifest, ...]
     letters: tuple[LettersManifest, ...]
+    new_fields: dict[str, str | None] = field(default_factory=dict)
+    """Fields that nobody declared and their types; None: no column can hold it."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -117,6 +119,7 @@ class TaskManifest:
             skipped=found["skipped"],
             chunks=tuple(_chunk(chunk) for chunk in found["chunks"]),
             letters=tuple(_letters(letters) for letters in found["letters"]),
+            new_fields=found["new_fields"],
         )
 
 

@@ -23,6 +23,7 @@ from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline.adopting import check_rule
 from oncehouse.pipeline.clocks import judge_clocks, read_clocks
+from oncehouse.pipeline.evolution import current
 from oncehouse.pipeline.outage import judge_topic
 from oncehouse.pipeline.protobuf_sources import demand_readable
 from oncehouse.pipeline.sampling import Sample, measure_growth, read_sample
@@ -107,6 +108,7 @@ def demand_ready(pipeline: Pipeline, catalog: Catalog, topics: Topics | None) ->
     """Raise unless source, ledger and tables are fit; returns what Kafka, if asked, says about the topics."""
     check_shape(pipeline)
     check_ledger(pipeline, catalog)
+    pipeline = current(pipeline, catalog)
     facts = {} if topics is None else check_source(catalog, topics)
     found = (
         *(() if topics is None else inspect_source(topics)),

@@ -19,6 +19,7 @@ from oncehouse.ledger.records import LetterKind
 from oncehouse.pipeline.decoding import Decoded, Decoder
 from oncehouse.pipeline.formats import make_decoder
 from oncehouse.pipeline.identity import refuse_nameless, unique_ids
+from oncehouse.pipeline.json_new_fields import NewFields, merge_fields
 from oncehouse.pipeline.letter_files import LetterWriter
 from oncehouse.pipeline.manifest import (
     ChunkManifest,
@@ -95,6 +96,7 @@ class ReadTask:
         self._aside = {kind: LetterWriter(plan, self._store, attempt, kind) for kind in LetterKind}
         self._read = 0
         self._skipped = 0
+        self._new_fields: NewFields = {}
 
     def add(self, block: pa.RecordBatch) -> None:
         if not block.num_rows:
@@ -108,6 +110,7 @@ class ReadTask:
         decoded = refuse_nameless(self._plan.identity, block, self._decoder.decode(block))
         self._read += block.num_rows
         self._skipped += len(decoded.skipped)
+        merge_fields(self._new_fields, decoded.new_fields)
         self._reject(block, decoded)
         self._let_wait(block, decoded)
         self._keep(block, decoded, source)
@@ -170,6 +173,7 @@ class ReadTask:
             skipped=self._skipped,
             chunks=tuple(self._chunks),
             letters=tuple(letters for writer in self._aside.values() for letters in writer.finish()),
+            new_fields=self._new_fields,
         )
 
 

@@ -1,0 +1,251 @@
+"""`oncehouse schema`: the versions that the ledger knows, and what they mean for the tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
+from oncehouse.cli.ledger import open_catalog
+from oncehouse.cli.output import say, show_json, show_table, spell_time
+from oncehouse.config_file import load_pipeline
+from oncehouse.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from oncehouse.clickhouse.column_changes import ColumnChange
+    from oncehouse.config import Pipeline
+    from oncehouse.ledger.catalog import Catalog
+    from oncehouse.ledger.records import Schema
+    from oncehouse.pipeline.schema_plan import FieldChange, SchemaPlan
+
+app = typer.Typer(no_args_is_help=True, help="Schema versions, and what they mean for the tables.")
+
+Version = Annotated[str, typer.Argument(metavar="VERSION", help="The name of the version.")]
+Only = Annotated[
+    str | None, typer.Option("--version", help="Only this version; without it, all that are known.")
+]
+
+
+@app.command("list")
+def list_versions(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
+    """The versions and the fields that the ledger knows beyond FILE."""
+    from oncehouse.ledger.fields import list_fields
+    from oncehouse.pipeline.schema_fields import fields_of
+    from oncehouse.pipeline.schemas import known_schemas
+
+    pipeline = load_pipeline(file)
+    with open_catalog(pipeline) as catalog:
+        schemas = known_schemas(pipeline, catalog)
+        learned = list_fields(catalog) if catalog.exists() else ()
+    if as_json:
+        show_json({"schemas": schemas, "fields": learned})
+        return
+    show_table(
+        ["version", "format", "fields", "first seen"],
+        [
+            (schema.schema, schema.format, len(fields_of(schema)), spell_time(schema.first_seen_at))
+            for schema in schemas
+        ],
+        empty="no schema version is known",
+    )
+    show_table(
+        ["field", "type", "declared then", "learnt"],
+        [
+            (field.field, field.type or "left out", field.instead_of, spell_time(field.learned_at))
+            for field in learned
+        ],
+        empty="no field is known beyond the pipeline file",
+    )
+
+
+@app.command()
+def show(version: Version, file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
+    """The fields of one version, with the ClickHouse types that they have by themselves."""
+    from oncehouse.columns import clickhouse_name
+    from oncehouse.pipeline.schema_fields import fields_of
+
+    pipeline = load_pipeline(file)
+    with open_catalog(pipeline) as catalog:
+        schema = _choose(pipeline, catalog, version)[0]
+    fields = {
+        name: None if fact.type is None else clickhouse_name(fact.type)
+        for name, fact in fields_of(schema).items()
+    }
+    if as_json:
+        show_json({"version": schema, "fields": fields})
+        return
+    show_table(
+        ["field", "type"],
+        [(name, type_ or "of several types, or without end") for name, type_ in fields.items()],
+        empty="it has no fields",
+    )
+
+
+@app.command()
+def add(
+    version: Version,
+    file: File = DEFAULT_FILE,
+    *,
+    avsc: Annotated[Path | None, typer.Option("--avsc", help="Avro: the schema file.")] = None,
+    proto: Annotated[list[Path] | None, typer.Option("--proto", help="Protobuf: a .proto file.")] = None,
+    include: Annotated[
+        list[Path] | None,
+        typer.Option("--include", help="Protobuf: a folder that imports are looked for in."),
+    ] = None,
+    descriptor: Annotated[
+        Path | None, typer.Option("--descriptor", help="Protobuf: a descriptor set.")
+    ] = None,
+    message: Annotated[
+        str | None, typer.Option("--message", help="Protobuf: the message's full name.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a version known by hand; records that have waited for it are decoded. Without a file: by the registry."""
+    from oncehouse.ledger.schemas import add_schemas
+
+    pipeline = load_pipeline(file)
+    schema = _read(
+        pipeline,
+        version,
+        avsc=avsc,
+        proto=proto or [],
+        include=include or [],
+        descriptor=descriptor,
+        message=message,
+    )
+    if schema.format != pipeline.source.format:
+        raise ConfigurationError(
+            f"Pipeline {pipeline.pipeline} reads {pipeline.source.format}; a schema of {schema.format} is of no use"
+        )
+    catalog = _make_ledger(pipeline)
+    try:
+        added = add_schemas(catalog, [schema])
+    finally:
+        catalog.close()
+    if as_json:
+        show_json({"added": added})
+    else:
+        say(f"version {version} is in the ledger" if added else f"the ledger knew version {version} already")
+
+
+def _make_ledger(pipeline: Pipeline) -> Catalog:
+    """A schema may be known before the first run, so the catalog is made where there is none."""
+    from oncehouse.ledger.catalog import Catalog
+
+    catalog = Catalog(pipeline.ledger.catalog.get_secret_value(), pipeline.pipeline)
+    catalog.prepare()
+    return catalog
+
+
+def _read(
+    pipeline: Pipeline,
+    version: str,
+    *,
+    avsc: Path | None,
+    proto: list[Path],
+    include: list[Path],
+    descriptor: Path | None,
+    message: str | None,
+) -> Schema:
+    from oncehouse.pipeline.avro_sources import read_file
+    from oncehouse.pipeline.protobuf_sources import make_schema
+    from oncehouse.pipeline.schemas import find_schemas
+
+    if avsc is not None and not (proto or descriptor):
+        return read_file(str(avsc), version)
+    if (proto or descriptor) and avsc is None:
+        return make_schema(
+            version,
+            files=[str(path) for path in proto],
+            include=[str(path) for path in include],
+            descriptor_set=None if descriptor is None else str(descriptor),
+            message=message or "",
+        )
+    found = () if avsc is not None else find_schemas(pipeline, [version])
+    if not found:
+        raise ConfigurationError(
+            f"version {version!r} cannot be had; give --avsc, or --proto or --descriptor with --message, "
+            "or name a registry that has it in the pipeline file"
+        )
+    return found[0]
+
+
+def _choose(pipeline: Pipeline, catalog: Catalog, version: str | None) -> tuple[Schema, ...]:
+    from oncehouse.pipeline.schemas import known_schemas
+
+    schemas = known_schemas(pipeline, catalog)
+    if version is None:
+        return schemas
+    chosen = tuple(schema for schema in schemas if schema.schema == version)
+    if not chosen:
+        names = ", ".join(schema.schema for schema in schemas) or "none"
+        raise ConfigurationError(
+            f"Pipeline {pipeline.pipeline}: version {version!r} is not known; known: {names}"
+        )
+    return chosen
+
+
+@app.command()
+def plan(file: File = DEFAULT_FILE, *, version: Only = None, as_json: AsJson = False) -> None:
+    """Show what the known versions, and the fields of FILE, mean for the tables; changes nothing."""
+    from oncehouse.pipeline.schema_plan import make_plan
+
+    pipeline = load_pipeline(file)
+    with open_catalog(pipeline) as catalog:
+        found = make_plan(pipeline, catalog, _choose(pipeline, catalog, version))
+    if as_json:
+        show_json({"fields": found.fields, "columns": found.columns})
+        return
+    _show(found)
+    say("-- nothing was changed; `oncehouse schema apply` runs what is additive")
+
+
+@app.command()
+def apply(
+    file: File = DEFAULT_FILE,
+    *,
+    version: Only = None,
+    allow_narrowing: Annotated[
+        bool, typer.Option("--allow-narrowing", help="Also run what may change stored values.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the plan: additive changes only, unless told otherwise. A running pipeline takes it up."""
+    from oncehouse.pipeline.schema_plan import apply as perform
+    from oncehouse.pipeline.schema_plan import make_plan
+
+    pipeline = load_pipeline(file)
+    catalog = _make_ledger(pipeline)
+    try:
+        found = make_plan(pipeline, catalog, _choose(pipeline, catalog, version))
+        run = perform(pipeline, catalog, found, allow_narrowing=allow_narrowing)
+    finally:
+        catalog.close()
+    left = [change for change in found.columns if change.statement and change.statement not in run]
+    if as_json:
+        show_json({"run": run, "learned": found.learned, "left": left})
+        return
+    for statement in run:
+        say(f"{statement};")
+    say(f"-- {len(run)} statements were run, {len(found.learned)} fields learnt")
+    for change in left:
+        say(f"-- left alone ({change.why}); --allow-narrowing would run: {change.statement}")
+
+
+def _show(found: SchemaPlan) -> None:
+    for field in found.fields:
+        say(f"-- {_tell_field(field)}")
+    for column in found.columns:
+        say(_tell_column(column))
+
+
+def _tell_field(change: FieldChange) -> str:
+    type_ = f" {change.type}" if change.type else ""
+    return f"field {change.field}{type_} ({change.kind}): {change.why}"
+
+
+def _tell_column(change: ColumnChange) -> str:
+    note = f"-- {change.table}.{change.column} ({change.kind}): {change.why}"
+    return note if change.statement is None else f"{note}\n{change.statement};"

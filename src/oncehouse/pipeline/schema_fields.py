@@ -1,0 +1,159 @@
+"""Fields of schema versions: their names, the ClickHouse types they have by themselves, and what tells renames.
+
+Types are derived, not guessed: a field whose values no single column type can hold exactly has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from oncehouse import columns as c
+from oncehouse.pipeline import avro_schema as avro
+from oncehouse.protobuf.definition import describe, read_definition
+from oncehouse.protobuf.fields import derive_fields
+
+if TYPE_CHECKING:
+    from oncehouse.ledger.records import Schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldFact:
+    """What a version says about one of its fields."""
+
+    type: c.ColumnType | None
+    """None: no single column type holds all of its values."""
+    members: tuple[str, ...] = ()
+    """Of an enum: its names."""
+    number: int | None = None
+    """Of protobuf: what stays when the name changes."""
+    aliases: tuple[str, ...] = ()
+    """Of Avro: earlier names."""
+
+
+def fields_of(schema: Schema) -> Mapping[str, FieldFact]:
+    """The fields at the top of a version, in its order; none for a format that has no schemas."""
+    return _read(schema.format, schema.definition)
+
+
+@lru_cache(maxsize=256)
+def _read(format_: str, definition: str) -> Mapping[str, FieldFact]:
+    match format_:
+        case "protobuf":
+            return dict(_protobuf_fields(definition))
+        case "avro":
+            record = avro.parse_schema(definition, where="the schema")
+            return {
+                field.name: FieldFact(
+                    type=_avro_type(field.node, ()), members=_symbols(field.node), aliases=field.aliases
+                )
+                for field in record.fields
+            }
+        case _:
+            return {}
+
+
+def _protobuf_fields(definition: str) -> Iterator[tuple[str, FieldFact]]:
+    descriptor = describe(read_definition(definition))
+    for name, type_ in derive_fields(descriptor).items():
+        field = descriptor.fields_by_name.get(name)
+        members = field.enum_type.values if field is not None and field.enum_type is not None else ()
+        yield (
+            name,
+            FieldFact(
+                type=c.parse_type(type_),
+                members=tuple(member.name for member in members),
+                number=None if field is None else field.number,
+            ),
+        )
+
+
+def _symbols(node: avro.Node) -> tuple[str, ...]:
+    inner = _without_null(node)
+    return inner.symbols if isinstance(inner, avro.Enum) else ()
+
+
+def _without_null(node: avro.Node) -> avro.Node:
+    if isinstance(node, avro.Union):
+        kept = [branch for branch in node.branches if not _is_null(branch)]
+        return kept[0] if len(kept) == 1 else node
+    return node
+
+
+def _is_null(node: avro.Node) -> bool:
+    return isinstance(node, avro.Primitive) and node.name == "null"
+
+
+def _avro_type(node: avro.Node, above: tuple[avro.Node, ...]) -> c.ColumnType | None:  # noqa: PLR0911 - one case a node
+    match node:
+        case avro.Union():
+            inner = _without_null(node)
+            type_ = None if isinstance(inner, avro.Union) else _avro_type(inner, above)
+            return type_ if type_ is None else make_nullable(type_)
+        case avro.Array():
+            item = _avro_type(node.item, above)
+            return None if item is None else c.Array(item=item)
+        case avro.Map():
+            value = _avro_type(node.value, above)
+            return None if value is None else c.Map(key=c.String(), value=value)
+        case avro.Record():
+            return _tuple_type(node, above)
+        case avro.Enum():
+            return c.LowCardinality(inner=c.String())
+        case avro.Fixed(size=size, logical=logical):
+            return _decimal(node) if logical == "decimal" else c.FixedString(length=size)
+        case avro.Primitive():
+            return _primitive(node)
+        case _:
+            return None
+
+
+def _tuple_type(node: avro.Record, above: tuple[avro.Node, ...]) -> c.ColumnType | None:
+    if node in above or not node.fields:
+        return None  # a record that holds itself has no end
+    types = [(field.name, _avro_type(field.node, (*above, node))) for field in node.fields]
+    known = tuple((name, type_) for name, type_ in types if type_ is not None)
+    return c.Tuple(fields=known) if len(known) == len(types) else None
+
+
+_BY_LOGICAL: Mapping[str, c.ColumnType] = {
+    "date": c.Date(wide=True),
+    "timestamp-millis": c.DateTime64(precision=3, zone="UTC"),
+    "timestamp-micros": c.DateTime64(precision=6, zone="UTC"),
+    "timestamp-nanos": c.DateTime64(precision=9, zone="UTC"),
+    "uuid": c.Uuid(),
+}
+_BY_NAME: Mapping[str, c.ColumnType] = {
+    "boolean": c.Bool(),
+    "int": c.Integer(bits=32, signed=True),
+    "long": c.Integer(bits=64, signed=True),
+    "float": c.Float(bits=32),
+    "double": c.Float(bits=64),
+    "bytes": c.String(),
+    "string": c.String(),
+}
+
+
+def _primitive(node: avro.Primitive) -> c.ColumnType | None:
+    if node.logical == "decimal":
+        return _decimal(node)
+    return _BY_LOGICAL.get(node.logical or "") or _BY_NAME.get(node.name)
+
+
+def _decimal(node: avro.Primitive | avro.Fixed) -> c.ColumnType | None:
+    return c.Decimal(precision=node.precision, scale=node.scale) if 1 <= node.precision <= 76 else None
+
+
+def make_nullable(type_: c.ColumnType) -> c.ColumnType | None:
+    """The type of a field that other versions lack; a Tuple cannot be null, and a list is then empty."""
+    match type_:
+        case c.Nullable() | c.Array() | c.Map():
+            return type_
+        case c.LowCardinality(inner=inner):
+            return type_ if c.is_nullable(inner) else c.LowCardinality(inner=c.Nullable(inner=inner))
+        case c.Tuple():
+            return None
+        case _:
+            return c.Nullable(inner=type_)
