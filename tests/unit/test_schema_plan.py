@@ -101,6 +101,18 @@ def test_new_values_of_an_enum_are_appended():
     ]
 
 
+def test_an_alias_ties_names_so_that_nothing_is_new_or_dropped():
+    renamed = avro("2", id="long", remark={"aliases": ["note"], "type": "string"})
+    for declared in ("note", "remark"):
+        found = changes({"id": "Int64", declared: "String"}, avro("1", id="long", note="string"), renamed)
+        assert found == [("note", "note", None)], "the rename is told, and that is all"
+
+
+def test_a_field_with_a_default_is_no_null_where_it_is_missing():
+    second = avro("2", id="long", tries={"aliases": [], "type": "int", "default": 3})
+    assert changes({"id": "Int64", "tries": "Int32"}, avro("1", id="long"), second) == []
+
+
 def test_renames_are_told_by_avros_aliases_and_protobufs_numbers(tmp_path):
     renamed = avro("2", id="long", remark={"aliases": ["note"], "type": "string"})
     told = [

@@ -24,7 +24,7 @@ from oncehouse.ledger.records import LearnedField, Schema
 from oncehouse.ledger.schemas import list_schemas
 from oncehouse.pipeline.json_new_fields import NewFields
 from oncehouse.pipeline.parts import EVENT_COLUMN
-from oncehouse.pipeline.schema_fields import fields_of, make_nullable
+from oncehouse.pipeline.schema_fields import fields_of, make_nullable, names_of_one
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline, Table
@@ -62,6 +62,7 @@ def new_fields(
 ) -> NewFields:
     """Fields that neither file nor ledger knows: those noticed in records, and those of schema versions. Pure."""
     found: NewFields = dict(noticed)
+    schemas = tuple(schemas)
     for schema in schemas:
         for name, fact in fields_of(schema).items():
             type_ = None if fact.type is None else make_nullable(fact.type)
@@ -74,7 +75,8 @@ def new_fields(
         if pipeline.source.format in {"avro", "protobuf"}
         else set()
     )
-    return {name: type_ for name, type_ in found.items() if name not in known}
+    tied = names_of_one(schemas)
+    return {name: type_ for name, type_ in found.items() if not known & tied.get(name, {name})}
 
 
 def meet_new_fields(

@@ -5,7 +5,7 @@ Types are derived, not guessed: a field whose values no single column type can h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -31,11 +31,25 @@ class FieldFact:
     """Of protobuf: what stays when the name changes."""
     aliases: tuple[str, ...] = ()
     """Of Avro: earlier names."""
+    has_default: bool = False
+    """Of Avro: records of versions without the field have a value all the same."""
 
 
 def fields_of(schema: Schema) -> Mapping[str, FieldFact]:
     """The fields at the top of a version, in its order; none for a format that has no schemas."""
     return _read(schema.format, schema.definition)
+
+
+def names_of_one(schemas: Iterable[Schema]) -> Mapping[str, frozenset[str]]:
+    """For each name that an alias ties to others: all names of that field, in whichever version."""
+    groups: dict[str, frozenset[str]] = {}
+    for schema in schemas:
+        for name, fact in fields_of(schema).items():
+            if fact.aliases:
+                tied = {name, *fact.aliases}
+                whole = frozenset().union(*(groups.get(known, {known}) for known in tied))
+                groups |= dict.fromkeys(whole, whole)
+    return groups
 
 
 @lru_cache(maxsize=256)
@@ -47,7 +61,10 @@ def _read(format_: str, definition: str) -> Mapping[str, FieldFact]:
             record = avro.parse_schema(definition, where="the schema")
             return {
                 field.name: FieldFact(
-                    type=_avro_type(field.node, ()), members=_symbols(field.node), aliases=field.aliases
+                    type=_avro_type(field.node, ()),
+                    members=_symbols(field.node),
+                    aliases=field.aliases,
+                    has_default=field.default is not avro.NO_DEFAULT and field.default is not None,
                 )
                 for field in record.fields
             }

@@ -22,7 +22,7 @@ from oncehouse.ledger.fields import learn_fields, list_fields
 from oncehouse.ledger.records import LearnedField, Schema
 from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.evolution import new_fields, with_learned
-from oncehouse.pipeline.schema_fields import FieldFact, fields_of, make_nullable
+from oncehouse.pipeline.schema_fields import FieldFact, fields_of, make_nullable, names_of_one
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
@@ -62,14 +62,26 @@ def plan_fields(
     left_out = [field for field in learned if field.type is None]
     changes: list[FieldChange] = []
     before: dict[str, FieldFact] = {}
+    tied = names_of_one(schemas)
+    given = {name for schema in schemas for name, fact in fields_of(schema).items() if fact.has_default}
     for schema in schemas:
-        facts = fields_of(schema)
-        found = new_fields(pipeline, [*_as_learned(now), *left_out], [schema], {})
-        changes += [_bring(name, type_, schema) for name, type_ in found.items()]
-        changes += _compare(now, before, facts, schema)
+        facts = _under_known_names(fields_of(schema), now, tied)
+        found = new_fields(pipeline, [*_as_learned(now), *left_out], schemas, {})
+        changes += [_bring(name, type_, schema) for name, type_ in found.items() if name in facts]
+        changes += _compare(now, before, facts, schema, given)
         now |= {change.field: change.type for change in changes if change.type is not None}
         before |= facts
     return (*changes, *_renames(schemas))
+
+
+def _under_known_names(
+    facts: Mapping[str, FieldFact], now: Mapping[str, str], tied: Mapping[str, frozenset[str]]
+) -> dict[str, FieldFact]:
+    """The fields of a version under the names that the pipeline has for them."""
+    return {
+        next((known for known in tied.get(name, ()) if known in now and known not in facts), name): fact
+        for name, fact in facts.items()
+    }
 
 
 def _as_learned(fields: Mapping[str, str]) -> list[LearnedField]:
@@ -84,15 +96,23 @@ def _bring(name: str, type_: str | None, schema: Schema) -> FieldChange:
 
 
 def _compare(
-    now: Mapping[str, str], before: Mapping[str, FieldFact], facts: Mapping[str, FieldFact], schema: Schema
+    now: Mapping[str, str],
+    before: Mapping[str, FieldFact],
+    facts: Mapping[str, FieldFact],
+    schema: Schema,
+    given: set[str],
 ) -> Iterator[FieldChange]:
-    """What became of known fields. Types are held against those of earlier versions: what the file makes of
-    the first one is its own business."""
+    """What became of known fields; `given` have a default where they are missing.
+
+    Types are held against those of earlier versions: what the file makes of the first one is its own business.
+    """
     for name, declared in now.items():
         if "." in name:
             continue  # an inner field: how it fits is told by `check`
         type_, fact = c.parse_type(declared), facts.get(name)
         if fact is None:
+            if name in given:
+                continue
             yield from _drop(name, type_, schema, was_there=name in before)
         elif fact.members and isinstance(c.bare(type_), c.Enum):
             yield from _widen_enum(name, type_, fact.members, schema)
@@ -150,11 +170,13 @@ def _renames(schemas: Sequence[Schema]) -> Iterator[FieldChange]:
     before: dict[int, str] = {}
     for schema in schemas:
         for name, fact in fields_of(schema).items():
-            old = before.get(fact.number or 0)
-            earlier = [old] if old is not None and old != name else [*fact.aliases]
-            for past in earlier:
-                why = f"version {schema.schema} calls it {name}; the two stay two columns"
+            for past in fact.aliases:
+                why = f"version {schema.schema} calls it {name}; either name reads both"
                 yield FieldChange(field=past, kind=ChangeKind.NOTE, why=why)
+            old = before.get(fact.number or 0, name)
+            if old != name:
+                why = f"version {schema.schema} calls it {name}; the two are two columns"
+                yield FieldChange(field=old, kind=ChangeKind.NOTE, why=why)
             if fact.number is not None:
                 before[fact.number] = name
 
