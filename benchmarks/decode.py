@@ -3,7 +3,8 @@
     python benchmarks/decode.py [messages]
 
 Events have 7 flat fields and about 213 bytes; times are processor time, so that neighbours on the machine
-disturb less. The other lines show what a map column, texts for 64-bit integers and bad messages cost.
+disturb less. The other lines show what looking for new fields, a map column, texts for 64-bit integers and bad
+messages cost.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ def make_event(number: int, chance: random.Random) -> dict[str, object]:
     }
 
 
-def make_decoder(fields: dict[str, str]) -> JsonDecoder:
+def make_decoder(fields: dict[str, str], *, watch: bool = False) -> JsonDecoder:
     types = {name: parse_type(text) for name, text in fields.items()}
-    return JsonDecoder(fields=types, max_message_bytes=1 << 20, max_depth=64)
+    return JsonDecoder(fields=types, max_message_bytes=1 << 20, max_depth=64, watch=watch)
 
 
 def encode(events: list[dict[str, object]]) -> list[bytes]:
@@ -90,6 +91,14 @@ def main() -> None:
     show("bare pyarrow.json", bare, bare)
     decoder = make_decoder(FIELDS)
     show("decode, typed and checked", best_rate(decoder.decode, messages), bare)
+    show(
+        "looking for new fields, none there",
+        best_rate(make_decoder(FIELDS, watch=True).decode, messages),
+        bare,
+    )
+    fewer = {name: type_ for name, type_ in FIELDS.items() if name not in {"price", "url"}}
+    show("two fields undeclared", best_rate(make_decoder(fewer).decode, messages), bare)
+    show("two fields new, and looked for", best_rate(make_decoder(fewer, watch=True).decode, messages), bare)
     texts = encode([event | {"product_id": str(event["product_id"])} for event in events])
     show("64-bit integers as texts", best_rate(make_decoder(FIELDS).decode, texts), bare)
     maps = encode([event | {"tags": {"a": "1", "b": "2"}} for event in events])

@@ -38,12 +38,14 @@ def test_a_new_field_becomes_a_column_while_the_pipeline_runs_and_old_batches_go
     road = make_road(source={"new_fields": "add"})
     road.client.command(f"ALTER TABLE {road.table} ADD CONSTRAINT no CHECK product_id >= 10")
     send(road, EVENTS[:10])
+    road.run()
+    assert [batch.status for batch in road.batches()] == [BatchStatus.PARKED]
     with road.start() as running:
         send(road, EVENTS[10:20])
-        running.wait_for_rows(10) if road.batches() else None
+        running.wait_for_rows(10)
         send(road, EVENTS[20:30], coupon="c", weight=1.5, nest={"a": 1})
         send(road, EVENTS[30:], coupon=None, weight=2)
-        running.wait_for_rows(20)
+        running.wait_for_rows(30)
     road.client.command(f"ALTER TABLE {road.table} DROP CONSTRAINT no")
     for batch in road.batches(statuses=[BatchStatus.PARKED]):
         retry_parked(road.catalog, batch.batch_id)

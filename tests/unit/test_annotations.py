@@ -11,6 +11,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.annotations import marked_fields
 from oncehouse.pipeline.identity_rule import rule_of
+from oncehouse.pipeline.protobuf_sources import make_schema
 
 MARK: dict[str, object] = {"oncehouse.identity": True}
 ODD: dict[str, object] = {"oncehouse.identity": "yes"}
@@ -94,3 +95,17 @@ def test_a_marked_field_that_the_file_does_not_declare_is_refused():
 def test_a_format_that_cannot_mark_says_so():
     with pytest.raises(ConfigurationError, match="cannot mark fields"):
         marked_fields(Schema(schema="1", format="text", definition=""))
+
+
+def test_protobuf_marks_fields_by_an_option(tmp_path):
+    file = tmp_path / "order.proto"
+    file.write_text(
+        """
+        syntax = "proto3";
+        import "oncehouse/options.proto";
+        message Home { string city = 1 [(oncehouse.identity) = true]; }
+        message Order { int64 id = 1 [(oncehouse.identity) = true]; Home home = 2; string note = 3; }
+        """
+    )
+    schema = make_schema("1", files=[str(file)], message="Order")
+    assert marked_fields(schema) == ("id", "home.city")

@@ -21,6 +21,8 @@ class Needs:
     batch_column: str
     id_column: str | None
     window: WindowNeeds
+    adds_columns: bool = False
+    """New fields get columns of their own, which the user must be allowed to add."""
     refuses_excess_rights: bool = False
     """A user that may do more than load and look is an error, not a warning."""
 
@@ -38,5 +40,6 @@ def needs_of(pipeline: Pipeline, table: Table) -> Needs:
             min_interval_seconds=limits.min_interval,
             retry_horizon_seconds=pipeline.clickhouse.insert_timeout + pipeline.retry.longest,
         ),
+        adds_columns=pipeline.source.new_fields == "add" and table.columns is None,
         refuses_excess_rights=pipeline.clickhouse.excess_rights == "refuse",
     )

@@ -46,13 +46,16 @@ class ServerFacts:
     """The profile's `readonly`: with anything but 0 the user cannot insert."""
 
 
-def read_server(client: Client, table: str) -> ServerFacts:
+def read_server(client: Client, table: str, *, adds_columns: bool = False) -> ServerFacts:
+    """`adds_columns`: the pipeline gives the table columns for new fields."""
     readonly = client.query("SELECT value FROM system.settings WHERE name = 'readonly'")
     return ServerFacts(
         version=client.server_version(),
         user=client.config.user,
         missing_grants=tuple(
-            grant for grant in _grants_needed(table) if not _is_granted(client, grant, unknown=True)
+            grant
+            for grant in _grants_needed(table, adds_columns=adds_columns)
+            if not _is_granted(client, grant, unknown=True)
         ),
         excess_grants=tuple(
             grant for grant in _grants_to_leave_out(table) if _is_granted(client, grant, unknown=False)
@@ -63,10 +66,11 @@ def read_server(client: Client, table: str) -> ServerFacts:
     )
 
 
-def _grants_needed(table_name: str) -> tuple[str, ...]:
+def _grants_needed(table_name: str, *, adds_columns: bool) -> tuple[str, ...]:
     table = quote_table(table_name)
     # KILL QUERY asks for system.processes; a user may end queries of its own without a further grant.
-    return f"INSERT ON {table}", f"SELECT ON {table}", "SELECT ON system.processes"
+    needed = (f"INSERT ON {table}", f"SELECT ON {table}", "SELECT ON system.processes")
+    return (*needed, f"ALTER ADD COLUMN ON {table}") if adds_columns else needed
 
 
 def _grants_to_leave_out(table_name: str) -> tuple[str, ...]:

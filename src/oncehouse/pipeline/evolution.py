@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from oncehouse import crash
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.comparison import compare_types
 from oncehouse.clickhouse.describe import describe_table
@@ -99,9 +100,11 @@ def meet_new_fields(
             "ignore, or declare a Map for what has no fixed names."
         )
     add_columns(pipeline, taken)
+    crash.reach("columns added")
     left = [LearnedField(field=name, type=None) for name in found if name not in taken and _is_sane(name)]
     fresh = [LearnedField(field=name, type=type_) for name, type_ in taken.items()]
     learn_fields(catalog, [*fresh, *left], token=token)
+    crash.reach("fields learnt")
     return bool(taken)
 
 
