@@ -126,12 +126,15 @@ def test_renames_are_told_by_avros_aliases_and_protobufs_numbers(tmp_path):
         file = tmp_path / f"v{version}.proto"
         file.write_text(f'syntax = "proto3"; message O {{ int64 id = 1; string {name} = 2; }}')
         schemas.append(make_schema(version, files=[str(file)], message="O"))
-    told = [
-        found
-        for found in plan_fields(make_pipeline({"id": "Int64"}), [], schemas)
-        if found.kind is ChangeKind.NOTE
-    ]
-    assert [found.field for found in told if "calls it remark" in found.why] == ["note"]
+    pipeline = make_pipeline({"id": "Int64"})
+    source = pipeline.source.model_copy(update={"format": "protobuf"})
+    found = plan_fields(pipeline.model_copy(update={"source": source}), [], schemas)
+    assert [change.field for change in found if "calls it remark" in change.why] == ["note"]
+
+
+def test_schemas_of_another_kind_say_nothing_about_the_fields():
+    frame = Schema(schema="frame-1", format="frame", definition="{}")
+    assert changes({"id": "Int64"}, frame) == []
 
 
 def test_a_field_widened_twice_is_learnt_with_its_last_type_against_the_file():

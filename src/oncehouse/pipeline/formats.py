@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from oncehouse.pipeline.manifest import ReadPlan
 
 
-def format_of(source: Source) -> Format:
+def format_of(source: Source) -> Format:  # noqa: PLR0911 - one case a format
     match source.format:
         case "json" | "jsonl":
             return JsonFormat(lines=source.format == "jsonl", watch=source.new_fields != "ignore")

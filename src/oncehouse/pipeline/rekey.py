@@ -30,9 +30,10 @@ from oncehouse.pipeline.compact import plan_rebuild, rebuild_task
 from oncehouse.pipeline.decode_again import decode_again, tell_place
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.formats import make_decoder
-from oncehouse.pipeline.identity import payload_hashes, refuse_nameless, unique_ids
+from oncehouse.pipeline.identity import refuse_nameless, unique_ids
 from oncehouse.pipeline.ingest import read_plan, run_tasks
 from oncehouse.pipeline.manifest import ReadPlan
+from oncehouse.pipeline.payloads import hash_payloads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,7 +148,7 @@ def _new_ids(store: FileStore, read: ReadPlan, decoder: Decoder, key_file: KeyFi
                 "format asks for them. Choose a rule that every kept event fits."
             )
         ids = unique_ids(read.identity, decoded.rows, block, block.column("schema"))
-        found.append((*ids, payload_hashes(block.column("value"))))
+        found.append((*ids, hash_payloads(block.column("value"), block.column("schema"))))
     hi, lo, payload = (np.concatenate(column) for column in zip(*found, strict=True))
     return _Ids(hi=hi, lo=lo, payload=payload)
 

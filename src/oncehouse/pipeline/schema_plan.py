@@ -58,6 +58,7 @@ def plan_fields(
     pipeline: Pipeline, learned: Sequence[LearnedField], schemas: Sequence[Schema]
 ) -> tuple[FieldChange, ...]:
     """What the versions mean for the pipeline's fields, oldest version first. Pure."""
+    schemas = [schema for schema in schemas if schema.format == pipeline.source.format]
     now = dict(with_learned(pipeline, learned).source.fields)
     left_out = [field for field in learned if field.type is None]
     changes: list[FieldChange] = []
