@@ -12,13 +12,13 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from oncehouse.columns import Array, ColumnType, Map, bare, is_nullable, parse_type
+from oncehouse.columns import Array, ColumnType, Map, bare, clickhouse_name, is_nullable
 from oncehouse.config_problems import nearest, printable
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.ledger.files import FileStore
@@ -82,18 +82,16 @@ class FrameIngest(Deciding):
         """The counts of the new epoch; None when the batch is settled already."""
         if not 0 <= batch.batch < _MOST_BATCHES:
             raise ConfigurationError(f"a batch is numbered from 0 to {_MOST_BATCHES - 1}, not {batch.batch}")
-        chosen = choose_columns(self._pipeline, frame)
         with self._deciding:
             if is_settled(self._catalog, batch):
                 return None
-            add_schemas(self._catalog, [schema_of(fields_of(self._pipeline))])
             with naming_own_errors(self._pipeline.pipeline):
                 counts = settle(
                     self._spark,
                     self._pipeline,
                     self._catalog,
                     self._lease.token,
-                    lambda plan: self._read(chosen, plan, batch),
+                    lambda plan: self._read(frame, plan, batch),
                     EpochInput(kind=EpochKind.FRAME, topic_ids={}, query=batch),
                     small=True,
                 )
@@ -101,11 +99,13 @@ class FrameIngest(Deciding):
         return counts
 
     def _read(self, frame: DataFrame, plan: ReadPlan, batch: QueryBatch) -> list[TaskManifest]:
+        chosen = choose_columns(plan.fields, frame)
+        add_schemas(self._catalog, [schema_of(plan.fields)])
         plan = replace(plan, format=FrameFormat(), topics=(topic_of(batch.query),))
         rows = FramePlan(
             read=plan, first_offset=batch.batch * _ROWS_A_BATCH, timestamp_us=int(time.time() * 1_000_000)
         )
-        found = frame.mapInArrow(lambda blocks: read_partition(rows, blocks), MANIFEST_SCHEMA).collect()
+        found = chosen.mapInArrow(lambda blocks: read_partition(rows, blocks), MANIFEST_SCHEMA).collect()
         outcomes = [json.loads(row.manifest) for row in found]
         manifests = [TaskManifest.from_json(text["read"]) for text in outcomes if "read" in text]
         aside = sorted(
@@ -125,10 +125,6 @@ class FrameIngest(Deciding):
         return manifests
 
 
-def fields_of(pipeline: Pipeline) -> dict[str, ColumnType]:
-    return {name: parse_type(text) for name, text in pipeline.source.decoded_fields.items()}
-
-
 def demand_frames(pipeline: Pipeline) -> None:
     """Refuse a pipeline whose events are told apart by what rows of frames and files do not have."""
     rule = pipeline.identity
@@ -146,16 +142,14 @@ def demand_name(query: str) -> None:
         )
 
 
-def choose_columns(pipeline: Pipeline, frame: DataFrame) -> DataFrame:
+def choose_columns(fields: Mapping[str, ColumnType], frame: DataFrame) -> DataFrame:
     """The frame with the declared fields alone; raises when one cannot be found."""
     if not hasattr(frame.sparkSession, "sparkContext"):
         raise ConfigurationError(
-            f"Pipeline {pipeline.pipeline}: a frame of Spark Connect cannot be written; run the job in a classic Spark "
-            "session."
+            "a frame of Spark Connect cannot be written; run the job in a classic Spark session"
         )
-    fields, found = pipeline.source.decoded_fields, frame.columns
-    for name, text in fields.items():
-        declared = parse_type(text)
+    found = frame.columns
+    for name, declared in fields.items():
         if found.count(name) > 1:
             raise ConfigurationError(
                 f"the frame has the column {printable(name)} {found.count(name)} times; rename one"
@@ -163,13 +157,12 @@ def choose_columns(pipeline: Pipeline, frame: DataFrame) -> DataFrame:
         may_lack = is_nullable(declared) or isinstance(bare(declared), Array | Map)
         if name not in found and not may_lack:
             near = nearest(name, found)
+            hint = (
+                f"rename {printable(near)} to it?" if near else f"it has: {', '.join(map(printable, found))}"
+            )
             raise ConfigurationError(
-                f"the frame has no column {printable(name)}, which source.fields declares as {text}; "
-                + (
-                    f"rename {printable(near)} to it?"
-                    if near
-                    else f"it has: {', '.join(map(printable, found))}"
-                )
+                f"the frame has no column {printable(name)}, which source.fields declares as "
+                f"{clickhouse_name(declared)}; {hint}"
             )
     return frame.select(*(quote(name) for name in fields if name in found))
 

@@ -23,7 +23,7 @@ from oncehouse.ledger.records import EpochKind, FileFormat, QueryBatch, Stage
 from oncehouse.ledger.schemas import add_schemas
 from oncehouse.pipeline.deciding import Deciding
 from oncehouse.pipeline.frame_format import FrameFormat, schema_of
-from oncehouse.pipeline.frames import demand_frames, demand_name, fields_of
+from oncehouse.pipeline.frames import demand_frames, demand_name
 from oncehouse.pipeline.import_files import (
     find_new,
     list_files,
@@ -131,7 +131,6 @@ class Importing(Deciding):
     def run(self, stop: threading.Event, *, once: bool) -> None:
         del once  # an import has an end
         self._perform_requests()
-        add_schemas(self._catalog, [schema_of(fields_of(self._pipeline))])
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "ingest")
         pieces = self._pin()
         batches = {number: tuple(found) for number, found in groupby(pieces, key=lambda piece: piece.batch)}
@@ -211,6 +210,7 @@ class Importing(Deciding):
 
     def _read(self, plan: ReadPlan, pieces: Sequence[Piece]) -> list[TaskManifest]:
         files = {file.number: file for file in imports.list_import_files(self._catalog, self._job.name)}
+        add_schemas(self._catalog, [schema_of(plan.fields)])
         as_messages = self._job.format is FileFormat.JSON and isinstance(plan.format, JsonFormat)
         plan = replace(
             plan,
