@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
+from sqlalchemy import update
 
 from oncehouse import crash
 from oncehouse.clickhouse.outcomes import Inserted, Outcome, Refused, TryAgain
@@ -32,6 +33,7 @@ from oncehouse.ledger.records import (
     RequestKind,
     Stage,
 )
+from oncehouse.ledger.tables import key_files
 from oncehouse.pipeline import compact, loader, pack
 from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.batcher import TableFeedback, plan_batches
@@ -301,6 +303,12 @@ class Simulation:
                 spark=self.spark,
                 garbage_seconds=0.0,
             )
+
+    def age_first_epoch(self) -> None:
+        """Time passes, until the first epoch that the ledger keeps is out of the window."""
+        first = min(epoch for epoch, _, _ in epochs.list_key_files(self.catalog))
+        aged = update(key_files).where(key_files.c.epoch == first).values(registered_at=0.0)
+        self.catalog.change(lambda connection: connection.execute(aged))
 
     # The end
 

@@ -134,6 +134,21 @@ def test_packed_key_files_are_made_anew_too():
         simulation.assert_exact()
 
 
+def test_a_file_of_keys_made_anew_from_a_pack_stays_while_one_of_its_events_is_in_the_window():
+    with simulate() as simulation:
+        fill(simulation)
+        simulation.retain()
+        simulation.rekey()
+        (shared,) = {found[2].keys.path for found in epochs.list_key_files(simulation.catalog)}
+        simulation.age_first_epoch()
+        simulation.retain()
+        assert [found[2].keys.path for found in epochs.list_key_files(simulation.catalog)] == [shared]
+        simulation.rebuild()
+        simulation.produce(0, 3, 4, 5)
+        simulation.drain()
+        assert counts_of(simulation) == (5, 3)
+
+
 @pytest.mark.parametrize("point", POINTS)
 def test_a_process_that_dies_on_the_way_leaves_all_or_nothing(point):
     with simulate() as simulation:
