@@ -9,7 +9,7 @@ somebody has edited them, so an event that has arrived in the meantime is a dupl
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -64,18 +64,25 @@ def replay(plan: ReplayPlan) -> TaskManifest:
     """The work of one replay task."""
     store = FileStore(plan.read.files_root)
     letters = read_letters(store, plan.files)
-    # Letters of a topic that the pipeline no longer reads stay letters.
-    known = pc.is_in(letters.column("topic").cast(pa.string()), value_set=pa.array(plan.read.topics))
     if plan.edits:
         letters, meant = put_edits(letters, [read_rows(store, file) for file in plan.edits])
     else:
         meant = plan.selection.chosen(letters)
-    wanted = pc.and_(meant, known)
-    task = ReadTask(plan.read, plan.attempt, ordered=True)
-    for block in _as_records(plan.read, letters.filter(wanted)).to_batches(max_chunksize=50_000):
+    topics = letters.column("topic").cast(pa.string())
+    read = _with_topics(plan.read, topics) if plan.kind is LetterKind.WAITING else plan.read
+    # Dead letters of a topic that the pipeline no longer reads stay letters.
+    wanted = pc.and_(meant, pc.is_in(topics, value_set=pa.array(read.topics)))
+    task = ReadTask(read, plan.attempt, ordered=True)
+    for block in _as_records(read, letters.filter(wanted)).to_batches(max_chunksize=50_000):
         task.add(block)
     task.carry(letters.filter(pc.invert(wanted)), plan.kind)
     return task.finish()
+
+
+def _with_topics(plan: ReadPlan, topics: pa.ChunkedArray) -> ReadPlan:
+    """What waits was good when it came, also where the pipeline has stopped reading its topic since."""
+    more = set(pc.unique(topics).to_pylist()) - set(plan.topics)
+    return replace(plan, topics=(*plan.topics, *sorted(more)))
 
 
 def put_edits(letters: pa.Table, edits: Sequence[pa.Table]) -> tuple[pa.Table, pa.ChunkedArray]:

@@ -112,11 +112,16 @@ class Performer:
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_SECONDS
             learn_schemas(self._pipeline, self._catalog, awaited)
-        return any(schema.schema in awaited for schema in list_schemas(self._catalog))
+        return any(schema in awaited for schema in self._own_schemas())
+
+    def _own_schemas(self) -> tuple[str, ...]:
+        """Schemas of the pipeline's own format: the same name in another one is not what records wait for."""
+        own = self._pipeline.source.format
+        return tuple(schema.schema for schema in list_schemas(self._catalog) if schema.format == own)
 
     def decode_waiting(self) -> Iterator[Counts]:
         """Decode what has waited for schemas that are known by now."""
-        known = tuple(schema.schema for schema in list_schemas(self._catalog))
+        known = self._own_schemas()
         files = [
             found
             for found in epochs.list_dead_letter_files(self._catalog, kind=LetterKind.WAITING)
