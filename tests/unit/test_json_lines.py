@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oncehouse.pipeline.decoding import HEADERS, cut_runs
 from oncehouse.pipeline.json_format import JsonFormat, split_lines
 
 
@@ -57,3 +58,37 @@ def test_lines_are_those_that_python_splits(values: list[bytes | None]):
         expected.append(lines or [None if value is None else value.split(b"\n")[0]])
     sliced = pa.array([b"before", *values], pa.binary()).slice(1)
     assert split_lines(sliced).to_pylist() == expected
+
+
+LINES = 2_000
+
+
+def make_bomb(**beside: pa.Array) -> pa.RecordBatch:
+    columns = {"offset": pa.array([10, 11]), "value": pa.array([b"1\n" * LINES, b"{}"], pa.binary())}
+    return pa.RecordBatch.from_pydict(columns | beside)
+
+
+BESIDE = {
+    "key": pa.array([b"k" * 100_000, b"key"], pa.binary()),
+    "headers": pa.array([[{"key": "h", "value": b"v" * 100_000}], [{"key": "h", "value": b"v"}]], HEADERS),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_stands_beside_many_lines_is_not_repeated_with_each(name: str):
+    before = pa.total_allocated_bytes()
+    found = JsonFormat(lines=True).unfold(make_bomb(**{name: BESIDE[name]}))
+    assert pa.total_allocated_bytes() - before < 50 << 20
+    column = found.column(name)
+    assert found.num_rows == LINES + 1
+    assert column.null_count == LINES - 1
+    assert column.take(pa.array([0, LINES])).to_pylist() == BESIDE[name].to_pylist()
+
+
+def test_messages_of_many_lines_are_cut_into_runs_that_fit_into_memory():
+    many = pa.record_batch(
+        {"value": pa.array([b"\n" * 1_000_000, None, b"{}", b"\n" * 100_000] * 3, pa.binary())}
+    )
+    runs = list(cut_runs(many))
+    assert [run.num_rows for run in runs] == [1, 3, 1, 3, 1, 3]
+    assert pa.Table.from_batches(runs).combine_chunks().to_batches()[0].equals(many)

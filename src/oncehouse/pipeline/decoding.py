@@ -7,18 +7,27 @@ which schemas are known is the driver's business, so what a decoder does not kno
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from oncehouse.columns import ColumnType
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.verdict import Rejection
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
+
+# A message of many lines must not become many times its size: what stands beside its value would be repeated with
+# each line. Where that is more than this, only the first line keeps it.
+_MOST_REPEATED_BYTES = 16 << 20
+_BESIDE = ("key", "headers")
+_RUN_BYTES = 64 << 20
+# What a line takes beside its own bytes until it is written.
+_ROW_BYTES = 100
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -106,5 +115,44 @@ def spread(block: pa.RecordBatch, values: pa.ListArray) -> pa.RecordBatch:
     parents = np.repeat(np.arange(block.num_rows), lengths)
     firsts = np.repeat(values.offsets.to_numpy()[:-1] - values.offsets[0].as_py(), lengths)
     rows = (np.arange(len(parents)) - firsts).astype(np.int32)
-    taken = block.drop_columns(["value"]).take(pa.array(parents))
-    return taken.append_column("value", values.flatten()).append_column("row", pa.array(rows))
+    heavy = lengths * _weigh_beside(block) > _MOST_REPEATED_BYTES
+    names = [name for name in block.schema.names if name != "value"]
+    bare = pa.array(parents, mask=heavy[parents] & (rows > 0))
+    columns = [block.column(name).take(bare if name in _BESIDE else pa.array(parents)) for name in names]
+    return pa.RecordBatch.from_arrays(
+        [*columns, values.flatten(), pa.array(rows)], names=[*names, "value", "row"]
+    )
+
+
+def cut_runs(block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The block in runs of messages whose lines take a bounded amount of memory together, or of one message."""
+    lines = pc.fill_null(pc.count_substring(block.column("value"), "\n"), 0).to_numpy(zero_copy_only=False)
+    beside = (lines + 1) * _weigh_beside(block)
+    weights = (lines + 1) * _ROW_BYTES + np.where(beside > _MOST_REPEATED_BYTES, 0, beside)
+    ends = np.cumsum(weights)
+    start = 0
+    while start < block.num_rows:
+        before = ends[start - 1] if start else 0
+        end = max(int(np.searchsorted(ends, before + _RUN_BYTES, side="right")), start + 1)
+        yield block.slice(start, end - start)
+        start = end
+
+
+def _weigh_beside(block: pa.RecordBatch) -> Places:
+    """How many bytes stand beside the value of each message, in key and headers."""
+    weights = np.zeros(block.num_rows, dtype=np.int64)
+    if "key" in block.schema.names:
+        weights += _weigh(block.column("key"))
+    if "headers" in block.schema.names:
+        headers = block.column("headers")
+        counts = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
+        flat = headers.flatten()
+        totals = np.concatenate([[0], np.cumsum(_weigh(flat.field("key")) + _weigh(flat.field("value")))])
+        ends = np.cumsum(counts)
+        weights += totals[ends] - totals[ends - counts]
+    return weights
+
+
+def _weigh(texts: pa.Array) -> Places:
+    lengths: Places = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
+    return lengths.astype(np.int64)

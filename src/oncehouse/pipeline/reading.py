@@ -16,7 +16,7 @@ import pyarrow as pa
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.keyindex import Keys, UInt32, UInt64, sort_order, write_keys
 from oncehouse.ledger.records import LetterKind
-from oncehouse.pipeline.decoding import Decoded, Decoder
+from oncehouse.pipeline.decoding import Decoded, Decoder, cut_runs
 from oncehouse.pipeline.formats import make_decoder
 from oncehouse.pipeline.identity import refuse_nameless, unique_ids
 from oncehouse.pipeline.json_new_fields import NewFields, merge_fields
@@ -37,6 +37,8 @@ from oncehouse.pipeline.parts import (
 from oncehouse.pipeline.payloads import hash_payloads
 
 _NO_SCHEMA = "schema_unknown"
+# As many as Spark gives at once: of a message of many lines no more are decoded together.
+_BLOCK_ROWS = 50_000
 
 
 def read_records(plan: ReadPlan, attempt: str, blocks: Iterable[pa.RecordBatch]) -> TaskManifest:
@@ -105,8 +107,21 @@ class ReadTask:
         # Another Kafka partition begins: end the chunk, so that chunks stay in the order of Kafka's records.
         if self._chunk is not None and not self._ordered and self._chunk.source != source:
             self._end_chunk()
-        if "row" not in block.schema.names:
-            block = self._plan.format.unfold(block)
+        for rows in self._unfold(block):
+            self._take(rows, source)
+
+    def _unfold(self, block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        if "row" in block.schema.names:
+            yield block
+        elif not self._plan.format.several_rows:
+            yield self._plan.format.unfold(block)
+        else:
+            for run in cut_runs(block):
+                rows = self._plan.format.unfold(run)
+                for start in range(0, rows.num_rows, _BLOCK_ROWS):
+                    yield rows.slice(start, _BLOCK_ROWS)
+
+    def _take(self, block: pa.RecordBatch, source: int) -> None:
         decoded = refuse_nameless(self._plan.identity, block, self._decoder.decode(block))
         self._read += block.num_rows
         self._skipped += len(decoded.skipped)
