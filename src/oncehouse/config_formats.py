@@ -12,14 +12,14 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from oncehouse.config_section import Section
-from oncehouse.config_values import HttpUrl, Name, Seconds, check_mark, check_pattern, refuse_repeats
+from oncehouse.config_values import Name, RegistryUrl, Seconds, check_mark, check_pattern, refuse_repeats
 
 Mark = Annotated[str, AfterValidator(check_mark)]
 Pattern = Annotated[str, AfterValidator(check_pattern)]
 
 
 class Registry(Section):
-    url: HttpUrl
+    url: RegistryUrl
     """Address of a registry with Confluent's interface, such as https://registry:8081."""
     user: str | None = None
     """User for basic authentication."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
 
@@ -128,6 +128,20 @@ def check_servers(value: str) -> str:
 
 def check_http_url(value: str) -> str:
     advice = "write it like http://localhost:8123 or https://host:8443/database"
+    parts = _split_address(value, advice, section="clickhouse")
+    if parts.path.strip("/").count("/"):
+        raise ValueError(f"the URL may hold a host, a port and a database only; {advice}")
+    return value
+
+
+def check_registry_url(value: str) -> str:
+    """Some registries have their interface under a path of their own."""
+    advice = "write it like https://registry:8081 or https://registry/apis/ccompat/v7"
+    _split_address(value, advice, section="registry")
+    return value
+
+
+def _split_address(value: str, advice: str, *, section: str) -> SplitResult:
     if _CONTROL.search(value) or " " in value:
         raise ValueError(f"the URL holds a space or control character; {advice}")
     try:
@@ -137,13 +151,13 @@ def check_http_url(value: str) -> str:
         raise ValueError(f"the URL cannot be read; {advice}") from None
     if parts.username is not None or parts.password is not None:
         raise ValueError(
-            "a URL is printed in messages; move the credentials to clickhouse.user and clickhouse.password"
+            f"a URL is printed in messages; move the credentials to {section}.user and {section}.password"
         )
     if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0:
         raise ValueError(f"{value!a} is not an HTTP address; {advice}")
-    if parts.query or parts.fragment or parts.path.strip("/").count("/"):
-        raise ValueError(f"the URL may hold a host, a port and a database only; {advice}")
-    return value
+    if parts.query or parts.fragment:
+        raise ValueError(f"the URL may not hold a query or fragment; {advice}")
+    return parts
 
 
 def check_mark(text: str) -> str:
@@ -252,6 +266,9 @@ Topic = Annotated[
 ]
 Servers = Annotated[str, AfterValidator(check_servers)]
 HttpUrl = Annotated[str, AfterValidator(check_http_url), Field(json_schema_extra={"pattern": "^https?://"})]
+RegistryUrl = Annotated[
+    str, AfterValidator(check_registry_url), Field(json_schema_extra={"pattern": "^https?://"})
+]
 ColumnTypeText = Annotated[str, AfterValidator(check_column_type)]
 FromSchema = Annotated[
     bool | Name,

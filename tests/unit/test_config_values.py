@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from oncehouse.config_values import (
     check_http_url,
     check_name,
+    check_registry_url,
     check_servers,
     check_table_name,
     check_topic,
@@ -120,6 +121,27 @@ def test_an_address_that_is_not_http_is_refused(url):
 def test_credentials_in_an_address_are_refused_without_showing_them():
     with pytest.raises(ValueError, match=r"clickhouse\.password") as caught:
         check_http_url("http://me:hunter2@host:8123")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://registry:8081", "https://registry/", "https://r:443/apis/ccompat/v7"]
+)
+def test_a_registry_may_have_a_path_of_its_own(url):
+    assert check_registry_url(url) == url
+
+
+@pytest.mark.parametrize(
+    "url", ["registry:8081", "ftp://registry", "http://registry?x=1", "http://registry/a b"]
+)
+def test_an_address_that_is_no_registry_is_refused(url):
+    with pytest.raises(ValueError, match="write it like https://registry:8081"):
+        check_registry_url(url)
+
+
+def test_credentials_in_the_address_of_a_registry_are_refused_without_showing_them():
+    with pytest.raises(ValueError, match=r"registry\.password") as caught:
+        check_registry_url("http://me:hunter2@host:8081")
     assert "hunter2" not in str(caught.value)
 
 
