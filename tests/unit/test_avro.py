@@ -360,10 +360,13 @@ def test_the_version_may_stand_in_a_header_and_the_last_one_counts():
         [{"key": "version", "value": None}],
         [{"key": "version", "value": b"\xff"}],
         [{"key": "version", "value": b"9"}],
+        [{"key": "version", "value": b""}],
+        [{"key": "version", "value": b"9" * 256}],
+        [{"key": "version", "value": b"9\n"}],
     ]
-    decoded = make_decoder({"id": "Int64"}, OLD, framing=HEADER).decode(block([body] * 6, headers))
+    decoded = make_decoder({"id": "Int64"}, OLD, framing=HEADER).decode(block([body] * 9, headers))
     assert decoded.taken.tolist() == [0]
-    assert [one.index for one in decoded.rejected] == [1, 2, 3, 4]
+    assert [one.index for one in decoded.rejected] == [1, 2, 3, 4, 6, 7, 8]
     assert [one.schema for one in decoded.waiting] == ["9"]
 
 

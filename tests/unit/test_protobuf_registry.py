@@ -64,6 +64,8 @@ def test_what_cannot_be_used_waits_and_leaves_the_others_alone(registry):
     )
     registry.register("out", "", kind="PROTOBUF", number=5, references=[("../../out.proto", "good", 1)])
     names = ["1", "1:7", "2", "3", "4", "5", "99", "v1", "99999999999"]
+    # A header may say anything.
+    names += ["", ":", "1:", "1:x", "1:0.", "1:-1", "1:0:0", "1" * 5000, "1:" + "9" * 5000, "row:1"]
     assert ask(registry, *names) == {"1": "Good"}
 
 

@@ -200,8 +200,19 @@ def test_only_avro_records_are_taken_and_the_rest_waits(registry):
     registry.register("broken", "{")
     registry.register("hole", PERSON, references=[("places.Address", "nowhere", 1)])
     section = Avro(registry={"url": registry.url})
-    names = {str(number) for number in range(1, 8)} | {"word", "99999999999", "²"}
+    names = {str(number) for number in range(1, 8)} | {"word", "99999999999", "²", "", "1" * 5000}
     assert [schema.schema for schema in ask_registry(section, names)] == [str(good)]
+
+
+def test_names_by_the_thousand_keep_nobody_busy_and_each_gets_its_turn(registry):
+    registry.register("address", ADDRESS, number=9000)
+    section = Avro(registry={"url": registry.url})
+    names = {str(number) for number in range(8900, 9001)}
+    found = False
+    while not found:
+        registry.asked.clear()
+        found = bool(list(ask_registry(section, names)))
+        assert len(registry.asked) <= 100
 
 
 def test_while_the_registry_is_away_nothing_is_found(registry):

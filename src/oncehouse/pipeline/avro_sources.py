@@ -6,16 +6,14 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.errors import ConfigurationError, PermanentError, TransientError
+from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.avro_references import inline_references
 from oncehouse.pipeline.avro_schema import parse_schema
-from oncehouse.pipeline.registry import RegistryClient
+from oncehouse.pipeline.registry import fetch_some, read_number
 
 if TYPE_CHECKING:
     from oncehouse.config_formats import Avro
-
-_GREATEST_NUMBER = (1 << 32) - 1
 
 
 def read_files(section: Avro) -> tuple[Schema, ...]:
@@ -39,18 +37,8 @@ def read_file(path: str, version: str, *, where: str | None = None) -> Schema:
 
 def ask_registry(section: Avro, names: Collection[str]) -> Iterator[Schema]:
     """Those that the registry has and that are Avro records; records of all others wait."""
-    numbers = [name for name in names if name.isascii() and name.isdigit() and int(name) <= _GREATEST_NUMBER]
-    if section.registry is None or not numbers:
-        return
-    client = RegistryClient(section.registry)
-    for name in sorted(numbers, key=int):
-        try:
-            found = client.fetch(int(name))
-        except TransientError:
-            return  # it is away for all of them
-        except PermanentError:
-            continue  # one schema that cannot be had must not stop the others
-        if found is None or found.kind != "AVRO":
+    for name, found in fetch_some(section.registry, {name: read_number(name) for name in names}):
+        if found.kind != "AVRO":
             continue
         where = f"schema {name} of the registry"
         try:

@@ -20,6 +20,8 @@ from oncehouse.pipeline.slices import cut
 from oncehouse.pipeline.verdict import Problem, Reason
 
 PREFIX_BYTES = 5
+# As long as the ledger keeps names, and without what a terminal could be hurt by.
+_NAME = r"^[^\pC]{1,255}$"
 
 
 class VersionPlace(StrEnum):
@@ -60,9 +62,14 @@ def open_frames(block: pa.RecordBatch, framing: Framing) -> Framed:
         case VersionPlace.NONE:
             return Framed(_schemas_of_block(block, framing.schema), values)
         case VersionPlace.HEADER:
-            return Framed(_schemas_of_headers(block.column("headers"), framing.header), values)
+            return Framed(only_names(_schemas_of_headers(block.column("headers"), framing.header)), values)
         case VersionPlace.PREFIX:
             return _open_prefixes(values)
+
+
+def only_names(texts: pa.Array) -> pa.Array:
+    """Null in place of what cannot name a schema: such a text is nobody's version, however long one waits."""
+    return pc.if_else(pc.match_substring_regex(texts, _NAME), texts, pa.scalar(None, pa.string()))
 
 
 def _schemas_of_block(block: pa.RecordBatch, schema: str) -> pa.Array:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from oncehouse import columns as c
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.decoding import Decoded, Decoder, Limits, Places, number_single_rows
-from oncehouse.pipeline.framing import Framed, Framing, VersionPlace, open_frames
+from oncehouse.pipeline.framing import Framed, Framing, VersionPlace, only_names, open_frames
 from oncehouse.pipeline.gathering import Gathering
 from oncehouse.pipeline.protobuf_prefix import open_message_indexes
 from oncehouse.pipeline.protobuf_reader import Reader
@@ -150,8 +150,7 @@ class ProtobufDecoder:
             return places[:0], Framed(pa.nulls(0, pa.string()), pa.nulls(0, pa.binary()))
         order = np.concatenate([taken for taken, _ in opened])
         rows = pa.concat_batches([rows for _, rows in opened])
-        versions = rows.column(envelope.field).cast(pa.string())
-        versions = pc.if_else(pc.equal(versions, ""), pa.scalar(None, pa.string()), versions)
+        versions = only_names(rows.column(envelope.field).cast(pa.string()))
         bodies = values.take(pa.array(order))
         if envelope.body is not None:
             # An absent body is an empty message.

@@ -5,15 +5,16 @@ Everything becomes a definition that holds all it needs, so that workers and lat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from oncehouse import columns as c
-from oncehouse.errors import ConfigurationError, PermanentError, TransientError
+from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.framing import Framing, VersionPlace
 from oncehouse.pipeline.protobuf_format import FORMAT, Envelope, ProtobufFormat
-from oncehouse.pipeline.registry import RegisteredSchema, RegistryClient
+from oncehouse.pipeline.registry import RegisteredSchema, fetch_some, read_number
 from oncehouse.protobuf.definition import (
     Definition,
     compile_texts,
@@ -26,7 +27,8 @@ from oncehouse.protobuf.fields import check_envelope, check_fields
 if TYPE_CHECKING:
     from oncehouse.config_protobuf import Protobuf
 
-_GREATEST_NUMBER = (1 << 32) - 1
+# A schema's number, and behind it the indexes of the message in its file.
+_NAME = re.compile(r"[0-9]{1,10}(:[0-9]{1,9}(\.[0-9]{1,9})*)?")
 
 
 def make_schema(
@@ -87,26 +89,11 @@ def _envelope(section: Protobuf) -> Envelope | None:
 
 def ask_registry(section: Protobuf, names: Collection[str]) -> Iterator[Schema]:
     """Those that the registry has; records of all others wait."""
-    wanted = [name for name in names if _number(name) is not None]
-    if section.registry is None or not wanted:
-        return
-    client = RegistryClient(section.registry)
-    for name in sorted(wanted):
-        try:
-            found = client.fetch(_number(name) or 0)
-        except TransientError:
-            return  # it is away for all of them
-        except PermanentError:
-            continue  # one schema that cannot be had must not stop the others
-        definition = _define(found, name) if found is not None and found.kind == "PROTOBUF" else None
+    numbers = {name: read_number(name.partition(":")[0]) for name in names if _NAME.fullmatch(name)}
+    for name, found in fetch_some(section.registry, numbers):
+        definition = _define(found, name) if found.kind == "PROTOBUF" else None
         if definition is not None:
             yield Schema(schema=name, format=FORMAT, definition=definition.to_text())
-
-
-def _number(name: str) -> int | None:
-    number = name.partition(":")[0]
-    known = number.isascii() and number.isdigit() and int(number) <= _GREATEST_NUMBER
-    return int(number) if known else None
 
 
 def _define(found: RegisteredSchema, name: str) -> Definition | None:

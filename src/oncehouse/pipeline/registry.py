@@ -8,7 +8,10 @@ says is the format's own business; here it is text, with the texts that it refer
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 
 _LARGEST_ANSWER_BYTES = 16 << 20
 _MOST_REFERENCES = 1000
+_GREATEST_NUMBER = (1 << 32) - 1
+# Records can name any number of schemas that nobody has; the driver does not ask for more than this at a time.
+_MOST_ASKED = 100
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 
@@ -32,6 +38,31 @@ class RegisteredSchema:
     text: str
     references: tuple[tuple[str, str], ...] = ()
     """Name and text of what it refers to, each after what it needs itself."""
+
+
+def read_number(text: str) -> int | None:
+    """The number by which a registry knows a schema; None for any other text, of which records are full."""
+    number = int(text) if re.fullmatch("[0-9]{1,10}", text) else None
+    return number if number is not None and number <= _GREATEST_NUMBER else None
+
+
+def fetch_some(
+    config: Registry | None, numbers: Mapping[str, int | None]
+) -> Iterator[tuple[str, RegisteredSchema]]:
+    """By name: what can be had now of so many as may be asked for at once, chosen anew each time."""
+    wanted = {name: number for name, number in numbers.items() if number is not None}
+    if config is None or not wanted:
+        return
+    client = RegistryClient(config)
+    for name in SystemRandom().sample(sorted(wanted), min(len(wanted), _MOST_ASKED)):
+        try:
+            found = client.fetch(wanted[name])
+        except TransientError:
+            return  # it is away for all of them
+        except PermanentError:
+            continue  # one schema that cannot be had must not stop the others
+        if found is not None:
+            yield name, found
 
 
 class RegistryClient:
