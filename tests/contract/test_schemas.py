@@ -27,3 +27,10 @@ def test_another_definition_under_a_known_name_is_refused_and_nothing_is_written
     with pytest.raises(ConfigurationError, match="'1' with another definition"):
         add_schemas(catalog, [SECOND, other])
     assert [found.schema for found in list_schemas(catalog)] == ["1"]
+
+
+@pytest.mark.parametrize("name", ["row:1", "", "1" * 300, "a\nb"])
+def test_a_name_that_means_something_else_or_cannot_be_kept_is_refused(catalog, name):
+    with pytest.raises(ConfigurationError, match="cannot"):
+        add_schemas(catalog, [FIRST, Schema(schema=name, format="avro", definition="x")])
+    assert list_schemas(catalog) == ()

@@ -145,6 +145,10 @@ class DeadLetterFile:
     kind: LetterKind = LetterKind.DEAD
 
 
+ROW_PREFIX = "row:"
+"""Begins the names of schemas under which rows of frames are kept, and no others."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Schema:
     """How records of one version are written; once known, it never changes."""

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, insert, select
 
+from oncehouse.config_values import check_name
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.records import ROW_PREFIX, Schema
 from oncehouse.ledger.tables import schemas
 
 
@@ -38,11 +39,27 @@ def list_schemas(catalog: Catalog) -> tuple[Schema, ...]:
 def add_schemas(catalog: Catalog, found: Iterable[Schema]) -> tuple[Schema, ...]:
     """Write down those that are new and return them; another definition under a known name is refused."""
     asked = tuple(found)
+    for schema in asked:
+        _demand_name(catalog, schema)
 
     def run(connection: Connection) -> tuple[Schema, ...]:
         return tuple(schema for schema in asked if _add(connection, catalog, schema))
 
     return catalog.change(run) if asked else ()
+
+
+def _demand_name(catalog: Catalog, schema: Schema) -> None:
+    try:
+        check_name(schema.schema)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"Pipeline {catalog.pipeline}: a schema cannot have the name {schema.schema[:50]!a}: {error}."
+        ) from None
+    if schema.schema.startswith(ROW_PREFIX) is not (schema.format == "frame"):
+        raise ConfigurationError(
+            f"Pipeline {catalog.pipeline}: {schema.schema!r} cannot name a schema of {schema.format}: names that begin "
+            f"with {ROW_PREFIX!r} are those of rows of DataFrames and imports. Choose another name."
+        )
 
 
 def _add(connection: Connection, catalog: Catalog, schema: Schema) -> bool:

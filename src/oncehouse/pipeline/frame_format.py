@@ -24,7 +24,7 @@ from oncehouse.columns import (
     clickhouse_name,
     parse_type,
 )
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.records import ROW_PREFIX, Schema
 from oncehouse.pipeline.decoding import Decoded, Decoder, Limits, Places, number_single_rows
 from oncehouse.pipeline.fit import fit, plain
 from oncehouse.pipeline.fit_explain import find_misfit
@@ -33,7 +33,6 @@ from oncehouse.pipeline.row_bytes import MARK, decode_rows
 from oncehouse.pipeline.verdict import Problem, Reason, Rejection
 
 FORMAT = "frame"
-_PREFIX = "row:"
 _NO_ROW = Problem(
     reason=Reason.WRONG_TYPE, detail="the bytes are no row of the schema that they were kept with"
 )
@@ -43,7 +42,7 @@ def schema_of(fields: Mapping[str, ColumnType]) -> Schema:
     """What rows that were fitted to these fields are kept with."""
     definition = json.dumps([[name, clickhouse_name(type_)] for name, type_ in fields.items()])
     return Schema(
-        schema=_PREFIX + hashlib.sha256(definition.encode()).hexdigest()[:16],
+        schema=ROW_PREFIX + hashlib.sha256(definition.encode()).hexdigest()[:16],
         format=FORMAT,
         definition=definition,
     )
@@ -141,7 +140,7 @@ class WithFrames:
 def is_frame(names: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """For each record whether it is kept with the schema of a frame's row."""
     found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
-        pc.starts_with(names, _PREFIX).fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+        pc.starts_with(names, ROW_PREFIX).fill_null(fill_value=False).to_numpy(zero_copy_only=False)
     )
     return found
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from oncehouse.config_values import MAX_NAME_LENGTH
 from oncehouse.pipeline.json_bytes import text_buffers
 from oncehouse.pipeline.json_times import Mask, cast_where_possible, null_mask
 from oncehouse.pipeline.slices import cut
@@ -21,7 +22,7 @@ from oncehouse.pipeline.verdict import Problem, Reason
 
 PREFIX_BYTES = 5
 # As long as the ledger keeps names, and without what a terminal could be hurt by.
-_NAME = r"^[^\pC]{1,255}$"
+_NAME = rf"^[^\pC]{{1,{MAX_NAME_LENGTH}}}$"
 
 
 class VersionPlace(StrEnum):
