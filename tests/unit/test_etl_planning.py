@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from oncehouse.errors import ConfigurationError
+from oncehouse.etl import offsets
+from oncehouse.etl.book import Book
 from oncehouse.etl.explaining import explain
-from oncehouse.etl.offsets import MORE, PAUSED, SIZING, blank
+from oncehouse.etl.offsets import MORE, PAUSED, SIZING, Decide, MutexError, Snapshot, Worker, blank
 from oncehouse.etl.planning import Due, Paused, Resume, Waiting, due_steps, retry_seconds
-from oncehouse.etl.records import Check, Expectation, Offset, Position, SourceState, Template, Topic
+from oncehouse.etl.records import START, Check, Expectation, Offset, Position, SourceState, Template, Topic
 from oncehouse.etl.sources import Range, tables_to_ask
 from oncehouse.etl.statements import (
     Exchange,
@@ -160,7 +162,7 @@ def test_next_is_written_before_and_last_after_the_insert():
 
 
 def test_a_view_that_reads_the_offsets_is_sized_after_next_and_guarded():
-    view = replace(TRANSFORM, offsets_table="ETL.Offsets", has_range=False)
+    view = replace(TRANSFORM, offsets_table="ETL.Offsets", guard_table="ETL.Offsets", has_range=False)
     operations = step_operations(TOPIC, view, {"a": "UInt8"}, SPAN, hostid="me", is_fixed=False)
     assert [type(one) for one in operations] == [WriteNext, Fit, FixRange, Insert, WriteLast]
     assert operations[0].state == SIZING
@@ -222,3 +224,43 @@ def test_a_transform_file_keeps_its_text_and_asks_only_for_what_a_step_has(tmp_p
         find_transform(None, topic, tmp_path, None)
     with pytest.raises(ConfigurationError, match="does not exist"):
         find_transform(None, replace(topic, transform="none.sql"), tmp_path, None)
+
+
+def test_a_fact_that_was_cut_within_a_time_has_not_come_to_it_for_those_who_join_it():
+    """As the main source it has: then its rows are read by their ids."""
+    cut = replace(OFFSET, book=Book(splits_time=True))
+    joins = Topic(topic="Sums", dst="dwh.sums", depends_on=("stage.other", "dwh.orders"))
+    reads = replace(joins, depends_on=("dwh.orders",))
+    held = sources(5_000, 3_000) | state("stage.other", 5_000) | state("dwh.orders", 1_000, 7)
+    for topic, upper_ms in ((joins, 999), (reads, 1_000)):
+        decision = due_steps((TOPIC, topic), {"Orders": cut}, held, 10_000)[1]
+        assert decision == Due(topic=topic, offset=blank("Sums"), upper_ms=upper_ms)
+
+
+def test_a_seek_from_what_was_seen_before_the_topic_moved_on_is_refused():
+    """Whether the table holds the rows was looked at before: it may hold more of them by now."""
+    store = MemoryStore()
+    offsets.begin(store, Worker(hostid="here"), blank("Orders"), next_=LAST)
+    before = store.row
+    offsets.commit(store, Worker(hostid="here"), "Orders", rows=7)
+    with pytest.raises(MutexError, match="moved on while its table was looked at"):
+        offsets.seek(store, "Orders", START, seen=before)
+    assert offsets.seek(store, "Orders", START, seen=store.row).last == START
+
+
+@dataclass
+class MemoryStore:
+    row: Offset = field(default_factory=lambda: blank("Orders"))
+    view_table: str | None = None
+
+    def prepare(self) -> None:
+        return
+
+    def read_all(self) -> Snapshot:
+        return Snapshot(offsets={"Orders": self.row}, now_ms=self.row.run_ms)
+
+    def change(self, _topic: str, decide: Decide, seen: Offset | None = None) -> Offset:
+        del seen
+        now_ms = self.row.run_ms + 1
+        self.row = replace(decide(self.row, now_ms), run_ms=now_ms)
+        return self.row

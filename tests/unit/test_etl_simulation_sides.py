@@ -396,9 +396,9 @@ def test_counts_taken_after_the_crash_would_be_caught(monkeypatch):
     real = offsets.close_forward
     world = make_world(8)
 
-    def count_now(book, last, next_, *, rows, now_ms, is_whole):
-        rows = len(world.within(last, next_))
-        return real(replace(book, opened=None), last, next_, rows=rows, now_ms=now_ms, is_whole=is_whole)
+    def count_now(book, last, next_, **named):
+        named["rows"] = len(world.within(last, next_))
+        return real(replace(book, opened=None), last, next_, **named)
 
     monkeypatch.setattr(offsets, "close_forward", count_now)
     died_before_commit = [

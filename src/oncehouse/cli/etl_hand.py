@@ -50,11 +50,21 @@ def seek(
     wanted = parse_position(position)
     with open_etl(file) as etl:
         found = find_topic(etl, topic)
-        seen = read_offsets(etl).offsets.get(found.topic) or offsets.blank(found.topic)
+        snapshot = read_offsets(etl)
+        seen = snapshot.offsets.get(found.topic) or offsets.blank(found.topic)
+        nobody = offsets.Worker(hostid="", lease_seconds=etl.settings.lease)
+        offsets.check_free(seen, nobody, snapshot.now_ms)
+        end_inserts(etl.client, found)  # of a process that died: what it still inserts would be doubled
         if not force:
             check_emptied(etl, found, wanted, max(seen.reached, seen.next))  # an open range may be there, too
-        row = offsets.seek(etl.store, found.topic, wanted, lease_seconds=etl.settings.lease, drops_open=force)
-        end_inserts(etl.client, found)  # of a process that died: what it still inserts would be doubled
+        row = offsets.seek(
+            etl.store,
+            found.topic,
+            wanted,
+            lease_seconds=etl.settings.lease,
+            drops_open=force,
+            seen=None if force else seen,
+        )
     _show_offset(row, f"{topic} goes on after {spell_position(row.last)}", as_json=as_json)
 
 
@@ -158,6 +168,7 @@ def backfill(
             return
         if emptied and seen is not None:
             check_emptied(etl, found, after, min(upto or seen.reached, seen.reached))
+            upto = upto or seen.reached  # as far as was looked, wherever the topic is by now
         row = lanes.order_backfill(
             etl.store,
             found,
@@ -166,6 +177,7 @@ def backfill(
             every_seconds=_read_pace(every),
             maxstep_rows=maxstep,
             is_emptied=emptied,
+            seen=seen,
             lease_seconds=etl.settings.lease,
         )
     _show_offset(

@@ -73,6 +73,8 @@ class Book:
     acknowledged: int = 0
     """Late rows that somebody has let pass with `resume`."""
     is_pause_asked: bool = False
+    splits_time: bool = False
+    """Rows of the time that the forward runs have come to are left for their next step."""
 
     def job(self, lane: Lane) -> Job | None:
         return dict(self.jobs).get(lane)
@@ -91,14 +93,23 @@ def open_forward(book: Book, last: Position, next_: Position, rows: int, now_ms:
 
 
 def close_forward(
-    book: Book, last: Position, next_: Position, *, rows: int, now_ms: int, is_whole: bool
+    book: Book,
+    last: Position,
+    next_: Position,
+    *,
+    rows: int,
+    now_ms: int,
+    is_whole: bool,
+    splits_time: bool = False,
 ) -> Book:
     """The range is covered. `is_whole`: all else was built anew with it."""
     planned = rows if book.opened is None else book.opened.rows
     segments = absorb_late(book.segments) if is_whole else book.segments
     segments = cover(segments, Segment(after=last, upto=next_, rows=planned))
     jobs = tuple((lane, _count_step(job)) for lane, job in book.jobs)
-    return replace(book, segments=segments, opened=None, forward_ms=now_ms, jobs=jobs)
+    return replace(
+        book, segments=segments, opened=None, forward_ms=now_ms, jobs=jobs, splits_time=splits_time
+    )
 
 
 def close_side(book: Book, lane: Lane, *, rows: int, now_ms: int, is_whole: bool) -> Book:
@@ -174,6 +185,7 @@ def write_book(book: Book) -> str:
         "repaired": book.repaired,
         "acknowledged": book.acknowledged,
         "is_pause_asked": book.is_pause_asked,
+        "splits_time": book.splits_time,
     }
     return json.dumps({key: value for key, value in plain.items() if value}, separators=(",", ":"))
 
@@ -193,6 +205,7 @@ def read_book(text: str) -> Book:
         repaired=plain.get("repaired", 0),
         acknowledged=plain.get("acknowledged", 0),
         is_pause_asked=plain.get("is_pause_asked", False),
+        splits_time=plain.get("splits_time", False),
     )
 
 

@@ -7,11 +7,12 @@ helps. When an open range is older than the memory, the rows themselves are coun
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.describe import TableFacts, describe_table
-from oncehouse.clickhouse.names import quote
+from oncehouse.clickhouse.names import quote, quote_table
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.book import Opened
 from oncehouse.etl.records import Template, Topic
@@ -22,6 +23,17 @@ _SAFE_SHARE = 0.5
 """Share of a time-bound memory that is relied on: clocks differ, and clean-up is early at times."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Destination:
+    """A Fact table, and how far it and the tables behind its materialized views remember."""
+
+    facts: TableFacts
+    narrowest: TableFacts
+    """Of all of them, the one that remembers the fewest blocks."""
+    window_seconds: float | None
+    """After so long the first of them forgets; None: by number only."""
+
+
 class Presence(StrEnum):
     THERE = "there"
     ABSENT = "absent"
@@ -29,19 +41,48 @@ class Presence(StrEnum):
     """The table itself will drop what it has."""
 
 
-def check_destination(client: Client, topic: Topic) -> TableFacts:
-    """The facts of the Fact table; refused when it is missing or would double rows after a crash."""
+def check_destination(client: Client, topic: Topic) -> Destination:
+    """What the Fact table is; refused when it is missing or would double rows after a crash."""
     facts = describe_table(client, topic.dst)
     if facts is None:
         raise ConfigurationError(
             f"Topic {topic.topic}: its table {topic.dst} does not exist on {client.address}. Create it, or correct "
             "`dst` in the lineage."
         )
+    tables: tuple[TableFacts, ...] = (facts,)
     if topic.template == Template.STEP:
-        _check_memory(topic, facts)
-        for target in _read_view_targets(client, facts):
-            _check_memory(topic, target)
-    return facts
+        tables = (facts, *_read_view_targets(client, facts))
+        for table in tables:
+            _check_memory(topic, table)
+    seconds = [table.window_seconds for table in tables if table.window_seconds is not None]
+    return Destination(
+        facts=facts,
+        narrowest=min(tables, key=lambda table: table.window_blocks),
+        window_seconds=min(seconds, default=None),
+    )
+
+
+def explain_overflow(topic: Topic, narrowest: TableFacts) -> str:
+    """A step made more blocks, one a partition, than a table remembers."""
+    blocks = narrowest.window_blocks
+    return (
+        f"Topic {topic.topic}: this step has rows for more than {blocks} partitions, and {narrowest.database}."
+        f"{narrowest.table} remembers {blocks} blocks, so that a repeat after a crash would be doubled. Nothing went "
+        f"in. {_widen(narrowest, blocks * 10)}, or let it have fewer partitions."
+    )
+
+
+def refuse_strange_rows(client: Client, topic: Topic) -> None:
+    """The first step of a topic goes into an empty table: rows that are there came by other offsets, and their
+    ranges would be built a second time."""
+    rows = int(client.query(f"SELECT count() FROM {quote_table(topic.dst)}")[0][0])  # noqa: S608 - quoted
+    if rows:
+        raise ConfigurationError(
+            f"Topic {topic.topic} has no position yet, but {topic.dst} holds {rows} rows (a topic with another name, "
+            "other offsets, or somebody else has put them there), and may get them a second time. `oncehouse etl seek "
+            f"{topic.topic} POSITION` lets it go on after the last of them; `seek {topic.topic} start --force` builds "
+            "all of it beside them."
+        )
 
 
 def _check_memory(topic: Topic, facts: TableFacts) -> None:
@@ -50,9 +91,13 @@ def _check_memory(topic: Topic, facts: TableFacts) -> None:
     name = f"{facts.database}.{facts.table}"
     raise ConfigurationError(
         f"Topic {topic.topic}: {name} ({facts.engine}) remembers {facts.window_blocks} inserted blocks, so a step "
-        f"that runs again after a crash would double its rows. ALTER TABLE {quote(facts.database)}."
-        f"{quote(facts.table)} MODIFY SETTING {facts.window_setting} = {LEAST_BLOCKS * 10}"
+        f"that runs again after a crash would double its rows. {_widen(facts, LEAST_BLOCKS * 10)}"
     )
+
+
+def _widen(facts: TableFacts, blocks: int) -> str:
+    table = f"{quote(facts.database)}.{quote(facts.table)}"
+    return f"ALTER TABLE {table} MODIFY SETTING {facts.window_setting} = {blocks}"
 
 
 def _read_view_targets(client: Client, facts: TableFacts) -> tuple[TableFacts, ...]:
@@ -81,9 +126,11 @@ def find_presence(
     count_found: Callable[[], int] | None = None,
 ) -> Presence:
     """Whether an open range's rows are in the table already. `count_found` counts those that are there."""
-    facts = check_destination(client, topic)
-    age_seconds = max(0, now_ms - opened.since_ms) / 1000
-    is_young = facts.window_seconds is None or age_seconds < facts.window_seconds * _SAFE_SHARE
+    found_table = check_destination(client, topic)
+    facts, window_seconds = found_table.facts, found_table.window_seconds
+    age_seconds = (now_ms - opened.since_ms) / 1000
+    # A clock that was set back says nothing of how old the range is.
+    is_young = window_seconds is None or 0 <= age_seconds < window_seconds * _SAFE_SHARE
     if is_young and not opened.steps_since:
         return Presence.REMEMBERED
     if not facts.column("pos") or not facts.column("id"):

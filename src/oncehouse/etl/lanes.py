@@ -13,7 +13,14 @@ from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl import book as books
 from oncehouse.etl.book import Job, Lane, Opened, with_job
 from oncehouse.etl.coverage import find_gaps, uncover
-from oncehouse.etl.offsets import INSERTING, MutexError, OffsetStore, Worker, check_free, check_unmoved
+from oncehouse.etl.offsets import (
+    INSERTING,
+    MutexError,
+    OffsetStore,
+    Worker,
+    check_free,
+    check_unmoved,
+)
 from oncehouse.etl.positions import Position
 from oncehouse.etl.records import Offset, Template, Topic
 
@@ -79,8 +86,12 @@ def order_backfill(
     maxstep_rows: int | None,
     is_emptied: bool,
     lease_seconds: float,
+    seen: Offset | None = None,
 ) -> Offset:
-    """Let the gaps of a range be filled. `is_emptied`: its rows were deleted, so it counts as never covered."""
+    """Let the gaps of a range be filled. `is_emptied`: its rows were deleted, so it counts as never covered.
+
+    `seen` is what the row was when it was looked whether they were.
+    """
     if topic.template is Template.RELOAD:
         raise ConfigurationError(
             f"Topic {topic.topic} is a reload: each run builds all of it; nothing to fill."
@@ -93,6 +104,8 @@ def order_backfill(
         generation, book = row.generation, row.book
         if is_emptied:
             _check_nothing_open(row)
+            if seen is not None:
+                _check_looked_at(row, seen, end)
             generation += 1
             book = replace(book, segments=uncover(book.segments, after, end))
         if not find_gaps(book.segments, after, end):
@@ -128,6 +141,15 @@ def _check_order(row: Offset, after: Position, end: Position) -> None:
         )
     if after >= end:
         raise ConfigurationError(f"Topic {row.topic}: nothing lies between --from and --to.")
+
+
+def _check_looked_at(row: Offset, seen: Offset, end: Position) -> None:
+    """Forward runs may have gone on since, behind the range; what builds rows inside of it may not."""
+    if end > seen.reached or (row.generation, row.book.repairs) != (seen.generation, seen.book.repairs):
+        raise MutexError(
+            f"Topic {row.topic}: rows of that range were built while it was looked whether they are deleted. Look "
+            "again, and then the same command."
+        )
 
 
 def _check_nothing_open(row: Offset) -> None:

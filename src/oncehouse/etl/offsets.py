@@ -131,10 +131,12 @@ def commit(
     state: str = DONE,
     begun: Offset | None = None,
     is_whole: bool = False,
+    splits_time: bool = False,
 ) -> Offset:
     """`last` becomes `next`, and the topic is free again: the step is done. `begun` is the row as `begin` left it.
 
     A row that was lent to a lane goes back to where the forward runs were. `is_whole`: all was built anew.
+    `splits_time`: rows of the time of `next` are left for the next step.
     """
 
     def decide(row: Offset, now_ms: int) -> Offset:
@@ -142,7 +144,15 @@ def commit(
         if row.lane:
             book = close_side(row.book, Lane(row.lane), rows=rows, now_ms=now_ms, is_whole=is_whole)
             return _free(give_back(row), state=DONE, book=book)
-        book = close_forward(row.book, row.last, row.next, rows=rows, now_ms=now_ms, is_whole=is_whole)
+        book = close_forward(
+            row.book,
+            row.last,
+            row.next,
+            rows=rows,
+            now_ms=now_ms,
+            is_whole=is_whole,
+            splits_time=splits_time,
+        )
         return _free(replace(row, last=row.next, rows=rows), state=state, book=book)
 
     return store.change(topic, decide, begun)
@@ -184,16 +194,20 @@ def seek(
     *,
     lease_seconds: float = LEASE_SECONDS,
     drops_open: bool = False,
+    seen: Offset | None = None,
 ) -> Offset:
     """Set the position from which the next step goes on; refused while somebody works on the topic.
 
     The generation moves with it, so that ranges which were inserted before are inserted anew. What was covered
-    after the position counts as never covered; what is skipped becomes a gap.
+    after the position counts as never covered; what is skipped becomes a gap. `seen` is what the row was when
+    somebody looked whether the table holds what would be built again: if it has moved since, that is not known.
     """
     nobody = Worker(hostid="", lease_seconds=lease_seconds)
 
     def decide(row: Offset, now_ms: int) -> Offset:
         check_free(row, nobody, now_ms)
+        if seen is not None:
+            check_still(row, seen)
         for lane, job in row.book.jobs:
             if job.opened is not None and not drops_open:
                 raise PermanentError(
@@ -212,6 +226,7 @@ def seek(
             opened=None,
             jobs=tuple((lane, replace(job, opened=None)) for lane, job in row.book.jobs),
             is_pause_asked=False,
+            splits_time=0 < last.id < MAX_ID,
         )
         state = row.state if row.state == PAUSED else ""
         return replace(
@@ -307,6 +322,21 @@ def check_unmoved(row: Offset, seen: Offset, worker: Worker, now_ms: int) -> Non
         )
     if row.state == PAUSED or row.book.is_pause_asked:
         raise MutexError(f"Topic {row.topic} was paused; `oncehouse etl resume {row.topic}` lets it go on.")
+
+
+def check_still(row: Offset, seen: Offset) -> None:
+    """The topic has built nothing since it was looked at."""
+    if (row.last, row.next, row.generation, row.book.segments, row.book.jobs) != (
+        seen.last,
+        seen.next,
+        seen.generation,
+        seen.book.segments,
+        seen.book.jobs,
+    ):
+        raise MutexError(
+            f"Topic {row.topic} moved on while its table was looked at. `oncehouse etl pause {row.topic}`, and then "
+            "the same command again."
+        )
 
 
 def check_free(row: Offset, worker: Worker, now_ms: int) -> None:

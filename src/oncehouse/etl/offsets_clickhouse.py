@@ -18,7 +18,7 @@ from typing import Any
 
 from oncehouse.clickhouse.client import Client, failure_of
 from oncehouse.clickhouse.names import quote_table, split_table
-from oncehouse.errors import OncehouseError, PermanentError, TransientError
+from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 from oncehouse.etl.book import read_book, write_book
 from oncehouse.etl.offsets import Decide, Snapshot, blank
 from oncehouse.etl.records import Offset, Position
@@ -143,7 +143,16 @@ class KeeperMapOffsets(_ClickHouseOffsets):
 
     def prepare(self) -> None:
         quoted = self._path.replace("\\", "\\\\").replace("'", "\\'")
-        self._create(f"KeeperMap('{quoted}')")
+        try:
+            self._create(f"KeeperMap('{quoted}')")
+        except PermanentError as error:
+            if "keeper_map_path_prefix" not in str(error):
+                raise
+            raise ConfigurationError(
+                f"{self._client.address} has no KeeperMap: its configuration lacks `keeper_map_path_prefix`. Set it on "
+                "every server (it needs a Keeper or ZooKeeper), or choose `offsets: {store: rocksdb}` for one server, "
+                "or `store: catalog`."
+            ) from error
 
     def change(self, topic: str, decide: Decide, seen: Offset | None = None) -> Offset:
         for attempt in range(_ATTEMPTS):

@@ -146,12 +146,17 @@ def _newest_times(
     offsets: Mapping[str, Offset],
     sources: Mapping[str, SourceState],
 ) -> dict[str, int | None]:
-    """How far each dependency has come. A table that a topic builds has come as far as that topic's `last`."""
+    """How far each dependency has come. A table that a topic builds has come as far as that topic's `last`.
+
+    Where that topic's step ended between rows of one time, it has not come to that time yet; as the main source it
+    has, because its rows are read by their ids.
+    """
     times: dict[str, int | None] = {}
-    for table in topic.depends_on:
+    for number, table in enumerate(topic.depends_on):
         if table in builders:
             built = offsets.get(builders[table].topic)
-            times[table] = built.reached.time_ms if built and built.reached.time_ms else None
+            is_split = number > 0 and built is not None and built.book.splits_time
+            times[table] = built.reached.time_ms - is_split if built and built.reached.time_ms else None
         else:
             state = sources.get(table)
             times[table] = state.newest.time_ms if state and state.newest else None

@@ -7,9 +7,11 @@ token of the repair. Needs `pos` and `id` in the Fact table, as they are in the 
 
 from __future__ import annotations
 
+import uuid
+
 from oncehouse.clickhouse.client import Client, failure_of
 from oncehouse.clickhouse.describe import describe_table
-from oncehouse.clickhouse.names import quote_table
+from oncehouse.clickhouse.names import TableName, quote_table, split_table
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.positions import Position
 from oncehouse.etl.records import Topic
@@ -48,9 +50,9 @@ def find_end(client: Client, topic: Topic, last: Position, next_: Position) -> P
 
 def freeze(client: Client, topic: Topic, operation: Freeze) -> int:
     """Write down which rows are late, unless that was done before; how many they are."""
-    table, made = quote_table(operation.table), quote_table(f"{operation.table}_new")
+    # A name of its own: a host that slept must not give the name to what another one has not filled yet.
+    table, made = quote_table(operation.table), quote_table(f"{operation.table}_new_{uuid.uuid4().hex}")
     if not client.query(f"EXISTS TABLE {table}")[0][0]:
-        client.command(f"DROP TABLE IF EXISTS {made} SYNC")
         client.command(
             f"CREATE TABLE {made} (time_ms Int64, id UInt64) ENGINE = MergeTree ORDER BY (time_ms, id) "
             f"AS {_missing(topic)}",
@@ -61,7 +63,23 @@ def freeze(client: Client, topic: Topic, operation: Freeze) -> int:
         except PermanentError as error:
             if failure_of(error).code != _TABLE_EXISTS:
                 raise
+            client.command(f"DROP TABLE IF EXISTS {made} SYNC")
     return int(client.query(f"SELECT count() FROM {table}")[0][0])  # noqa: S608 - quoted
+
+
+def drop_left(client: Client, topic: Topic, number: int) -> None:
+    """Drop what processes that died in repairs before this one have left."""
+    dst = split_table(topic.dst)
+    database = dst.database or client.database
+    rows = client.query(
+        "SELECT name FROM system.tables WHERE database = {database:String} AND startsWith(name, {prefix:String}) "
+        "AND match(substring(name, length({prefix:String}) + 1), '^[0-9]{1,18}(_new_[0-9a-f]{32})?$') "
+        "AND toUInt64OrZero(extract(substring(name, length({prefix:String}) + 1), '^[0-9]+')) < {number:UInt64}",
+        {"database": database, "prefix": f"{dst.table}_late", "number": number},
+    )
+    for (name,) in rows:
+        table = TableName(database=database, table=name)
+        client.command(f"DROP TABLE IF EXISTS {table.quoted} SYNC")
 
 
 def count_built(client: Client, topic: Topic, operation: Freeze) -> int:

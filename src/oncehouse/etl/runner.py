@@ -16,12 +16,18 @@ from functools import partial
 from pathlib import Path
 
 from oncehouse import crash
-from oncehouse.clickhouse.client import Client
-from oncehouse.clickhouse.names import quote_table
-from oncehouse.errors import ConfigurationError, PermanentError
+from oncehouse.clickhouse.client import Client, failure_of
+from oncehouse.clickhouse.describe import TableFacts
+from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError
 from oncehouse.etl import offsets, swaps
 from oncehouse.etl.book import Lane, Opened
-from oncehouse.etl.destinations import Presence, check_destination, find_presence
+from oncehouse.etl.destinations import (
+    Presence,
+    check_destination,
+    explain_overflow,
+    find_presence,
+    refuse_strange_rows,
+)
 from oncehouse.etl.expectations import (
     ExpectationError,
     Outcome,
@@ -33,11 +39,11 @@ from oncehouse.etl.expectations import (
 from oncehouse.etl.lanes import begin_side, mark_covered
 from oncehouse.etl.offsets import INSERTING, OffsetStore, Worker
 from oncehouse.etl.planning import Due, Resume
-from oncehouse.etl.records import Offset, Position, Template, Topic
-from oncehouse.etl.repairs import count_built, freeze
+from oncehouse.etl.records import START, Offset, Position, Template, Topic
+from oncehouse.etl.repairs import count_built, drop_left, freeze
 from oncehouse.etl.side_steps import SidePlanner
 from oncehouse.etl.sides import Side
-from oncehouse.etl.sources import Range, count_range, find_range
+from oncehouse.etl.sources import Range, count_range, find_range, splits_time
 from oncehouse.etl.statements import (
     BLOCK_ROWS,
     Begin,
@@ -57,7 +63,6 @@ from oncehouse.etl.statements import (
     before_operations,
     bind_select,
     late_condition,
-    late_table,
     rebuild_operations,
     step_operations,
 )
@@ -66,6 +71,7 @@ from oncehouse.etl.templates import Transform, Version, find_transform, read_col
 
 _TRUST_SECONDS = 1.0
 """For so long what was looked up about a topic is taken as it was: steps that follow each other ask once."""
+_TOO_MANY_PARTS = 252
 _SURE_FAN_OUT = 64
 """A range is not counted first if its output fits even when each source row becomes this many."""
 
@@ -78,6 +84,8 @@ class Prepared:
     transform: Transform
     columns: Mapping[str, str]
     """Column and type of what the transform yields."""
+    narrowest: TableFacts
+    """Of the table and those behind its views, the one that remembers the fewest blocks."""
     looked_at: float = field(compare=False)
     """When, by this process's own clock."""
 
@@ -167,7 +175,14 @@ class Runner:
             rows=self._count_main(topic, seen.last, seen.next),
             since_ms=seen.run_ms,
         )
-        span = Range(last=seen.last, next=seen.next, rows=opened.rows, is_cut=True)
+        span = Range(
+            last=seen.last,
+            next=seen.next,
+            rows=opened.rows,
+            is_cut=True,
+            splits_time=topic.template == Template.STEP
+            and splits_time(self._client, topic.depends_on[0], seen.next),
+        )
         step = self._assemble(topic, seen, span, prepared, is_fixed=True, is_resumed=True)
         return replace(step, before=opened)
 
@@ -188,6 +203,8 @@ class Runner:
         )
         if found is None:
             return None
+        if seen.last == START and not seen.generation and not seen.book.segments:
+            self._check_first(topic, seen)
         if found.rows * _SURE_FAN_OUT <= self._block_rows:
             return self._assemble(topic, seen, found, prepared, is_fixed=True)
         if prepared.transform.offsets_table or before_operations(topic, prepared.transform, found):
@@ -196,9 +213,23 @@ class Runner:
         fitting = self._fit(topic, prepared.transform, found)
         return self._assemble(topic, seen, fitting, prepared, is_fixed=True)
 
+    def _check_first(self, topic: Topic, seen: Offset) -> None:
+        """The first step of a topic goes into an empty table."""
+        try:
+            refuse_strange_rows(self._client, topic)
+        except ConfigurationError:
+            row = self._store.read_all().offsets.get(topic.topic)
+            if row is not None and (row.hostid or row.last != seen.last or row.is_open):
+                raise offsets.MutexError(
+                    f"Topic {topic.topic}: another process has begun it; the next round plans it anew."
+                ) from None
+            raise
+
     def _plan_side(self, side: Side, prepared: Prepared) -> Step:
         planner = SidePlanner(client=self._client, hostid=self._worker.hostid, fit=self._fit)
-        planned = planner.plan(side, prepared.transform, prepared.columns)
+        planned = planner.plan(
+            side, prepared.transform, prepared.columns, most_blocks=prepared.narrowest.window_blocks
+        )
         return Step(
             topic=side.topic,
             seen=side.offset,
@@ -287,13 +318,13 @@ class Runner:
                 state=operation.state,
                 begun=begun,
                 is_whole=operation.is_whole,
+                splits_time=operation.splits_time,
             )
         crash.reach("etl-after-last")
 
     def _freeze(self, step: Step, operation: Freeze) -> Step:
         """From then on it is known how many rows the repair is about."""
-        older = late_table(step.topic, operation.number - 1)  # of a process that died before it could drop it
-        self._client.command(f"DROP TABLE IF EXISTS {quote_table(older)} SYNC")
+        drop_left(self._client, step.topic, operation.number)
         rows = freeze(self._client, step.topic, operation)
         operations = tuple(
             replace(one, rows=rows) if isinstance(one, WriteLast) else one for one in step.operations
@@ -374,8 +405,16 @@ class Runner:
             )
             if presence is Presence.THERE:
                 return
+        if step.prepared.transform.guard_table is None:
+            # The insert itself cannot look whether the topic is still this host's.
+            offsets.beat(self._store, self._worker, step.topic.topic)
         settings = {**operation.settings, "query_id": make_query_id(step.topic)}
-        self._client.command(operation.sql, operation.parameters, settings)
+        try:
+            self._client.command(operation.sql, operation.parameters, settings)
+        except OncehouseError as error:
+            if failure_of(error).code == _TOO_MANY_PARTS and "partitions for single INSERT" in str(error):
+                raise PermanentError(explain_overflow(step.topic, step.prepared.narrowest)) from error
+            raise
         crash.reach("etl-after-insert")
 
     def _prepare(self, topic: Topic) -> Prepared:
@@ -387,7 +426,7 @@ class Runner:
         if version is not None and known is not None and known.version == version:
             self._prepared[topic.topic] = replace(known, looked_at=now)
             return known
-        check_destination(self._client, topic)
+        destination = check_destination(self._client, topic)
         transform = find_transform(self._client, topic, self._folder, self._store.view_table)
         if transform.offsets_table is None and not transform.has_range and topic.template == Template.STEP:
             raise ConfigurationError(
@@ -398,7 +437,11 @@ class Runner:
         columns = read_columns(self._client, transform)
         check_columns(topic.expect, tuple(columns), where=f"Topic {topic.topic}")
         self._prepared[topic.topic] = Prepared(
-            version=version, transform=transform, columns=columns, looked_at=now
+            version=version,
+            transform=transform,
+            columns=columns,
+            narrowest=destination.narrowest,
+            looked_at=now,
         )
         return self._prepared[topic.topic]
 
@@ -424,6 +467,7 @@ class Runner:
                 is_fixed=is_fixed,
                 is_resumed=is_resumed,
                 generation=seen.generation,
+                most_blocks=prepared.narrowest.window_blocks,
             )
         else:
             operations = rebuild_operations(

@@ -208,6 +208,8 @@ class Scheduler:
         name = decision.topic.topic
         try:
             step = self._runner.plan_decision(decision)
+        except MutexError as error:
+            return Busy(topic=name, why=str(error))
         except OncehouseError as error:
             return self._fail(decision, error)
         if step is None:

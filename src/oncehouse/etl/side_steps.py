@@ -43,7 +43,10 @@ class SidePlanner:
     fit: Callable[[Topic, Transform, Range], Range]
     """Narrows a range until what its transform yields fits one block."""
 
-    def plan(self, side: Side, transform: Transform, columns: Mapping[str, str]) -> SidePlan:
+    def plan(
+        self, side: Side, transform: Transform, columns: Mapping[str, str], *, most_blocks: int = 0
+    ) -> SidePlan:
+        """`most_blocks` is how many blocks an insert may make; 0 sets no bound."""
         if side.lane is Lane.REPAIR and side.topic.template is Template.STEP:
             check_repairable(self.client, side.topic, tuple(columns))
         span = self._again(side.opened) if side.opened else self._find(side, transform)
@@ -51,7 +54,8 @@ class SidePlanner:
             covered = Range(last=side.after, next=side.upto, rows=0, is_cut=False)
             mark = MarkCovered(topic=side.topic.topic, after=side.after, upto=side.upto)
             return SidePlan(span=covered, operations=(mark,))
-        return SidePlan(span=span, operations=self._lay_out(side, transform, columns, span))
+        operations = self._lay_out(side, transform, columns, span, most_blocks)
+        return SidePlan(span=span, operations=operations)
 
     def _again(self, opened: Opened) -> Range:
         return Range(last=opened.last, next=opened.next, rows=opened.rows, is_cut=True)
@@ -82,7 +86,7 @@ class SidePlanner:
         return whole if transform.offsets_table else self.fit(topic, transform, whole)
 
     def _lay_out(
-        self, side: Side, transform: Transform, columns: Mapping[str, str], span: Range
+        self, side: Side, transform: Transform, columns: Mapping[str, str], span: Range, most_blocks: int
     ) -> tuple[Operation, ...]:
         book = side.offset.book
         opened = side.opened or Opened(
@@ -104,9 +108,18 @@ class SidePlanner:
                 replaces_partitions=topic.template is Template.RANGE,
             )
         elif side.lane is Lane.REPAIR:
-            return repair_operations(topic, transform, columns, span, hostid=hostid, opened=opened)
+            return repair_operations(
+                topic, transform, columns, span, hostid=hostid, opened=opened, most_blocks=most_blocks
+            )
         else:
             operations = step_operations(
-                topic, transform, columns, span, hostid=hostid, is_fixed=True, generation=opened.generation
+                topic,
+                transform,
+                columns,
+                span,
+                hostid=hostid,
+                is_fixed=True,
+                generation=opened.generation,
+                most_blocks=most_blocks,
             )
         return side_operations(operations, WriteSide(topic=topic.topic, lane=side.lane, opened=opened))

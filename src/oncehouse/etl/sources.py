@@ -40,6 +40,8 @@ class Range:
     """Rows of the main source in it."""
     is_cut: bool
     """There may be more rows that could be read at once."""
+    splits_time: bool = False
+    """There are more rows of the time at which it ends."""
 
 
 def tables_to_ask(topics: Sequence[Topic]) -> tuple[str, ...]:
@@ -81,8 +83,19 @@ def find_range(
     count, (time_ms, id_) = rows[0]
     if not count:
         return None
-    end = Position(time_ms=time_ms, id=id_)
-    return Range(last=last, next=end, rows=count, is_cut=count >= maxstep_rows)
+    end, is_cut = Position(time_ms=time_ms, id=id_), count >= maxstep_rows
+    return Range(
+        last=last,
+        next=end,
+        rows=count,
+        is_cut=is_cut,
+        splits_time=is_cut and splits_time(client, table, end),
+    )
+
+
+def splits_time(client: Client, table: str, end: Position) -> bool:
+    """Whether there are rows after `end` that have the same time."""
+    return count_range(client, table, last=end, next_=Position(time_ms=end.time_ms, id=MAX_ID)) > 0
 
 
 def count_range(client: Client, table: str, *, last: Position, next_: Position) -> int:

@@ -127,6 +127,8 @@ class WriteLast:
     state: str
     is_whole: bool = False
     """All of the table was built anew."""
+    splits_time: bool = False
+    """Rows of the time of `last` are left for the next step."""
 
 
 Begin = WriteNext | WriteSide
@@ -155,10 +157,12 @@ def step_operations(
     is_fixed: bool,
     is_resumed: bool = False,
     generation: int = 0,
+    most_blocks: int = 0,
 ) -> tuple[Operation, ...]:
     """Step: `is_fixed` says that the range's output is known to fit; `is_resumed` that it was begun before.
 
-    Until its rows have been looked at a range is not fixed: what does not pass is planned anew.
+    Until its rows have been looked at a range is not fixed: what does not pass is planned anew. `most_blocks` is how
+    many blocks (one a partition) an insert may make: as many as the table remembers; 0 sets no bound.
     """
     token = token_of(topic.topic, span.last, span.next, generation)
     looks: list[Operation] = [] if is_fixed else [Fit(select=transform.select)]
@@ -173,10 +177,15 @@ def step_operations(
             sql=insert_sql(topic.dst, tuple(columns), transform),
             token=token,
             parameters=bind_range(topic, transform, span, hostid),
-            settings=insert_settings(token),
+            settings=insert_settings(token, most_blocks),
         ),
         *_after_operations(topic, transform, span),
-        WriteLast(topic=topic.topic, rows=span.rows, state=MORE if span.is_cut else DONE),
+        WriteLast(
+            topic=topic.topic,
+            rows=span.rows,
+            state=MORE if span.is_cut else DONE,
+            splits_time=span.splits_time,
+        ),
     )
 
 
@@ -193,6 +202,7 @@ def repair_operations(
     *,
     hostid: str,
     opened: Opened,
+    most_blocks: int = 0,
 ) -> tuple[Operation, ...]:
     """What the transform yields for the late rows of a range, and for no others."""
     frozen = late_table(topic, opened.number)
@@ -206,7 +216,7 @@ def repair_operations(
             sql=insert_sql(topic.dst, tuple(columns), transform, late_condition(frozen)),
             token=token,
             parameters=bind_range(topic, transform, span, hostid),
-            settings=insert_settings(token),
+            settings=insert_settings(token, most_blocks),
         ),
         *_after_operations(topic, transform, span),
         WriteLast(topic=topic.topic, rows=span.rows, state=DONE),
@@ -311,7 +321,7 @@ def _expect_aside(topic: Topic, columns: Mapping[str, str], aside: str) -> Expec
 
 def bind_range(topic: Topic, transform: Transform, span: Range, hostid: str) -> dict[str, Any]:
     """What an insert binds."""
-    guard = bind_guard(topic.topic, hostid, span.last, span.next) if transform.offsets_table else {}
+    guard = bind_guard(topic.topic, hostid, span.last, span.next) if transform.guard_table else {}
     return {**guard, **bind_select(transform, span)}
 
 
@@ -326,7 +336,7 @@ def token_of(topic: str, last: Position, next_: Position, generation: int = 0, r
     return f"etl-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
-def insert_settings(token: str) -> dict[str, Any]:
+def insert_settings(token: str, most_blocks: int = 0) -> dict[str, Any]:
     """One block an insert: tokens are remembered by block, so their number must not change between attempts."""
     return {
         "insert_deduplication_token": token,
@@ -336,5 +346,7 @@ def insert_settings(token: str) -> dict[str, Any]:
         "max_insert_threads": 1,
         "min_insert_block_size_rows": 1 << 40,  # never reached: what halving keeps small is memory
         "min_insert_block_size_bytes": 0,
-        "max_partitions_per_insert_block": 0,
+        # A block of each partition is remembered: of more than that, a repeat would double what was forgotten.
+        "max_partitions_per_insert_block": most_blocks,
+        "throw_on_max_partitions_per_insert_block": 1,
     }

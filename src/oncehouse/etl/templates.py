@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ class Transform:
     after: tuple[str, ...] = ()
     bound: Mapping[str, Any] = field(default_factory=dict)
     """Values of a template, by parameter."""
+    guard_table: str | None = None
+    """The offsets on the same server, in which an insert looks whether its range is still the topic's."""
 
 
 def transform_name(topic: Topic) -> str | None:
@@ -53,10 +55,12 @@ def find_transform(client: Client, topic: Topic, folder: Path, offsets_table: st
     name = transform_name(topic)
     inner = _find_named(client, topic, name, folder, offsets_table) if name is not None else None
     if topic.template_file is not None:
-        return _from_template(topic, folder / topic.template_file, inner)
-    if inner is None:
+        found = _from_template(topic, folder / topic.template_file, inner)
+    elif inner is not None:
+        found = inner
+    else:
         raise AssertionError(f"{topic.topic} has neither a transform nor a template")
-    return inner
+    return replace(found, guard_table=offsets_table)
 
 
 def _find_named(
@@ -130,14 +134,14 @@ def read_version(client: Client, topic: Topic, folder: Path) -> Version | None:
 def insert_sql(dst: str, columns: tuple[str, ...], transform: Transform, only: str = "") -> str:
     """`only` is a condition on the rows that the transform yields."""
     names = ", ".join(quote(column) for column in columns)
-    guard = _still_mine(transform.offsets_table) if transform.offsets_table else ""
+    guard = _still_mine(transform.guard_table) if transform.guard_table else ""
     where = " WHERE " + " AND ".join(part for part in (guard, only) if part) if guard or only else ""
     return f"INSERT INTO {quote_table(dst)} ({names}) SELECT {names} FROM ({transform.select}){where}"  # noqa: S608
 
 
 def _still_mine(offsets_table: str) -> str:
-    """A view reads the range that stands in the table now: if that is another one, because the topic was taken
-    over while this process slept, its rows must not go in under this range's token."""
+    """A host that slept while its topic was taken over inserts nothing: its view would read another range by now,
+    and the table may have forgotten its token."""
     return f"""NOT throwIf((SELECT count() FROM {quote_table(offsets_table)}
         WHERE topic = {{topic:String}} AND hostid = {{hostid:String}}
         AND last = (fromUnixTimestamp64Milli({{last_ms:Int64}}), {{last_id:UInt64}})

@@ -1,0 +1,180 @@
+"""A host that stood still in the middle of a step: whatever it does when it wakes, and whatever the table has
+forgotten by then, every row is in the Fact once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from etl_world import BOUND, FROM_OFFSETS, DiedError, Shop, make_shop, open_shop
+
+from oncehouse import crash
+from oncehouse.clickhouse.client import connect
+from oncehouse.config import ClickHouse
+from oncehouse.errors import OncehouseError, PermanentError
+from oncehouse.etl import offsets, repairs, statements
+from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
+from oncehouse.etl.records import Late
+from oncehouse.etl.scheduler import Failed, Scheduler
+from oncehouse.etl.statements import Freeze
+
+
+@pytest.fixture
+def shop(request, clickhouse, database, tmp_path) -> Iterator[Shop]:
+    kind = getattr(request, "param", "catalog")
+    if kind == "server":  # offsets on the server, and a transform that takes its range as parameters
+        client = connect(ClickHouse(url=clickhouse.url))
+        yield make_shop(client, database, RocksDbOffsets(client, f"{database}.Offsets"), BOUND)
+        return
+    with open_shop(clickhouse.url, database, tmp_path, FROM_OFFSETS if kind == "view" else BOUND) as shop:
+        yield shop
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, point: str, act: Callable[[], None]) -> None:
+    """The first process that comes to the point stands still there, while all this happens."""
+    waiting = [act]
+
+    def reach(name: str) -> None:
+        if name == point and waiting:
+            waiting.pop()()
+
+    monkeypatch.setattr(crash, "reach", reach)
+
+
+def forget_tokens(shop: Shop) -> None:
+    """As if a thousand more inserts had come since."""
+    for table in ("fact", "counts"):
+        shop.run(f"ALTER TABLE {{db}}.{table} MODIFY SETTING non_replicated_deduplication_window = 0")
+
+
+@pytest.mark.parametrize("shop", ["catalog", "server", "view"], indirect=True)
+def test_a_host_that_stood_still_for_longer_than_the_table_remembers_inserts_nothing(shop, monkeypatch):
+    shop.add(0, 40)
+    slow = shop.runner("slow")
+    with shop.scheduler() as scheduler:
+        (decision,) = scheduler.decide()
+    step = slow.plan_decision(decision)
+
+    def take_over() -> None:
+        offsets.unlock(shop.store, "Fact")
+        shop.catch_up(hostid="quick")
+        forget_tokens(shop)
+
+    meanwhile(monkeypatch, "etl-after-next", take_over)
+    with pytest.raises(OncehouseError):
+        slow.perform(step)
+    shop.check_exact()
+
+
+def die_after_the_insert(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reach(name: str) -> None:
+        if name == "etl-after-insert":
+            raise DiedError
+
+    with monkeypatch.context() as patch, shop.scheduler(hostid="dies") as scheduler:
+        patch.setattr(crash, "reach", reach)
+        (decision,) = scheduler.decide()
+        scheduler._runner.perform(scheduler._runner.plan_decision(decision))
+
+
+@pytest.fixture
+def scattered(shop) -> Shop:
+    """A step has rows for 150 partitions, each of which is a block, and the table remembers 100."""
+    shop.run("DROP TABLE {db}.fact")
+    shop.run(
+        "CREATE TABLE {db}.fact (pos DateTime64(3), id UInt64, v UInt64, c UInt8) ENGINE = MergeTree "
+        "PARTITION BY id % 150 ORDER BY (pos, id) SETTINGS non_replicated_deduplication_window = 100"
+    )
+    shop.add(0, 300)
+    return replace(shop, topic=replace(shop.topic, maxstep_rows=1000))
+
+
+def test_a_step_of_more_partitions_than_the_table_remembers_is_refused_with_what_helps(
+    scattered, monkeypatch
+):
+    with pytest.raises(PermanentError, match="more than 100 partitions") as refused:
+        die_after_the_insert(scattered, monkeypatch)
+    assert scattered.sql("SELECT count() FROM {db}.fact") == [(0,)]
+    why = str(refused.value)
+    scattered.run(why[why.index("ALTER TABLE") : why.index(", or let")])
+    offsets.pause(scattered.store, "Fact")
+    offsets.resume(scattered.store, "Fact")  # its next attempt need not wait
+    with pytest.raises(DiedError):
+        die_after_the_insert(scattered, monkeypatch)
+    scattered.catch_up(hostid="next")
+    scattered.check_exact()
+
+
+def test_a_step_of_more_partitions_than_the_table_remembers_would_be_caught(scattered, monkeypatch):
+    """The seeded defect: no bound, so that a repeat doubles the partitions that were forgotten."""
+    bounded = statements.insert_settings
+    monkeypatch.setattr(statements, "insert_settings", lambda token, _most_blocks=0: bounded(token))
+    with pytest.raises(DiedError):
+        die_after_the_insert(scattered, monkeypatch)
+    scattered.catch_up(hostid="next")
+    with pytest.raises(AssertionError):
+        scattered.check_exact()
+
+
+def test_a_topic_whose_offsets_were_lost_does_not_build_its_table_a_second_time(shop):
+    shop.add(0, 200)
+    shop.catch_up()
+    renamed = replace(shop.topic, topic="Renamed")
+    with shop.scheduler(renamed) as scheduler:
+        (outcome,) = scheduler.run_round().outcomes
+    shop.check_exact()
+    assert isinstance(outcome, Failed)
+    assert "etl seek Renamed" in outcome.why
+
+
+def test_a_fact_is_not_read_at_a_time_of_which_only_some_rows_are_built(shop):
+    """A step that was cut between rows of one time has not come to that time, for whoever joins with it."""
+    shop.add(0, 60, at_ms=100)
+    shop.run(
+        "CREATE TABLE {db}.joined (pos DateTime64(3), id UInt64, n UInt64) ENGINE = MergeTree ORDER BY (pos, id) "
+        "SETTINGS non_replicated_deduplication_window = 1000"
+    )
+    shop.run(
+        "CREATE VIEW {db}.JoinedTransform AS SELECT s.pos AS pos, s.id AS id, f.n AS n FROM "
+        f"(SELECT * FROM {{db}}.stage WHERE {BOUND}) AS s LEFT JOIN "
+        "(SELECT id, count() AS n FROM {db}.fact GROUP BY id) AS f ON s.id = f.id"
+    )
+    joined = replace(
+        shop.topic,
+        topic="Joined",
+        dst=f"{shop.database}.joined",
+        depends_on=(f"{shop.database}.stage", f"{shop.database}.fact"),
+        transform=f"{shop.database}.JoinedTransform",
+        maxstep_rows=1000,
+    )
+    with Scheduler(shop.client, shop.store, (shop.topic, joined), folder=Path()) as scheduler:
+        scheduler.run_until_idle()
+    assert shop.sql("SELECT count(), countIf(n = 2) FROM {db}.joined") == [(60, 60)]
+
+
+def test_late_rows_are_written_down_whole_though_another_host_fills_its_own_list(shop, monkeypatch):
+    """The host that slept gives the name to what it filled itself, never to what another one has just begun."""
+    shop.add(0, 40)
+    shop.catch_up()
+    shop.add(1000, 30, at_ms=5)
+    repairing = replace(shop.topic, late=Late.REPAIR)
+    with shop.scheduler(repairing, hostid="slow") as scheduler:
+        scheduler.look_for_late_rows(at_once=True)
+        (step,) = scheduler.plan()
+        freeze = next(one for one in step.operations if isinstance(one, Freeze))
+        command = shop.client.command
+
+        def stand_still(sql: str, *arguments: object) -> None:
+            if sql.startswith("RENAME TABLE"):  # another host has begun to fill its list by now
+                monkeypatch.setattr(shop.client, "command", command)
+                made = f"`{shop.database}`.`fact_late{freeze.number}_new`"
+                shop.run(f"DROP TABLE IF EXISTS {made} SYNC")
+                shop.run(f"CREATE TABLE {made} (time_ms Int64, id UInt64) ENGINE = MergeTree ORDER BY id")
+            command(sql, *arguments)
+
+        monkeypatch.setattr(shop.client, "command", stand_still)
+        assert repairs.freeze(shop.client, repairing, freeze) == 30
+    shop.catch_up(repairing)
+    shop.check_exact()
