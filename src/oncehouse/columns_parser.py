@@ -113,8 +113,12 @@ class _Reader:
             self._refuse_unknown(name)
         self._expect("(", f"{name} needs arguments in parentheses")
         parsed = read()
-        self._expect(")", f"the parenthesis of {name} is not closed")
+        self._expect(")", f"the parenthesis of {name} is not closed{self._ask_for_quotes()}")
         return parsed
+
+    def _ask_for_quotes(self) -> str:
+        """YAML cuts a type at its comma where it stands in braces."""
+        return "; inside { } put quotes around a type with a comma" if self._at >= len(self._text) else ""
 
     def _refuse_unknown(self, name: str) -> NoReturn:
         known = [*_PLAIN, "DateTime", *self._with_arguments]

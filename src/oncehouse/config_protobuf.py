@@ -81,24 +81,27 @@ class Protobuf(Section):
         return found
 
     def load(self, version: str) -> Definition:
-        return self._load(self.schemas[version])
+        return self._load(self.schemas[version], f"schemas.{version}")
 
     def load_envelope(self) -> Definition:
         if self.envelope is None:
             raise AssertionError("there is no envelope")
-        return self._load(self.envelope)
+        return self._load(self.envelope, "envelope")
 
-    def _load(self, schema: ProtobufSchema) -> Definition:
+    def _load(self, schema: ProtobufSchema, place: str) -> Definition:
         from oncehouse.protobuf.definition import (
             load_definition,
         )  # other formats need not wait for its library
 
-        return load_definition(
-            files=schema.files,
-            include=self.include,
-            descriptor_set=schema.descriptor_set,
-            message=schema.message or self.message or "",
-        )
+        try:
+            return load_definition(
+                files=schema.files,
+                include=self.include,
+                descriptor_set=schema.descriptor_set,
+                message=schema.message or self.message or "",
+            )
+        except ConfigurationError as error:
+            raise ConfigurationError(f"source.protobuf.{place}: {error}") from None
 
     def derive(self) -> dict[str, str]:
         """Fields with their types as the newest listed version has them."""

@@ -16,6 +16,10 @@ class Progress:
     duplicate: int = 0
     rejected: int = 0
     """Records that became dead letters."""
+    skipped: int = 0
+    """Tombstones, and what `shape` leaves out."""
+    waiting: int = 0
+    """Records whose schema version is not known yet."""
     batches_waiting: int = 0
     """Batches now in the ledger that are not in ClickHouse yet, parked ones included."""
     rows_in_clickhouse: int = 0

@@ -36,6 +36,16 @@ def test_a_plain_line_tells_everything():
     )
 
 
+def test_counts_that_are_seldom_are_told_where_there_are_any():
+    some = Progress(read=9, new=2, skipped=3, waiting=4)
+    assert "dead letters 0, skipped 3, waiting for a schema 4, batches waiting 0" in plain_line(some)
+    console = Console(file=io.StringIO(), width=80)
+    console.print(render(some, pipeline="events"))
+    shown = [line.split() for line in console.file.getvalue().splitlines()]
+    assert ["skipped", "3"] in shown
+    assert ["waiting", "for", "a", "schema", "4"] in shown
+
+
 def test_a_lag_that_is_not_known_is_not_told_as_none():
     assert plain_line(Progress()).endswith("lag ?")
 

@@ -8,7 +8,7 @@ from ledger_examples import TABLE, make_batch, make_registration, register_epoch
 from oncehouse.cli import status
 from oncehouse.cli.app import run_command
 from oncehouse.ledger.batches import create_batches, open_parts
-from oncehouse.ledger.records import EpochKind, QueryBatch, RequestKind, Stage
+from oncehouse.ledger.records import EpochKind, QueryBatch, RequestKind, Stage, spell_holder
 from oncehouse.ledger.registering import register
 from oncehouse.ledger.requests import add_request
 
@@ -31,7 +31,8 @@ def test_status_tells_counts_batches_leases_and_requests(file, capsys):
     assert [TABLE, "NEW", "1", "10"] in lines
     assert [TABLE, "not", "in", "a", "batch", "yet", "-", "10"] in lines
     assert ["ingest", "this", "test"] in [line[:3] for line in lines]
-    assert ["1", "rebuild-index", "waits", "for", "a", "run"] in [[*line[:2], *line[-4:]] for line in lines]
+    assert ["request", "1,", "rebuild-index"] in [[*line[:2], *line[-1:]] for line in lines]
+    assert lines[-1] == ["waits", "for", "a", "run"]
 
 
 @pytest.mark.usefixtures("filled")
@@ -60,9 +61,20 @@ def test_a_pipeline_that_has_read_nothing_says_so(file, capsys):
     assert "nobody runs it" in out
 
 
+def test_a_request_is_told_in_words_and_fits_the_screen(file, catalog, capsys):
+    add_request(
+        catalog, RequestKind.EDIT_DEAD_LETTERS, {"edits": "2a2428e16ef04a17a0836921101b1d4b", "letters": 1}
+    )
+    assert run_command(["status", str(file), "--ledger-only"]) == 0
+    told = capsys.readouterr().out
+    assert "edit-dead-letters letters=1\n" in told
+    assert "2a2428" not in told
+    assert max(map(len, told.splitlines())) <= 80
+
+
 def test_a_holder_is_told_by_machine_and_pid_alone():
-    assert status.spell_holder("vm #12bbcc pid 42 (40281ee8/pid:[4026531836] 591852)") == "vm #12bbcc pid 42"
-    assert status.spell_holder("this test") == "this test"
+    assert spell_holder("vm #12bbcc pid 42 (40281ee8/pid:[4026531836] 591852)") == "vm #12bbcc pid 42"
+    assert spell_holder("this test") == "this test"
 
 
 def test_queries_are_told_with_what_is_settled_of_them(file, catalog, capsys):

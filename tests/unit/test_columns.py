@@ -75,6 +75,7 @@ def test_the_tree_is_values_that_compare():
         ("", "expected a type"),
         ("Nullable(", "at character 10"),
         ("Array(String", "not closed"),
+        ("Decimal(6", "put quotes around a type with a comma"),
         ("Array", "needs arguments"),
         ("String(5)", "takes no arguments"),
         ("Int64 x", "nothing may follow"),

@@ -106,7 +106,11 @@ def test_a_scalar_expression_over_known_columns_is_let_through(compiler, text, t
     ("text", "told"),
     [
         ("", "is empty"),
-        ("n +", "no SQL expression"),
+        ("n +", "no SQL expression: it ends too early"),
+        ("(n", "it ends too early"),
+        ("n n", 'near "n"'),
+        ("click", "a text stands in single quotes: 'click'"),
+        ("toDate(n)", "functions are DuckDB's"),
         ("n; DROP TABLE block", "no SQL expression"),
         ("n) FROM block --", "no SQL expression"),
         ("n), (n", "one expression"),

@@ -78,6 +78,7 @@ def test_broken_json_is_shown_where_it_breaks():
         == "after '{\"id\": 12 ' comes '\"name\": 1}'"
     )
     assert hint("Expecting value at character 3", b'{"', Reason.NOT_JSON) == "the text ends after '{\"'"
+    assert hint("Expecting value at character 1", b"no", Reason.NOT_JSON) == "the text begins with 'no'"
 
 
 def test_bytes_that_are_no_text_are_shown_in_hex_from_where_they_break():

@@ -229,7 +229,9 @@ def test_fields_are_demanded_where_no_schema_has_them():
         Source(kafka=KAFKA, format="json")
     with pytest.raises(ConfigurationError, match="`fields` is missing"):
         Source(kafka=KAFKA, format="protobuf", protobuf={"message": "shop.Order", "version": "prefix"})
-    with pytest.raises(ConfigurationError, match=r"there is no message 'shop\.Gone'"):
+    with pytest.raises(
+        ConfigurationError, match=r"source\.protobuf\.schemas\.1: .*: there is no message 'shop\.Gone'"
+    ):
         Source(
             kafka=KAFKA,
             format="protobuf",
@@ -243,6 +245,9 @@ def test_declared_fields_are_held_against_all_known_versions():
         for number in (1, 3)
     ]
     demand_readable(schemas, {"product": parse_type("String"), "buyer.name": parse_type("String")})
-    with pytest.raises(ConfigurationError, match=r"'prodcut' is no field of shop\.Order"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"'prodcut' is no field of shop\.Order in any version; did you mean 'product'\?",
+    ):
         demand_readable(schemas, {"prodcut": parse_type("String")})
     demand_readable([Schema(schema="1", format="avro", definition="{}")], {"anything": parse_type("String")})

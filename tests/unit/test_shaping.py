@@ -526,7 +526,11 @@ def test_a_file_with_shape_loads_with_paths_from_its_folder(tmp_path):
             "shop.yaml:13: shape.columns.total.sql: there is no column 'prize'",
         ),
         ("sql: price * 2", "sql: price / 2", "shop.yaml:13: shape.columns.total.sql: gives DOUBLE"),
-        ("where: kind <> 'ping'", "where: kind", "shop.yaml:9: shape.where: gives VARCHAR"),
+        (
+            "where: kind <> 'ping'",
+            "where: kind",
+            "shop.yaml:9: shape.where: gives VARCHAR, not true or false",
+        ),
         (
             "where: total > 1",
             "where: totl > 1",

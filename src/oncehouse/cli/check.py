@@ -56,9 +56,9 @@ def examine(pipeline: Pipeline) -> tuple[list[Finding], int]:
     found: list[Finding] = []
     codes: set[int] = set()
     looks = {
+        "schemas": look_at_schemas,
         "identity": look_at_identity,
         "shape": look_at_shape,
-        "schemas": look_at_schemas,
         "kafka": look_at_kafka,
         "clickhouse": look_at_clickhouse,
         "ledger": look_at_ledger,

@@ -21,7 +21,10 @@ from oncehouse.ledger.records import FileFormat
 
 def import_folder(
     folder: Annotated[
-        str, typer.Argument(help="Folder or file: a path, or s3://bucket/folder.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="FOLDER", help="Folder or file: a path, or s3://bucket/folder.", show_default=False
+        ),
     ],
     file: File = DEFAULT_FILE,
     *,

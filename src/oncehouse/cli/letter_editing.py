@@ -217,8 +217,8 @@ def _leave_edits(pipeline: Pipeline, edits: Sequence[Edit], *, as_json: bool) ->
         show_json({"request": number, "edited": matched.edited, "unchanged": matched.unchanged})
     else:
         say(
-            f"request {number}: {matched.edited} edited letters are in the ledger ({matched.unchanged} unchanged "
-            "ones were left alone); a running pipeline tries them, else the next run"
+            f"request {number}: edited letters in the ledger: {matched.edited} (unchanged and left alone: "
+            f"{matched.unchanged}); a running pipeline tries them, else the next `oncehouse run`"
         )
 
 

@@ -40,11 +40,17 @@ def spell_rest(progress: Progress) -> tuple[str, str]:
     return "lag", spell_lag(progress.lag)
 
 
+def spell_seldom(progress: Progress) -> str:
+    """Counts that most pipelines never have; told where there are any, so that the counts add up to `read`."""
+    skipped = f"skipped {progress.skipped:,}, " if progress.skipped else ""
+    return f"{skipped}waiting for a schema {progress.waiting:,}, " if progress.waiting else skipped
+
+
 def plain_line(progress: Progress) -> str:
     """One line that reads well in a log."""
     return (
         f"read {progress.read:,} ({progress.events_per_second:,.0f}/s), new {progress.new:,}, "
-        f"duplicate {progress.duplicate:,}, dead letters {progress.rejected:,}, "
+        f"duplicate {progress.duplicate:,}, dead letters {progress.rejected:,}, {spell_seldom(progress)}"
         f"batches waiting {progress.batches_waiting:,}, in ClickHouse {progress.rows_in_clickhouse:,}, "
         f"{' '.join(spell_rest(progress))}"
     )
@@ -70,6 +76,10 @@ def render(progress: Progress, *, pipeline: str) -> Table:
     table.add_row("new", f"{progress.new:,}", "rows in ClickHouse", f"{progress.rows_in_clickhouse:,}")
     table.add_row("duplicate", f"{progress.duplicate:,}", "batches waiting", f"{progress.batches_waiting:,}")
     table.add_row("dead letters", Text(f"{progress.rejected:,}", style=alarm), *spell_rest(progress))
+    if progress.skipped:
+        table.add_row("skipped", f"{progress.skipped:,}")
+    if progress.waiting:
+        table.add_row("waiting for a schema", f"{progress.waiting:,}")
     return table
 
 

@@ -6,7 +6,6 @@ sees the request; started again with the changed file it performs the change bef
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +15,7 @@ from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import say, show_facts, show_json
 from oncehouse.config_file import load_pipeline
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.records import RequestKind
+from oncehouse.ledger.records import RequestKind, spell_rule
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
@@ -122,15 +121,4 @@ def _facts(known: Identity, asked: Identity, found: Forecast | None) -> dict[str
 
 def _tell(identity: Identity) -> str:
     """A rule as people read it."""
-    pieces = []
-    for piece in json.loads(identity.fingerprint)[1:]:
-        match piece:
-            case [str(name), str(kind)]:
-                pieces.append(f"{name} ({kind})")
-            case [[*steps], str(kind)]:
-                pieces.append(f"{'.'.join(steps)} ({kind})")
-            case {"header": name}:
-                pieces.append(f"header {name}")
-            case _:
-                pieces.append(str(piece))
-    return f"{', '.join(pieces)}; {identity.buckets} buckets"
+    return f"{spell_rule(identity)}; {identity.buckets} buckets"

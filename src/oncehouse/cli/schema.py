@@ -98,7 +98,8 @@ def add(
         Path | None, typer.Option("--descriptor", help="Protobuf: a descriptor set.")
     ] = None,
     message: Annotated[
-        str | None, typer.Option("--message", help="Protobuf: the message's full name.")
+        str | None,
+        typer.Option("--message", help="Protobuf: full name of the message, if not the file's own."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -139,6 +140,18 @@ def _make_ledger(pipeline: Pipeline) -> Catalog:
     return catalog
 
 
+def _own_message(pipeline: Pipeline) -> str:
+    """The message that the pipeline file names for all versions."""
+    section = pipeline.source.protobuf
+    if section is None:
+        raise ConfigurationError(
+            f"Pipeline {pipeline.pipeline} reads {pipeline.source.format}; a schema of protobuf is of no use"
+        )
+    if section.message is None:
+        raise ConfigurationError("name the message with --message, such as --message shop.Order")
+    return section.message
+
+
 def _read(
     pipeline: Pipeline,
     version: str,
@@ -161,7 +174,7 @@ def _read(
             files=[str(path) for path in proto],
             include=[str(path) for path in include],
             descriptor_set=None if descriptor is None else str(descriptor),
-            message=message or "",
+            message=message or _own_message(pipeline),
         )
     found = () if avsc is not None else find_schemas(pipeline, [version])
     if not found:

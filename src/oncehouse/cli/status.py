@@ -15,10 +15,12 @@ from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_t
 from oncehouse.config_file import load_pipeline
 from oncehouse.config_values import format_duration
 from oncehouse.errors import OncehouseError
+from oncehouse.ledger.records import spell_holder
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
     from oncehouse.insights import EpochTotals, Overview
+    from oncehouse.ledger.records import Request
 
 _REQUESTS_SHOWN = 5
 
@@ -75,7 +77,7 @@ def _show(overview: Overview) -> None:
     )
     say("")
     show_table(
-        ["epochs", "number", "read", "new", "duplicate", "dead letters", "skipped", "last (UTC)"],
+        ["epochs", "number", "read", "new", "duplicate", "dead", "skipped", "last (UTC)"],
         [_epoch_row(totals) for totals in overview.epochs],
         empty="nothing was read yet",
     )
@@ -112,11 +114,15 @@ def _show_tables(overview: Overview) -> None:
     if overview.waiting:
         say("")
         show_table(["waiting for schema", "number"], overview.waiting.items(), empty="")
+        say(
+            "`oncehouse schema add VERSION` makes a version known; the next epoch of a run decodes its records"
+        )
 
 
-def spell_holder(holder: str) -> str:
-    """Machine and pid; what follows in brackets only tells another process whether this one lives."""
-    return holder.partition(" (")[0]
+def spell_request(asked: Request) -> str:
+    """What was asked for; the name under which edits were written down tells people nothing."""
+    told = {name: value for name, value in asked.arguments.items() if name != "edits"}
+    return " ".join([asked.kind, *(f"{name}={value}" for name, value in told.items())])
 
 
 def _show_people(overview: Overview) -> None:
@@ -130,11 +136,6 @@ def _show_people(overview: Overview) -> None:
     )
     if overview.requests:
         say("")
-        show_table(
-            ["request", "kind", "arguments", "asked (UTC)", "result"],
-            [
-                (x.request, x.kind, x.arguments, spell_time(x.created_at), x.result or "waits for a run")
-                for x in overview.requests[-_REQUESTS_SHOWN:]
-            ],
-            empty="",
-        )
+        for asked in overview.requests[-_REQUESTS_SHOWN:]:
+            say(f"request {asked.request}, {spell_time(asked.created_at)}: {spell_request(asked)}")
+            say(f"  {asked.result or 'waits for a run'}")

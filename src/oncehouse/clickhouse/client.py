@@ -221,7 +221,7 @@ def _advise(failure: Failure) -> str:
         case Kind.CONFIGURATION if failure.code is None:
             return "Check clickhouse.url, clickhouse.verify_tls and clickhouse.ca_file."
         case Kind.CONFIGURATION if failure.code == 81:
-            return "Create the database, or correct the one in clickhouse.url."
+            return "Create the database, or correct its name: in clickhouse.url, or before the dot in tables[].name."
         case Kind.CONFIGURATION:
             return (
                 "Check clickhouse.user and clickhouse.password, and the user's grants and settings profile."

@@ -100,7 +100,7 @@ class Compiler:
         # In parentheses, so that only an expression parses; on a line of its own, so that a comment ends.
         answer = self._ask("SELECT json_serialize_sql(?)", f"SELECT (\n{text}\n)")
         if answer["error"]:
-            raise ExpressionError(f"is no SQL expression: {answer['error_message']}")
+            raise ExpressionError(f"is no SQL expression: {_tell_place(answer, text)}")
         statements = answer["statements"]
         tree = statements[0]["node"]
         if len(statements) != 1 or not _is_one_expression(tree):
@@ -176,7 +176,21 @@ def _operators(plan: Any) -> Iterator[str]:
 def _word(told: str) -> str:
     if "volatile function" in told:
         return "uses a function that gives something else each time, such as random(); a value must hang on its row"
+    if "Function with name" in told:
+        return f"cannot be computed: {told} (functions are DuckDB's, not ClickHouse's)"
     return f"cannot be computed: {told}"
+
+
+def _tell_place(answer: Any, text: str) -> str:
+    """Where the parser stumbled; over the parenthesis that `_parse` has added, the text just ends too early."""
+    ours = len(f"SELECT (\n{text}\n".encode())
+    return "it ends too early" if int(answer.get("position") or 0) == ours else str(answer["error_message"])
+
+
+def _ask_for_quotes(path: list[str]) -> str:
+    """A word that is no column was perhaps meant as a text; double quotes make it a name all the same."""
+    quoted = "'" + path[0].replace("'", "''") + "'"
+    return f"; a text stands in single quotes: {quoted}" if len(path) == 1 else ""
 
 
 class _Walk:
@@ -225,7 +239,9 @@ class _Walk:
                 return
             hint = self._scope.nearest(path)
             told = f"there is no column {'.'.join(path)!r}"
-            raise ExpressionError(f"{told}; did you mean {hint!r}?" if hint else told)
+            raise ExpressionError(
+                f"{told}; did you mean {hint!r}?" if hint else f"{told}{_ask_for_quotes(path)}"
+            )
         column, rest = found
         self.inputs[column.name] = column
         node["column_names"] = [column.name, *rest]

@@ -43,6 +43,8 @@ def find_mismatch(given: DuckDBPyType, declared: c.ColumnType) -> str | None:
     name = c.clickhouse_name(declared)
     if _is_null(given):
         return f"is always null, the column is declared {name}; declare Nullable({name})"
+    if isinstance(c.bare(declared), c.Bool):
+        return f"gives {given}, not true or false; compare it with something, or write CAST(… AS BOOLEAN) around it"
     wanted = engine_name(c.bare(declared))
     told = f"gives {given}, the column is declared {name}"
     return f"{told}; write CAST(… AS {wanted}) around it" if wanted else f"{told}; declare another type"

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
 from oncehouse.ledger import dialects, tables
-from oncehouse.ledger.records import Identity, Stage
+from oncehouse.ledger.records import Identity, Stage, spell_rule
 from oncehouse.ledger.tables import leases, pipelines
 
 Result = TypeVar("Result")
@@ -221,7 +221,7 @@ def check_identity(pipeline: str, known: Identity, asked: Identity) -> None:
     if known.fingerprint != asked.fingerprint:
         raise ConfigurationError(
             f"Pipeline {pipeline}: the identity rule has changed since this ledger was made "
-            f"(ledger: {known.fingerprint}; pipeline file: {asked.fingerprint}). Ids made by another rule would "
+            f"(ledger: {spell_rule(known)}; pipeline file: {spell_rule(asked)}). Ids made by another rule would "
             "let duplicates through. Put the old rule back, or let `oncehouse rekey` show what the new one means."
         )
     if known.buckets != asked.buckets:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from oncehouse.errors import FencedError, LeaseHeldError, TransientError
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import Lease, Stage
+from oncehouse.ledger.records import Lease, Stage, spell_holder
 from oncehouse.ledger.tables import leases
 
 
@@ -31,9 +31,9 @@ def acquire(catalog: Catalog, stage: Stage, *, holder: str, lease_seconds: float
             return _lease(catalog, stage, values)
         if row.expires_at > now and row.holder != holder:
             raise LeaseHeldError(
-                f"Pipeline {catalog.pipeline}: the stage {stage} is run by {row.holder} (token {row.token}, its "
-                f"lease ends in {row.expires_at - now:.0f} s unless renewed). Stop that process, or wait until "
-                "its lease has run out."
+                f"Pipeline {catalog.pipeline}: the stage {stage} is run by {spell_holder(row.holder)} (token "
+                f"{row.token}, its lease ends in {row.expires_at - now:.0f} s unless renewed). Stop that process, or "
+                "wait until its lease has run out."
             )
         values = {"token": row.token + 1, "holder": holder, "expires_at": expires_at}
         connection.execute(update(leases).where(*mine).values(**values))

@@ -6,6 +6,7 @@ the ledger's root, with its size and checksum; what no record names does not exi
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
@@ -215,6 +216,27 @@ class Identity:
     buckets: int
 
 
+def spell_rule(identity: Identity) -> str:
+    """A rule as people read it."""
+    try:
+        _, *pieces = json.loads(identity.fingerprint)
+    except (ValueError, TypeError):
+        return identity.fingerprint
+    return ", ".join(map(_spell_piece, pieces))
+
+
+def _spell_piece(piece: object) -> str:
+    match piece:
+        case [str(name), str(kind)]:
+            return f"{name} ({kind})"
+        case [[*steps], str(kind)]:
+            return f"{'.'.join(map(str, steps))} ({kind})"
+        case {"header": name}:
+            return f"header {name}"
+        case _:
+            return str(piece)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Registration:
     """All that one epoch settles; written in one transaction or not at all."""
@@ -290,6 +312,11 @@ class Lease:
     token: int
     holder: str
     expires_at: float
+
+
+def spell_holder(holder: str) -> str:
+    """Machine and pid; what follows in brackets only tells another process whether this one lives."""
+    return holder.partition(" (")[0]
 
 
 REFUSED = "refused: "

@@ -30,7 +30,8 @@ def read_file(path: str, version: str, *, where: str | None = None) -> Schema:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{where}: the file cannot be read ({error})") from None
+        told = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"{where}: the file cannot be read ({told}); correct the path") from None
     parse_schema(text, where=where)
     return Schema(schema=version, format="avro", definition=text)
 

@@ -58,7 +58,7 @@ def _hint_character(text: str, number: int) -> str:
     before, after = text[max(0, place - _AROUND) : place], text[place : place + _AROUND]
     if not after:
         return f"the text ends after {before!r}"
-    return f"after {before!r} comes {after!r}"
+    return f"after {before!r} comes {after!r}" if before else f"the text begins with {after!r}"
 
 
 def _hint_field(path: str, message: dict[str, Any], fields: Mapping[str, c.ColumnType]) -> str | None:

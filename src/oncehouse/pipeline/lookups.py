@@ -74,7 +74,7 @@ def _stamp(name: str, lookup: Lookup) -> _Stamp:
     try:
         found = Path(lookup.file).stat()
     except OSError as error:
-        raise _refusal(name, lookup, f"cannot be read: {error.strerror}") from None
+        raise _refusal(name, lookup, f"cannot be read: {error.strerror}; correct `file`") from None
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 

@@ -31,6 +31,12 @@ _MOST_ASKED = 100
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 
+def _tell(error: Exception) -> str:
+    """What the last try met, without the driver's wrapping."""
+    reason = getattr(error, "reason", None) or error
+    return str(reason).rpartition("): ")[2] or type(reason).__name__
+
+
 @dataclass(frozen=True, kw_only=True)
 class RegisteredSchema:
     kind: str
@@ -143,8 +149,8 @@ class RegistryClient:
                     "registry.ca_file."
                 ) from error
             raise TransientError(
-                f"The schema registry {self._address} does not answer: {error}. Records of schemas that are not "
-                "known wait until it does."
+                f"The schema registry {self._address} does not answer ({_tell(error)}). Check that it runs and "
+                "that registry.url is right. Records of schemas that are not known wait until it does."
             ) from error
         return self._judge(answer.status, body, path)
 

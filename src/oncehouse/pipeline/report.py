@@ -96,6 +96,8 @@ class Report:
                 new=self._counts.new,
                 duplicate=self._counts.duplicate,
                 rejected=self._counts.dead_letter,
+                skipped=self._counts.skipped,
+                waiting=self._counts.waiting,
                 batches_waiting=len(waiting) + len(parked),
                 rows_in_clickhouse=self._rows,
                 lag=lag,

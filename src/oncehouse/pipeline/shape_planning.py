@@ -77,7 +77,10 @@ def _read_function(function: Function) -> FunctionPlan:
             raw = file.read(_MAX_SOURCE_BYTES + 1)
         source = raw.decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"shape.function: {function.file} cannot be read: {error}") from error
+        told = getattr(error, "strerror", None) or error
+        raise ConfigurationError(
+            f"shape.function: {function.file} cannot be read: {told}; correct `file`"
+        ) from error
     if len(raw) > _MAX_SOURCE_BYTES:
         raise ConfigurationError(
             f"shape.function: {function.file} is larger than {_MAX_SOURCE_BYTES >> 20} MB"

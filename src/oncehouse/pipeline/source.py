@@ -114,9 +114,9 @@ class Topics:
     def _wrapped(self, topic: str, error: KafkaException) -> Exception:
         code = _code(error)
         if code in {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_ID"}:
+            other = "correct source.kafka.topics" if topic in self.kafka.topics else "name another"
             return ConfigurationError(
-                f"Kafka at {self.kafka.bootstrap_servers} has no topic {topic!r}. Create it, or correct "
-                "source.kafka.topics."
+                f"Kafka at {self.kafka.bootstrap_servers} has no topic {topic!r}. Create it, or {other}."
             )
         said = describe_error(error)
         if "AUTH" in code or "SASL" in code or code == "_SSL":

@@ -161,7 +161,7 @@ def compile_files(files: Sequence[str], include: Sequence[str] = ()) -> bytes:
     paths = [Path(file).absolute() for file in files]
     for path in paths:
         if not path.is_file():
-            raise ConfigurationError(f"{path}: no such file")
+            raise ConfigurationError(f"{path}: no such file; correct the path")
     roots = [Path(folder).absolute() for folder in include] or [path.parent for path in paths]
     return _run_protoc(paths, list(dict.fromkeys(roots)), told=", ".join(files))
 

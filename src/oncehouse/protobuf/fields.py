@@ -6,6 +6,7 @@ Well-known types count as what they mean: a Timestamp is a time, a wrapper is it
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -171,11 +172,22 @@ def check_fields(descriptors: Sequence[Descriptor], types: Mapping[str, c.Column
     for name, type_ in types.items():
         ends = [found.end for descriptor in descriptors if (found := find(descriptor, name)) is not None]
         if not ends:
-            told = ", ".join(descriptor.full_name for descriptor in descriptors)
-            raise ConfigurationError(f"source.fields: {name!r} is no field of {told}")
+            raise ConfigurationError(
+                f"source.fields: {name!r} is no field of {_tell_known(descriptors, name)}"
+            )
         for end in ends:
             if isinstance(end, FieldDescriptor):
                 _check_field(end, type_, name)
+
+
+def _tell_known(descriptors: Sequence[Descriptor], name: str) -> str:
+    """The messages, each once, and the field that was perhaps meant."""
+    told = ", ".join(dict.fromkeys(descriptor.full_name for descriptor in descriptors))
+    known = {field.name: None for descriptor in descriptors for field in descriptor.fields}
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"{told} in any version; " + (
+        f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    )
 
 
 def check_envelope(descriptor: Descriptor, field: str, body: str | None) -> None:
