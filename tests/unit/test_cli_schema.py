@@ -104,6 +104,26 @@ def test_what_cannot_be_had_is_said(avro, capsys, arguments, told):
     assert told in capsys.readouterr().err
 
 
+def test_a_protobuf_schema_needs_a_message_only_where_the_file_names_none(avro, tmp_path, capsys):
+    proto = tmp_path / "o.proto"
+    proto.write_text('syntax = "proto3"; message P { int64 no = 1; } message O { int64 id = 1; }')
+    asked = ["schema", "add", "2", str(avro), "--proto", str(proto)]
+    assert run_command(asked) == 2
+    assert "reads avro; a schema of protobuf is of no use" in capsys.readouterr().err
+    document = yaml.safe_load(avro.read_text())
+    del document["source"]["avro"]
+    listed = {"1": {"files": ["o.proto"], "message": "O"}}
+    document["source"] |= {"format": "protobuf", "protobuf": {"version": "header", "schemas": listed}}
+    avro.write_text(yaml.safe_dump(document))
+    assert run_command(asked) == 2
+    assert "name the message with --message" in capsys.readouterr().err
+    document["source"]["protobuf"]["message"] = "O"
+    avro.write_text(yaml.safe_dump(document))
+    assert run_command(asked) == 0
+    assert run_command(["schema", "show", "2", str(avro)]) == 0
+    assert "id" in capsys.readouterr().out
+
+
 def test_a_schema_of_another_format_is_refused(avro, tmp_path, capsys):
     proto = tmp_path / "o.proto"
     proto.write_text('syntax = "proto3"; message O { int64 id = 1; }')

@@ -113,6 +113,22 @@ def test_a_field_with_a_default_is_no_null_where_it_is_missing():
     assert changes({"id": "Int64", "tries": "Int32"}, avro("1", id="long"), second) == []
 
 
+def test_protobufs_defaults_stand_in_a_column_that_takes_no_null(tmp_path):
+    """A message that stands for a value has no default, and its column has to take null."""
+    schemas = []
+    for version, more in (("1", ""), ("2", "int32 n = 2; string s = 3; google.protobuf.Timestamp at = 4;")):
+        file = tmp_path / f"v{version}.proto"
+        imported = 'import "google/protobuf/timestamp.proto";'
+        file.write_text(f'syntax = "proto3"; {imported} message O {{ int64 id = 1; {more} }}')
+        schemas.append(make_schema(version, files=[str(file)], message="O"))
+    pipeline = make_pipeline({"id": "Int64", "n": "Int32", "s": "Nullable(String)", "at": "DateTime"})
+    source = pipeline.source.model_copy(update={"format": "protobuf"})
+    pipeline = pipeline.model_copy(update={"source": source})
+    assert [(x.field, x.kind) for x in plan_fields(pipeline, [], schemas)] == [("at", ChangeKind.WIDEN)]
+    dropped = [(x.field, x.kind) for x in plan_fields(pipeline, [], schemas[::-1])]
+    assert dropped == [("s", ChangeKind.NOTE), ("at", ChangeKind.WIDEN)]
+
+
 def test_renames_are_told_by_avros_aliases_and_protobufs_numbers(tmp_path):
     renamed = avro("2", id="long", remark={"aliases": ["note"], "type": "string"})
     told = [

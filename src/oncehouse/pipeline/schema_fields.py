@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from oncehouse import columns as c
 from oncehouse.pipeline import avro_schema as avro
 from oncehouse.protobuf.definition import describe, read_definition
-from oncehouse.protobuf.fields import derive_fields
+from oncehouse.protobuf.fields import derive_fields, has_default
 
 if TYPE_CHECKING:
     from oncehouse.ledger.records import Schema
@@ -32,7 +32,7 @@ class FieldFact:
     aliases: tuple[str, ...] = ()
     """Of Avro: earlier names."""
     has_default: bool = False
-    """Of Avro: records of versions without the field have a value all the same."""
+    """Records of versions without the field have a value all the same, in a column that takes no null."""
 
 
 def fields_of(schema: Schema) -> Mapping[str, FieldFact]:
@@ -83,6 +83,7 @@ def _protobuf_fields(definition: str) -> Iterator[tuple[str, FieldFact]]:
                 type=c.parse_type(type_),
                 members=tuple(member.name for member in members),
                 number=None if field is None else field.number,
+                has_default=field is not None and has_default(field),
             ),
         )
 

@@ -112,7 +112,8 @@ def _compare(
             continue  # an inner field: how it fits is told by `check`
         type_, fact = c.parse_type(declared), facts.get(name)
         if fact is None:
-            if name in given:
+            # Protobuf keeps an absent field apart where the column can: null, which is worth a note.
+            if name in given and (schema.format == "avro" or not c.is_nullable(type_)):
                 continue
             yield from _drop(name, type_, schema, was_there=name in before)
         elif fact.members and isinstance(c.bare(type_), c.Enum):

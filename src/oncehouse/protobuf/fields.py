@@ -180,6 +180,14 @@ def check_fields(descriptors: Sequence[Descriptor], types: Mapping[str, c.Column
                 _check_field(end, type_, name)
 
 
+def has_default(field: FieldDescriptor) -> bool:
+    """Whether an absent field has a value: all but messages that stand for one."""
+    if field.message_type is None or field.is_repeated:
+        return True
+    name = field.message_type.full_name
+    return name not in {TIMESTAMP, DURATION, *WRAPPERS, *JSON_MESSAGES}
+
+
 def _tell_known(descriptors: Sequence[Descriptor], name: str) -> str:
     """The messages, each once, and the field that was perhaps meant."""
     told = ", ".join(dict.fromkeys(descriptor.full_name for descriptor in descriptors))
