@@ -65,9 +65,11 @@ def test_a_request_is_told_in_words_and_fits_the_screen(file, catalog, capsys):
     add_request(
         catalog, RequestKind.EDIT_DEAD_LETTERS, {"edits": "2a2428e16ef04a17a0836921101b1d4b", "letters": 1}
     )
+    add_request(catalog, RequestKind.REKEY, {"fingerprint": "x" * 90, "buckets": 16})
     assert run_command(["status", str(file), "--ledger-only"]) == 0
     told = capsys.readouterr().out
     assert "edit-dead-letters letters=1\n" in told
+    assert "rekey buckets=16\n" in told
     assert "2a2428" not in told
     assert max(map(len, told.splitlines())) <= 80
 
