@@ -11,9 +11,12 @@ from oncehouse.cli.app import run_command
 from oncehouse.cli.etl_hand import parse_position
 from oncehouse.cli.etl_status import TopicStatus
 from oncehouse.cli.etl_status_text import list_notes, show_status, spell_lag, spell_position
-from oncehouse.errors import ConfigurationError
+from oncehouse.clickhouse.client import Client
+from oncehouse.config import ClickHouse
+from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.check_log import CheckRow
 from oncehouse.etl.expectations import Outcome
+from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets
 from oncehouse.etl.records import START, Position
 
 LINEAGE = """\
@@ -138,3 +141,18 @@ def test_a_wrong_lineage_stops_every_command_with_its_line(settings, capsys):
             'shop.yaml:3: topics[1].depends_on: no topic has the dst stage.order; did you mean "stage.orders"?'
             in (capsys.readouterr().err)
         )
+
+
+class WithoutKeeperMap(Client):
+    def command(self, sql, parameters=None, settings=None):
+        _ = parameters, settings
+        if "KeeperMap" in sql:
+            raise PermanentError(
+                "KeeperMap is disabled because 'keeper_map_path_prefix' config is not defined"
+            )
+
+
+def test_a_server_without_keepermap_is_told_with_the_other_stores():
+    client = WithoutKeeperMap(ClickHouse(url="http://nowhere.invalid:1"))
+    with pytest.raises(ConfigurationError, match=r"keeper_map_path_prefix.*store: rocksdb"):
+        KeeperMapOffsets(client).prepare()

@@ -37,9 +37,9 @@ def init(file: SettingsFile = DEFAULT_SETTINGS, *, yes: Yes = False, as_json: As
     with open_etl(file) as etl:
         statements = plan_init(etl)
         if yes:
+            etl.store.prepare()  # first: it can say why a store cannot be made here
             for statement in statements:
                 etl.client.command(statement)
-            etl.store.prepare()
     if as_json:
         show_json({"statements": statements, "ran": yes})
         return
