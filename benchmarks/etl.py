@@ -19,7 +19,8 @@ from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config import ClickHouse
 from oncehouse.devstack.stack import Stack
 from oncehouse.etl import offsets
-from oncehouse.etl.offsets import OffsetStore, Worker
+from oncehouse.etl.mutex import Worker
+from oncehouse.etl.offsets import OffsetStore
 from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets, RocksDbOffsets
 from oncehouse.etl.records import Position, Topic
 from oncehouse.etl.runner import Done

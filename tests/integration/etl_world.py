@@ -10,7 +10,8 @@ from typing import Any
 
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config import ClickHouse
-from oncehouse.etl.offsets import OffsetStore, Worker
+from oncehouse.etl.mutex import Worker
+from oncehouse.etl.offsets import OffsetStore
 from oncehouse.etl.offsets_catalog import CatalogOffsets
 from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
 from oncehouse.etl.records import Offset, Topic

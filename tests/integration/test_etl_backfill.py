@@ -11,7 +11,7 @@ from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
 from oncehouse import crash
 from oncehouse.clickhouse.client import Client
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.etl import lanes, offsets
+from oncehouse.etl import lanes, mutex, offsets
 from oncehouse.etl.book import Lane
 from oncehouse.etl.planning import Due
 from oncehouse.etl.positions import before
@@ -116,7 +116,7 @@ def test_a_back_fill_whose_rows_are_not_as_expected_builds_nothing_and_forward_r
     order(shop)
     shop.catch_up(topic)
     job = shop.offset().book.job(Lane.BACKFILL)
-    assert (job.failed, job.opened is None, shop.offset().state) == (1, False, offsets.DONE)
+    assert (job.failed, job.opened is None, shop.offset().state) == (1, False, mutex.DONE)
     shop.add(150, 10)
     shop.catch_up(topic)
     assert shop.sql("SELECT count(), min(v) FROM {db}.fact") == [(120, 1000)]

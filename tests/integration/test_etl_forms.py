@@ -22,10 +22,10 @@ from oncehouse.etl.expectation_file import ExpectationSection, make_expectation
 from oncehouse.etl.expectations import Outcome, judge, measure_sql
 from oncehouse.etl.lineage_check import inspect_lineage
 from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
+from oncehouse.etl.operations import Execute, Insert
 from oncehouse.etl.records import Expectation, Template, Topic
 from oncehouse.etl.runner import Done
 from oncehouse.etl.scheduler import Failed, Scheduler
-from oncehouse.etl.statements import Execute, Insert
 
 IN_RANGE = """(pos, id) > ({last_time:DateTime64(3)}, {last_id:UInt64})
     AND (pos, id) <= ({next_time:DateTime64(3)}, {next_id:UInt64})"""

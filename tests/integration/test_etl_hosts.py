@@ -16,14 +16,15 @@ from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, make_shop, 
 from oncehouse import crash
 from oncehouse.clickhouse.client import connect
 from oncehouse.config import ClickHouse
-from oncehouse.etl import offsets, runner, takeovers
-from oncehouse.etl.offsets import OffsetStore, Worker
+from oncehouse.etl import mutex, offsets, runner, takeovers
+from oncehouse.etl.mutex import Worker
+from oncehouse.etl.offsets import OffsetStore
 from oncehouse.etl.offsets_catalog import CatalogOffsets
 from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets
+from oncehouse.etl.operations import Insert, Operation
 from oncehouse.etl.records import Position
 from oncehouse.etl.runner import Done
 from oncehouse.etl.scheduler import Failed, Scheduler
-from oncehouse.etl.statements import Insert, Operation
 from oncehouse.ledger.catalog import Catalog
 
 
@@ -192,7 +193,7 @@ def test_rebuilt_tables_are_not_put_in_place_by_a_host_that_lost_its_topic(shop)
     step = slept.plan_decision(decision)
     slept._begin(step, step.operations[0], threading.Lock())
     shop.catch_up(hostid="next")
-    with pytest.raises(offsets.MutexError, match="no longer held by slept"):
+    with pytest.raises(mutex.MutexError, match="no longer held by slept"):
         slept._check_mine(step)
 
 
@@ -222,7 +223,7 @@ def test_a_host_whose_clock_differs_neither_takes_over_nor_loses_its_place(shop,
 def test_a_lease_by_the_hosts_own_clock_would_be_caught(shop, monkeypatch):
     """The seeded defect: a host whose clock is ahead takes a topic from one that lives."""
     shop.add(0, 100)
-    real, is_held = time.time, offsets.is_held
+    real, is_held = time.time, mutex.is_held
     monkeypatch.setattr(
         "oncehouse.etl.planning.is_held",
         lambda row, hostid, _now, lease: is_held(row, hostid, int((real() + 86_400) * 1000), lease),

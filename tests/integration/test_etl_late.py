@@ -11,7 +11,7 @@ from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
 
 from oncehouse import crash
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl import offsets
+from oncehouse.etl import mutex, offsets
 from oncehouse.etl.coverage import count_late
 from oncehouse.etl.late import read_insertions
 from oncehouse.etl.planning import Waiting
@@ -194,7 +194,7 @@ def test_a_repair_that_is_put_off_leaves_the_forward_runs_alone_and_ends_later(s
         scheduler.run_until_idle()
     assert shop.sql("SELECT count() FROM {db}.fact") == [(100,)]
     (_, job), *_ = shop.offset().book.jobs
-    assert (job.failed, job.why, shop.offset().state) == (1, "no", offsets.DONE)
+    assert (job.failed, job.why, shop.offset().state) == (1, "no", mutex.DONE)
     assert job.opened is not None
     monkeypatch.setattr("oncehouse.etl.sides.retry_seconds", lambda _failed: 0)
     shop.catch_up(repairing(shop))

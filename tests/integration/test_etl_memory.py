@@ -13,7 +13,7 @@ from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.describe import TableFacts, describe_table
 from oncehouse.config import ClickHouse
 from oncehouse.etl import offsets
-from oncehouse.etl.offsets import Worker
+from oncehouse.etl.mutex import Worker
 from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets
 from oncehouse.etl.records import Topic
 from oncehouse.etl.runner import Done

@@ -11,8 +11,9 @@ import pytest
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config import ClickHouse
 from oncehouse.errors import PermanentError
-from oncehouse.etl import offsets
-from oncehouse.etl.offsets import MutexError, OffsetStore, Worker
+from oncehouse.etl import mutex, offsets
+from oncehouse.etl.mutex import MutexError, Worker
+from oncehouse.etl.offsets import OffsetStore
 from oncehouse.etl.offsets_catalog import CatalogOffsets
 from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets, RocksDbOffsets
 from oncehouse.etl.records import START, Offset, Position
@@ -62,7 +63,7 @@ def store(open_store) -> OffsetStore:
 
 
 def seen(store: OffsetStore) -> Offset:
-    return store.read_all().offsets.get("facts") or offsets.blank("facts")
+    return store.read_all().offsets.get("facts") or mutex.blank("facts")
 
 
 def test_a_new_topic_starts_at_the_beginning_and_ends_where_its_step_ended(store):
@@ -70,9 +71,9 @@ def test_a_new_topic_starts_at_the_beginning_and_ends_where_its_step_ended(store
     offsets.begin(store, FIRST, seen(store), next_=NEXT)
     begun = seen(store)
     assert (begun.last, begun.next, begun.hostid, begun.is_open) == (START, NEXT, "first", True)
-    offsets.commit(store, FIRST, "facts", rows=7, state=offsets.MORE)
+    offsets.commit(store, FIRST, "facts", rows=7, state=mutex.MORE)
     done = seen(store)
-    assert (done.last, done.next, done.rows, done.state) == (NEXT, NEXT, 7, offsets.MORE)
+    assert (done.last, done.next, done.rows, done.state) == (NEXT, NEXT, 7, mutex.MORE)
     assert (done.hostid, done.is_open) == ("", False)
 
 
@@ -133,11 +134,11 @@ def test_a_failed_step_says_why_counts_and_stays_open(store):
 
 def test_a_range_is_narrowed_while_sized_and_fixed_afterwards(store):
     half = Position(time_ms=5, id=1)
-    offsets.begin(store, FIRST, seen(store), next_=NEXT, state=offsets.SIZING)
-    offsets.narrow(store, FIRST, "facts", next_=half, state=offsets.INSERTING)
+    offsets.begin(store, FIRST, seen(store), next_=NEXT, state=mutex.SIZING)
+    offsets.narrow(store, FIRST, "facts", next_=half, state=mutex.INSERTING)
     assert seen(store).next == half
     with pytest.raises(Exception, match="fixed"):
-        offsets.narrow(store, FIRST, "facts", next_=START, state=offsets.SIZING)
+        offsets.narrow(store, FIRST, "facts", next_=START, state=mutex.SIZING)
 
 
 def test_unlock_seek_pause_and_resume(store):
@@ -161,10 +162,10 @@ def test_unlock_seek_pause_and_resume(store):
 def test_a_pause_waits_for_the_step_under_way_and_then_holds(store):
     offsets.begin(store, FIRST, seen(store), next_=NEXT)
     asked = offsets.pause(store, "facts", lease_seconds=60)
-    assert (asked.state, asked.hostid) == (offsets.INSERTING, "first"), "the step goes on"
-    offsets.commit(store, FIRST, "facts", rows=1, state=offsets.MORE)
+    assert (asked.state, asked.hostid) == (mutex.INSERTING, "first"), "the step goes on"
+    offsets.commit(store, FIRST, "facts", rows=1, state=mutex.MORE)
     paused = seen(store)
-    assert (paused.state, paused.hostid, paused.last) == (offsets.PAUSED, "", NEXT)
+    assert (paused.state, paused.hostid, paused.last) == (mutex.PAUSED, "", NEXT)
     with pytest.raises(MutexError, match="resume facts"):
         offsets.begin(store, FIRST, paused, next_=Position(time_ms=NEXT.time_ms + 1, id=0))
     offsets.resume(store, "facts")
@@ -175,7 +176,7 @@ def test_whether_a_pause_waits_hangs_on_the_lease_that_is_set(store):
     """A holder that is silent for longer than the lease is no longer waited for, however short that is."""
     offsets.begin(store, FIRST, seen(store), next_=NEXT)
     paused = offsets.pause(store, "facts", lease_seconds=0)
-    assert (paused.state, paused.hostid, paused.next) == (offsets.PAUSED, "", NEXT)
+    assert (paused.state, paused.hostid, paused.next) == (mutex.PAUSED, "", NEXT)
 
 
 def test_a_seek_makes_every_token_new(store):
@@ -203,7 +204,7 @@ def test_of_hosts_that_race_for_a_topic_exactly_one_wins_each_time(open_store, s
                 gate.wait()
                 try:
                     next_ = Position(time_ms=1, id=hosts.index(host) + 1)
-                    offsets.begin(own, host, offsets.blank(topic), next_=next_)
+                    offsets.begin(own, host, mutex.blank(topic), next_=next_)
                     won[turn].append(host.hostid)
                 except MutexError:
                     pass

@@ -16,9 +16,9 @@ from oncehouse.config import ClickHouse
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.etl import offsets, repairs, statements
 from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
+from oncehouse.etl.operations import Freeze
 from oncehouse.etl.records import Late
 from oncehouse.etl.scheduler import Failed, Scheduler
-from oncehouse.etl.statements import Freeze
 
 
 @pytest.fixture

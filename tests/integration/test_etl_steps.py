@@ -18,13 +18,14 @@ from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config import ClickHouse
 from oncehouse.errors import PermanentError
 from oncehouse.etl import offsets
-from oncehouse.etl.offsets import MutexError, OffsetStore, Worker
+from oncehouse.etl.mutex import MutexError, Worker
+from oncehouse.etl.offsets import OffsetStore
 from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
+from oncehouse.etl.operations import Insert, WriteLast, WriteNext
 from oncehouse.etl.planning import Due, Waiting
 from oncehouse.etl.records import Topic
 from oncehouse.etl.runner import Done, Runner
 from oncehouse.etl.scheduler import Failed, Scheduler
-from oncehouse.etl.statements import Insert, WriteLast, WriteNext
 
 BASE_MS = 1_767_225_600_000  # 2026-01-01
 

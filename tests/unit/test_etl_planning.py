@@ -11,11 +11,9 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.etl import offsets
 from oncehouse.etl.book import Book
 from oncehouse.etl.explaining import explain
-from oncehouse.etl.offsets import MORE, PAUSED, SIZING, Decide, MutexError, Snapshot, Worker, blank
-from oncehouse.etl.planning import Due, Paused, Resume, Waiting, due_steps, retry_seconds
-from oncehouse.etl.records import START, Check, Expectation, Offset, Position, SourceState, Template, Topic
-from oncehouse.etl.sources import Range, tables_to_ask
-from oncehouse.etl.statements import (
+from oncehouse.etl.mutex import MORE, PAUSED, SIZING, MutexError, Worker, blank
+from oncehouse.etl.offsets import Decide, Snapshot
+from oncehouse.etl.operations import (
     Exchange,
     Execute,
     Expect,
@@ -25,10 +23,11 @@ from oncehouse.etl.statements import (
     ReplacePartitions,
     WriteLast,
     WriteNext,
-    rebuild_operations,
-    step_operations,
-    token_of,
 )
+from oncehouse.etl.planning import Due, Paused, Resume, Waiting, due_steps, retry_seconds
+from oncehouse.etl.records import START, Check, Expectation, Offset, Position, SourceState, Template, Topic
+from oncehouse.etl.sources import Range, tables_to_ask
+from oncehouse.etl.statements import rebuild_operations, step_operations, token_of
 from oncehouse.etl.templates import Transform, bind, find_transform
 
 TOPIC = Topic(topic="Orders", dst="dwh.orders", depends_on=("stage.orders", "stage.customers"))

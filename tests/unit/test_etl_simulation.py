@@ -11,21 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oncehouse.etl import offsets, statements
-from oncehouse.etl.offsets import Snapshot, Worker, blank
+from oncehouse.etl import mutex, offsets
+from oncehouse.etl.mutex import Worker, blank
+from oncehouse.etl.offsets import Snapshot
+from oncehouse.etl.operations import Execute, Expect, Fit, FixRange, Insert, Operation, WriteLast, WriteNext
 from oncehouse.etl.planning import Due, Resume, due_steps
 from oncehouse.etl.records import Check, Expectation, Offset, Position, SourceState, Topic
 from oncehouse.etl.sources import Range
-from oncehouse.etl.statements import (
-    Execute,
-    Expect,
-    Fit,
-    FixRange,
-    Insert,
-    WriteLast,
-    WriteNext,
-    step_operations,
-)
+from oncehouse.etl.statements import step_operations
 from oncehouse.etl.templates import Transform
 
 MAIN, OTHER = "stage.main", "stage.other"
@@ -145,7 +138,7 @@ class Simulation:
     ) -> None:
         transform = Transform(name="t", select="SELECT 1", offsets_table=None, has_range=True)
 
-        def operations(of: Range) -> tuple[statements.Operation, ...]:
+        def operations(of: Range) -> tuple[Operation, ...]:
             return step_operations(
                 self.topic,
                 transform,
@@ -166,12 +159,12 @@ class Simulation:
                     offsets.begin(self.store, worker, seen, next_=operation.next, state=operation.state)
                 case Fit():
                     span = self.halve(span)
-                    offsets.narrow(self.store, worker, name, next_=span.next, state=offsets.SIZING)
+                    offsets.narrow(self.store, worker, name, next_=span.next, state=mutex.SIZING)
                 case Expect() if self.is_refused:
                     offsets.fail(self.store, worker, seen, "not what was expected")
                     return
                 case FixRange():
-                    offsets.narrow(self.store, worker, name, next_=operation.next, state=offsets.INSERTING)
+                    offsets.narrow(self.store, worker, name, next_=operation.next, state=mutex.INSERTING)
                 case Insert():
                     self.insert(operation, span)
                 case Execute() | Expect():

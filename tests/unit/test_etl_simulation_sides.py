@@ -13,17 +13,11 @@ from hypothesis import strategies as st
 from test_etl_simulation import LEASE_MS, MAIN, OTHER, CrashError, MemoryOffsets
 
 from oncehouse.errors import OncehouseError, PermanentError
-from oncehouse.etl import coverage, lanes, offsets, side_steps, statements
+from oncehouse.etl import coverage, lanes, mutex, offsets, side_steps, statements
 from oncehouse.etl.book import Lane, Opened
 from oncehouse.etl.late import segments_in_reach
-from oncehouse.etl.offsets import MutexError, Worker
-from oncehouse.etl.planning import Due, Resume, due_steps
-from oncehouse.etl.positions import START, Position
-from oncehouse.etl.records import Late, Offset, SourceState, Topic
-from oncehouse.etl.side_steps import SidePlanner
-from oncehouse.etl.sides import Side, open_gaps
-from oncehouse.etl.sources import Range
-from oncehouse.etl.statements import (
+from oncehouse.etl.mutex import MutexError, Worker
+from oncehouse.etl.operations import (
     Execute,
     Freeze,
     Insert,
@@ -32,8 +26,14 @@ from oncehouse.etl.statements import (
     WriteLast,
     WriteNext,
     WriteSide,
-    step_operations,
 )
+from oncehouse.etl.planning import Due, Resume, due_steps
+from oncehouse.etl.positions import START, Position
+from oncehouse.etl.records import Late, Offset, SourceState, Topic
+from oncehouse.etl.side_steps import SidePlanner
+from oncehouse.etl.sides import Side, open_gaps
+from oncehouse.etl.sources import Range
+from oncehouse.etl.statements import step_operations
 from oncehouse.etl.templates import Transform
 
 TRANSFORM = Transform(name="t", select="SELECT 1", offsets_table=None, has_range=True)
@@ -66,7 +66,7 @@ class World:
             self.main.append(Position(time_ms=at.time_ms, id=self.ids))
 
     def offset(self) -> Offset:
-        return self.store.rows.get("Fact") or offsets.blank("Fact")
+        return self.store.rows.get("Fact") or mutex.blank("Fact")
 
     def within(self, last: Position, next_: Position) -> list[Position]:
         return sorted(one for one in self.main if last < one <= next_)
@@ -170,7 +170,7 @@ class World:
                 opened=job.opened,
             )
             planned = planner.plan(side, TRANSFORM, COLUMNS)
-            begin = WriteNext(topic="Fact", next=seen.next, state=offsets.INSERTING)
+            begin = WriteNext(topic="Fact", next=seen.next, state=mutex.INSERTING)
             return planned.span, (begin, *planned.operations[1:])
         if isinstance(decision, Due):
             span = self.find_forward(decision)

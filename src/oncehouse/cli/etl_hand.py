@@ -44,16 +44,16 @@ def seek(
     as_json: AsJson = False,
 ) -> None:
     """Let the topic go on after POSITION. Rows that it has already built are not taken back: delete them first."""
-    from oncehouse.etl import offsets
+    from oncehouse.etl import mutex, offsets
     from oncehouse.etl.takeovers import end_inserts
 
     wanted = parse_position(position)
     with open_etl(file) as etl:
         found = find_topic(etl, topic)
         snapshot = read_offsets(etl)
-        seen = snapshot.offsets.get(found.topic) or offsets.blank(found.topic)
-        nobody = offsets.Worker(hostid="", lease_seconds=etl.settings.lease)
-        offsets.check_free(seen, nobody, snapshot.now_ms)
+        seen = snapshot.offsets.get(found.topic) or mutex.blank(found.topic)
+        nobody = mutex.Worker(hostid="", lease_seconds=etl.settings.lease)
+        mutex.check_free(seen, nobody, snapshot.now_ms)
         end_inserts(etl.client, found)  # of a process that died: what it still inserts would be doubled
         if not force:
             check_emptied(etl, found, wanted, max(seen.reached, seen.next))  # an open range may be there, too

@@ -61,7 +61,7 @@ def _show_plan(planned: tuple[Step | Failed, ...]) -> None:
 
 
 def open_scheduler(etl: Etl) -> Scheduler:
-    from oncehouse.etl.offsets import Worker
+    from oncehouse.etl.mutex import Worker
     from oncehouse.etl.scheduler import Scheduler, unique_hostid
 
     worker = Worker(hostid=unique_hostid(), lease_seconds=etl.settings.lease)

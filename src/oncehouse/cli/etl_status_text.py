@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from oncehouse.cli.output import say, show_table
 from oncehouse.config_values import format_duration
 from oncehouse.etl.expectations import Outcome
-from oncehouse.etl.offsets import failures
+from oncehouse.etl.mutex import failures
 from oncehouse.etl.records import Position
 
 if TYPE_CHECKING:

@@ -8,10 +8,8 @@ from typing import Any
 
 from oncehouse.clickhouse.names import quote_table
 from oncehouse.etl.expectations import spell_expectation
-from oncehouse.etl.offsets import INSERTING
-from oncehouse.etl.records import START, Position
-from oncehouse.etl.statements import (
-    BLOCK_ROWS,
+from oncehouse.etl.mutex import INSERTING
+from oncehouse.etl.operations import (
     Exchange,
     Execute,
     Expect,
@@ -26,6 +24,8 @@ from oncehouse.etl.statements import (
     WriteNext,
     WriteSide,
 )
+from oncehouse.etl.records import START, Position
+from oncehouse.etl.statements import BLOCK_ROWS
 
 
 def explain(operation: Operation) -> str:  # noqa: C901, PLR0911 - one line an operation

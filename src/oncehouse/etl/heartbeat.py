@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from oncehouse.errors import OncehouseError
-from oncehouse.etl.offsets import OffsetStore, Worker, beat
+from oncehouse.etl.mutex import Worker
+from oncehouse.etl.offsets import OffsetStore, beat
 
 
 class Heartbeat:

@@ -13,14 +13,8 @@ from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl import book as books
 from oncehouse.etl.book import Job, Lane, Opened, with_job
 from oncehouse.etl.coverage import find_gaps, uncover
-from oncehouse.etl.offsets import (
-    INSERTING,
-    MutexError,
-    OffsetStore,
-    Worker,
-    check_free,
-    check_unmoved,
-)
+from oncehouse.etl.mutex import INSERTING, MutexError, Worker, check_free, check_unmoved
+from oncehouse.etl.offsets import OffsetStore
 from oncehouse.etl.positions import Position
 from oncehouse.etl.records import Offset, Template, Topic
 

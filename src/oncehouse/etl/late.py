@@ -14,7 +14,8 @@ from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.names import quote_table, split_table
 from oncehouse.etl import coverage, offsets
 from oncehouse.etl.coverage import Segment
-from oncehouse.etl.offsets import MutexError, OffsetStore
+from oncehouse.etl.mutex import MutexError
+from oncehouse.etl.offsets import OffsetStore
 from oncehouse.etl.records import Late, Offset, Topic
 
 _TURN = ":late"

@@ -1,19 +1,18 @@
 """Can ClickHouse serve the lineage? Tables and lineage in, findings with exact advice out.
 
-`judge_topic` is pure; `inspect_lineage` reads system tables, the same few queries however many topics there
-are, and lets the server describe each file, template and block with expectations. Nothing is changed: what has to be
-put right is given as the statement, for somebody to run.
+`judge_topic` is pure; `inspect_lineage` has the tables read by `lineage_tables.py`, and lets the server describe each
+file, template and block with expectations. Nothing is changed: what has to be put right is given as the statement, for
+somebody to run.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.describe import read_setting
 from oncehouse.clickhouse.names import quote_table, split_table
 from oncehouse.clickhouse.preflight import Finding, Level
 from oncehouse.clickhouse.schema import widen_window_ddl
@@ -22,6 +21,7 @@ from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.destinations import LEAST_BLOCKS
 from oncehouse.etl.expectations import check_columns
 from oncehouse.etl.lineage import is_source
+from oncehouse.etl.lineage_tables import TableState, read_tables, window_setting
 from oncehouse.etl.records import Late, Template, Topic
 from oncehouse.etl.repairs import KEEPING_ENGINES
 from oncehouse.etl.templates import find_transform, read_columns
@@ -35,24 +35,6 @@ _ID_TYPE = re.compile(r"U?Int(8|16|32|64)")
 _TIME_TYPE = re.compile(r"Date(32|Time|Time64)?(\(.*\))?")
 # pos itself, or a function of time that keeps its order, such as toDate(pos).
 _POS_FIRST = re.compile(r"^(to[A-Z]\w*\()?pos\b")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableState:
-    """What a table or view is, as far as the scheduler depends on it."""
-
-    engine: str
-    columns: Mapping[str, str]
-    """Column and type."""
-    sorting_key: str = ""
-    partition_key: str = ""
-    pos_is_indexed: bool = False
-    """A minmax index covers `pos`."""
-    window_blocks: int = 0
-
-    @property
-    def is_merge_tree(self) -> bool:
-        return self.engine.endswith("MergeTree")
 
 
 def inspect_lineage(client: Client, lineage: Sequence[Topic], database: str) -> tuple[Finding, ...]:
@@ -124,7 +106,7 @@ def _judge_destination(topic: Topic, state: TableState | None) -> Iterable[Findi
                 "use an engine of the MergeTree family",
             )
     elif topic.template == Template.STEP and state.window_blocks < WINDOW_BLOCKS:
-        setting = _window_setting(state.engine)
+        setting = window_setting(state.engine)
         yield Finding(
             # What the steps themselves refuse is an error here; a narrow memory is a warning.
             level=Level.ERROR if state.window_blocks < LEAST_BLOCKS else Level.WARNING,
@@ -257,58 +239,3 @@ def _did_you_mean(word: str, words: Iterable[str]) -> str:
     lowered = {name.lower(): name for name in words}
     meant = nearest(word, lowered)
     return f'did you mean "{lowered[meant]}"?' if meant is not None else ""
-
-
-def _window_setting(engine: str) -> str:
-    replicated = engine.startswith(("Replicated", "Shared"))
-    return "replicated_deduplication_window" if replicated else "non_replicated_deduplication_window"
-
-
-def read_tables(client: Client, names: Iterable[str]) -> dict[str, TableState]:
-    """The tables and views of these names that exist, by name."""
-    wanted = {"names": sorted(names)}
-    columns: dict[str, dict[str, str]] = {}
-    for table, column, type_ in client.query(
-        "SELECT database || '.' || table AS full, name, type FROM system.columns "
-        "WHERE full IN {names:Array(String)} ORDER BY full, position",
-        wanted,
-    ):
-        columns.setdefault(table, {})[column] = type_
-    indexed = {
-        row[0]
-        for row in client.query(
-            "SELECT database || '.' || table AS full FROM system.data_skipping_indices "
-            "WHERE full IN {names:Array(String)} AND type = 'minmax' AND match(expr, '(^|\\\\W)pos(\\\\W|$)')",
-            wanted,
-        )
-    }
-    rows = client.query(
-        "SELECT database || '.' || name AS full, engine, engine_full, sorting_key, partition_key FROM system.tables "
-        "WHERE full IN {names:Array(String)}",
-        wanted,
-    )
-    defaults = _read_default_windows(client)
-    return {
-        table: TableState(
-            engine=engine,
-            columns=columns.get(table, {}),
-            sorting_key=sorting_key,
-            partition_key=partition_key,
-            pos_is_indexed=table in indexed,
-            window_blocks=_window_blocks(engine, engine_full, defaults),
-        )
-        for table, engine, engine_full, sorting_key, partition_key in rows
-    }
-
-
-def _window_blocks(engine: str, engine_full: str, defaults: Mapping[str, int]) -> int:
-    setting = _window_setting(engine)
-    own = read_setting(engine_full, setting)
-    return defaults.get(setting, 0) if own is None else own
-
-
-def _read_default_windows(client: Client) -> dict[str, int]:
-    rows = client.query(
-        "SELECT name, value FROM system.merge_tree_settings WHERE name LIKE '%deduplication_window'"
-    )
-    return {name: int(value) for name, value in rows}

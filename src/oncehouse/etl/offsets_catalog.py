@@ -12,7 +12,8 @@ from sqlalchemy import BigInteger, Column, Connection, MetaData, String, Table, 
 from sqlalchemy.engine import Row
 
 from oncehouse.etl.book import read_book, write_book
-from oncehouse.etl.offsets import Decide, Snapshot, blank
+from oncehouse.etl.mutex import blank
+from oncehouse.etl.offsets import Decide, Snapshot
 from oncehouse.etl.records import Offset, Position
 from oncehouse.ledger.catalog import Catalog
 

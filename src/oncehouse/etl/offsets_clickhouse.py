@@ -20,7 +20,8 @@ from oncehouse.clickhouse.client import Client, failure_of
 from oncehouse.clickhouse.names import quote_table, split_table
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 from oncehouse.etl.book import read_book, write_book
-from oncehouse.etl.offsets import Decide, Snapshot, blank
+from oncehouse.etl.mutex import blank
+from oncehouse.etl.offsets import Decide, Snapshot
 from oncehouse.etl.records import Offset, Position
 
 _COLUMNS = """(

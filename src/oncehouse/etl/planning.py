@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from oncehouse.etl.coverage import count_late
 from oncehouse.etl.lineage import is_source
-from oncehouse.etl.offsets import LEASE_SECONDS, MORE, PAUSED, SIZING, blank, failures, is_held
+from oncehouse.etl.mutex import LEASE_SECONDS, MORE, PAUSED, SIZING, blank, failures, is_held
 from oncehouse.etl.records import Offset, Position, SourceState, Template, Topic
 from oncehouse.etl.sides import Side, is_stopped, next_side, retry_seconds
 

@@ -13,10 +13,11 @@ from oncehouse.clickhouse.client import Client, failure_of
 from oncehouse.clickhouse.describe import describe_table
 from oncehouse.clickhouse.names import TableName, quote_table, split_table
 from oncehouse.errors import ConfigurationError, PermanentError
+from oncehouse.etl.operations import Freeze
 from oncehouse.etl.positions import Position
 from oncehouse.etl.records import Topic
 from oncehouse.etl.sources import IN_RANGE, bounds
-from oncehouse.etl.statements import Freeze, late_condition
+from oncehouse.etl.statements import late_condition
 
 REPAIR_ROWS = 65_536
 """Rows that one repair looks at, at most."""

@@ -7,23 +7,20 @@ scheduler's part.
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from oncehouse import crash
 from oncehouse.clickhouse.client import Client, failure_of
-from oncehouse.clickhouse.describe import TableFacts
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError
-from oncehouse.etl import offsets, swaps
+from oncehouse.etl import mutex, offsets, swaps
 from oncehouse.etl.book import Lane, Opened
 from oncehouse.etl.destinations import (
     Presence,
-    check_destination,
     explain_overflow,
     find_presence,
     refuse_strange_rows,
@@ -32,20 +29,13 @@ from oncehouse.etl.expectations import (
     ExpectationError,
     Outcome,
     Verdict,
-    check_columns,
     explain_stop,
     judge,
 )
 from oncehouse.etl.lanes import begin_side, mark_covered
-from oncehouse.etl.offsets import INSERTING, OffsetStore, Worker
-from oncehouse.etl.planning import Due, Resume
-from oncehouse.etl.records import START, Offset, Position, Template, Topic
-from oncehouse.etl.repairs import count_built, drop_left, freeze
-from oncehouse.etl.side_steps import SidePlanner
-from oncehouse.etl.sides import Side
-from oncehouse.etl.sources import Range, count_range, find_range, splits_time
-from oncehouse.etl.statements import (
-    BLOCK_ROWS,
+from oncehouse.etl.mutex import INSERTING, Worker
+from oncehouse.etl.offsets import OffsetStore
+from oncehouse.etl.operations import (
     Begin,
     Exchange,
     Execute,
@@ -60,34 +50,24 @@ from oncehouse.etl.statements import (
     WriteLast,
     WriteNext,
     WriteSide,
+)
+from oncehouse.etl.planning import Due, Resume
+from oncehouse.etl.preparing import Preparation, Prepared
+from oncehouse.etl.records import START, Offset, Position, Template, Topic
+from oncehouse.etl.repairs import count_built, drop_left, freeze
+from oncehouse.etl.side_steps import SidePlanner
+from oncehouse.etl.sides import Side
+from oncehouse.etl.sizing import Sizing
+from oncehouse.etl.sources import Range, find_range, splits_time
+from oncehouse.etl.statements import (
+    BLOCK_ROWS,
     before_operations,
-    bind_select,
-    late_condition,
     rebuild_operations,
     step_operations,
 )
 from oncehouse.etl.takeovers import end_inserts, make_query_id
-from oncehouse.etl.templates import Transform, Version, find_transform, read_columns, read_version
 
-_TRUST_SECONDS = 1.0
-"""For so long what was looked up about a topic is taken as it was: steps that follow each other ask once."""
 _TOO_MANY_PARTS = 252
-_SURE_FAN_OUT = 64
-"""A range is not counted first if its output fits even when each source row becomes this many."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """What was looked up about a topic's table and transform."""
-
-    version: Version | None
-    transform: Transform
-    columns: Mapping[str, str]
-    """Column and type of what the transform yields."""
-    narrowest: TableFacts
-    """Of the table and those behind its views, the one that remembers the fewest blocks."""
-    looked_at: float = field(compare=False)
-    """When, by this process's own clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,15 +126,15 @@ class Runner:
         self._client = client
         self._store = store
         self._worker = worker
-        self._folder = folder
         self._hold = hold
         self._block_rows = block_rows
         self._note = note
-        self._prepared: dict[str, Prepared] = {}
+        self._preparation = Preparation(client, folder, store.view_table)
+        self._sizing = Sizing(client=client, block_rows=block_rows)
 
     def plan_decision(self, decision: Due | Resume | Side) -> Step | None:
         """The step's operations; None when its source has no rows in reach. Reads, and writes nothing."""
-        prepared = self._prepare(decision.topic)
+        prepared = self._preparation.prepare(decision.topic)
         match decision:
             case Side():
                 return self._plan_side(decision, prepared)
@@ -172,7 +152,7 @@ class Runner:
         opened = seen.book.opened or Opened(
             last=seen.last,
             next=seen.next,
-            rows=self._count_main(topic, seen.last, seen.next),
+            rows=self._sizing.count_main(topic, seen.last, seen.next),
             since_ms=seen.run_ms,
         )
         span = Range(
@@ -191,7 +171,7 @@ class Runner:
         if topic.template != Template.STEP:
             # It is built from all that its sources hold up to there; no single row ends it.
             end = Position(time_ms=decision.upper_ms, id=0)
-            rows = self._count_main(topic, seen.last, end)
+            rows = self._sizing.count_main(topic, seen.last, end)
             span = Range(last=seen.last, next=end, rows=rows, is_cut=False)
             return self._assemble(topic, seen, span, prepared, is_fixed=True)
         found = find_range(
@@ -205,12 +185,12 @@ class Runner:
             return None
         if seen.last == START and not seen.generation and not seen.book.segments:
             self._check_first(topic, seen)
-        if found.rows * _SURE_FAN_OUT <= self._block_rows:
+        if self._sizing.surely_fits(found):
             return self._assemble(topic, seen, found, prepared, is_fixed=True)
         if prepared.transform.offsets_table or before_operations(topic, prepared.transform, found):
             # What it yields is known once `next` is written, and what stands before it has run.
             return self._assemble(topic, seen, found, prepared, is_fixed=False)
-        fitting = self._fit(topic, prepared.transform, found)
+        fitting = self._sizing.fit(topic, prepared.transform, found)
         return self._assemble(topic, seen, fitting, prepared, is_fixed=True)
 
     def _check_first(self, topic: Topic, seen: Offset) -> None:
@@ -220,13 +200,13 @@ class Runner:
         except ConfigurationError:
             row = self._store.read_all().offsets.get(topic.topic)
             if row is not None and (row.hostid or row.last != seen.last or row.is_open):
-                raise offsets.MutexError(
+                raise mutex.MutexError(
                     f"Topic {topic.topic}: another process has begun it; the next round plans it anew."
                 ) from None
             raise
 
     def _plan_side(self, side: Side, prepared: Prepared) -> Step:
-        planner = SidePlanner(client=self._client, hostid=self._worker.hostid, fit=self._fit)
+        planner = SidePlanner(client=self._client, hostid=self._worker.hostid, fit=self._sizing.fit)
         planned = planner.plan(
             side, prepared.transform, prepared.columns, most_blocks=prepared.narrowest.window_blocks
         )
@@ -263,7 +243,7 @@ class Runner:
                         begun = None
                     else:
                         self._carry_out(operation, done)
-            except offsets.MutexError:
+            except mutex.MutexError:
                 raise
             except Exception as error:
                 if begun is not None:
@@ -333,15 +313,15 @@ class Runner:
 
     def _fit_range(self, step: Step, lock: AbstractContextManager[object]) -> Step:
         """Narrow the range until its output fits; what stands before it runs again for the narrower one."""
-        while (rows := self._count_output(step.prepared.transform, step.span)) > self._block_rows:
-            span = self._halve(step.topic, step.span, rows)
+        while (rows := self._sizing.count_output(step.prepared.transform, step.span)) > self._block_rows:
+            span = self._sizing.halve(step.topic, step.span, rows)
             with lock:
                 offsets.narrow(
                     self._store,
                     self._worker,
                     step.topic.topic,
                     next_=span.next,
-                    state=offsets.SIZING,
+                    state=mutex.SIZING,
                     rows=span.rows,
                 )
             step = self._assemble(step.topic, step.seen, span, step.prepared, is_fixed=False)
@@ -390,7 +370,7 @@ class Runner:
     def _check_mine(self, step: Step) -> None:
         """A host that slept must not put in place what another one is building by now."""
         row = self._store.read_all().offsets.get(step.topic.topic)
-        offsets.check_held(row or offsets.blank(step.topic.topic), self._worker)
+        mutex.check_held(row or mutex.blank(step.topic.topic), self._worker)
 
     def _insert(self, operation: Insert, step: Step) -> None:
         if step.topic.template == Template.STEP and step.before is not None:
@@ -400,7 +380,7 @@ class Runner:
                 step.topic,
                 step.before,
                 now_ms=self._store.read_all().now_ms,
-                count_expected=lambda: self._count_output(step.prepared.transform, step.span, frozen),
+                count_expected=lambda: self._sizing.count_output(step.prepared.transform, step.span, frozen),
                 count_found=partial(count_built, self._client, step.topic, frozen) if frozen else None,
             )
             if presence is Presence.THERE:
@@ -416,34 +396,6 @@ class Runner:
                 raise PermanentError(explain_overflow(step.topic, step.prepared.narrowest)) from error
             raise
         crash.reach("etl-after-insert")
-
-    def _prepare(self, topic: Topic) -> Prepared:
-        """Looked up anew only when the table or the transform has changed: one question a second instead of five."""
-        known, now = self._prepared.get(topic.topic), time.monotonic()
-        if known is not None and known.version is not None and now - known.looked_at < _TRUST_SECONDS:
-            return known
-        version = read_version(self._client, topic, self._folder)
-        if version is not None and known is not None and known.version == version:
-            self._prepared[topic.topic] = replace(known, looked_at=now)
-            return known
-        destination = check_destination(self._client, topic)
-        transform = find_transform(self._client, topic, self._folder, self._store.view_table)
-        if transform.offsets_table is None and not transform.has_range and topic.template == Template.STEP:
-            raise ConfigurationError(
-                f"Topic {topic.topic}: its transform {transform.name} takes no range. Offsets in a catalog cannot be "
-                "read by a view: let it ask for {last_time:DateTime64(3)}, {last_id:UInt64}, "
-                "{next_time:DateTime64(3)} and {next_id:UInt64}."
-            )
-        columns = read_columns(self._client, transform)
-        check_columns(topic.expect, tuple(columns), where=f"Topic {topic.topic}")
-        self._prepared[topic.topic] = Prepared(
-            version=version,
-            transform=transform,
-            columns=columns,
-            narrowest=destination.narrowest,
-            looked_at=now,
-        )
-        return self._prepared[topic.topic]
 
     def _assemble(
         self,
@@ -480,36 +432,6 @@ class Runner:
                 replaces_partitions=topic.template == Template.RANGE,
             )
         return Step(topic=topic, seen=seen, span=span, prepared=prepared, operations=operations)
-
-    def _fit(self, topic: Topic, transform: Transform, span: Range) -> Range:
-        while (rows := self._count_output(transform, span)) > self._block_rows:
-            span = self._halve(topic, span, rows)
-        return span
-
-    def _halve(self, topic: Topic, span: Range, output_rows: int) -> Range:
-        half = find_range(
-            self._client,
-            topic.depends_on[0],
-            last=span.last,
-            upper_ms=span.next.time_ms,
-            maxstep_rows=max(1, span.rows // 2),
-        )
-        if half is None or half.next >= span.next:
-            raise PermanentError(
-                f"Topic {topic.topic}: the row of {topic.depends_on[0]} after {span.last} alone yields {output_rows} "
-                f"rows, more than the {self._block_rows} of one block. Look for a join that multiplies rows."
-            )
-        return replace(half, is_cut=True)
-
-    def _count_output(self, transform: Transform, span: Range, frozen: Freeze | None = None) -> int:
-        where = f" WHERE {late_condition(frozen.table)}" if frozen else ""
-        sql = f"SELECT count() FROM ({transform.select}){where}"  # noqa: S608 - a view's quoted name, or the user's own text
-        return int(self._client.query(sql, bind_select(transform, span))[0][0])
-
-    def _count_main(self, topic: Topic, last: Position, next_: Position) -> int:
-        if not topic.depends_on:
-            return 0
-        return count_range(self._client, topic.depends_on[0], last=last, next_=next_)
 
 
 def _lent(topic: Topic, seen: Offset) -> Side:

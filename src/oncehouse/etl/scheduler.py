@@ -26,7 +26,8 @@ from oncehouse.etl.heartbeat import Heartbeat
 from oncehouse.etl.lanes import put_off
 from oncehouse.etl.late import LateWatch
 from oncehouse.etl.lineage import is_source
-from oncehouse.etl.offsets import MutexError, OffsetStore, Worker
+from oncehouse.etl.mutex import MutexError, Worker
+from oncehouse.etl.offsets import OffsetStore
 from oncehouse.etl.planning import Decision, Due, Resume, due_steps
 from oncehouse.etl.records import LATE_EVERY_SECONDS, Position, Topic
 from oncehouse.etl.runner import Done, Runner, Step, note_nowhere

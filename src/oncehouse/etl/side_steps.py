@@ -11,19 +11,12 @@ from dataclasses import dataclass, replace
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.etl.book import Lane, Opened
+from oncehouse.etl.operations import MarkCovered, Operation, WriteSide
 from oncehouse.etl.records import Template, Topic
 from oncehouse.etl.repairs import check_repairable, find_end
 from oncehouse.etl.sides import Side
 from oncehouse.etl.sources import Range, count_range, find_range
-from oncehouse.etl.statements import (
-    MarkCovered,
-    Operation,
-    WriteSide,
-    rebuild_operations,
-    repair_operations,
-    side_operations,
-    step_operations,
-)
+from oncehouse.etl.statements import rebuild_operations, repair_operations, side_operations, step_operations
 from oncehouse.etl.templates import Transform
 
 _VIEW_ROWS = 131_072

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.names import quote_table, split_table
 from oncehouse.errors import PermanentError
-from oncehouse.etl.statements import Exchange, ReplacePartitions
+from oncehouse.etl.operations import Exchange, ReplacePartitions
 
 
 def exchange(client: Client, operation: Exchange) -> None:
