@@ -317,7 +317,7 @@ def test_what_stands_before_the_rows_runs_again_for_a_range_that_was_halved(plac
     place.command("CREATE TABLE {db}.bound (id UInt64) ENGINE = MergeTree ORDER BY id")
     place.add(1, 40)
     with place.scheduler(place.topic(transform=None, template_file="own.sql.j2")) as scheduler:
-        scheduler._runner._block_rows = 15
+        scheduler._runner._sizing.block_rows = 15
         rounds = scheduler.run_until_idle()
     steps = [one.rows for done in rounds for one in done.outcomes if isinstance(one, Done)]
     assert (max(steps), sum(steps)) == (15, 40)

@@ -25,6 +25,7 @@ from oncehouse.etl.operations import Insert, Operation
 from oncehouse.etl.records import Position
 from oncehouse.etl.runner import Done
 from oncehouse.etl.scheduler import Failed, Scheduler
+from oncehouse.etl.step_planner import StepPlanner
 from oncehouse.ledger.catalog import Catalog
 
 
@@ -264,9 +265,9 @@ def take_open_for_done(patch: pytest.MonkeyPatch) -> None:
 
     def plan(self, decision, _prepared):
         row = decision.offset
-        self._store.change(row.topic, lambda now, _ms: replace(now, last=now.next, state="", hostid=""))
+        self.store.change(row.topic, lambda now, _ms: replace(now, last=now.next, state="", hostid=""))
 
-    patch.setattr(runner.Runner, "_plan_again", plan)
+    patch.setattr(StepPlanner, "_plan_again", plan)
 
 
 def cut_anew(patch: pytest.MonkeyPatch) -> None:

@@ -213,7 +213,7 @@ def test_a_range_whose_output_would_not_fit_one_block_is_halved_before_it_is_ins
     world.add_orders(0, 100)
     world.customers_reach(1000)
     with world.scheduler() as scheduler:
-        scheduler._runner._block_rows = 30
+        scheduler._runner._sizing.block_rows = 30
         rounds = scheduler.run_until_idle()
     steps = [outcome.rows for one in rounds for outcome in one.outcomes if isinstance(outcome, Done)]
     assert max(steps) <= 30

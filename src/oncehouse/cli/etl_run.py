@@ -19,8 +19,9 @@ from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, Stop
 if TYPE_CHECKING:
     from oncehouse.errors import OncehouseError
     from oncehouse.etl.records import Position
-    from oncehouse.etl.runner import Done, Step
+    from oncehouse.etl.runner import Done
     from oncehouse.etl.scheduler import Failed, Round, Scheduler
+    from oncehouse.etl.step_planner import Step
 
 FAILED_EXIT_CODE = 1
 

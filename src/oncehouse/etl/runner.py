@@ -1,13 +1,12 @@
-"""Performs one topic's step: plans it against ClickHouse, then carries out its operations in their order.
+"""Performs one topic's step: carries out its operations in their order.
 
 Holds: what `plan_decision` returns is what `perform` does; a range whose insert may have begun is never changed;
-whatever fails leaves the range open and the topic free, with a state that says why. When to run is the
-scheduler's part.
+whatever fails leaves the range open and the topic free, with a state that says why. Laying a step out is for
+`step_planner.py`, when to run for the scheduler.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -16,14 +15,12 @@ from pathlib import Path
 
 from oncehouse import crash
 from oncehouse.clickhouse.client import Client, failure_of
-from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError
+from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.etl import mutex, offsets, swaps
-from oncehouse.etl.book import Lane, Opened
 from oncehouse.etl.destinations import (
     Presence,
     explain_overflow,
     find_presence,
-    refuse_strange_rows,
 )
 from oncehouse.etl.expectations import (
     ExpectationError,
@@ -52,36 +49,20 @@ from oncehouse.etl.operations import (
     WriteSide,
 )
 from oncehouse.etl.planning import Due, Resume
-from oncehouse.etl.preparing import Preparation, Prepared
-from oncehouse.etl.records import START, Offset, Position, Template, Topic
+from oncehouse.etl.preparing import Preparation
+from oncehouse.etl.records import Offset, Template
 from oncehouse.etl.repairs import count_built, drop_left, freeze
-from oncehouse.etl.side_steps import SidePlanner
 from oncehouse.etl.sides import Side
 from oncehouse.etl.sizing import Sizing
-from oncehouse.etl.sources import Range, find_range, splits_time
+from oncehouse.etl.sources import Range
 from oncehouse.etl.statements import (
     BLOCK_ROWS,
     before_operations,
-    rebuild_operations,
-    step_operations,
 )
+from oncehouse.etl.step_planner import Step, StepPlanner
 from oncehouse.etl.takeovers import end_inserts, make_query_id
 
 _TOO_MANY_PARTS = 252
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """A topic's next step, ready to be printed or performed."""
-
-    topic: Topic
-    seen: Offset
-    """The offsets it was planned from; it is refused when they have moved."""
-    span: Range
-    prepared: Prepared
-    operations: tuple[Operation, ...]
-    before: Opened | None = None
-    """This very range was begun before, so its rows may be there, or be on their way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,97 +108,19 @@ class Runner:
         self._store = store
         self._worker = worker
         self._hold = hold
-        self._block_rows = block_rows
         self._note = note
-        self._preparation = Preparation(client, folder, store.view_table)
-        self._sizing = Sizing(client=client, block_rows=block_rows)
+        self._sizing = Sizing(client, block_rows)
+        self._planner = StepPlanner(
+            client=client,
+            store=store,
+            hostid=worker.hostid,
+            preparation=Preparation(client, folder, store.view_table),
+            sizing=self._sizing,
+        )
 
     def plan_decision(self, decision: Due | Resume | Side) -> Step | None:
         """The step's operations; None when its source has no rows in reach. Reads, and writes nothing."""
-        prepared = self._preparation.prepare(decision.topic)
-        match decision:
-            case Side():
-                return self._plan_side(decision, prepared)
-            case Resume():
-                return self._plan_again(decision, prepared)
-            case Due():
-                return self._plan_due(decision, prepared)
-
-    def _plan_again(self, decision: Resume, prepared: Prepared) -> Step:
-        topic, seen = decision.topic, decision.offset
-        if seen.lane:
-            step = self._plan_side(_lent(topic, seen), prepared)
-            begin = WriteNext(topic=topic.topic, next=seen.next, state=INSERTING)
-            return replace(step, operations=(begin, *step.operations[1:]))
-        opened = seen.book.opened or Opened(
-            last=seen.last,
-            next=seen.next,
-            rows=self._sizing.count_main(topic, seen.last, seen.next),
-            since_ms=seen.run_ms,
-        )
-        span = Range(
-            last=seen.last,
-            next=seen.next,
-            rows=opened.rows,
-            is_cut=True,
-            splits_time=topic.template == Template.STEP
-            and splits_time(self._client, topic.depends_on[0], seen.next),
-        )
-        step = self._assemble(topic, seen, span, prepared, is_fixed=True, is_resumed=True)
-        return replace(step, before=opened)
-
-    def _plan_due(self, decision: Due, prepared: Prepared) -> Step | None:
-        topic, seen = decision.topic, decision.offset
-        if topic.template != Template.STEP:
-            # It is built from all that its sources hold up to there; no single row ends it.
-            end = Position(time_ms=decision.upper_ms, id=0)
-            rows = self._sizing.count_main(topic, seen.last, end)
-            span = Range(last=seen.last, next=end, rows=rows, is_cut=False)
-            return self._assemble(topic, seen, span, prepared, is_fixed=True)
-        found = find_range(
-            self._client,
-            topic.depends_on[0],
-            last=seen.last,
-            upper_ms=decision.upper_ms,
-            maxstep_rows=topic.maxstep_rows,
-        )
-        if found is None:
-            return None
-        if seen.last == START and not seen.generation and not seen.book.segments:
-            self._check_first(topic, seen)
-        if self._sizing.surely_fits(found):
-            return self._assemble(topic, seen, found, prepared, is_fixed=True)
-        if prepared.transform.offsets_table or before_operations(topic, prepared.transform, found):
-            # What it yields is known once `next` is written, and what stands before it has run.
-            return self._assemble(topic, seen, found, prepared, is_fixed=False)
-        fitting = self._sizing.fit(topic, prepared.transform, found)
-        return self._assemble(topic, seen, fitting, prepared, is_fixed=True)
-
-    def _check_first(self, topic: Topic, seen: Offset) -> None:
-        """The first step of a topic goes into an empty table."""
-        try:
-            refuse_strange_rows(self._client, topic)
-        except ConfigurationError:
-            row = self._store.read_all().offsets.get(topic.topic)
-            if row is not None and (row.hostid or row.last != seen.last or row.is_open):
-                raise mutex.MutexError(
-                    f"Topic {topic.topic}: another process has begun it; the next round plans it anew."
-                ) from None
-            raise
-
-    def _plan_side(self, side: Side, prepared: Prepared) -> Step:
-        planner = SidePlanner(client=self._client, hostid=self._worker.hostid, fit=self._sizing.fit)
-        planned = planner.plan(
-            side, prepared.transform, prepared.columns, most_blocks=prepared.narrowest.window_blocks
-        )
-        return Step(
-            topic=side.topic,
-            seen=side.offset,
-            span=planned.span,
-            prepared=prepared,
-            operations=planned.operations,
-            before=side.opened,
-        )
+        return self._planner.plan_decision(decision)
 
     def perform(self, step: Step) -> Done:  # noqa: C901 - a branch an operation
         """Raises MutexError when another process has the topic; whatever else fails is written into its state."""
@@ -313,7 +216,9 @@ class Runner:
 
     def _fit_range(self, step: Step, lock: AbstractContextManager[object]) -> Step:
         """Narrow the range until its output fits; what stands before it runs again for the narrower one."""
-        while (rows := self._sizing.count_output(step.prepared.transform, step.span)) > self._block_rows:
+        while (
+            rows := self._sizing.count_output(step.prepared.transform, step.span)
+        ) > self._sizing.block_rows:
             span = self._sizing.halve(step.topic, step.span, rows)
             with lock:
                 offsets.narrow(
@@ -324,7 +229,7 @@ class Runner:
                     state=mutex.SIZING,
                     rows=span.rows,
                 )
-            step = self._assemble(step.topic, step.seen, span, step.prepared, is_fixed=False)
+            step = self._planner.assemble(step.topic, step.seen, span, step.prepared, is_fixed=False)
             for operation in before_operations(step.topic, step.prepared.transform, span):
                 self._carry_out(operation, step)
         return step
@@ -396,50 +301,6 @@ class Runner:
                 raise PermanentError(explain_overflow(step.topic, step.prepared.narrowest)) from error
             raise
         crash.reach("etl-after-insert")
-
-    def _assemble(
-        self,
-        topic: Topic,
-        seen: Offset,
-        span: Range,
-        prepared: Prepared,
-        *,
-        is_fixed: bool,
-        is_resumed: bool = False,
-    ) -> Step:
-        hostid = self._worker.hostid
-        transform, columns = prepared.transform, prepared.columns
-        if topic.template == Template.STEP:
-            operations = step_operations(
-                topic,
-                transform,
-                columns,
-                span,
-                hostid=hostid,
-                is_fixed=is_fixed,
-                is_resumed=is_resumed,
-                generation=seen.generation,
-                most_blocks=prepared.narrowest.window_blocks,
-            )
-        else:
-            operations = rebuild_operations(
-                topic,
-                transform,
-                columns,
-                span,
-                hostid=hostid,
-                token=f"etl-{uuid.uuid4().hex}",
-                replaces_partitions=topic.template == Template.RANGE,
-            )
-        return Step(topic=topic, seen=seen, span=span, prepared=prepared, operations=operations)
-
-
-def _lent(topic: Topic, seen: Offset) -> Side:
-    """The open range of the lane that has the topic's row."""
-    lane = Lane(seen.lane)
-    job = seen.book.job(lane)
-    opened = job.opened if job else None
-    return Side(topic=topic, offset=seen, lane=lane, after=seen.last, upto=seen.next, opened=opened)
 
 
 def _lane_of(step: Step) -> str:

@@ -30,9 +30,10 @@ from oncehouse.etl.mutex import MutexError, Worker
 from oncehouse.etl.offsets import OffsetStore
 from oncehouse.etl.planning import Decision, Due, Resume, due_steps
 from oncehouse.etl.records import LATE_EVERY_SECONDS, Position, Topic
-from oncehouse.etl.runner import Done, Runner, Step, note_nowhere
+from oncehouse.etl.runner import Done, Runner, note_nowhere
 from oncehouse.etl.sides import Side
 from oncehouse.etl.sources import read_sources, tables_to_ask
+from oncehouse.etl.step_planner import Step
 
 
 @dataclass(frozen=True, kw_only=True)

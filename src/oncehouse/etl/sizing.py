@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.errors import PermanentError
@@ -16,11 +16,11 @@ _SURE_FAN_OUT = 64
 """A range is not counted first if its output fits even when each source row becomes this many."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Sizing:
-    client: Client
-    block_rows: int
-    """Rows of output that one block takes."""
+    def __init__(self, client: Client, block_rows: int) -> None:
+        """`block_rows` is how many rows of output one block takes."""
+        self._client = client
+        self.block_rows = block_rows
 
     def surely_fits(self, span: Range) -> bool:
         return span.rows * _SURE_FAN_OUT <= self.block_rows
@@ -32,7 +32,7 @@ class Sizing:
 
     def halve(self, topic: Topic, span: Range, output_rows: int) -> Range:
         half = find_range(
-            self.client,
+            self._client,
             topic.depends_on[0],
             last=span.last,
             upper_ms=span.next.time_ms,
@@ -48,9 +48,9 @@ class Sizing:
     def count_output(self, transform: Transform, span: Range, frozen: Freeze | None = None) -> int:
         where = f" WHERE {late_condition(frozen.table)}" if frozen else ""
         sql = f"SELECT count() FROM ({transform.select}){where}"  # noqa: S608 - a view's quoted name, or the user's own text
-        return int(self.client.query(sql, bind_select(transform, span))[0][0])
+        return int(self._client.query(sql, bind_select(transform, span))[0][0])
 
     def count_main(self, topic: Topic, last: Position, next_: Position) -> int:
         if not topic.depends_on:
             return 0
-        return count_range(self.client, topic.depends_on[0], last=last, next_=next_)
+        return count_range(self._client, topic.depends_on[0], last=last, next_=next_)

@@ -1,0 +1,190 @@
+"""Lays a topic's step out: looks at its sources and offsets, and says which operations in which order.
+
+Holds: a range whose insert may have begun is laid out as it was. Reads, and writes nothing; performing is for the
+runner.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+
+from oncehouse.clickhouse.client import Client
+from oncehouse.errors import ConfigurationError
+from oncehouse.etl import mutex
+from oncehouse.etl.book import Lane, Opened
+from oncehouse.etl.destinations import (
+    refuse_strange_rows,
+)
+from oncehouse.etl.mutex import INSERTING
+from oncehouse.etl.offsets import OffsetStore
+from oncehouse.etl.operations import (
+    Operation,
+    WriteNext,
+)
+from oncehouse.etl.planning import Due, Resume
+from oncehouse.etl.preparing import Preparation, Prepared
+from oncehouse.etl.records import START, Offset, Position, Template, Topic
+from oncehouse.etl.side_steps import SidePlanner
+from oncehouse.etl.sides import Side
+from oncehouse.etl.sizing import Sizing
+from oncehouse.etl.sources import Range, find_range, splits_time
+from oncehouse.etl.statements import (
+    before_operations,
+    rebuild_operations,
+    step_operations,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A topic's next step, ready to be printed or performed."""
+
+    topic: Topic
+    seen: Offset
+    """The offsets it was planned from; it is refused when they have moved."""
+    span: Range
+    prepared: Prepared
+    operations: tuple[Operation, ...]
+    before: Opened | None = None
+    """This very range was begun before, so its rows may be there, or be on their way."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlanner:
+    client: Client
+    store: OffsetStore
+    hostid: str
+    preparation: Preparation
+    sizing: Sizing
+
+    def plan_decision(self, decision: Due | Resume | Side) -> Step | None:
+        """The step's operations; None when its source has no rows in reach. Reads, and writes nothing."""
+        prepared = self.preparation.prepare(decision.topic)
+        match decision:
+            case Side():
+                return self._plan_side(decision, prepared)
+            case Resume():
+                return self._plan_again(decision, prepared)
+            case Due():
+                return self._plan_due(decision, prepared)
+
+    def _plan_again(self, decision: Resume, prepared: Prepared) -> Step:
+        topic, seen = decision.topic, decision.offset
+        if seen.lane:
+            step = self._plan_side(_lent(topic, seen), prepared)
+            begin = WriteNext(topic=topic.topic, next=seen.next, state=INSERTING)
+            return replace(step, operations=(begin, *step.operations[1:]))
+        opened = seen.book.opened or Opened(
+            last=seen.last,
+            next=seen.next,
+            rows=self.sizing.count_main(topic, seen.last, seen.next),
+            since_ms=seen.run_ms,
+        )
+        span = Range(
+            last=seen.last,
+            next=seen.next,
+            rows=opened.rows,
+            is_cut=True,
+            splits_time=topic.template == Template.STEP
+            and splits_time(self.client, topic.depends_on[0], seen.next),
+        )
+        step = self.assemble(topic, seen, span, prepared, is_fixed=True, is_resumed=True)
+        return replace(step, before=opened)
+
+    def _plan_due(self, decision: Due, prepared: Prepared) -> Step | None:
+        topic, seen = decision.topic, decision.offset
+        if topic.template != Template.STEP:
+            # It is built from all that its sources hold up to there; no single row ends it.
+            end = Position(time_ms=decision.upper_ms, id=0)
+            rows = self.sizing.count_main(topic, seen.last, end)
+            span = Range(last=seen.last, next=end, rows=rows, is_cut=False)
+            return self.assemble(topic, seen, span, prepared, is_fixed=True)
+        found = find_range(
+            self.client,
+            topic.depends_on[0],
+            last=seen.last,
+            upper_ms=decision.upper_ms,
+            maxstep_rows=topic.maxstep_rows,
+        )
+        if found is None:
+            return None
+        if seen.last == START and not seen.generation and not seen.book.segments:
+            self._check_first(topic, seen)
+        if self.sizing.surely_fits(found):
+            return self.assemble(topic, seen, found, prepared, is_fixed=True)
+        if prepared.transform.offsets_table or before_operations(topic, prepared.transform, found):
+            # What it yields is known once `next` is written, and what stands before it has run.
+            return self.assemble(topic, seen, found, prepared, is_fixed=False)
+        fitting = self.sizing.fit(topic, prepared.transform, found)
+        return self.assemble(topic, seen, fitting, prepared, is_fixed=True)
+
+    def _check_first(self, topic: Topic, seen: Offset) -> None:
+        """The first step of a topic goes into an empty table."""
+        try:
+            refuse_strange_rows(self.client, topic)
+        except ConfigurationError:
+            row = self.store.read_all().offsets.get(topic.topic)
+            if row is not None and (row.hostid or row.last != seen.last or row.is_open):
+                raise mutex.MutexError(
+                    f"Topic {topic.topic}: another process has begun it; the next round plans it anew."
+                ) from None
+            raise
+
+    def _plan_side(self, side: Side, prepared: Prepared) -> Step:
+        planner = SidePlanner(client=self.client, hostid=self.hostid, fit=self.sizing.fit)
+        planned = planner.plan(
+            side, prepared.transform, prepared.columns, most_blocks=prepared.narrowest.window_blocks
+        )
+        return Step(
+            topic=side.topic,
+            seen=side.offset,
+            span=planned.span,
+            prepared=prepared,
+            operations=planned.operations,
+            before=side.opened,
+        )
+
+    def assemble(
+        self,
+        topic: Topic,
+        seen: Offset,
+        span: Range,
+        prepared: Prepared,
+        *,
+        is_fixed: bool,
+        is_resumed: bool = False,
+    ) -> Step:
+        hostid = self.hostid
+        transform, columns = prepared.transform, prepared.columns
+        if topic.template == Template.STEP:
+            operations = step_operations(
+                topic,
+                transform,
+                columns,
+                span,
+                hostid=hostid,
+                is_fixed=is_fixed,
+                is_resumed=is_resumed,
+                generation=seen.generation,
+                most_blocks=prepared.narrowest.window_blocks,
+            )
+        else:
+            operations = rebuild_operations(
+                topic,
+                transform,
+                columns,
+                span,
+                hostid=hostid,
+                token=f"etl-{uuid.uuid4().hex}",
+                replaces_partitions=topic.template == Template.RANGE,
+            )
+        return Step(topic=topic, seen=seen, span=span, prepared=prepared, operations=operations)
+
+
+def _lent(topic: Topic, seen: Offset) -> Side:
+    """The open range of the lane that has the topic's row."""
+    lane = Lane(seen.lane)
+    job = seen.book.job(lane)
+    opened = job.opened if job else None
+    return Side(topic=topic, offset=seen, lane=lane, after=seen.last, upto=seen.next, opened=opened)
