@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from oncehouse.columns import ColumnType
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.avro_decode import AvroDecoder
-from oncehouse.pipeline.decoding import Decoder, Limits, number_single_rows
+from oncehouse.pipeline.decoding import Decoder, Limits, SingleRows
 from oncehouse.pipeline.framing import Framing, VersionPlace
 
 if TYPE_CHECKING:
@@ -25,19 +23,12 @@ def make_avro_format(section: Avro) -> AvroFormat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AvroFormat:
+class AvroFormat(SingleRows):
     framing: Framing
 
     @property
     def needs_headers(self) -> bool:
         return self.framing.place is VersionPlace.HEADER
-
-    @property
-    def several_rows(self) -> bool:
-        return False
-
-    def unfold(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        return number_single_rows(block)
 
     def make_decoder(
         self, fields: Mapping[str, ColumnType], schemas: Sequence[Schema], limits: Limits

@@ -12,7 +12,7 @@ from oncehouse.columns import ColumnType
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.csv_decode import CsvDecoder
 from oncehouse.pipeline.csv_split import Marks, split_lines
-from oncehouse.pipeline.decoding import Decoder, Limits, OfValues, spread
+from oncehouse.pipeline.decoding import Decoder, Limits, OfValues, SingleRows, spread
 
 if TYPE_CHECKING:
     from oncehouse.config_formats import Csv
@@ -29,16 +29,12 @@ def make_csv_format(section: Csv, fields: tuple[str, ...]) -> CsvFormat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CsvFormat:
+class CsvFormat(SingleRows):
     delimiter: str
     quote: str | None
     columns: tuple[str, ...]
     header: bool
     null: str
-
-    @property
-    def needs_headers(self) -> bool:
-        return False
 
     @property
     def several_rows(self) -> bool:

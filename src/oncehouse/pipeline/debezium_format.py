@@ -5,28 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from oncehouse.columns import ColumnType
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.debezium_decode import DebeziumDecoder
-from oncehouse.pipeline.decoding import Decoder, Limits, number_single_rows
+from oncehouse.pipeline.decoding import Decoder, Limits, SingleRows
 
 
 @dataclass(frozen=True, kw_only=True)
-class DebeziumFormat:
+class DebeziumFormat(SingleRows):
     precise_decimals: bool
-
-    @property
-    def needs_headers(self) -> bool:
-        return False
-
-    @property
-    def several_rows(self) -> bool:
-        return False
-
-    def unfold(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        return number_single_rows(block)
 
     def make_decoder(
         self, fields: Mapping[str, ColumnType], schemas: Sequence[Schema], limits: Limits

@@ -8,21 +8,17 @@ DataFrames) and `importing.py` (files).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from oncehouse.errors import TransientError
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import Counts, Lease
+from oncehouse.ledger.records import Lease, Stage
 from oncehouse.pipeline.compact import compact
 from oncehouse.pipeline.job_errors import naming_own_errors
 from oncehouse.pipeline.perform import Performer
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from oncehouse.config import Pipeline
+    from oncehouse.pipeline.stages import Stages
 
 _COMPACT_SECONDS = 2.0
 
@@ -40,28 +36,21 @@ class Ingesting(Protocol):
 class Deciding:
     """Holds the ingest lease."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        pipeline: Pipeline,
-        catalog: Catalog,
-        lease: Lease,
-        *,
-        filing: threading.Lock,
-        on_epoch: Callable[[Counts], None],
-        say: Callable[[str], None],
-    ) -> None:
-        self._spark = spark
-        self._pipeline = pipeline
-        self._catalog = catalog
-        self._lease = lease
-        self._on_epoch = on_epoch
-        self._say = say
+    def __init__(self, stages: Stages, lease: Lease | None = None) -> None:
+        """`lease`: another than the one that the stages hold for as long as they run."""
+        self._spark = stages.spark
+        self._pipeline = stages.pipeline
+        self._catalog = stages.catalog
+        self._lease = lease or stages.leases[Stage.INGEST]
+        self._on_epoch = stages.report.add_epoch
+        self._say = stages.say
         # Held while an epoch is settled or a request performed: only one of them decides what is new.
         self._deciding = threading.Lock()
         # Held by whoever replaces or drops files: merges, requests and retention. Epochs may read meanwhile.
-        self._filing = filing
-        self._performer = Performer(spark, pipeline, catalog, lease.token, say=say)
+        self._filing = stages.filing
+        self._performer = Performer(
+            self._spark, self._pipeline, self._catalog, self._lease.token, say=self._say
+        )
 
     def _perform_requests(self) -> None:
         # Looked for before any lock is taken: a merge or a round of retention must not hold up the epochs.

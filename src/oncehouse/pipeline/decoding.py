@@ -90,6 +90,21 @@ class Format(Protocol):
     ) -> Decoder: ...
 
 
+class SingleRows:
+    """What holds for a format whose value alone tells everything and is one row."""
+
+    @property
+    def needs_headers(self) -> bool:
+        return False
+
+    @property
+    def several_rows(self) -> bool:
+        return False
+
+    def unfold(self, block: pa.RecordBatch) -> pa.RecordBatch:
+        return number_single_rows(block)
+
+
 class ValuesDecoder(Protocol):
     def decode(self, values: pa.Array) -> Decoded: ...
 

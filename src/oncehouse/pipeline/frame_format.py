@@ -25,7 +25,7 @@ from oncehouse.columns import (
     parse_type,
 )
 from oncehouse.ledger.records import ROW_PREFIX, Schema
-from oncehouse.pipeline.decoding import Decoded, Decoder, Limits, Places, number_single_rows
+from oncehouse.pipeline.decoding import Decoded, Decoder, Limits, Places, SingleRows
 from oncehouse.pipeline.fit import fit, plain
 from oncehouse.pipeline.fit_explain import find_misfit
 from oncehouse.pipeline.json_decode import JsonDecoder
@@ -49,18 +49,7 @@ def schema_of(fields: Mapping[str, ColumnType]) -> Schema:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrameFormat:
-    @property
-    def needs_headers(self) -> bool:
-        return False
-
-    @property
-    def several_rows(self) -> bool:
-        return False
-
-    def unfold(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        return number_single_rows(block)
-
+class FrameFormat(SingleRows):
     def make_decoder(
         self, fields: Mapping[str, ColumnType], schemas: Sequence[Schema], limits: Limits
     ) -> Decoder:

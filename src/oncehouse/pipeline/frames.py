@@ -23,7 +23,7 @@ from oncehouse.config_problems import nearest, printable
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.queries import is_settled
-from oncehouse.ledger.records import Counts, EpochKind, FileRef, QueryBatch, Stage
+from oncehouse.ledger.records import Counts, EpochKind, FileRef, QueryBatch
 from oncehouse.ledger.schemas import add_schemas
 from oncehouse.pipeline.deciding import Deciding
 from oncehouse.pipeline.frame_format import FrameFormat, schema_of
@@ -52,15 +52,7 @@ class FrameIngest(Deciding):
 
     def __init__(self, stages: Stages, ready: threading.Event) -> None:
         """`ready` is set when batches can be settled."""
-        super().__init__(
-            stages.spark,
-            stages.pipeline,
-            stages.catalog,
-            stages.leases[Stage.INGEST],
-            filing=stages.filing,
-            on_epoch=stages.report.add_epoch,
-            say=stages.say,
-        )
+        super().__init__(stages)
         self._ready = ready
         self._closing = threading.Event()
 

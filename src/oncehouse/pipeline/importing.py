@@ -19,7 +19,7 @@ from oncehouse.errors import ConfigurationError, LeaseHeldError, TransientError
 from oncehouse.ledger import imports
 from oncehouse.ledger.imports import Piece
 from oncehouse.ledger.queries import list_settled
-from oncehouse.ledger.records import EpochKind, FileFormat, QueryBatch, Stage
+from oncehouse.ledger.records import EpochKind, FileFormat, QueryBatch
 from oncehouse.ledger.schemas import add_schemas
 from oncehouse.pipeline.deciding import Deciding
 from oncehouse.pipeline.frame_format import FrameFormat, schema_of
@@ -116,15 +116,7 @@ def import_files(
 
 class Importing(Deciding):
     def __init__(self, stages: Stages, job: ImportJob) -> None:
-        super().__init__(
-            stages.spark,
-            stages.pipeline,
-            stages.catalog,
-            stages.leases[Stage.INGEST],
-            filing=stages.filing,
-            on_epoch=stages.report.add_epoch,
-            say=stages.say,
-        )
+        super().__init__(stages)
         self._report = stages.report
         self._job = job
 

@@ -11,22 +11,18 @@ import pyarrow.compute as pc
 
 from oncehouse.columns import ColumnType
 from oncehouse.ledger.records import Schema
-from oncehouse.pipeline.decoding import Decoder, Limits, OfValues, number_single_rows, spread
+from oncehouse.pipeline.decoding import Decoder, Limits, OfValues, SingleRows, number_single_rows, spread
 from oncehouse.pipeline.json_decode import JsonDecoder
 
 _BLANK = r"^[ \t\r]*$"
 
 
 @dataclass(frozen=True, kw_only=True)
-class JsonFormat:
+class JsonFormat(SingleRows):
     lines: bool = False
     """JSON Lines: a message holds an object a line."""
     watch: bool = False
     """Tell of keys that are not declared."""
-
-    @property
-    def needs_headers(self) -> bool:
-        return False
 
     @property
     def several_rows(self) -> bool:

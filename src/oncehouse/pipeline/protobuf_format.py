@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from oncehouse import columns as c
 from oncehouse.ledger.records import Schema
-from oncehouse.pipeline.decoding import Decoded, Decoder, Limits, Places, number_single_rows
+from oncehouse.pipeline.decoding import Decoded, Decoder, Limits, Places, SingleRows
 from oncehouse.pipeline.framing import Framed, Framing, VersionPlace, only_names, open_frames
 from oncehouse.pipeline.gathering import Gathering
 from oncehouse.pipeline.protobuf_prefix import open_message_indexes
@@ -38,20 +38,13 @@ class Envelope:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProtobufFormat:
+class ProtobufFormat(SingleRows):
     framing: Framing
     envelope: Envelope | None = None
 
     @property
     def needs_headers(self) -> bool:
         return self.framing.place is VersionPlace.HEADER
-
-    @property
-    def several_rows(self) -> bool:
-        return False
-
-    def unfold(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        return number_single_rows(block)
 
     def make_decoder(
         self, fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], limits: Limits

@@ -82,13 +82,4 @@ def prepare(pipeline: Pipeline, catalog: Catalog, topics: Topics | None) -> None
 
 
 def _read_kafka(stages: Stages, topics: Topics) -> Ingesting:
-    return Ingest(
-        stages.spark,
-        stages.pipeline,
-        stages.catalog,
-        topics,
-        stages.leases[Stage.INGEST],
-        filing=stages.filing,
-        on_epoch=stages.report.add_epoch,
-        say=stages.say,
-    )
+    return Ingest(stages, topics)

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncehouse.errors import OncehouseError, TransientError
 from oncehouse.ledger import epochs
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import Counts, EpochKind, Lease
+from oncehouse.ledger.records import EpochKind
 from oncehouse.pipeline.deciding import Deciding
 from oncehouse.pipeline.formats import needs_headers
 from oncehouse.pipeline.ingest import SMALL_EPOCH_RECORDS, EpochInput, read_frame, settle
@@ -33,10 +31,10 @@ from oncehouse.pipeline.source import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from oncehouse.config import Pipeline
+    from oncehouse.pipeline.stages import Stages
 
 _LONGEST_PAUSE_SECONDS = 30.0
 _TRIES_WHEN_DRAINING = 6
@@ -45,19 +43,8 @@ _TRIES_WHEN_DRAINING = 6
 class Ingest(Deciding):
     """Runs on the thread that calls `run`; epochs are settled on Spark's own callback thread."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        pipeline: Pipeline,
-        catalog: Catalog,
-        topics: Topics,
-        lease: Lease,
-        *,
-        filing: threading.Lock,
-        on_epoch: Callable[[Counts], None],
-        say: Callable[[str], None],
-    ) -> None:
-        super().__init__(spark, pipeline, catalog, lease, filing=filing, on_epoch=on_epoch, say=say)
+    def __init__(self, stages: Stages, topics: Topics) -> None:
+        super().__init__(stages)
         self._topics = topics
         self._settled = False
         self._stopping = threading.Event()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from oncehouse.errors import LeaseHeldError, TransientError
 from oncehouse.ledger import leases, requests
-from oncehouse.ledger.records import Lease, Stage
+from oncehouse.ledger.records import Stage
 from oncehouse.pipeline.deciding import Deciding
 from oncehouse.pipeline.holder import describe_holder
 
@@ -64,16 +64,5 @@ class Tending:
 
 
 class _Requests(Deciding):
-    def __init__(self, stages: Stages, lease: Lease) -> None:
-        super().__init__(
-            stages.spark,
-            stages.pipeline,
-            stages.catalog,
-            lease,
-            filing=stages.filing,
-            on_epoch=stages.report.add_epoch,
-            say=stages.say,
-        )
-
     def perform(self) -> None:
         self._perform_requests()

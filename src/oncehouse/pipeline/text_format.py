@@ -15,7 +15,15 @@ import pyarrow.compute as pc
 from oncehouse import columns as c
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.csv_split import Marks, split_lines
-from oncehouse.pipeline.decoding import Decoded, Decoder, Limits, OfValues, number_single_rows, spread
+from oncehouse.pipeline.decoding import (
+    Decoded,
+    Decoder,
+    Limits,
+    OfValues,
+    SingleRows,
+    number_single_rows,
+    spread,
+)
 from oncehouse.pipeline.fit_texts import TextColumn, fit_texts
 from oncehouse.pipeline.gathering import Gathering
 from oncehouse.pipeline.json_times import cast_where_possible, null_mask
@@ -34,13 +42,9 @@ def make_text_format(section: Text) -> TextFormat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextFormat:
+class TextFormat(SingleRows):
     pattern: str | None
     lines: bool
-
-    @property
-    def needs_headers(self) -> bool:
-        return False
 
     @property
     def several_rows(self) -> bool:
