@@ -94,10 +94,9 @@ class Overview:
     oldest_waiting_seconds: float | None
     """How long the oldest row that is not in ClickHouse has waited in the ledger."""
     dead_letters: dict[str, int]
-    """By reason."""
+    """By reason: those that were not tried again."""
     waiting: dict[str, int]
     """Records that wait for a schema, by its name."""
-    """By reason: those that were not tried again."""
     conflicts: int
     """Duplicates whose payload differs from the event that came first."""
     key_index: IndexTotals

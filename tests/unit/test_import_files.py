@@ -123,3 +123,13 @@ def test_a_compressed_file_is_one_piece_and_read_to_its_end(tmp_path):
         for line in texts.to_pylist()
     ]
     assert lines == [b"%d" % number for number in range(5000)]
+
+
+def test_a_file_without_line_ends_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(import_reading, "_BLOCK_BYTES", 10)
+    monkeypatch.setattr(import_reading, "_LONGEST_LINE_BYTES", 100)
+    (tmp_path / "a.json").write_bytes(b"{}\n" + b"x" * 95 + b"\n" + b"[" + b"{}," * 1000)
+    (file,) = list_files(str(tmp_path), FileFormat.JSON).files
+    (piece,) = plan_pieces(str(tmp_path), [file], FileFormat.JSON)
+    with pytest.raises(ConfigurationError, match="begins at byte 99 is longer"):
+        list(read_lines(fs.LocalFileSystem(), file, piece))

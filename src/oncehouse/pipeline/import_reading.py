@@ -33,6 +33,7 @@ from oncehouse.pipeline.verdict import Problem, Reason
 
 _BLOCK_ROWS = 50_000
 _BLOCK_BYTES = 8 << 20
+_LONGEST_LINE_BYTES = 64 << 20
 # Lines of CSV that are no rows stand behind all rows of their file.
 _NO_ROWS_FROM = 1 << 40
 
@@ -222,6 +223,8 @@ def read_lines(
             more = opened.read(_BLOCK_BYTES)
             data = held + more
             end = data.rfind(b"\n") + 1 if more else len(data)
+            if not end and len(data) > _LONGEST_LINE_BYTES and not skipping:
+                raise _endless(file, at)
             if skipping:
                 found = data.find(b"\n") + 1
                 if not found and more:
@@ -236,6 +239,14 @@ def read_lines(
             if not more:
                 return
             at, held = at + end, data[end:]
+
+
+def _endless(file: ImportFile, at: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"{hide_credentials(file.path)}: the line that begins at byte {at} is longer than "
+        f"{_LONGEST_LINE_BYTES >> 20} MB. A JSON file is read line by line, one object a line; write it so (a list "
+        "without line ends is no such file), and import it under another --name."
+    )
 
 
 def _open_at(filesystem: fs.FileSystem, file: ImportFile, piece: Piece) -> pa.NativeFile:
