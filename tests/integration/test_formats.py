@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -195,23 +196,52 @@ def test_csv_of_several_lines_a_message_is_exact(make_road):
     assert not road.findings()
 
 
-def test_json_lines_and_the_lines_of_a_log_are_events_of_their_own(make_road):
-    lines = make_road(
-        source=section("jsonl", {"id": "UInt64", "word": "String"}), identity={"fields": ["id"]}
+def test_json_lines_are_events_of_their_own_and_exact(make_road):
+    fields = CSV_FIELDS | {"low": "Int64"}
+    road = make_road(source=section("jsonl", fields), identity={"fields": ["id"]})
+    greatest, digits = (1 << 64) - 1, "9999999999999999999999999999.9999999999"
+    first = {
+        "id": greatest,
+        "small": -128,
+        "ratio": sys.float_info.max,
+        "word": EVERY_LETTER,
+        "low": -(1 << 63),
+    }
+    first |= {"day": "1970-01-01", "at": "1970-01-01T00:00:00Z", "flag": True}
+    last = {"id": 0, "small": 127, "ratio": 5e-324, "word": None, "price": digits, "low": (1 << 63) - 1}
+    last |= {"day": "2299-12-31", "at": "2262-04-11T23:47:16.854775807Z", "flag": False}
+    # A number of 38 digits, which Python's own writer would round.
+    exact = json.dumps(first).removesuffix("}") + f', "price": -{digits}}}'
+    again, beyond, no_number = (
+        json.dumps(last | changes) for changes in ({}, {"small": 128}, {"ratio": math.nan})
     )
-    greatest = (1 << 64) - 1
-    lines.send_raw(
-        [
-            f'{{"id": 0, "word": {json.dumps(EVERY_LETTER)}}}\n\n{{"id": {greatest}, "word": ""}}\n{{"id"'.encode(),
-            b'{"id": 0, "word": "again"}',
-            None,
-        ]
+    empty = json.dumps(last | {"id": 2, "word": ""})
+    road.send_raw(
+        [f'{exact}\n\n{json.dumps(last)}\n{{"id"'.encode(), f"{again}\n{beyond}\n{no_number}".encode(), None]
     )
-    lines.run()
-    assert read(lines, "id, word") == [(0, EVERY_LETTER), (greatest, "")]
-    counts = lines.counts()
-    assert (counts.read, counts.new, counts.duplicate, counts.dead_letter, counts.skipped) == (5, 2, 1, 1, 1)
-    assert not lines.findings()
+    road.send_raw([empty.encode()])
+    road.run()
+    columns = "id, small, low, ratio, word, toString(price), toString(day), toString(at), flag"
+    begin, end = "1970-01-01 00:00:00.000000000", "2262-04-11 23:47:16.854775807"
+    late = (digits, "2299-12-31", end, False)
+    assert read(road, columns) == [
+        (0, 127, (1 << 63) - 1, 5e-324, None, *late),
+        (2, 127, (1 << 63) - 1, 5e-324, "", *late),
+        (
+            greatest,
+            -128,
+            -(1 << 63),
+            sys.float_info.max,
+            EVERY_LETTER,
+            f"-{digits}",
+            "1970-01-01",
+            begin,
+            True,
+        ),
+    ]
+    counts = road.counts()
+    assert (counts.read, counts.new, counts.duplicate, counts.dead_letter, counts.skipped) == (8, 3, 1, 3, 1)
+    assert not road.findings()
 
 
 def test_a_pattern_turns_a_log_into_columns(make_road):
