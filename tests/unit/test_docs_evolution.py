@@ -13,7 +13,7 @@ from oncehouse.config import Pipeline
 from oncehouse.ledger.records import LearnedField
 from oncehouse.pipeline.evolution import new_fields
 from oncehouse.pipeline.formats import make_decoder
-from oncehouse.pipeline.ingest import read_plan
+from oncehouse.pipeline.read_planning import read_plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "evolution.md"
 

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from oncehouse import crash
-from oncehouse.columns import parse_type
-from oncehouse.config import Pipeline, Table
+from oncehouse.config import Pipeline
 from oncehouse.errors import PoisonError
-from oncehouse.ledger import epochs, queries, registering, segments
+from oncehouse.ledger import epochs, registering, segments
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import (
     Counts,
@@ -30,29 +29,23 @@ from oncehouse.ledger.records import (
     Part,
     QueryBatch,
     Registration,
-    Schema,
     Segment,
 )
-from oncehouse.ledger.schemas import list_schemas
 from oncehouse.pipeline.adopting import remembered
 from oncehouse.pipeline.dedup import DecidePlan, Decision, decide, plan_ranges
-from oncehouse.pipeline.evolution import current, meet_new_fields
-from oncehouse.pipeline.formats import format_of
-from oncehouse.pipeline.identity_rule import rule_of
+from oncehouse.pipeline.evolution import meet_new_fields
 from oncehouse.pipeline.json_new_fields import NewFields, merge_fields
 from oncehouse.pipeline.manifest import (
     MANIFEST_SCHEMA,
     ChunkManifest,
     LettersManifest,
     ReadPlan,
-    TablePlan,
     TaskManifest,
 )
-from oncehouse.pipeline.parts import epoch_path, topic_of
+from oncehouse.pipeline.parts import epoch_path
+from oncehouse.pipeline.read_planning import shaped_plan
 from oncehouse.pipeline.reading import read_records
 from oncehouse.pipeline.schemas import learn_schemas
-from oncehouse.pipeline.shape_plan import route_column
-from oncehouse.pipeline.shape_planning import plan_shape
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,68 +64,6 @@ class EpochInput:
     tried_dead_letter_files: tuple[str, ...] = ()
     request: int | None = None
     query: QueryBatch | None = None
-
-
-def table_plans(pipeline: Pipeline) -> tuple[TablePlan, ...]:
-    plans = []
-    for at, table in enumerate(pipeline.tables):
-        columns = table.columns or {field: field for field in pipeline.columns}
-        route = _route(table, at)
-        plans.append(
-            TablePlan(
-                name=table.name,
-                columns=tuple(columns.items()),
-                id_column=table.id_column,
-                route_field=route[0],
-                route_values=route[1],
-            )
-        )
-    return tuple(plans)
-
-
-def _route(table: Table, at: int) -> tuple[str | None, tuple[str | int | bool, ...]]:
-    """The column that decides about the table and the values that it takes; none when it takes all."""
-    if table.route is None:
-        return None, ()
-    if table.route.where is not None:
-        return route_column(at), (True,)
-    return table.route.field, table.route.values or ()
-
-
-def read_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
-    plan = plan_reading(
-        current(pipeline, catalog), list_schemas(catalog), epoch=epoch, token=token, whole=whole
-    )
-    return replace(plan, topics=(*plan.topics, *(topic_of(name) for name in queries.list_queries(catalog))))
-
-
-def plan_reading(
-    pipeline: Pipeline, schemas: tuple[Schema, ...], *, epoch: int, token: int, whole: bool
-) -> ReadPlan:
-    smallest_batch = min(pipeline.limits(table.name).max_rows for table in pipeline.tables)
-    return ReadPlan(
-        pipeline=pipeline.pipeline,
-        epoch=epoch,
-        token=token,
-        topics=pipeline.source.topics,
-        format=format_of(pipeline.source),
-        schemas=schemas,
-        fields={name: parse_type(text) for name, text in pipeline.source.decoded_fields.items()},
-        identity=rule_of(pipeline, schemas),
-        tables=table_plans(pipeline),
-        files_root=pipeline.ledger.files,
-        max_message_bytes=pipeline.source.max_message_bytes,
-        max_depth=pipeline.source.max_depth,
-        part_rows=min(pipeline.epoch.part_rows, smallest_batch),
-        part_bytes=pipeline.epoch.part_bytes,
-        whole=whole,
-    )
-
-
-def shaped_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
-    """A plan that makes parts; `read_plan` alone gives events as they were decoded, which is all that ids need."""
-    plan = read_plan(pipeline, catalog, epoch=epoch, token=token, whole=whole)
-    return replace(plan, shape=plan_shape(current(pipeline, catalog), token=token))
 
 
 def settle(

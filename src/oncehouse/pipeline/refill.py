@@ -32,9 +32,10 @@ from oncehouse.pipeline.decode_again import decode_again
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.formats import make_decoder
 from oncehouse.pipeline.identity import unique_ids
-from oncehouse.pipeline.ingest import run_tasks, shaped_plan
+from oncehouse.pipeline.ingest import run_tasks
 from oncehouse.pipeline.manifest import PartManifest, ReadPlan
 from oncehouse.pipeline.parts import PartFile, epoch_path, route
+from oncehouse.pipeline.read_planning import shaped_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

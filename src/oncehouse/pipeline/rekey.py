@@ -31,9 +31,10 @@ from oncehouse.pipeline.decode_again import decode_again, tell_place
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.formats import make_decoder
 from oncehouse.pipeline.identity import refuse_nameless, unique_ids
-from oncehouse.pipeline.ingest import read_plan, run_tasks
+from oncehouse.pipeline.ingest import run_tasks
 from oncehouse.pipeline.manifest import ReadPlan
 from oncehouse.pipeline.payloads import hash_payloads
+from oncehouse.pipeline.read_planning import read_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,9 +19,9 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from oncehouse.errors import TransientError
 from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline.decoding import HEADERS
-from oncehouse.pipeline.ingest import plan_reading
 from oncehouse.pipeline.manifest import LettersManifest, ReadPlan
 from oncehouse.pipeline.parts import EVENT_COLUMN, PARTITIONS, read_rows
+from oncehouse.pipeline.read_planning import plan_reading
 from oncehouse.pipeline.reading import read_records
 from oncehouse.pipeline.shape_planning import plan_shape
 from oncehouse.pipeline.source import Positions, Topics, client_settings, describe_error
