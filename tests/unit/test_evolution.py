@@ -16,7 +16,7 @@ from oncehouse.ledger.records import LearnedField, Schema
 from oncehouse.pipeline import evolution
 from oncehouse.pipeline.evolution import meet_new_fields, new_fields, with_learned
 from oncehouse.pipeline.json_decode import JsonDecoder
-from oncehouse.pipeline.json_new_fields import merge_fields
+from oncehouse.pipeline.json_new_fields import MOST_NOTICED, cut_by_keys, merge_fields
 
 FIELDS = {"id": "Int64", "user": "Tuple(name String)"}
 
@@ -261,3 +261,25 @@ def test_ignore_does_nothing(catalog, token, columns):
 def test_a_policy_that_cannot_hold_is_refused(changes, told):
     with pytest.raises(ConfigurationError, match=told):
         make_pipeline(**changes)
+
+
+def test_keys_without_end_fill_no_memory_and_cost_no_message():
+    odd = [json.dumps({"id": number} | {f"k{number}-{key}": 1 for key in range(9000)}) for number in range(2)]
+    odd += [json.dumps({"id": number, f"n{number}": 1}) for number in range(2, 20_000)]
+    decoder = JsonDecoder(
+        fields={"id": parse_type("UInt64")}, max_message_bytes=1 << 20, max_depth=64, watch=True
+    )
+    before = pa.default_memory_pool().max_memory()
+    found = decoder.decode(pa.array([text.encode() for text in odd], pa.binary()))
+    assert found.rows.column("id").to_pylist() == list(range(20_000))
+    assert len(found.new_fields) > MOST_NOTICED
+    assert pa.default_memory_pool().max_memory() - before < 400 << 20
+
+
+def test_runs_of_messages_are_bounded_by_their_keys_and_lose_none():
+    plain, wide = b'{"a": 1}', b"{" + b'"k":1,' * 30_000 + b"}"
+    texts = pa.array([*[plain] * 9000, wide, *[plain] * 3000], pa.binary())
+    runs = list(cut_by_keys(texts))
+    assert pa.concat_arrays(runs).equals(texts)
+    assert max(len(run) for run in runs) <= 4000
+    assert max(len(run) for run in runs if wide in run.to_pylist()) < 1000

@@ -23,7 +23,14 @@ from oncehouse.pipeline.json_bytes import text_buffers
 from oncehouse.pipeline.json_columns import Shape, convert, engine_type, wrapping_digits
 from oncehouse.pipeline.json_explain import explain
 from oncehouse.pipeline.json_maps import holds_map, rewrite_maps
-from oncehouse.pipeline.json_new_fields import NewFields, merge_fields, notice, notice_in_sample
+from oncehouse.pipeline.json_new_fields import (
+    MOST_NOTICED,
+    NewFields,
+    cut_by_keys,
+    merge_fields,
+    notice,
+    notice_in_sample,
+)
 from oncehouse.pipeline.json_screen import screen
 from oncehouse.pipeline.verdict import Problem, Reason, Rejection
 
@@ -211,30 +218,34 @@ class JsonDecoder:
         readable = rewrite_maps(texts, self._fields) if self._holds_maps else texts
         if readable is None:
             return _Failed(row=None)
-        buffer = _join(readable)
         options = self._options_of(shape)
-        table = self._read_watching(texts, buffer, options) if self._watch else None
+        table = self._read_watching(readable, options.explicit_schema) if self._watch else None
         try:
-            table = _read_json(buffer, options) if table is None else table
+            table = _read_json(_join(readable), options) if table is None else table
         except (pa.ArrowException, ValueError) as error:
             return _Failed(row=_failing_row(error, len(texts)))
         return table if table.num_rows == len(texts) else _Failed(row=None)
 
-    def _read_watching(
-        self, texts: pa.Array, buffer: pa.Buffer, options: pa_json.ParseOptions
-    ) -> pa.Table | None:
+    def _read_watching(self, texts: pa.Array, declared: pa.Schema) -> pa.Table | None:
         """What the reader makes of it when it takes all keys; None where the declared ones have to be read alone."""
-        declared = options.explicit_schema
         curious = pa_json.ParseOptions(explicit_schema=declared, unexpected_field_behavior="infer")
-        try:
-            table = _read_json(buffer, curious)
-        except (pa.ArrowException, ValueError):
-            # A key that nobody declared may never cost a message.
-            merge_fields(self._new_fields, notice_in_sample(texts, declared))
-            return None
-        merge_fields(self._new_fields, dict(notice(table.schema, declared)))
-        chosen = table.select(declared.names)
-        return chosen if chosen.schema.equals(declared) else None
+        tables: list[pa.Table] | None = []
+        for some in cut_by_keys(texts):
+            try:
+                table = _read_json(_join(some), curious)
+            except (pa.ArrowException, ValueError):
+                # A key that nobody declared may never cost a message.
+                merge_fields(self._new_fields, notice_in_sample(some, declared))
+                return None
+            merge_fields(self._new_fields, dict(notice(table.schema, declared)))
+            if len(self._new_fields) > MOST_NOTICED:
+                return None  # more than anybody would take: what else there is need not be known
+            chosen = table.select(declared.names)
+            if tables is not None and chosen.schema.equals(declared):
+                tables.append(chosen)
+            else:
+                tables = None
+        return None if tables is None else pa.concat_tables(tables)
 
     def _options_of(self, shape: Shape) -> pa_json.ParseOptions:
         if shape not in self._options:

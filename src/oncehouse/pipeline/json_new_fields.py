@@ -11,13 +11,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _TEXT = "Nullable(String)"
 _SAMPLE = 200
 
 NewFields = dict[str, str | None]
 """Field and ClickHouse type; None where no column can hold it exactly."""
+
+MOST_NOTICED = 2000
+"""So many new fields no pipeline takes."""
+_MOST_CELLS = 20_000_000
+_MOST_MESSAGES = 4000  # of a key each
 
 
 def notice(schema: pa.Schema, declared: pa.Schema) -> Iterator[tuple[str, str | None]]:
@@ -28,6 +35,19 @@ def notice(schema: pa.Schema, declared: pa.Schema) -> Iterator[tuple[str, str | 
             yield from ((f"{field.name}.{path}", None) for path in _inner(field.type, inside))
         elif not pa.types.is_null(field.type):
             yield field.name, _column_type(field.type)
+
+
+def cut_by_keys(texts: pa.Array) -> Iterator[pa.Array]:
+    """Runs of messages: however their keys differ, a column for each key and a cell for each message stay few."""
+    keys = np.cumsum(pc.count_substring(texts, ":").to_numpy(zero_copy_only=False) + 1)
+    start = 0
+    while start < len(texts):
+        near = keys[start : start + _MOST_MESSAGES] - (keys[start - 1] if start else 0)
+        # The more messages, the more keys: their product only grows.
+        cells = near * np.arange(1, len(near) + 1)
+        length = max(1, int(np.searchsorted(cells, _MOST_CELLS, side="right")))
+        yield texts.slice(start, length)
+        start += length
 
 
 def notice_in_sample(texts: pa.Array, declared: pa.Schema) -> NewFields:
