@@ -49,6 +49,7 @@ _ROW = re.compile(r" in row ([0-9]+)$")
 # Many digits in a row, or an exponent, in a number or in a text that is one; %d is how many.
 _HUGE_NUMBER = r'[0-9]{%d,}|[:,\[ \t]-?[0-9][0-9.]*[eE]|"[+-]?[0-9.]+[eE][+-]?[0-9]+"'
 _UNREADABLE = Problem(reason=Reason.WRONG_TYPE, detail="a number or an escape that the reader cannot take")
+_MOST_COLUMNS = 200  # with so many keys, known and new, a whole run is read at once
 _GREATEST_DEPTH = 400  # the explanation of a bad message recurses, within Python's own limit
 
 
@@ -228,24 +229,25 @@ class JsonDecoder:
 
     def _read_watching(self, texts: pa.Array, declared: pa.Schema) -> pa.Table | None:
         """What the reader makes of it when it takes all keys; None where the declared ones have to be read alone."""
-        curious = pa_json.ParseOptions(explicit_schema=declared, unexpected_field_behavior="infer")
-        tables: list[pa.Table] | None = []
+        tables: list[pa.Table] = []
+        # A few messages at a time, so that columns and cells stay few however their keys differ.
         for some in cut_by_keys(texts):
-            try:
-                table = _read_json(_join(some), curious)
-            except (pa.ArrowException, ValueError):
+            table = _read_curiously(some, declared)
+            if table is None:
                 # A key that nobody declared may never cost a message.
                 merge_fields(self._new_fields, notice_in_sample(some, declared))
                 return None
             merge_fields(self._new_fields, dict(notice(table.schema, declared)))
             if len(self._new_fields) > MOST_NOTICED:
                 return None  # more than anybody would take: what else there is need not be known
-            chosen = table.select(declared.names)
-            if tables is not None and chosen.schema.equals(declared):
-                tables.append(chosen)
-            else:
-                tables = None
-        return None if tables is None else pa.concat_tables(tables)
+            if not tables and len(table.schema) <= _MOST_COLUMNS:
+                # Nearly always the others have the keys of the first, and all can be read at once.
+                whole = _read_knowing(texts, table.schema)
+                if whole is not None:
+                    tables = [whole.select(declared.names)]
+                    break
+            tables.append(table.select(declared.names))
+        return pa.concat_tables(tables) if all(table.schema.equals(declared) for table in tables) else None
 
     def _options_of(self, shape: Shape) -> pa_json.ParseOptions:
         if shape not in self._options:
@@ -332,6 +334,25 @@ def _split_objects(index: Offsets, texts: pa.Array) -> Iterator[tuple[Offsets, p
     half = len(texts) // 2
     yield from _split_objects(index[:half], texts.slice(0, half))
     yield from _split_objects(index[half:], texts.slice(half))
+
+
+def _read_curiously(texts: pa.Array, declared: pa.Schema) -> pa.Table | None:
+    """The messages with all their keys, of which some are nobody's; None where that cannot be."""
+    options = pa_json.ParseOptions(explicit_schema=declared, unexpected_field_behavior="infer")
+    return _try_reading(texts, options)
+
+
+def _read_knowing(texts: pa.Array, known: pa.Schema) -> pa.Table | None:
+    """The messages when they have these keys alone, in these types."""
+    return _try_reading(texts, pa_json.ParseOptions(explicit_schema=known, unexpected_field_behavior="error"))
+
+
+def _try_reading(texts: pa.Array, options: pa_json.ParseOptions) -> pa.Table | None:
+    try:
+        table = _read_json(_join(texts), options)
+    except (pa.ArrowException, ValueError):
+        return None
+    return table if table.num_rows == len(texts) else None
 
 
 def _join(texts: pa.Array) -> pa.Buffer:

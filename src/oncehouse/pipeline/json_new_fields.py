@@ -39,14 +39,14 @@ def notice(schema: pa.Schema, declared: pa.Schema) -> Iterator[tuple[str, str | 
 
 def cut_by_keys(texts: pa.Array) -> Iterator[pa.Array]:
     """Runs of messages: however their keys differ, a column for each key and a cell for each message stay few."""
-    keys = np.cumsum(pc.count_substring(texts, ":").to_numpy(zero_copy_only=False) + 1)
     start = 0
     while start < len(texts):
-        near = keys[start : start + _MOST_MESSAGES] - (keys[start - 1] if start else 0)
+        near = texts.slice(start, _MOST_MESSAGES)
+        keys = np.cumsum(pc.count_substring(near, ":").to_numpy(zero_copy_only=False) + 1)
         # The more messages, the more keys: their product only grows.
-        cells = near * np.arange(1, len(near) + 1)
+        cells = keys * np.arange(1, len(near) + 1)
         length = max(1, int(np.searchsorted(cells, _MOST_CELLS, side="right")))
-        yield texts.slice(start, length)
+        yield near.slice(0, length)
         start += length
 
 
