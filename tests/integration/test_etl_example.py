@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -108,6 +110,36 @@ def test_the_comparison_notices_one_row_lost_doubled_or_wrong(example, capsys, t
     assert run.compare(FakeFacts(spoilt(facts, table, change)), facts) == 1
     (line,) = [line for line in capsys.readouterr().out.splitlines()[6:] if line.startswith(table)]
     assert line.endswith(told)
+
+
+JOINS = {
+    "dwh.orders": "SELECT id, time_ms, customer, country, quantity FROM placed",
+    "dwh.large": "SELECT id, time_ms, country, quantity FROM placed WHERE quantity >= 8",
+    "dwh.payments": "SELECT p.id, p.time_ms, o.id, o.country, o.quantity, p.amount "
+    "FROM payments p JOIN placed o ON o.id = p.order_id",
+    "dwh.daily": "SELECT date_format(timestamp_millis(p.time_ms), 'yyyy-MM-dd'), o.country, count(*), sum(p.amount) "
+    "FROM payments p JOIN placed o ON o.id = p.order_id GROUP BY ALL",
+    "dwh.customers": "SELECT customer, max_by(country, id) FROM customers GROUP BY customer",
+}
+
+
+def test_the_join_that_the_facts_are_compared_with_is_the_one_that_spark_computes(example, spark):
+    _, shop = example
+    made = shop.make_shop(2000, hours=18, seed=7)
+    facts = shop.expect_facts(made)
+    for name, rows, columns in (
+        ("orders", made.orders, "id long, time_ms long, customer long, quantity long"),
+        ("payments", made.payments, "id long, time_ms long, order_id long, amount long"),
+        ("customers", made.customers, "id long, time_ms long, customer long, country string"),
+    ):
+        spark.createDataFrame([astuple(row) for row in rows], columns).createOrReplaceTempView(name)
+    # For each order the latest state of its customer that is not after it.
+    spark.sql(
+        "SELECT o.id, o.time_ms, o.customer, o.quantity, max_by(c.country, c.id) AS country FROM orders o "
+        "LEFT JOIN customers c ON c.customer = o.customer AND c.time_ms <= o.time_ms GROUP BY ALL"
+    ).createOrReplaceTempView("placed")
+    for table, sql in JOINS.items():
+        assert Counter(tuple(row) for row in spark.sql(sql).collect()) == Counter(facts[table]), table
 
 
 def test_the_systems_of_the_example_send_every_row_once(example):
