@@ -114,8 +114,10 @@ def measure_overhead(client: CountingClient, store: OffsetStore, database: str) 
                 raise SystemExit(f"a step failed: {outcomes}")
             insert = next(one for one in step.operations if hasattr(one, "token"))
             settings = {**insert.settings, "insert_deduplication_token": f"{insert.token}-alone"}
+            # Without its look at who holds the topic: by now nobody does, and the look is the scheduler's cost.
+            bare, _, _ = insert.sql.partition(" WHERE NOT throwIf")
             started = time.perf_counter()
-            client.command(insert.sql, insert.parameters, settings)
+            client.command(bare, insert.parameters, settings)
             alone.append(time.perf_counter() - started)
     return (statistics.median(whole) - statistics.median(alone)) * 1000
 
