@@ -179,11 +179,12 @@ def test_a_range_is_fixed_only_after_its_rows_were_looked_at():
     assert [type(one) for one in again] == [WriteNext, Execute, Insert, WriteLast]
 
 
-@pytest.mark.parametrize(("replaces", "swap"), [(False, Exchange), (True, ReplacePartitions)])
-def test_a_rebuild_stands_aside_until_it_is_put_in_place(replaces, swap):
-    operations = rebuild_operations(
-        TOPIC, TRANSFORM, {"a": "UInt8"}, SPAN, hostid="me", token="fresh", replaces_partitions=replaces
-    )
+@pytest.mark.parametrize(
+    ("template", "swap"), [(Template.RELOAD, Exchange), (Template.RANGE, ReplacePartitions)]
+)
+def test_a_rebuild_stands_aside_until_it_is_put_in_place(template, swap):
+    topic = replace(TOPIC, template=template)
+    operations = rebuild_operations(topic, TRANSFORM, {"a": "UInt8"}, SPAN, hostid="me", token="fresh")
     kinds = [type(one) for one in operations]
     assert kinds == [WriteNext, Execute, Execute, Insert, swap, Execute, WriteLast]
     assert operations[3].sql.startswith("INSERT INTO `dwh`.`orders2` ")

@@ -14,13 +14,13 @@ from oncehouse.ledger.records import LetterKind
 from oncehouse.pipeline.dedup import DecidePlan, decide
 from oncehouse.pipeline.frame_format import FrameFormat, schema_of
 from oncehouse.pipeline.frame_rows import FrameRows, plain
-from oncehouse.pipeline.identity_rule import Rule
 from oncehouse.pipeline.json_format import JsonFormat
 from oncehouse.pipeline.letters import ReplayPlan, read_letters, replay
-from oncehouse.pipeline.manifest import ReadPlan, TablePlan
+from oncehouse.pipeline.manifest import ReadPlan
 from oncehouse.pipeline.parts import read_rows
 from oncehouse.pipeline.reading import ReadTask
 from oncehouse.pipeline.selection import Selection
+from plan_examples import make_read_plan
 
 TOPIC = "frame:fill"
 
@@ -28,23 +28,13 @@ TOPIC = "frame:fill"
 def make_plan(folder, declared: str = "UInt8", **changes) -> ReadPlan:
     fields = {"id": parse_type(declared)}
     plan = {
-        "pipeline": "shop",
-        "epoch": 1,
-        "token": 1,
         "topics": (TOPIC,),
         "format": FrameFormat(),
         "schemas": (schema_of(fields),),
         "fields": fields,
-        "identity": Rule(fields=(("id",),)),
-        "tables": (TablePlan(name="t", columns=(("id", "id"),), id_column=None),),
-        "files_root": str(folder),
-        "max_message_bytes": 1000,
-        "max_depth": 10,
-        "part_rows": 100,
         "part_bytes": 100_000,
-        "whole": False,
     }
-    return ReadPlan(**(plan | changes))
+    return make_read_plan(folder, **(plan | changes))
 
 
 def read(plan: ReadPlan, values: list[object]):

@@ -10,17 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.columns import parse_type
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import DeadLetterFile, FileRef, LetterKind
 from oncehouse.pipeline.decoding import HEADERS
-from oncehouse.pipeline.identity_rule import Rule
-from oncehouse.pipeline.json_format import JsonFormat
 from oncehouse.pipeline.letter_files import LetterWriter, find_letters, may_hold
 from oncehouse.pipeline.letters import EDIT_SCHEMA, ReplayPlan, group_files, put_edits, read_letters, replay
-from oncehouse.pipeline.manifest import ReadPlan, TablePlan
+from oncehouse.pipeline.manifest import ReadPlan
 from oncehouse.pipeline.parts import LETTER_SCHEMA, write_letters
 from oncehouse.pipeline.selection import Selection, Span
+from plan_examples import make_read_plan
 
 PLACES = [("a", 0, 1), ("a", 0, 2), ("a", 1, 1), ("b", 0, 1), ("a/0", 1, 2)]
 REASONS = ["not_json", "empty", "not_json", "wrong_type", "empty"]
@@ -49,23 +47,7 @@ def make_letters(places=tuple(PLACES), reasons=tuple(REASONS), values: list[byte
 
 
 def make_plan(folder, **changes) -> ReadPlan:
-    plan = {
-        "pipeline": "shop",
-        "epoch": 2,
-        "token": 1,
-        "topics": ("a", "b"),
-        "format": JsonFormat(),
-        "fields": {"id": parse_type("UInt64")},
-        "identity": Rule(fields=(("id",),)),
-        "tables": (TablePlan(name="t", columns=(("id", "id"),), id_column=None),),
-        "files_root": str(folder),
-        "max_message_bytes": 1000,
-        "max_depth": 10,
-        "part_rows": 100,
-        "part_bytes": 100_000,
-        "whole": False,
-    }
-    return ReadPlan(**(plan | changes))
+    return make_read_plan(folder, **({"epoch": 2, "topics": ("a", "b"), "part_bytes": 100_000} | changes))
 
 
 def chosen(selection: Selection) -> list[tuple[str, int, int]]:

@@ -11,17 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.clickhouse.outcomes import AlreadyThere, Inserted, PartlyThere, Refused, TryAgain
-from oncehouse.columns import parse_type
 from oncehouse.config import Retry
 from oncehouse.errors import CorruptFileError, PermanentError
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import BatchStatus, FileRef, LoadPart, Part
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
-from oncehouse.pipeline.identity_rule import Rule
-from oncehouse.pipeline.json_format import JsonFormat
 from oncehouse.pipeline.loader import FAILED, UNKNOWN, judge, live_rows
-from oncehouse.pipeline.manifest import ReadPlan, TablePlan
 from oncehouse.pipeline.reading import read_records
+from plan_examples import make_read_plan
 
 RETRY = Retry(base=0.5, longest=300.0)
 
@@ -97,22 +94,7 @@ def store(tmp_path) -> FileStore:
 
 
 def read_part(store: FileStore, numbers: list[int]) -> LoadPart:
-    plan = ReadPlan(
-        pipeline="shop",
-        epoch=1,
-        token=1,
-        topics=("events",),
-        format=JsonFormat(),
-        fields={"id": parse_type("UInt64")},
-        identity=Rule(fields=(("id",),)),
-        tables=(TablePlan(name="t", columns=(("id", "id"),), id_column=None),),
-        files_root=store.root,
-        max_message_bytes=1000,
-        max_depth=10,
-        part_rows=1000,
-        part_bytes=1 << 20,
-        whole=True,
-    )
+    plan = make_read_plan(store.root, part_rows=1000, whole=True)
     block = pa.record_batch(
         [
             pa.array([0] * len(numbers), pa.int32()),

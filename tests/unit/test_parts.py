@@ -23,6 +23,7 @@ from oncehouse.pipeline.json_format import JsonFormat
 from oncehouse.pipeline.manifest import ReadPlan, TablePlan, TaskManifest
 from oncehouse.pipeline.parts import EVENT_COLUMN, PARTITIONS, epoch_path, read_rows
 from oncehouse.pipeline.reading import read_records
+from plan_examples import make_read_plan
 
 FIELDS = {"id": parse_type("UInt64"), "kind": parse_type("LowCardinality(String)")}
 ALL = TablePlan(name="all", columns=(("id", "id"), ("kind", "kind")), id_column="_unique_id")
@@ -35,22 +36,13 @@ Record = tuple[int, int, bytes | None]
 
 def make_plan(root: str, *tables: TablePlan, **changes) -> ReadPlan:
     values = {
-        "pipeline": "shop",
         "epoch": 3,
         "token": 2,
         "topics": ("clicks", "orders"),
-        "format": JsonFormat(),
         "fields": FIELDS,
-        "identity": Rule(fields=(("id",),)),
         "tables": tables or (ALL,),
-        "files_root": root,
-        "max_message_bytes": 1000,
-        "max_depth": 10,
-        "part_rows": 100,
-        "part_bytes": 1 << 20,
-        "whole": False,
     }
-    return ReadPlan(**(values | changes))
+    return make_read_plan(root, **(values | changes))
 
 
 def make_blocks(records: list[Record], size: int = 1000) -> list[pa.RecordBatch]:

@@ -15,6 +15,7 @@ from oncehouse.cli import letter_editing
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.letter_options import (
+    At,
     Ats,
     Reason,
     Since,
@@ -44,7 +45,6 @@ app.command("export")(letter_editing.export)
 app.command("import")(letter_editing.import_)
 app.command("edit")(letter_editing.edit)
 
-_At = Annotated[str, typer.Argument(metavar="POSITION", help="topic/partition/offset, as the list shows it.")]
 _Limit = Annotated[int, typer.Option("--limit", min=1, help="At most this many, newest first.")]
 _After = Annotated[
     str | None, typer.Option("--after", help="Go on behind the page that named this place at its end.")
@@ -119,7 +119,7 @@ def _spell_place(letter: DeadLetter) -> str:
 
 @app.command()
 def show(
-    position: _At,
+    position: At,
     file: File = DEFAULT_FILE,
     *,
     history: Annotated[

@@ -18,7 +18,7 @@ import typer
 
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
-from oncehouse.cli.letter_options import Ats, Reason, Since, Topic, Until, make_selection, parse_position
+from oncehouse.cli.letter_options import At, Ats, Reason, Since, Topic, Until, make_selection, parse_position
 from oncehouse.cli.output import say, show_error, show_json
 from oncehouse.config_file import load_pipeline
 from oncehouse.config_values import check_topic
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from oncehouse.ledger.records import DeadLetterFile
     from oncehouse.pipeline.letter_lines import Edit, LetterPosition
     from oncehouse.pipeline.selection import Selection
-
-_At = Annotated[str, typer.Argument(metavar="POSITION", help="topic/partition/offset, as the list shows it.")]
 
 
 def export(
@@ -145,7 +143,7 @@ def import_(
 
 
 def edit(
-    position: _At,
+    position: At,
     file: File = DEFAULT_FILE,
     *,
     value_file: Annotated[

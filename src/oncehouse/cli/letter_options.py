@@ -27,6 +27,7 @@ Since = Annotated[
     typer.Option("--since", help="Only records of this time or later, such as 2026-11-15T12:00 (UTC)."),
 ]
 Until = Annotated[str | None, typer.Option("--until", help="Only records before this time.")]
+At = Annotated[str, typer.Argument(metavar="POSITION", help="topic/partition/offset, as the list shows it.")]
 Ats = Annotated[
     list[str] | None,
     typer.Option(

@@ -98,7 +98,6 @@ class SidePlanner:
                 span,
                 hostid=hostid,
                 token=f"etl-{uuid.uuid4().hex}",
-                replaces_partitions=topic.template is Template.RANGE,
             )
         elif side.lane is Lane.REPAIR:
             return repair_operations(

@@ -29,7 +29,7 @@ from oncehouse.etl.operations import (
     WriteNext,
     WriteSide,
 )
-from oncehouse.etl.records import Check, Position, Topic
+from oncehouse.etl.records import Check, Position, Template, Topic
 from oncehouse.etl.sources import Range
 from oncehouse.etl.templates import Transform, bind, bind_guard, insert_sql
 
@@ -133,10 +133,10 @@ def rebuild_operations(
     *,
     hostid: str,
     token: str,
-    replaces_partitions: bool,
 ) -> tuple[Operation, ...]:
     """Reload and Range: build aside, look at the rows, put in place. `token` is fresh for each run."""
     aside = f"{topic.dst}2"
+    replaces_partitions = topic.template is Template.RANGE
     drop = Execute(sql=f"DROP TABLE IF EXISTS {quote_table(aside)} SYNC")
     swap = ReplacePartitions if replaces_partitions else Exchange
     return (

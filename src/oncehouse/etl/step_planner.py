@@ -177,7 +177,6 @@ class StepPlanner:
                 span,
                 hostid=hostid,
                 token=f"etl-{uuid.uuid4().hex}",
-                replaces_partitions=topic.template == Template.RANGE,
             )
         return Step(topic=topic, seen=seen, span=span, prepared=prepared, operations=operations)
 
