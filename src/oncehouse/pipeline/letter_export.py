@@ -24,7 +24,8 @@ from confluent_kafka import (
 
 from oncehouse.config import Kafka
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
-from oncehouse.pipeline.source import client_settings, describe_error
+from oncehouse.kafka_client import describe_error
+from oncehouse.pipeline.source import client_settings
 
 HEADER = "oncehouse-letter"
 """Names the letter: a hash of its position and bytes."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 import pyarrow as pa
 
 from oncehouse import crash
+from oncehouse.backoff import Backoff
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.describe import TableFacts
 from oncehouse.clickhouse.insert import (
@@ -120,12 +121,12 @@ def judge(outcome: Outcome, *, attempt: int, retry: Retry, chance: float) -> Ver
         case AlreadyThere():
             return Verdict(status=BatchStatus.IN_CLICKHOUSE, outcome="already there")
         case TryAgain():
-            longest = min(retry.longest, retry.base * 2 ** min(attempt - 1, 30))
+            backoff = Backoff(base_seconds=retry.base, longest_seconds=retry.longest)
             return Verdict(
                 status=BatchStatus.RETRY,
                 outcome=UNKNOWN if outcome.outcome_unknown else FAILED,
                 detail=outcome.message,
-                wait_seconds=longest * chance,
+                wait_seconds=backoff.wait_seconds(attempt, chance=chance),
                 too_many_parts=outcome.too_many_parts,
             )
         case Refused():

@@ -17,6 +17,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from oncehouse.errors import TransientError
+from oncehouse.kafka_client import describe_error
 from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.manifest import LettersManifest, ReadPlan
@@ -24,7 +25,7 @@ from oncehouse.pipeline.parts import EVENT_COLUMN, PARTITIONS, read_rows
 from oncehouse.pipeline.read_planning import plan_reading
 from oncehouse.pipeline.reading import read_records
 from oncehouse.pipeline.shape_planning import plan_shape
-from oncehouse.pipeline.source import Positions, Topics, client_settings, describe_error
+from oncehouse.pipeline.source import Positions, Topics, client_settings
 
 if TYPE_CHECKING:
     from oncehouse.config import Kafka, Pipeline

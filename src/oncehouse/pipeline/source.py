@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
-from pydantic import SecretStr
 
+from oncehouse import kafka_client
 from oncehouse.config import Kafka
 from oncehouse.errors import ConfigurationError, DataLossError, TransientError
+from oncehouse.kafka_client import TIMEOUT_SECONDS, describe_error, plain_options
 from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline.outage import TopicSettings, read_settings
 from oncehouse.pipeline.parts import PARTITIONS
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Positions = dict[tuple[str, int], int]
-
-_TIMEOUT_SECONDS = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +58,11 @@ class Topics:
         """
         facts = {}
         futures = self._admin.describe_topics(
-            TopicCollection(list(others or self.kafka.topics)), request_timeout=_TIMEOUT_SECONDS
+            TopicCollection(list(others or self.kafka.topics)), request_timeout=TIMEOUT_SECONDS
         )
         for topic, future in futures.items():
             try:
-                found = future.result(timeout=_TIMEOUT_SECONDS + 5)
+                found = future.result(timeout=TIMEOUT_SECONDS + 5)
             except KafkaException as error:
                 raise self._wrapped(topic, error) from error
             facts[topic] = TopicFacts(
@@ -74,11 +73,11 @@ class Topics:
     def settings(self) -> dict[str, TopicSettings | None]:
         """How long each topic keeps its records; None where the user may not know."""
         resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in self.kafka.topics]
-        futures = self._admin.describe_configs(resources, request_timeout=_TIMEOUT_SECONDS)
+        futures = self._admin.describe_configs(resources, request_timeout=TIMEOUT_SECONDS)
         found: dict[str, TopicSettings | None] = {}
         for resource, future in futures.items():
             try:
-                entries = future.result(timeout=_TIMEOUT_SECONDS + 5)
+                entries = future.result(timeout=TIMEOUT_SECONDS + 5)
             except KafkaException as error:
                 if "AUTHORIZATION" not in _code(error):
                     raise self._wrapped(resource.name, error) from error
@@ -102,10 +101,10 @@ class Topics:
         if not asked:
             return {}
         found = {}
-        futures = self._admin.list_offsets(asked, request_timeout=_TIMEOUT_SECONDS)
+        futures = self._admin.list_offsets(asked, request_timeout=TIMEOUT_SECONDS)
         for partition, future in futures.items():
             try:
-                offset = future.result(timeout=_TIMEOUT_SECONDS + 5).offset
+                offset = future.result(timeout=TIMEOUT_SECONDS + 5).offset
             except KafkaException as error:
                 raise self._wrapped(partition.topic, error) from error
             found[partition.topic, partition.partition] = offset
@@ -235,19 +234,7 @@ def _offsets_json(positions: Positions) -> str:
 
 def client_settings(kafka: Kafka) -> dict[str, Any]:
     """Settings of a client of our own, in librdkafka's spelling."""
-    return {
-        "bootstrap.servers": kafka.bootstrap_servers,
-        "socket.timeout.ms": int(_TIMEOUT_SECONDS * 1000),
-        "logger": _silent(),
-        **plain_options(kafka.options),
-    }
-
-
-def plain_options(options: Mapping[str, str | SecretStr]) -> dict[str, str]:
-    return {
-        name: value.get_secret_value() if isinstance(value, SecretStr) else value
-        for name, value in options.items()
-    }
+    return kafka_client.client_settings(kafka.bootstrap_servers, kafka.options)
 
 
 def java_options(kafka: Kafka) -> dict[str, str]:
@@ -277,17 +264,3 @@ def _jaas(text: str) -> str:
 
 def _code(error: KafkaException) -> str:
     return str(error.args[0].name()) if error.args and hasattr(error.args[0], "name") else ""
-
-
-def describe_error(error: KafkaException) -> str:
-    return str(error.args[0].str()) if error.args and hasattr(error.args[0], "str") else str(error)
-
-
-def _silent() -> Any:
-    import logging
-
-    # librdkafka writes to stderr by itself; what matters reaches the caller as an exception.
-    logger = logging.getLogger("oncehouse.kafka")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False
-    return logger

@@ -1,0 +1,61 @@
+"""The file of outbox, inbox and topics, `messaging.yaml`, as frozen values.
+
+Read as a pipeline file is: every problem at once with its line, `${env:NAME}` and `${file:/path}` for secrets,
+paths from the file's own folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+
+from oncehouse.config import Section
+from oncehouse.config_file import PlaceKind, parse_section, read_text
+from oncehouse.config_values import SecretSettings, Servers
+from oncehouse.errors import ConfigurationError
+
+DEFAULT_FILE = Path("messaging.yaml")
+_PATHS: tuple[tuple[tuple[str, ...], PlaceKind], ...] = ((("database",), "sqlite"),)
+_ABSENT = "write kafka.bootstrap_servers and database into it, as docs/reference/messaging-file.md shows"
+
+
+class KafkaAddress(Section):
+    bootstrap_servers: Servers
+    """Where to find the brokers: `host:port`, several with commas between."""
+    options: SecretSettings = Field(default_factory=dict)
+    """Settings of the Kafka client in librdkafka's spelling, such as `security.protocol`."""
+
+
+class MessagingSettings(Section):
+    kafka: KafkaAddress | None = None
+    """The brokers that messages go to and come from."""
+    database: SecretStr | None = None
+    """The database of outbox and inbox: postgresql+psycopg://… or sqlite:///file.db (relative to this file)."""
+
+    def require_kafka(self) -> KafkaAddress:
+        if self.kafka is None:
+            raise ConfigurationError(
+                "kafka.bootstrap_servers is missing; this command needs to know the brokers"
+            )
+        return self.kafka
+
+    def require_database(self) -> str:
+        if self.database is None:
+            raise ConfigurationError("database is missing; this command needs the URL of the database")
+        return self.database.get_secret_value()
+
+
+def load_messaging(
+    file: Path = DEFAULT_FILE, environment: Mapping[str, str] | None = None
+) -> MessagingSettings:
+    return parse_section(
+        read_text(file, absent=_ABSENT),
+        str(file),
+        section=MessagingSettings,
+        example="kafka: {bootstrap_servers: localhost:9092}",
+        folder=file.absolute().parent,
+        environment=environment,
+        paths=_PATHS,
+    )

@@ -1,0 +1,23 @@
+from oncehouse.messaging.message import MESSAGE_ID, ORIGIN, Message
+
+
+def message(*headers: tuple[str, bytes | None]) -> Message:
+    return Message(topic="orders", partition=2, offset=7, key=b"k", value=b"v", headers=headers)
+
+
+def test_the_last_of_several_headers_of_one_name_counts():
+    assert message(("a", b"1"), ("b", b"2"), ("a", b"3")).header("a") == b"3"
+    assert message(("a", b"1")).header("b") is None
+
+
+def test_a_message_is_known_by_its_outbox_id_wherever_it_stands():
+    assert message((ORIGIN, b"orders/0/1"), (MESSAGE_ID, b"42")).message_id == "42"
+
+
+def test_a_message_without_an_id_is_known_by_where_it_stood_first():
+    assert message((ORIGIN, b"orders/0/1")).message_id == "orders/0/1"
+    assert message().message_id == "orders/2/7"
+
+
+def test_an_id_that_is_not_text_is_still_an_id():
+    assert message((MESSAGE_ID, b"\xff")).message_id == "\\xff"
