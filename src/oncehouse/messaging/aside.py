@@ -1,16 +1,17 @@
 """Where messages go that their handler could not take, and what waits because of them.
 
-The consumer asks an Aside before it hands messages out and tells it what failed; it knows nothing of topics, delays or
-keys. Calls come from one thread at a time for a partition, and from several for different partitions.
+The consumer asks an Aside before it hands messages out and tells it what failed; it knows nothing of delays or keys.
+An Aside decides; it touches Kafka only through the Shelf that the consumer opens it with, so that the same Aside works
+on the in-memory broker. Calls come from one thread at a time for a partition, and from several for different ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from oncehouse.messaging.message import Message
+from oncehouse.messaging.message import Headers, Message
 
 Partition = tuple[str, int]
 
@@ -24,9 +25,56 @@ class Failure:
     """Seconds since 1970."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """A message to be written, with the partition it has to go to."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Shelf(Protocol):
+    """The brokers as an Aside needs them. `retries.kafka_shelf.KafkaShelf` is Kafka's."""
+
+    def count_partitions(self, topic: str) -> int | None:
+        """How many partitions the topic has, or None when there is no such topic."""
+        ...
+
+    def create(self, topic: str, *, partitions: int, source: str) -> None:
+        """Make the topic, as durable as the source. Raises ConfigurationError with advice when that is not allowed."""
+        ...
+
+    def send(self, placements: Sequence[Placement]) -> list[int]:
+        """Write these in order and return their offsets once all are acknowledged.
+
+        Raises TransientError or PermanentError otherwise. What comes later for a partition is then not written where
+        something earlier is missing.
+        """
+        ...
+
+    def unsettled(self, topic: str, partition: int) -> Iterator[tuple[int, bytes | None]]:
+        """Offset and key of what stands there beyond the group's committed offset, up to now."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Aside(Protocol):
+    def open(self, source: str, shelf: Shelf) -> None:
+        """Called once, before the subscription: make or check what is needed beside the source.
+
+        Raises ConfigurationError with advice. The shelf stays the consumer's, who closes it at the end.
+        """
+        ...
+
     def topics(self, source: str) -> tuple[str, ...]:
-        """Topics to read beside the source, because what was put aside comes back through them."""
+        """Topics to read beside the source, because what was put aside comes back through them.
+
+        Partition p of all of them has to go to whoever reads partition p of the source: `range` does that.
+        """
         ...
 
     def assigned(self, partitions: Collection[Partition]) -> None:
@@ -42,13 +90,18 @@ class Aside(Protocol):
         ...
 
     def behind(self, messages: Sequence[Message]) -> list[int]:
-        """Places of the messages that must not be tried now, because an earlier one of their key was put aside."""
+        """Places of the messages that must not be tried now, because an earlier one of their key was put aside.
+
+        They are put aside untried instead. Asked again after each `put`, for all that comes after it: what has just
+        failed may hold up the rest of its own batch.
+        """
         ...
 
     def put(self, failures: Sequence[Failure]) -> None:
         """Put these aside, in this order; returns when Kafka has acknowledged all of them.
 
-        Raises TransientError when that did not happen: nothing may be committed then, and the same call may come again.
+        Raises TransientError when that did not happen: nothing may be committed then, and the same call may come
+        again. A PermanentError stops the partition.
         """
         ...
 
