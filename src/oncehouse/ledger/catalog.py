@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from oncehouse import databases
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
-from oncehouse.ledger import dialects, tables
+from oncehouse.ledger import tables
 from oncehouse.ledger.records import Identity, Stage, spell_rule
 from oncehouse.ledger.tables import leases, pipelines
 
@@ -32,8 +33,8 @@ class Catalog:
 
     def __init__(self, url: str, pipeline: str, *, retry_seconds: tuple[float, ...] = _RETRY_SECONDS) -> None:
         self.pipeline = pipeline
-        self.engine = dialects.open_engine(url)
-        self.clock = dialects.clock(self.engine)
+        self.engine = databases.open_engine(url, setting="ledger.catalog")
+        self.clock = databases.DatabaseClock()
         self._writer = self.engine.execution_options(oncehouse_writes=True)
         self._retry_seconds = retry_seconds
         # One write a stage at a time, so that `last_write` names the one that is looked up.
@@ -46,7 +47,7 @@ class Catalog:
         """Create or migrate the tables."""
 
         def run(connection: Connection) -> None:
-            dialects.take_turn(connection)
+            databases.take_turn(connection)
             tables.migrate(connection)
 
         self._retry(lambda: self._transaction(run))
@@ -76,7 +77,7 @@ class Catalog:
     @contextmanager
     def snapshot(self) -> Iterator[Catalog]:
         """This catalog at one moment: whatever is read from the view inside belongs together."""
-        with self._connect(**dialects.snapshot_options(self.engine)) as connection:
+        with self._connect(**databases.snapshot_options(self.engine)) as connection:
             yield _Snapshot(self, connection)
 
     @contextmanager
@@ -192,7 +193,7 @@ class Catalog:
     def _wrapped(self, error: DBAPIError) -> Exception:
         where = self.engine.url.render_as_string(hide_password=True)
         text = str(error.orig).strip().splitlines()[0] if error.orig is not None else type(error).__name__
-        if dialects.is_passing(error):
+        if databases.is_passing(error):
             return TransientError(
                 f"Pipeline {self.pipeline}: the catalog {where} does not answer ({text}). "
                 "Check that the database is up, reachable and has space; nothing is lost meanwhile."

@@ -1,12 +1,15 @@
 """What differs between SQL databases, in one place: how to connect, the database's own clock, lost connections.
 
-A further dialect is one more branch in each function here and one more run of the contract suite.
+The ledger's catalog and the tables of messaging stand on it. A further dialect is one more branch in each function
+here and one more run of the contract suites.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +21,14 @@ from sqlalchemy import (
     create_engine,
     event,
     func,
-    literal_column,
     select,
 )
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
 
-from oncehouse.errors import ConfigurationError
+from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 
 _SUPPORTED = ("sqlite", "postgresql")
 
@@ -39,19 +43,19 @@ _PASSING_SQLITE_CODES = {
 _MIGRATION_LOCK = 0x6F6E6365
 
 
-def open_engine(url: str) -> Engine:
+def open_engine(url: str, *, setting: str) -> Engine:
+    """`setting` is where the user wrote the URL: messages name it."""
     try:
         parsed = make_url(url)
     except ArgumentError as error:
         raise ConfigurationError(
-            "ledger.catalog is not a database URL; write sqlite:///ledger/catalog.db "
+            f"{setting} is not a database URL; write sqlite:///folder/file.db "
             "or postgresql+psycopg://user:password@host/database"
         ) from error
     backend = parsed.get_backend_name()
     if backend not in _SUPPORTED:
         raise ConfigurationError(
-            f"ledger.catalog names the database {backend!r}; the ledger keeps its catalog in "
-            + " or ".join(_SUPPORTED)
+            f"{setting} names the database {backend!r}; supported are " + " and ".join(_SUPPORTED)
         )
     if backend == "sqlite":
         return _open_sqlite(url, parsed.database)
@@ -59,7 +63,7 @@ def open_engine(url: str) -> Engine:
         return create_engine(url, pool_pre_ping=True, pool_size=8, isolation_level="READ COMMITTED")
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise ConfigurationError(
-            f"ledger.catalog asks for the driver {parsed.drivername!r}, which is not installed; "
+            f"{setting} asks for the driver {parsed.drivername!r}, which is not installed; "
             "write postgresql+psycopg://…"
         ) from error
 
@@ -90,11 +94,42 @@ def _open_sqlite(url: str, database: str | None) -> Engine:
     return engine
 
 
-def clock(engine: Engine) -> ColumnElement[float]:
+class DatabaseClock(ColumnElement[float]):
     """Now, in seconds since 1970, on the database's clock: leases must not depend on a driver's."""
-    if engine.dialect.name == "sqlite":
-        return literal_column("(julianday('now') - 2440587.5) * 86400.0", Float)
-    return literal_column("extract(epoch from clock_timestamp())::double precision", Float)
+
+    inherit_cache = True
+    type = Float()
+
+
+@compiles(DatabaseClock)
+def _spell_clock(_element: DatabaseClock, compiler: SQLCompiler, **_options: Any) -> str:
+    if compiler.dialect.name == "sqlite":
+        return "((julianday('now') - 2440587.5) * 86400.0)"
+    return "(extract(epoch from clock_timestamp())::double precision)"
+
+
+@contextmanager
+def begin(engine: Engine, *, whose: str) -> Iterator[Connection]:
+    """A transaction that may write; raises TransientError or PermanentError in place of the driver's errors."""
+    try:
+        with engine.execution_options(oncehouse_writes=True).begin() as connection:
+            yield connection
+    except DBAPIError as error:
+        raise wrap_error(error, engine, whose=whose) from error
+
+
+def wrap_error(error: DBAPIError, engine: Engine, *, whose: str) -> OncehouseError:
+    where = engine.url.render_as_string(hide_password=True)
+    text = str(error.orig).strip().splitlines()[0] if error.orig is not None else type(error).__name__
+    if is_passing(error):
+        return TransientError(
+            f"{whose}: the database {where} does not answer ({text}). Check that it is up, reachable and has space; "
+            "nothing is lost meanwhile."
+        )
+    return PermanentError(
+        f"{whose}: the database {where} refused a statement ({text}); nothing was written. Check that the tables are "
+        "made and that its user may read and write them."
+    )
 
 
 def snapshot_options(engine: Engine) -> dict[str, str]:
