@@ -1,4 +1,32 @@
 """Messages between services: handed over in the sender's transaction, handled once, retried, never lost.
 
-A room that stands on its own: it needs Kafka and a SQL database, and nothing of the pipeline, its ledger or Spark.
+A room that stands on its own: it needs Kafka and a SQL database, and nothing of the pipeline, its ledger or Spark. The
+names below are imported when they are first asked for, so that a program pays for what it uses.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oncehouse.messaging.message import Message
+    from oncehouse.messaging.outbox.encoding import OutboxMessage
+    from oncehouse.messaging.outbox.outbox import Outbox
+
+__all__ = [
+    "Message",
+    "Outbox",
+    "OutboxMessage",
+]
+
+_HOMES = {
+    "Message": "oncehouse.messaging.message",
+    "Outbox": "oncehouse.messaging.outbox.outbox",
+    "OutboxMessage": "oncehouse.messaging.outbox.encoding",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

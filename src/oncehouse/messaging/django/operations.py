@@ -1,0 +1,49 @@
+"""The operation of the first migration. `sqlmigrate` shows its statements as it does those of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.migrations.operations.base import Operation
+
+from oncehouse.errors import ConfigurationError
+from oncehouse.messaging.outbox.outbox import Outbox
+
+
+class CreateOutbox(Operation):
+    reduces_to_sql = True
+    reversible = True
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        """The model is told by an operation of its own."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, _before: Any, _after: Any) -> None:
+        if not self._is_meant(app_label, schema_editor):
+            return
+        vendor = schema_editor.connection.vendor
+        if vendor not in {"postgresql", "sqlite"}:
+            raise ConfigurationError(
+                f"The outbox cannot be made in {vendor}: it is for PostgreSQL, and for SQLite in tests. Keep the app "
+                "away from this database by a router."
+            )
+        for statement in Outbox().ddl(vendor):
+            # Without parameters nothing in a statement is taken for a place to put one.
+            schema_editor.execute(statement, params=None)
+
+    def database_backwards(self, app_label: str, schema_editor: Any, _before: Any, _after: Any) -> None:
+        if not self._is_meant(app_label, schema_editor):
+            return
+        table = schema_editor.quote_name(Outbox().table.name)
+        schema_editor.execute(f"DROP TABLE IF EXISTS {table}", params=None)
+        if schema_editor.connection.vendor == "postgresql":
+            function = schema_editor.quote_name(f"{Outbox().table.name}_wake")
+            schema_editor.execute(f"DROP FUNCTION IF EXISTS {function}()", params=None)
+
+    def describe(self) -> str:
+        return "Create the outbox table and those of its relays"
+
+    @staticmethod
+    def _is_meant(app_label: str, schema_editor: Any) -> bool:
+        from django.db import router
+
+        return bool(router.allow_migrate(schema_editor.connection.alias, app_label, model_name="outboxrow"))
