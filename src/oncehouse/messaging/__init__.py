@@ -7,20 +7,26 @@ names below are imported when they are first asked for, so that a program pays f
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from oncehouse.messaging.inbox.once import Inbox
+    from oncehouse.messaging.inbox.stored import StoredInbox
     from oncehouse.messaging.message import Message
     from oncehouse.messaging.outbox.encoding import OutboxMessage
     from oncehouse.messaging.outbox.outbox import Outbox
 
 __all__ = [
+    "Inbox",
     "Message",
     "Outbox",
     "OutboxMessage",
+    "StoredInbox",
 ]
 
 _HOMES = {
+    "Inbox": "oncehouse.messaging.inbox.once",
     "Message": "oncehouse.messaging.message",
     "Outbox": "oncehouse.messaging.outbox.outbox",
     "OutboxMessage": "oncehouse.messaging.outbox.encoding",
+    "StoredInbox": "oncehouse.messaging.inbox.stored",
 }
 
 

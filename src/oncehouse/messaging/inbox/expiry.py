@@ -1,0 +1,72 @@
+"""What the inbox may forget: ids and finished messages whose time is over, in batches of bounded size.
+
+Each row says until when it is kept, so nothing younger is ever touched, whoever cleans up and whatever they were told.
+A batch is a transaction of its own: other writers wait for it at most as long as it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, select, tuple_
+
+from oncehouse.databases import DatabaseClock
+from oncehouse.messaging.database import wrapped_errors
+from oncehouse.messaging.inbox.tables import ABSENT, inbox, seen
+
+BATCH_ROWS = 5_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cleaned:
+    ids: int
+    """Message ids that were forgotten."""
+    messages: int
+    """Finished messages of stored inboxes that were deleted."""
+
+
+def expire_ids(connection: Connection, rows: int = BATCH_ROWS) -> int:
+    identity = (seen.c.consumer, seen.c.message_id)
+    old = (
+        select(*identity)
+        .where(seen.c.keep_until < DatabaseClock())
+        .order_by(seen.c.keep_until)
+        .limit(rows)
+        .with_for_update(skip_locked=True)
+    )
+    with wrapped_errors("Cleaning up message ids", absent=ABSENT):
+        return connection.execute(delete(seen).where(tuple_(*identity).in_(old))).rowcount
+
+
+def expire_messages(connection: Connection, rows: int = BATCH_ROWS) -> int:
+    """Only what is done or dropped says until when it is kept; what waits or is parked never does."""
+    old = (
+        select(inbox.c.sequence)
+        .where(inbox.c.keep_until < DatabaseClock())
+        .order_by(inbox.c.keep_until)
+        .limit(rows)
+        .with_for_update(skip_locked=True)
+    )
+    with wrapped_errors("Cleaning up finished messages", absent=ABSENT):
+        return connection.execute(delete(inbox).where(inbox.c.sequence.in_(old))).rowcount
+
+
+def clean_up(
+    transact: Callable[[Callable[[Connection], int]], int],
+    *,
+    batch_rows: int = BATCH_ROWS,
+    max_batches: int = 1_000,
+) -> Cleaned:
+    """`transact` runs a change in a transaction of its own."""
+
+    def drain(expire: Callable[[Connection, int], int]) -> int:
+        total = 0
+        for _ in range(max_batches):
+            deleted = transact(lambda connection: expire(connection, batch_rows))
+            total += deleted
+            if deleted < batch_rows:
+                break
+        return total
+
+    return Cleaned(ids=drain(expire_ids), messages=drain(expire_messages))

@@ -1,0 +1,105 @@
+"""One attempt at one message: a session, the message marked as done, the handler, the lease checked, the commit.
+
+All of it commits or none: a worker that dies anywhere in between has done nothing. What an exception means for the
+message is `judge`, pure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from oncehouse import crash
+from oncehouse.databases import is_passing
+from oncehouse.errors import FencedError, PermanentError, TransientError
+from oncehouse.messaging.inbox.records import Done, Failed, Outcome, Waiting, Withdrawn
+from oncehouse.messaging.inbox.taking import claim
+
+
+class Phase(Enum):
+    CLAIMING = auto()
+    HANDLING = auto()
+    COMMITTING = auto()
+
+
+class NotOursError(Exception):
+    """The message is settled, or another transaction holds it."""
+
+
+def judge(row: Waiting, phase: Phase, error: BaseException) -> Outcome:
+    """What an attempt that raised means for its message."""
+    text = f"{type(error).__name__}: {error}"
+    if phase is not Phase.HANDLING and _is_ours(error):
+        return Withdrawn(waiting=row, reason=text)
+    return Failed(waiting=row, error=text, final=isinstance(error, PermanentError))
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether it says something of the lease or the database, not of the message."""
+    if isinstance(error, DBAPIError):
+        return is_passing(error)
+    return isinstance(error, NotOursError | FencedError | TransientError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempts:
+    handler: Callable[..., Any]
+    sessions: Callable[[], Any]
+    """Opens a Session, or an AsyncSession for an async handler."""
+    keep_seconds: float
+    fence: Callable[[Connection, Waiting], None]
+    """Raises FencedError when the message's bucket is no longer ours; holds it until the transaction ends."""
+
+    def run(self, row: Waiting) -> Outcome:
+        phase = Phase.CLAIMING
+        try:
+            with self.sessions() as session, session.begin():
+                self._claim(session.connection(), row)
+                phase = Phase.HANDLING
+                self.handler(session, row.message)
+                session.flush()
+                phase = Phase.COMMITTING
+                self._finish(session.connection(), row)
+        except BaseException as error:  # noqa: BLE001 - the edge of a thread: whatever it is belongs to this message
+            return judge(row, phase, error)
+        crash.reach("inbox.committed")
+        return Done(waiting=row)
+
+    async def run_async(self, row: Waiting) -> Outcome:
+        phase = Phase.CLAIMING
+        try:
+            async with self.sessions() as session, session.begin():
+                await _run_sync(session, self._claim, row)
+                phase = Phase.HANDLING
+                await self.handler(session, row.message)
+                await session.flush()
+                phase = Phase.COMMITTING
+                await _run_sync(session, self._finish, row)
+        except asyncio.CancelledError:
+            return Withdrawn(waiting=row, reason="the worker was stopped")
+        except Exception as error:  # noqa: BLE001 - the edge of a task: whatever it is belongs to this message
+            return judge(row, phase, error)
+        crash.reach("inbox.committed")
+        return Done(waiting=row)
+
+    def _claim(self, connection: Connection, row: Waiting) -> None:
+        if not claim(connection, row, keep_seconds=self.keep_seconds):
+            raise NotOursError("settled, or held by another worker")
+        crash.reach("inbox.claimed")
+
+    def _finish(self, connection: Connection, row: Waiting) -> None:
+        # Last, because it keeps the lease from being renewed or taken over until the transaction ends.
+        crash.reach("inbox.handled")
+        self.fence(connection, row)
+        crash.reach("inbox.fenced")
+
+
+async def _run_sync(session: AsyncSession, step: Callable[[Connection, Waiting], None], row: Waiting) -> None:
+    await (await session.connection()).run_sync(step, row)

@@ -1,0 +1,66 @@
+"""Names and ids as the inbox writes them down: bounded, printable, and the same for the same message every time.
+
+Ids and keys come from strangers. An id that a text column or an index could not take is kept as its SHA-256; a key
+counts by 64 bits of its SHA-256, so that two keys may at worst share a queue.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from oncehouse.config_values import check_name, parse_duration
+from oncehouse.errors import ConfigurationError
+from oncehouse.messaging.message import Message
+
+BUCKETS = 64
+"""Into how many shares an inbox is cut for its workers. Rows remember theirs, so this never changes."""
+
+MAX_ID_LENGTH = 200
+_HASHED = "sha256:"
+
+
+def spell_id(message_id: str) -> str:
+    if (
+        0 < len(message_id) <= MAX_ID_LENGTH
+        and message_id.isprintable()
+        and not message_id.startswith(_HASHED)
+    ):
+        return message_id
+    return _HASHED + hashlib.sha256(message_id.encode("utf-8", errors="backslashreplace")).hexdigest()
+
+
+def hash_key(message: Message) -> int:
+    """What messages in one order have in common: their key. A message without a key is alone."""
+    if message.key is None:
+        return _hash64(b"id\0" + message.message_id.encode("utf-8", errors="backslashreplace"))
+    return _hash64(b"key\0" + message.key)
+
+
+def bucket_of(key_hash: int) -> int:
+    return key_hash % BUCKETS
+
+
+def digest_value(value: bytes | None) -> bytes:
+    """Tells one body from another, and none from an empty one."""
+    return hashlib.sha256(b"" if value is None else b"\1" + value).digest()
+
+
+def check_consumer(name: str, *, what: str = "consumer") -> str:
+    try:
+        return check_name(name)
+    except ValueError as error:
+        raise ConfigurationError(f"{what}: {error}") from None
+
+
+def check_keep(keep: str | float, *, what: str = "keep") -> float:
+    try:
+        seconds = parse_duration(keep)
+    except ValueError as error:
+        raise ConfigurationError(f"{what}: {error}") from None
+    if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+        raise ConfigurationError(f'{what} must be longer than nothing, such as "7d"; it is {keep!r}')
+    return float(seconds)
+
+
+def _hash64(data: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(data).digest()[:8], "big", signed=True)

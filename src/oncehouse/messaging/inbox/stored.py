@@ -1,0 +1,159 @@
+"""`StoredInbox`: messages are written down first and handled later, at the workers' own pace, in order by key.
+
+`store` is a handler for the batch consumer: when it returns, the messages are safe and the offset may be committed.
+A message that is handed in again is counted and nothing else, for as long as the first one is kept.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import sessionmaker
+
+from oncehouse.config_values import check_topic
+from oncehouse.databases import open_engine
+from oncehouse.errors import ConfigurationError, TransientError
+from oncehouse.messaging.database import check_dialect, transact
+from oncehouse.messaging.inbox.dispatch import Dispatcher
+from oncehouse.messaging.inbox.expiry import Cleaned, clean_up
+from oncehouse.messaging.inbox.handling import Attempts
+from oncehouse.messaging.inbox.ids import check_keep
+from oncehouse.messaging.inbox.records import Stored, WorkerSettings
+from oncehouse.messaging.inbox.storing import Receipt, store_answered, store_messages
+from oncehouse.messaging.inbox.tables import ABSENT, create_tables
+from oncehouse.messaging.inbox.worker import Worker
+from oncehouse.messaging.message import Message
+
+MAX_NAME_LENGTH = 100
+
+
+class StoredInbox:
+    def __init__(self, name: str, database: str | Engine) -> None:
+        """`database` is a URL, or an engine of one's own: PostgreSQL or SQLite."""
+        self.name = check_inbox_name(name)
+        self.engine = open_engine(database, setting="database") if isinstance(database, str) else database
+        check_dialect(self.engine.dialect.name)
+        self._lock = threading.Lock()
+        self._stored = Stored(new=0, repeated=0)
+
+    @property
+    def counts(self) -> Stored:
+        """What was handed in here since this process started."""
+        with self._lock:
+            return self._stored
+
+    def create_tables(self) -> None:
+        """Make the tables of the inbox; what exists is kept."""
+        with transact(self.engine, "Making the tables of the inbox", absent=ABSENT) as connection:
+            create_tables(connection)
+
+    def store(self, messages: Iterable[Message]) -> Stored:
+        """Write messages down, those that are new; returns once they are committed."""
+        listed = list(messages)
+        with transact(self.engine, f"Inbox {self.name}: storing messages", absent=ABSENT) as connection:
+            stored = store_messages(connection, self.name, listed)
+        self._count(stored)
+        return stored
+
+    def store_one(self, message: Message) -> Receipt:
+        """As `store`, and tells a repeat from another message under the same id."""
+        with transact(self.engine, f"Inbox {self.name}: storing a message", absent=ABSENT) as connection:
+            receipt = store_answered(connection, self.name, message)
+        new = int(receipt is Receipt.NEW)
+        self._count(Stored(new=new, repeated=1 - new))
+        return receipt
+
+    def _count(self, stored: Stored) -> None:
+        with self._lock:
+            self._stored = Stored(
+                new=self._stored.new + stored.new, repeated=self._stored.repeated + stored.repeated
+            )
+
+    def clean_up(self) -> Cleaned:
+        """Forget what is past its time, of every inbox in this database."""
+
+        def run(change: Callable[[Any], int]) -> int:
+            with transact(self.engine, "Cleaning up", absent=ABSENT) as connection:
+                return change(connection)
+
+        return clean_up(run)
+
+    def worker(
+        self,
+        handler: Callable[..., Any],
+        *,
+        keep: str | float = "7d",
+        settings: WorkerSettings | None = None,
+        sessions: Callable[[], Any] | None = None,
+        holder: str | None = None,
+        report: Callable[[TransientError], None] | None = None,
+    ) -> Worker:
+        """A worker for a handler `(session, message)`, plain or async, that writes through the given session.
+
+        `sessions` opens sessions (a sessionmaker, or an async_sessionmaker for an async handler) of the same
+        database; by default they are made from this inbox's engine. `keep` is for how long a finished message is
+        known, so that a repeat of it is skipped. `report` hears of a database that is away.
+        """
+        chosen = replace(settings or WorkerSettings(), keep_seconds=check_keep(keep))
+        dispatcher = Dispatcher(self.engine, self.name, chosen, holder=holder or make_holder())
+        dispose = None
+        if sessions is None and inspect.iscoroutinefunction(handler):
+            own = open_async_engine(self.engine)
+            sessions, dispose = async_sessionmaker(own), own.dispose
+        attempts = Attempts(
+            handler=handler,
+            sessions=sessions or sessionmaker(self.engine.execution_options(oncehouse_writes=True)),
+            keep_seconds=chosen.keep_seconds,
+            fence=dispatcher.fence,
+        )
+        return Worker(
+            dispatcher,
+            attempts,
+            concurrency=chosen.concurrency,
+            drain_seconds=chosen.drain_seconds,
+            report=report,
+            dispose=dispose,
+        )
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def open_async_engine(engine: Engine) -> AsyncEngine:
+    """The same database for async sessions. psycopg serves both kinds; SQLite needs aiosqlite."""
+    url = engine.url.set(drivername="sqlite+aiosqlite") if engine.dialect.name == "sqlite" else engine.url
+    try:
+        return create_async_engine(url)
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            "An async handler on SQLite needs the package aiosqlite; install it, or write a plain handler."
+        ) from None
+
+
+def check_inbox_name(name: str) -> str:
+    try:
+        check_topic(name)
+    except ValueError:
+        ok = False
+    else:
+        ok = len(name) <= MAX_NAME_LENGTH
+    if not ok:
+        raise ConfigurationError(
+            f"{name[:200]!a} is not a name for an inbox; use letters, digits, '.', '_' and '-', at most "
+            f"{MAX_NAME_LENGTH}"
+        )
+    return name
+
+
+def make_holder() -> str:
+    """Who holds leases, for people who look at them: host, process, and what tells two workers of it apart."""
+    return f"{socket.gethostname()[:60]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"

@@ -1,0 +1,117 @@
+"""The two tables of the inbox, beside those of bucket leases, and the DDL that makes them.
+
+`oncehouse_inbox_seen` remembers ids of handled messages; `oncehouse_inbox` holds whole messages until workers have
+handled them. Times are seconds since 1970 on the database's clock. Indexes follow the queries of `seen.py`,
+`store.py` and `taking.py`; each is partial where only few rows are ever looked for.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from oncehouse.messaging.bucket_leases import define_lease_tables
+from oncehouse.messaging.database import check_dialect, wrapped_errors
+
+ABSENT = "Make the tables of the inbox first: `oncehouse inbox init --yes`."
+
+
+class State(StrEnum):
+    WAITING = "waiting"
+    DONE = "done"
+    PARKED = "parked"
+    """A dead letter: tried in vain, kept with its reason until a person retries or drops it."""
+    DROPPED = "dropped"
+
+
+metadata = MetaData()
+lease_tables = define_lease_tables(metadata)
+
+seen = Table(
+    "oncehouse_inbox_seen",
+    metadata,
+    Column("consumer", Text, nullable=False),
+    Column("message_id", Text, nullable=False),
+    Column("seen_at", Float(53), nullable=False),
+    Column("keep_until", Float(53), nullable=False),
+    PrimaryKeyConstraint("consumer", "message_id", name="oncehouse_inbox_seen_pk"),
+    Index("oncehouse_inbox_seen_expiry", "keep_until"),
+)
+
+inbox = Table(
+    "oncehouse_inbox",
+    metadata,
+    # The order of arrival. SQLite would give the number of a deleted row again without being told not to.
+    Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("inbox", Text, nullable=False),
+    Column("message_id", Text, nullable=False),
+    Column("key_hash", BigInteger, nullable=False),
+    Column("bucket", Integer, nullable=False),
+    Column("topic", Text, nullable=False),
+    Column("partition", Integer, nullable=False),
+    Column("offset", BigInteger, nullable=False),
+    Column("key", LargeBinary),
+    Column("value", LargeBinary),
+    Column("headers", Text),
+    Column("timestamp_ms", BigInteger),
+    Column("digest", LargeBinary, nullable=False),
+    Column("received_at", Float(53), nullable=False),
+    Column("keep_until", Float(53)),
+    Column("state", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    # Of those attempts: how many ended with an answer, whichever. Fewer than attempts: a worker died, or is at it.
+    Column("answered", Integer, nullable=False),
+    # Until then its key rests; empty unless it has failed.
+    Column("held_until", Float(53)),
+    Column("error", Text),
+    Column("settled_at", Float(53)),
+    UniqueConstraint("inbox", "message_id", name="oncehouse_inbox_message"),
+    sqlite_autoincrement=True,
+    # A queue turns over many times its size: vacuum goes by rows that died, not by a share of the table.
+    postgresql_with={"autovacuum_vacuum_scale_factor": 0, "autovacuum_vacuum_threshold": 20_000},
+)
+
+
+def _partial(name: str, *columns: Any, where: str) -> Index:
+    return Index(name, *columns, postgresql_where=text(where), sqlite_where=text(where))
+
+
+_partial("oncehouse_inbox_waiting", inbox.c.inbox, inbox.c.sequence, where="state = 'waiting'")
+_partial("oncehouse_inbox_held", inbox.c.inbox, inbox.c.key_hash, where="held_until IS NOT NULL")
+_partial("oncehouse_inbox_parked", inbox.c.inbox, inbox.c.sequence, where="state = 'parked'")
+_partial("oncehouse_inbox_expiry", inbox.c.keep_until, where="keep_until IS NOT NULL")
+
+
+def ddl(engine: Engine) -> list[str]:
+    """Every statement, in the order in which they run. What exists is kept."""
+    check_dialect(engine.dialect.name)
+    made: list[CreateTable | CreateIndex] = []
+    for table in metadata.sorted_tables:
+        made.append(CreateTable(table, if_not_exists=True))
+        indexes = sorted(table.indexes, key=lambda index: str(index.name))
+        made += [CreateIndex(index, if_not_exists=True) for index in indexes]
+    return [str(one.compile(dialect=engine.dialect)).strip() for one in made]
+
+
+def create_tables(connection: Connection) -> None:
+    with wrapped_errors("Making the tables of the inbox", absent=ABSENT):
+        for statement in ddl(connection.engine):
+            connection.exec_driver_sql(statement)

@@ -1,0 +1,170 @@
+"""Workers of a stored inbox: attempts in threads, or as tasks of an event loop, over one dispatcher.
+
+The loop is the same in both: a turn of the dispatcher, begin what it says, wait until something has ended or the next
+turn is due. On a stop nothing more is begun, what was begun may end within a bound, and the buckets are given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import queue
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from oncehouse.errors import TransientError
+from oncehouse.messaging.inbox.dispatch import Dispatcher, Turn, WorkCounts
+from oncehouse.messaging.inbox.handling import Attempts
+from oncehouse.messaging.inbox.records import Outcome, Waiting
+
+_AWAY_SECONDS = 1.0
+
+
+class Worker:
+    """Works off one stored inbox. Several workers, in whatever processes, share it between them."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        attempts: Attempts,
+        *,
+        concurrency: int,
+        drain_seconds: float,
+        report: Callable[[TransientError], None] | None = None,
+        dispose: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`dispose` closes what belongs to the event loop of one `run_async`."""
+        self._dispatcher = dispatcher
+        self._attempts = attempts
+        self._concurrency = concurrency
+        self._drain_seconds = drain_seconds
+        self._report = report or (lambda _error: None)
+        self._dispose = dispose
+        self._stop = threading.Event()
+        self._wake: Callable[[], object] = lambda: None
+
+    @property
+    def counts(self) -> WorkCounts:
+        return self._dispatcher.counts
+
+    def stop(self) -> None:
+        """Begin nothing more; `run` returns when what was begun has ended. From any thread."""
+        self._stop.set()
+        self._wake()
+
+    def run(self, *, once: bool = False) -> None:
+        """Work until `stop`; with `once` until nothing is due."""
+        if inspect.iscoroutinefunction(self._attempts.handler):
+            asyncio.run(self.run_async(once=once))
+            return
+        ended: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
+        todo: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        self._wake = lambda: ended.put(None)
+        self._start_threads(todo, ended)
+        got: list[Outcome] = []
+        try:
+            while not self._stop.is_set():
+                taken, got = got, []
+                turn = self._turn(taken)
+                for row in turn.begin:
+                    todo.put(row)
+                if once and turn.idle:
+                    break
+                got = _collect(ended, turn.wait_seconds)
+        finally:
+            until = time.monotonic() + self._drain_seconds
+            while not self._drained(got) and time.monotonic() < until:
+                got = _collect(ended, 0.1)
+            for _ in range(self._concurrency):
+                todo.put(None)
+            self._leave()
+
+    def _start_threads(
+        self, todo: queue.SimpleQueue[Waiting | None], ended: queue.SimpleQueue[Outcome | None]
+    ) -> None:
+        def serve() -> None:
+            while (row := todo.get()) is not None:
+                ended.put(self._attempts.run(row))
+
+        for number in range(self._concurrency):
+            # Daemons: a handler that never returns must not keep the process from ending.
+            threading.Thread(target=serve, name=f"oncehouse-inbox-{number}", daemon=True).start()
+
+    async def run_async(self, *, once: bool = False) -> None:
+        """As `run`, for async handlers, in the running event loop."""
+        ended: asyncio.Queue[Outcome | None] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        self._wake = lambda: loop.call_soon_threadsafe(ended.put_nowait, None)
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def attempt(row: Waiting) -> None:
+            ended.put_nowait(await self._attempts.run_async(row))
+
+        got: list[Outcome] = []
+        try:
+            while not self._stop.is_set():
+                taken, got = got, []
+                turn = await asyncio.to_thread(self._turn, taken)
+                for row in turn.begin:
+                    task = loop.create_task(attempt(row))
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
+                if once and turn.idle:
+                    break
+                got = await _collect_async(ended, turn.wait_seconds)
+        finally:
+            until = time.monotonic() + self._drain_seconds
+            while not await asyncio.to_thread(self._drained, got) and time.monotonic() < until:
+                got = await _collect_async(ended, 0.1)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.to_thread(self._leave)
+            if self._dispose is not None:
+                await self._dispose()
+
+    def _turn(self, ended: Sequence[Outcome]) -> Turn:
+        """A turn that outlasts a database that is away: nothing is begun meanwhile."""
+        try:
+            return self._dispatcher.turn(ended)
+        except TransientError as error:
+            self._report(error)
+            return Turn(begin=(), wait_seconds=_AWAY_SECONDS, idle=False)
+
+    def _drained(self, ended: Sequence[Outcome]) -> bool:
+        try:
+            return self._dispatcher.drain(ended)
+        except TransientError as error:
+            self._report(error)
+            return False
+
+    def _leave(self) -> None:
+        # A lease that could not be given back runs out by itself.
+        with suppress(TransientError):
+            self._dispatcher.leave()
+
+
+def _collect(ended: queue.SimpleQueue[Outcome | None], wait_seconds: float) -> list[Outcome]:
+    """What has ended, after waiting for the first of it. None only wakes."""
+    got: list[Outcome] = []
+    with suppress(queue.Empty):
+        outcome = ended.get(timeout=wait_seconds) if wait_seconds > 0 else ended.get_nowait()
+        while True:
+            if outcome is not None:
+                got.append(outcome)
+            outcome = ended.get_nowait()
+    return got
+
+
+async def _collect_async(ended: asyncio.Queue[Outcome | None], wait_seconds: float) -> list[Outcome]:
+    got: list[Outcome] = []
+    with suppress(asyncio.QueueEmpty, TimeoutError):
+        async with asyncio.timeout(wait_seconds):
+            outcome = await ended.get()
+        while True:
+            if outcome is not None:
+                got.append(outcome)
+            outcome = ended.get_nowait()
+    return got
