@@ -45,7 +45,7 @@ def ledger_files(road: Road) -> set[str]:
         "parts written:2",
         pytest.param("before registering", marks=short),
         "before registering:3",
-        pytest.param("after registering", marks=short),
+        "after registering",
         "after registering:3",
         "before making batches",
         "after making batches",

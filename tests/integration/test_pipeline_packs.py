@@ -53,11 +53,8 @@ def retain_with_packs(road: Road) -> None:
         leases.release(catalog, lease)
 
 
-def test_verify_reads_every_row_of_a_pack(packed):
+def test_verify_reads_every_row_of_a_pack_and_finds_a_flipped_byte(packed):
     packed.assert_exact()
-
-
-def test_a_flipped_byte_in_a_pack_is_found(packed):
     (path,) = {key_file.raw.path for _, _, key_file in list_key_files(packed.catalog)}
     file = Path(packed.store.root) / path
     damaged = bytearray(file.read_bytes())
@@ -76,14 +73,9 @@ def test_the_index_is_rebuilt_from_packed_key_files(packed):
     packed.assert_exact()
 
 
-def test_a_truncated_table_is_filled_again_from_packed_parts(packed):
+def test_a_truncated_table_and_a_new_one_are_filled_from_packs(packed):
     packed.client.command(f"TRUNCATE TABLE {packed.table}")
     requests.add_request(packed.catalog, RequestKind.REFILL_TABLE, {"table": packed.table})
-    packed.run()
-    packed.assert_exact()
-
-
-def test_a_new_table_is_filled_from_packed_raw_bytes(packed):
     copy = f"{packed.database}.copy"
     packed.document["tables"] = [*packed.document["tables"], {"name": copy}]
     packed.create_tables(copy)

@@ -49,10 +49,6 @@ _LAST_LINES = 30
 _INTERRUPTED_EXIT_CODE = 130
 
 
-def _leave_alone(_client: Client) -> None:
-    """Nothing happens to the table between the run and the count."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Stage:
     """What the demo plays on."""
@@ -78,9 +74,7 @@ def run_demo(
     events: int = EVENTS,
     broken: int = BROKEN,
     say: Callable[[str], None] = print,
-    before_count: Callable[[Client], None] = _leave_alone,
 ) -> Result:
-    """Play the whole demo; `before_count` may touch ClickHouse after the run, to see that it is noticed."""
     with ExitStack() as at_end:
         folder = Path(tempfile.mkdtemp(prefix="oncehouse-demo-"))
         at_end.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -91,10 +85,10 @@ def run_demo(
         proxy = at_end.enter_context(AnswerSwallower(server_port=stack.clickhouse.place.ports["http"]))
         traffic = plan_traffic(events, broken=broken)
         stage = _Stage(folder=folder, stack=stack, proxy=proxy, traffic=traffic, say=say)
-        return _play(stage, before_count)
+        return _play(stage)
 
 
-def _play(stage: _Stage, before_count: Callable[[Client], None]) -> Result:
+def _play(stage: _Stage) -> Result:
     traffic, say = stage.traffic, stage.say
     servers = stage.stack.kafka.bootstrap_servers
     make_topic(servers, _TOPIC, partitions=_PARTITIONS)
@@ -112,10 +106,9 @@ def _play(stage: _Stage, before_count: Callable[[Client], None]) -> Result:
         say("starting the pipeline again; the answer to its first insert will be lost")
         stage.proxy.swallow_next()
         _run_to_end(stage, "run", "--once")
-        client = connect(ClickHouse(url=stage.stack.clickhouse.url))
-        before_count(client)
         say("verifying")
         verified = _run(stage, "verify") == 0
+        client = connect(ClickHouse(url=stage.stack.clickhouse.url))
         return _count(stage, catalog, client, killed_at=killed_at, verified=verified)
     finally:
         catalog.close()

@@ -1,0 +1,44 @@
+"""Spark's own process goes: the run says so, or ends well when it was asked to end, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from road import make_event, wait_until
+
+EVENTS = [make_event(number) for number in range(120)]
+
+
+def java_of(process):
+    children = Path(f"/proc/{process.pid}/task").glob("*/children")
+    pids = [int(pid) for listed in children for pid in listed.read_text().split()]
+    return next(pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().strip() == "java")
+
+
+@pytest.mark.parametrize(
+    ("asked_to_end", "code"), [(True, 0), pytest.param(False, 75, marks=pytest.mark.short)]
+)
+def test_a_java_process_that_goes_is_no_defect_and_loses_nothing(make_road, asked_to_end, code):
+    road = make_road(epoch={"max_rows": 20})
+    road.send(EVENTS)
+    process = road.spawn()
+    try:
+        wait_until(lambda: road.rows() or process.poll() is not None, "the first rows")
+        java = java_of(process)
+        if asked_to_end:
+            # What a supervisor does that signals the whole group.
+            process.send_signal(signal.SIGTERM)
+            os.kill(java, signal.SIGTERM)
+        else:
+            os.kill(java, signal.SIGKILL)
+        ended_with = process.wait(timeout=90)
+    finally:
+        process.kill()
+        process.wait()
+    assert ended_with == code, (road.folder / "process.log").read_text()[-2000:]
+    road.run()
+    road.assert_exact()
