@@ -29,3 +29,24 @@ def count_by_batch(client: Client, table: str, batch_column: str) -> dict[str, i
         settings={"final": 0},
     )
     return {str(batch_id): int(count) for batch_id, count in rows}
+
+
+def count_of_batch(
+    client: Client,
+    table: str,
+    batch_column: str,
+    batch_id: str,
+    *,
+    id_column: str | None,
+    unique_id: str | None,
+) -> tuple[int, int | None]:
+    """Rows of one batch, and those of them that have this unique id (hexadecimal); None where it cannot be asked."""
+    asks_id = id_column is not None and unique_id is not None
+    mine = f"countIf({quote(id_column)} = unhex({{id:String}}))" if id_column and asks_id else "NULL"
+    rows = client.query(
+        f"SELECT count(), {mine} FROM {quote_table(table)} WHERE {quote(batch_column)} = {{batch:UUID}}",  # noqa: S608 - quoted
+        {"batch": batch_id, "id": unique_id or ""},
+        settings={"final": 0},
+    )
+    count, found = rows[0]
+    return int(count), None if found is None else int(found)

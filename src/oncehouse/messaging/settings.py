@@ -15,6 +15,7 @@ from oncehouse.config import Section
 from oncehouse.config_file import PlaceKind, parse_section, read_text
 from oncehouse.config_values import SecretSettings, Servers
 from oncehouse.errors import ConfigurationError
+from oncehouse.messaging.outbox.settings import OutboxSettings
 
 DEFAULT_FILE = Path("messaging.yaml")
 _PATHS: tuple[tuple[tuple[str, ...], PlaceKind], ...] = ((("database",), "sqlite"),)
@@ -33,6 +34,8 @@ class MessagingSettings(Section):
     """The brokers that messages go to and come from."""
     database: SecretStr | None = None
     """The database of outbox and inbox: postgresql+psycopg://… or sqlite:///file.db (relative to this file)."""
+    outbox: OutboxSettings = OutboxSettings()
+    """The outbox table and its relay."""
 
     def require_kafka(self) -> KafkaAddress:
         if self.kafka is None:

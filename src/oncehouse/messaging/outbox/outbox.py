@@ -67,7 +67,9 @@ class Outbox:
             raise ConfigurationError(
                 f"{dialect!r} is not a database of the outbox; there is {' and '.join(_DIALECTS)}"
             )
-        return ddl_statements(self._tables, _DIALECTS[dialect]())
+        statements = ddl_statements(self._tables, _DIALECTS[dialect]())
+        # SQLAlchemy indents with tabs and leaves blanks at line ends; people read and review this.
+        return tuple(statement.replace("\t", "    ").replace(" \n", "\n") for statement in statements)
 
     def create(self, connection: Connection) -> None:
         """Run `ddl` in the caller's transaction."""

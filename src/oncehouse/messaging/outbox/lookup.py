@@ -1,0 +1,90 @@
+"""One message in the outbox table, as a person asks for it. Reads only; ages are on the database's clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Engine, Row, select
+from sqlalchemy.exc import DBAPIError
+
+from oncehouse.databases import DatabaseClock, open_engine, wrap_error
+from oncehouse.messaging.outbox.tables import OutboxTables, outbox_tables
+
+
+class RowState(StrEnum):
+    WAITING = "waiting"
+    """For a relay; with an error where sending has failed so far."""
+    PARKED = "parked"
+    """It cannot be sent as it is."""
+    BEHIND = "behind a parked one"
+    """It waits for a parked message of its key."""
+    SENT = "sent"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutboxRowView:
+    message_id: str
+    state: RowState
+    topic: str
+    bucket: int
+    size_bytes: int
+    created_at: float
+    age_seconds: float
+    attempts: int
+    last_error: str | None
+    parked_at: float | None
+    behind: str | None
+    sent_at: float | None
+    partition: int | None
+    offset: int | None
+
+
+def find_row(engine: Engine, tables: OutboxTables, message_id: UUID) -> OutboxRowView | None:
+    """None where no such row is (any more). Raises TransientError or PermanentError for the database's errors."""
+    outbox = tables.outbox
+    asked = select(outbox, DatabaseClock().label("now")).where(outbox.c.id == message_id)
+    try:
+        with engine.connect() as connection:
+            row = connection.execute(asked).first()
+    except DBAPIError as error:
+        raise wrap_error(error, engine, whose=f"Outbox {tables.name}") from error
+    return None if row is None else _view(row)
+
+
+def _view(row: Row[Any]) -> OutboxRowView:
+    return OutboxRowView(
+        message_id=str(row.id),
+        state=_state(row),
+        topic=row.topic,
+        bucket=row.bucket,
+        size_bytes=len(row.key or b"") + len(row.value or b"") + len((row.headers or "").encode()),
+        created_at=row.created_at,
+        age_seconds=max(0.0, row.now - row.created_at),
+        attempts=row.attempts,
+        last_error=row.last_error,
+        parked_at=row.parked_at,
+        behind=None if row.behind is None else str(row.behind),
+        sent_at=row.sent_at,
+        partition=row.sent_partition,
+        offset=row.sent_offset,
+    )
+
+
+def _state(row: Row[Any]) -> RowState:
+    if row.sent_at is not None:
+        return RowState.SENT
+    if row.behind is not None:
+        return RowState.BEHIND
+    return RowState.WAITING if row.parked_at is None else RowState.PARKED
+
+
+def look_up(url: str, table: str, message_id: UUID) -> OutboxRowView | None:
+    """As `find_row`, in the database of a messaging file."""
+    engine = open_engine(url, setting="database")
+    try:
+        return find_row(engine, outbox_tables(table), message_id)
+    finally:
+        engine.dispose()

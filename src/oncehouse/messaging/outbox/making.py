@@ -1,0 +1,36 @@
+"""The outbox's tables, told as statements or made, in the database of a messaging file."""
+
+from __future__ import annotations
+
+from sqlalchemy import inspect
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from oncehouse.databases import begin, open_engine, take_turn
+from oncehouse.errors import ConfigurationError
+from oncehouse.messaging.outbox.outbox import Outbox
+
+
+def list_statements(url: str, table: str) -> tuple[str, ...]:
+    """Asks no database: the URL says which kind it is."""
+    try:
+        database = make_url(url).get_backend_name()
+    except ArgumentError:
+        raise ConfigurationError(
+            "database is not a database URL; write postgresql+psycopg://user:password@host/database or sqlite:///file.db"
+        ) from None
+    return Outbox(table).ddl(database)
+
+
+def make_tables(url: str, table: str) -> bool:
+    """False where the outbox was there already; what is missing beside it is made all the same."""
+    outbox = Outbox(table)
+    engine = open_engine(url, setting="database")
+    try:
+        with begin(engine, whose=f"Outbox {table}") as connection:
+            take_turn(connection)
+            existed = inspect(connection).has_table(outbox.table.name, schema=outbox.table.schema)
+            outbox.create(connection)
+    finally:
+        engine.dispose()
+    return not existed

@@ -1,0 +1,25 @@
+"""The section `outbox` of the messaging file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from oncehouse.config import Section
+
+
+def _check_table(name: str) -> str:
+    from oncehouse.errors import ConfigurationError
+    from oncehouse.messaging.outbox.tables import check_outbox_name
+
+    try:
+        return check_outbox_name(name)
+    except ConfigurationError as error:
+        # pydantic collects ValueErrors; any other error would hide the rest of the file's problems.
+        raise ValueError(str(error)) from None
+
+
+class OutboxSettings(Section):
+    table: Annotated[str, AfterValidator(_check_table)] = "oncehouse_outbox"
+    """The outbox table, with its schema before it where it has one: `sales.outbox`."""
