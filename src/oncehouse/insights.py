@@ -48,6 +48,7 @@ __all__ = [
     "as_json",
     "list_batches",
     "list_dead_letters",
+    "list_lease_views",
     "read_batch",
     "read_overview",
 ]
@@ -183,6 +184,11 @@ def _count_reasons(files: Iterable[DeadLetterFile]) -> dict[str, int]:
         for reason, rows in file.reasons.items():
             counted[reason] = counted.get(reason, 0) + rows
     return dict(sorted(counted.items()))
+
+
+def list_lease_views(catalog: Catalog) -> tuple[LeaseView, ...]:
+    """Who runs each stage, by the catalog's own clock."""
+    return _leases(catalog, catalog.now())
 
 
 def _leases(catalog: Catalog, now: float) -> tuple[LeaseView, ...]:

@@ -20,6 +20,7 @@ from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.check import check
 from oncehouse.cli.importing import import_folder
 from oncehouse.cli.init import init
+from oncehouse.cli.leases import leases
 from oncehouse.cli.output import say, show_error, show_json
 from oncehouse.cli.rekey import rekey
 from oncehouse.cli.requests import rebuild_index, replay
@@ -77,6 +78,7 @@ app.command()(init)
 app.command()(check)
 app.command()(run)
 app.command()(status)
+app.command()(leases)
 app.command()(verify)
 app.command("import")(import_folder)
 app.command()(replay)

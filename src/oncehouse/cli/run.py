@@ -19,6 +19,7 @@ from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.output import plain, show_error, show_json
 from oncehouse.cli.progress import ProgressView
 from oncehouse.config_file import load_pipeline
+from oncehouse.ledger.records import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,10 @@ def run(
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="End with exit 4 when another process runs the pipeline.")
     ] = False,
+    only: Annotated[
+        list[Stage] | None,
+        typer.Option("--only", help="Run this stage alone, beside other processes; may be repeated."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the pipeline until it is stopped."""
@@ -51,7 +56,13 @@ def run(
         with ProgressView(pipeline=pipeline.pipeline, as_json=as_json) as view, Stop(view.say) as stop:
             result = in_thread(
                 lambda: run_pipeline(
-                    pipeline, once=once, stop=stop.asked, progress=view, say=view.say, wait=not no_wait
+                    pipeline,
+                    once=once,
+                    stop=stop.asked,
+                    progress=view,
+                    say=view.say,
+                    wait=not no_wait,
+                    only=only or (),
                 )
             )
     except KeyboardInterrupt:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from oncehouse import crash
-from oncehouse.errors import FencedError, PermanentError
+from oncehouse.errors import CorruptFileError, FencedError, PermanentError
 from oncehouse.ledger import epochs, keyindex, segments
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
@@ -24,6 +24,7 @@ from oncehouse.ledger.keyindex import Keys
 from oncehouse.ledger.records import FileRef, Segment
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.ingest import run_tasks
+from oncehouse.pipeline.job_errors import naming_own_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,7 +98,14 @@ def compact(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
             inputs=tuple(segment.file for segment in merge.segments),
             out=f"{pipeline.pipeline}/index/{name}.segment.arrow",
         )
-        keys, file = run_tasks(spark, merge_task, [plan])[0]
+        try:
+            with naming_own_errors(pipeline.pipeline):
+                keys, file = run_tasks(spark, merge_task, [plan])[0]
+        except CorruptFileError:
+            if _are_there(catalog, merge):
+                raise
+            # Retention, perhaps of another process, dropped one of them while it was read.
+            continue
         merged = Segment(
             segment=name,
             bucket_from=merge.segments[0].bucket_from,
@@ -118,6 +126,11 @@ def compact(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
             # Retention took one of them out of the window meanwhile; the others are merged next time.
             continue
     return sum(len(merge.segments) for merge in merges)
+
+
+def _are_there(catalog: Catalog, merge: Merge) -> bool:
+    known = {segment.segment for segment in segments.list_segments(catalog)}
+    return all(segment.segment in known for segment in merge.segments)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
 """Running a pipeline: what `oncehouse run` does with a pipeline file.
 
 A pipeline over Kafka runs all its stages. One that takes DataFrames and imports gets its epochs from other
-processes; its run loads them, and performs requests while nobody else holds the ingest lease.
+processes; its run loads them, and performs requests while nobody else holds the ingest lease. Stages may also be
+spread over processes and machines: each takes the leases of its own, and the catalog is all they share.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Stage
 from oncehouse.ledger.schemas import add_schemas
@@ -44,9 +46,13 @@ def run_pipeline(
     say: Callable[[str], None] = keep_quiet,
     jars: Sequence[Path] = (),
     wait: bool = True,
+    only: Sequence[Stage] = (),
     spark: SparkSession | None = None,
 ) -> RunResult:
     """Run until `stop` is set; with `once`, until all that is in Kafka now is in ClickHouse.
+
+    `only`: the stages to run here, where other processes run the rest; none means all of them. With `once` each does
+    what there is for it now: ingest reads what is in Kafka, load sends what is in the ledger.
 
     A Spark session that is given is used and left running; otherwise one is started and stopped here.
 
@@ -54,21 +60,23 @@ def run_pipeline(
     when one is running and `wait` is off.
     """
     catalog = open_catalog(pipeline)
-    topics = None if pipeline.source.kafka is None else Topics(pipeline.source.kafka)
+    stages = choose_stages(pipeline, only)
+    # Whoever does not read Kafka need not reach it.
+    topics = Topics(pipeline.source.kafka) if pipeline.source.kafka and Stage.INGEST in stages else None
     try:
         prepare(pipeline, catalog, topics)
-        stages = Stages(
+        running = Stages(
             pipeline,
             catalog,
             Report(catalog, topics, progress),
-            Tending if topics is None else lambda stages: _read_kafka(stages, topics),
-            stages=(Stage.LOAD, Stage.RETENTION) if topics is None else tuple(Stage),
+            lambda running: _make_ingest(running, topics, tends=not only),
+            stages=stages,
             stop=stop or threading.Event(),
             say=say,
             spark=spark,
             jars=jars,
         )
-        return stages.go(once=once, wait=wait)
+        return running.go(once=once, wait=wait)
     finally:
         catalog.close()
 
@@ -81,5 +89,29 @@ def prepare(pipeline: Pipeline, catalog: Catalog, topics: Topics | None) -> None
     add_schemas(catalog, declared_schemas(pipeline))
 
 
-def _read_kafka(stages: Stages, topics: Topics) -> Ingesting:
-    return Ingest(stages, topics)
+def choose_stages(pipeline: Pipeline, only: Sequence[Stage]) -> tuple[Stage, ...]:
+    """The stages that this process runs, in the order in which their leases are taken."""
+    own = tuple(Stage) if pipeline.source.kafka is not None else (Stage.LOAD, Stage.RETENTION)
+    if refused := [stage for stage in only if stage not in own]:
+        raise ConfigurationError(
+            f"Pipeline {pipeline.pipeline} has no stage {refused[0]} of its own: its epochs are written by whoever "
+            "opens a Sink or runs `oncehouse import`. Leave it out."
+        )
+    return tuple(stage for stage in own if not only or stage in only)
+
+
+def _make_ingest(running: Stages, topics: Topics | None, *, tends: bool) -> Ingesting:
+    if topics is not None:
+        return Ingest(running, topics)
+    return Tending(running) if tends else Resting()
+
+
+class Resting:
+    """The ingest of a process that was told to run other stages only."""
+
+    def run(self, stop: threading.Event, *, once: bool) -> None:
+        if not once:
+            stop.wait()
+
+    def keep_compact(self, stop: threading.Event) -> None:
+        """Segments are merged by whoever writes epochs."""

@@ -181,7 +181,8 @@ class Stages:
 
     def _retain(self) -> None:
         rounds = 0
-        while not self._stop.is_set():
+        # A run that has nothing to wait for still does one round.
+        while not self._stop.is_set() or (rounds == 0 and self._failure is None):
             try:
                 with self.filing, naming_own_errors(self.pipeline.pipeline):
                     retain(

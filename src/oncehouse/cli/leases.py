@@ -1,0 +1,35 @@
+"""`oncehouse leases`: who runs which stage of a pipeline, and for how long nobody else may."""
+
+from __future__ import annotations
+
+from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
+from oncehouse.cli.ledger import open_ledger
+from oncehouse.cli.output import show_json, show_table
+from oncehouse.config_file import load_pipeline
+from oncehouse.config_values import format_duration
+
+
+def leases(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
+    """Show who runs each stage of the pipeline."""
+    from oncehouse.insights import as_json as plain_view
+    from oncehouse.insights import list_lease_views
+    from oncehouse.ledger.records import spell_holder
+
+    with open_ledger(load_pipeline(file)) as catalog:
+        found = list_lease_views(catalog)
+    if as_json:
+        show_json({"leases": [plain_view(view) for view in found]})
+        return
+    show_table(
+        ["stage", "held by", "for another", "token"],
+        [
+            (
+                view.stage,
+                spell_holder(view.holder) if view.ends_in_seconds else "nobody",
+                format_duration(round(view.ends_in_seconds)) if view.ends_in_seconds else "",
+                str(view.token),
+            )
+            for view in found
+        ],
+        empty="nobody has run it yet",
+    )

@@ -1,0 +1,108 @@
+"""Stages in processes of their own: each needs only what it works with, and together they do the whole."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from oncehouse.errors import ConfigurationError, CorruptFileError
+from oncehouse.ledger import epochs, leases, segments
+from oncehouse.ledger.records import Stage
+from oncehouse.pipeline import compact as compacting
+from oncehouse.pipeline.run import run_pipeline
+from road import make_event, wait_until
+
+EVENTS = [make_event(number) for number in range(120)]
+
+
+def test_what_one_process_reads_another_loads_without_kafka(road):
+    road.send([*EVENTS, *EVENTS[:20]])
+    road.run(only=[Stage.INGEST])
+    assert epochs.list_epochs(road.catalog)
+    assert not road.batches()
+    assert not road.rows()
+    road.document["source"]["kafka"]["bootstrap_servers"] = "127.0.0.1:9"
+    road.run(only=[Stage.LOAD])
+    road.run(only=[Stage.RETENTION])
+    road.assert_table(road.table, road.expected)
+    assert {lease.stage: lease.token for lease in leases.list_leases(road.catalog)} == {
+        Stage.INGEST: 1,
+        Stage.LOAD: 1,
+        Stage.RETENTION: 1,
+    }
+
+
+def test_stages_side_by_side_hold_leases_of_their_own(road):
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def run(*only: Stage) -> None:
+        try:
+            run_pipeline(road.pipeline, only=only, stop=stop, spark=road.spark)
+        except BaseException as error:  # noqa: BLE001 - told below, on the test's own thread
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=run, args=asked) for asked in ((Stage.INGEST,), (Stage.LOAD, Stage.RETENTION))
+    ]
+    road.send(EVENTS[:60])
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: len(road.rows()) >= 60 or failures, "the first rows")
+        road.send(EVENTS[30:])
+        wait_until(lambda: len(road.rows()) >= len(EVENTS) or failures, "all rows")
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failures
+    road.assert_exact()
+
+
+def test_a_pipeline_of_dataframes_has_no_ingest_to_run(road):
+    road.document["source"] = {"format": "frame", "fields": road.document["source"]["fields"]}
+    with pytest.raises(ConfigurationError, match="no stage ingest of its own"):
+        run_pipeline(road.pipeline, only=[Stage.INGEST])
+
+
+@pytest.fixture
+def many_segments(make_road, monkeypatch):
+    """A road with enough small segments for a merge."""
+    monkeypatch.setattr(compacting, "FAN_IN", 2)
+    road = make_road(epoch={"max_rows": 40, "max_wait": 0.1})
+    for start in (0, 40):
+        road.send(EVENTS[start : start + 40])
+        road.run(only=[Stage.INGEST])
+    return road
+
+
+def lose_a_segment(road) -> str:
+    segment = segments.list_segments(road.catalog)[0]
+    (Path(road.store.root) / segment.file.path).unlink()
+    return segment.segment
+
+
+def test_a_merge_is_given_up_when_retention_of_another_process_dropped_a_segment(many_segments, monkeypatch):
+    road = many_segments
+    run_tasks = compacting.run_tasks
+
+    def drop_first(spark, task, plans):
+        gone = lose_a_segment(road)
+        with road.leases() as (catalog, tokens):
+            segments.replace_segments(catalog, tokens[Stage.INGEST], old=[gone], new=[])
+        return run_tasks(spark, task, plans)
+
+    with road.leases() as (catalog, tokens), monkeypatch.context() as patched:
+        patched.setattr(compacting, "run_tasks", drop_first)
+        before = len(segments.list_segments(catalog))
+        compacting.compact(road.spark, road.pipeline, catalog, tokens[Stage.INGEST])
+        assert len(segments.list_segments(catalog)) == before - 1
+
+
+def test_a_segment_that_is_lost_stops_a_merge_by_name(many_segments):
+    lose_a_segment(many_segments)
+    with pytest.raises(CorruptFileError):
+        many_segments.compact()
