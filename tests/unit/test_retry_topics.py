@@ -1,0 +1,338 @@
+"""Retry topics: where failed messages go, what they carry, and order by key whatever crashes or moves."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oncehouse.errors import ConfigurationError, TransientError
+from oncehouse.messaging.aside import Failure
+from oncehouse.messaging.message import (
+    ATTEMPT,
+    ERROR,
+    FAILED_AT,
+    MESSAGE_ID,
+    NOT_BEFORE,
+    ORIGIN,
+    ORIGIN_TIME,
+    Message,
+)
+from oncehouse.messaging.retries.asides import DeadLetterTopic, RetryTopics, make_ladder
+from oncehouse.messaging.retries.ladder import decide, due_at, origin_of
+from retry_world import SOURCE, MemoryShelf, World, settle_early
+
+LADDER = make_ladder("orders", delays_seconds=(10.0, 60.0))
+NOW = 1_700_000_000.0
+
+
+def message(topic="orders", *, offset=7, key=b"k", headers=(), timestamp_ms=1_600_000_000_000):
+    return Message(
+        topic=topic,
+        partition=3,
+        offset=offset,
+        key=key,
+        value=b"v",
+        headers=headers,
+        timestamp_ms=timestamp_ms,
+    )
+
+
+def fail(failed, error="ValueError: no", at=NOW):
+    return decide(Failure(message=failed, error=error, failed_at=at), LADDER)
+
+
+def as_message(placement, offset=0):
+    return Message(
+        topic=placement.topic,
+        partition=placement.partition,
+        offset=offset,
+        key=placement.key,
+        value=placement.value,
+        headers=placement.headers,
+        timestamp_ms=round(NOW * 1000),
+    )
+
+
+def test_a_failed_message_climbs_with_key_value_partition_and_its_own_headers_then_goes_to_the_dead_letters():
+    own = (("trace", b"1"), (MESSAGE_ID, b"id"), ("trace", None))
+    first = fail(message(headers=own))
+    assert (first.topic, first.partition, first.key, first.value) == ("orders.retry.1", 3, b"k", b"v")
+    assert first.headers == (
+        *own,
+        (ORIGIN, b"orders/3/7"),
+        (ORIGIN_TIME, b"1600000000000"),
+        (ATTEMPT, b"1"),
+        (ERROR, b"ValueError: no"),
+        (FAILED_AT, b"1700000000000"),
+        (NOT_BEFORE, b"1700000010000"),
+    )
+    second = fail(as_message(first), "KeyError: x", NOW + 10)
+    assert second.topic == "orders.retry.2"
+    last = fail(as_message(second), "KeyError: y", NOW + 70)
+    assert last.topic == "orders.dlq"
+    assert last.headers == (
+        *own,
+        (ORIGIN, b"orders/3/7"),
+        (ORIGIN_TIME, b"1600000000000"),
+        (ATTEMPT, b"3"),
+        (ERROR, b"KeyError: y"),
+        (FAILED_AT, b"1700000070000"),
+    )
+    assert as_message(last).message_id == "id"
+
+
+def test_a_message_that_waits_behind_another_is_not_counted_as_an_attempt():
+    climbed = fail(as_message(fail(message())), error="", at=NOW + 10)
+    assert climbed.topic == "orders.retry.2"
+    carried = dict(climbed.headers)
+    assert (carried[ATTEMPT], carried[ERROR], carried[FAILED_AT]) == (
+        b"1",
+        b"ValueError: no",
+        b"1700000000000",
+    )
+    assert carried[NOT_BEFORE] == b"1700000070000"
+
+
+def test_forged_headers_do_not_travel_along():
+    forged = (
+        (ORIGIN, b"payments/0/1"),
+        (ATTEMPT, b"99"),
+        (NOT_BEFORE, b"9999999999999"),
+        (ORIGIN_TIME, b"x"),
+    )
+    carried = dict(fail(message(headers=forged)).headers)
+    assert (carried[ORIGIN], carried[NOT_BEFORE], carried[ORIGIN_TIME]) == (
+        b"orders/3/7",
+        b"1700000010000",
+        b"1600000000000",
+    )
+    assert due_at(message(headers=forged), LADDER) is None
+
+
+def test_a_replayed_message_keeps_its_first_position():
+    replayed = message(offset=900, headers=((ORIGIN, b"orders/3/7"),))
+    assert str(origin_of(replayed, LADDER)) == "orders/3/7"
+    elsewhere = message(offset=900, headers=((ORIGIN, b"orders/2/7"),))
+    assert str(origin_of(elsewhere, LADDER)) == "orders/3/900"
+
+
+@pytest.mark.parametrize("claimed", [b"99999999999999999", b"-1", b"soon", b"\xff", b"", "\u0661".encode()])
+def test_no_header_holds_a_partition_for_longer_than_its_delay(claimed):
+    due = due_at(message("orders.retry.1", headers=((NOT_BEFORE, claimed),)), LADDER)
+    assert due is None or due <= 1_600_000_010
+
+
+def test_a_long_error_is_cut_where_a_character_ends():
+    cut = dict(fail(message(), "é" * 5000).headers)[ERROR]
+    assert len(cut) <= 1000
+    assert cut.decode().endswith("é…")
+
+
+@given(st.binary(), st.lists(st.tuples(st.sampled_from([ORIGIN, ATTEMPT, ERROR, NOT_BEFORE]), st.binary())))
+def test_any_headers_are_survived_on_any_level(key, headers):
+    for topic in ("orders", "orders.retry.1", "orders.retry.2"):
+        one = message(topic, key=key, headers=tuple(headers))
+        due_at(one, LADDER)
+        assert fail(one).partition == 3
+
+
+def shelf(**counts):
+    return MemoryShelf(topics={name: [[] for _ in range(count)] for name, count in counts.items()})
+
+
+def test_missing_topics_are_made_with_the_partitions_of_the_source():
+    brokers = shelf(orders=3)
+    RetryTopics(delays=["1s", "2s"]).open("orders", brokers)
+    assert {name: len(logs) for name, logs in brokers.topics.items()} == {
+        "orders": 3,
+        "orders.retry.1": 3,
+        "orders.retry.2": 3,
+        "orders.dlq": 3,
+    }
+
+
+def test_two_groups_on_one_topic_have_topics_of_their_own():
+    brokers = shelf(orders=1)
+    aside = RetryTopics(delays=[1], base="orders.billing")
+    aside.open("orders", brokers)
+    assert aside.topics("orders") == ("orders.billing.retry.1",)
+    assert "orders.billing.dlq" in brokers.topics
+
+
+@pytest.mark.parametrize(
+    ("make", "topics", "said"),
+    [
+        (lambda: RetryTopics(delays=[1]), {}, "there is no topic orders"),
+        (lambda: RetryTopics(delays=[1]), {"orders": 3, "orders.retry.1": 2}, "--partitions 3"),
+        (
+            lambda: RetryTopics(delays=[1], order="key"),
+            {"orders": 3, "orders.retry.1": 4},
+            "Delete the topic",
+        ),
+        (DeadLetterTopic, {"orders": 3, "orders.dlq": 1}, "orders.dlq has 1 partitions"),
+        (lambda: RetryTopics(base="no/slash"), {"orders": 3}, "not a topic name"),
+    ],
+)
+def test_topics_that_do_not_fit_are_refused_with_advice(make, topics, said):
+    with pytest.raises(ConfigurationError, match=said):
+        make().open("orders", shelf(**topics))
+
+
+def test_more_partitions_than_the_source_are_harmless_without_order():
+    RetryTopics(delays=[1]).open("orders", shelf(orders=3, **{"orders.retry.1": 4, "orders.dlq": 9}))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"delays": []}, "DeadLetterTopic"),
+        ({"delays": ["soon"]}, "is not a duration"),
+        ({"delays": [-1]}, "greater than or equal to 0"),
+        ({"delays": [1] * 21}, "at most 20"),
+        ({"order": "partition"}, '"none" or "key"'),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, said):
+    with pytest.raises(ConfigurationError, match=said):
+        RetryTopics(**options)
+
+
+def test_partitions_that_do_not_come_together_are_refused_where_order_hangs_on_it():
+    aside = RetryTopics(delays=[1], order="key")
+    aside.open("orders", shelf(orders=2))
+    aside.assigned({("orders", 0), ("orders.retry.1", 0)})
+    with pytest.raises(ConfigurationError, match=r"partition 1 of orders.retry.1 .* range"):
+        aside.assigned({("orders", 1)})
+
+
+def test_a_dead_letter_topic_takes_failures_at_once_and_holds_nobody():
+    brokers = shelf(orders=4)
+    aside = DeadLetterTopic()
+    aside.open("orders", brokers)
+    assert aside.topics("orders") == ()
+    aside.assigned({("orders", 3)})
+    aside.put([Failure(message=message(), error="no", failed_at=NOW)])
+    aside.settled([message()])
+    aside.revoked({("orders", 3)})
+    assert aside.behind([message()]) == []
+    assert aside.due_at(message()) is None
+    assert [letter.key for letter in brokers.topics["orders.dlq"][3]] == [b"k"]
+
+
+def test_later_messages_of_a_key_wait_and_other_keys_and_messages_without_a_key_go_on():
+    brokers = shelf(orders=4)
+    aside = RetryTopics(delays=[1, 1], order="key")
+    aside.open("orders", brokers)
+    aside.assigned({(topic, 3) for topic in ("orders", *aside.topics("orders"))})
+    aside.put([Failure(message=message(offset=0), error="no", failed_at=NOW)])
+    rest = [message(offset=1), message(offset=2, key=b"other"), message(offset=3, key=None)]
+    assert aside.behind(rest) == [0]
+    (copy,) = brokers.topics["orders.retry.1"][3]
+    assert aside.behind([copy]) == []
+    aside.settled([copy])
+    assert aside.behind(rest) == []
+
+
+def test_a_message_that_is_settled_before_its_sender_hears_of_it_holds_nobody():
+    aside = RetryTopics(delays=[0], order="key")
+
+    class QuickShelf(MemoryShelf):
+        def send(self, placements):
+            offsets = super().send(placements)
+            aside.settled(self.topics["orders.retry.1"][3])
+            return offsets
+
+    aside.open("orders", QuickShelf(topics={"orders": [[] for _ in range(4)]}))
+    aside.assigned({("orders", 3), ("orders.retry.1", 3)})
+    aside.put([Failure(message=message(offset=0), error="no", failed_at=NOW)])
+    assert aside.behind([message(offset=1)]) == []
+
+
+def test_one_who_has_lost_a_partition_neither_tries_nor_puts_aside_its_messages():
+    aside = RetryTopics(delays=[1], order="key")
+    aside.open("orders", shelf(orders=4))
+    ours = {("orders", 3), ("orders.retry.1", 3)}
+    aside.assigned(ours)
+    assert aside.behind([message()]) == []
+    aside.revoked(ours)
+    assert aside.behind([message()]) == [0]
+    with pytest.raises(TransientError, match="orders/3 is no longer ours"):
+        aside.put([Failure(message=message(), error="no", failed_at=NOW)])
+
+
+def by_key():
+    return RetryTopics(delays=[1, 5], order="key")
+
+
+def run(dice, aside=by_key):
+    world = World(dice, aside=aside)
+    world.run(messages=dice.randint(1, 25), keys=dice.randint(1, 4), disturbances=dice.randint(0, 6))
+    return world
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_order_by_key_holds_and_nothing_is_lost_whatever_fails_crashes_or_moves(dice):
+    world = run(dice)
+    assert not world.broken
+    assert not world.lost()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_without_order_nothing_is_lost_either(dice):
+    world = run(dice, lambda: RetryTopics(delays=[1, 5]))
+    assert not world.lost()
+
+
+def forget_at_assignment():
+    class Forgetful(MemoryShelf):
+        def unsettled(self, topic, partition):
+            return iter(())
+
+    aside = by_key()
+    open_ = aside.open
+    aside.open = lambda source, shelf: open_(source, Forgetful(**vars(shelf)))
+    return aside
+
+
+def hold_nothing_that_is_put():
+    aside = by_key()
+    put = aside.put
+
+    def forgetful(failures):
+        put(failures)
+        for source in aside._sources.values():
+            source.held.forget(failures[0].message.partition)
+
+    aside.put = forgetful
+    return aside
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        lambda: RetryTopics(delays=[1, 5]),
+        forget_at_assignment,
+        hold_nothing_that_is_put,
+        lambda: settle_early(by_key()),
+    ],
+    ids=["no order asked for", "nothing rebuilt", "nothing held", "let go too early"],
+)
+def test_the_simulation_finds_seeded_defects(defect):
+    assert any(run(random.Random(seed), defect).broken for seed in range(200))
+
+
+def test_the_simulation_finds_a_lost_message():
+    class Lossy(RetryTopics):
+        def put(self, failures):
+            super().put(failures[:0])
+
+    assert any(run(random.Random(seed), lambda: Lossy(delays=[1])).lost() for seed in range(20))
+
+
+def test_the_world_moves_messages_through_the_topics_of_the_source():
+    assert run(random.Random(3)).levels == (SOURCE, f"{SOURCE}.retry.1", f"{SOURCE}.retry.2")
