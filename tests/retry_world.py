@@ -1,8 +1,8 @@
 """Brokers, consumers and time in memory, in which retry topics are tried: every step may be the last of a process.
 
-A `World` interleaves the batches of all partitions step by step, crashes a consumer, moves partitions between consumers
-and lets one that has lost its partitions go on for a while. It notes each success of a handler and checks, for order by
-key, that all earlier messages of that key were handled or given up.
+A `World` interleaves the batches of all partitions step by step, crashes a consumer, moves single partitions between
+consumers and lets one that has lost its partitions go on for a while. It notes each success of a handler and checks,
+for order by key, that all earlier messages of that key were handled or given up.
 """
 
 from __future__ import annotations
@@ -92,18 +92,18 @@ class World:
         self.ghosts: list[Iterator[None]] = []
         self.members = [self.start(), self.start()]
         self.levels = (SOURCE, *self.members[0].aside.topics(SOURCE))
-        for number in range(partitions):
-            self.give(number, self.members[number % 2])
+        for topic in self.levels:
+            for number in range(partitions):
+                self.give((topic, number), dice.choice(self.members))
 
     def start(self) -> Member:
         aside = self.make_aside()
         aside.open(SOURCE, self.shelf)
         return Member(aside=aside)
 
-    def give(self, number: int, member: Member) -> None:
-        mine = {(topic, number) for topic in self.levels}
-        member.ours |= mine
-        member.aside.assigned(mine)
+    def give(self, partition: Partition, member: Member) -> None:
+        member.ours.add(partition)
+        member.aside.assigned([partition])
 
     def produce(self, count: int, keys: int) -> None:
         for number in range(count):
@@ -180,16 +180,18 @@ class World:
     def step(self) -> None:
         member = self.dice.choice(self.members)
         if member.ours:
-            partition = self.dice.choice(sorted(member.ours))
-            running = member.batches.get(partition) or self.run_batch(member, partition)
-            member.batches[partition] = running
-            if next(running, running) is running:
-                del member.batches[partition]
+            self.advance(member, self.dice.choice(sorted(member.ours)))
         if self.ghosts and self.dice.random() < 0.2:
             ghost = self.dice.choice(self.ghosts)
             if next(ghost, ghost) is ghost:
                 self.ghosts.remove(ghost)
         self.shelf.now += self.dice.choice([0, 0, 0.5, 3])
+
+    def advance(self, member: Member, partition: Partition) -> None:
+        running = member.batches.get(partition) or self.run_batch(member, partition)
+        member.batches[partition] = running
+        if next(running, running) is running:
+            del member.batches[partition]
 
     def disturb(self) -> None:
         match self.dice.choice(["crash", "freeze", "move"]):
@@ -203,27 +205,24 @@ class World:
 
     def end(self, at: int) -> Member:
         gone = self.members[at]
-        numbers = sorted({number for _, number in gone.ours})
+        partitions = sorted(gone.ours)
         gone.ours.clear()
         self.members[at] = self.start()
-        for number in numbers:
-            self.give(number, self.dice.choice(self.members))
+        for partition in partitions:
+            self.give(partition, self.dice.choice(self.members))
         return gone
 
     def move(self) -> None:
         giver = self.dice.choice(self.members)
-        taker = next(member for member in self.members if member is not giver)
-        numbers = sorted({number for _, number in giver.ours})
-        if not numbers:
+        if not giver.ours:
             return
-        number = self.dice.choice(numbers)
-        gone = {(topic, number) for topic in self.levels}
-        giver.ours -= gone
-        left = [giver.batches.pop(partition) for partition in sorted(gone) if partition in giver.batches]
-        giver.aside.revoked(gone)
-        # What its handlers have begun may go on, but it is not settled here any more.
-        self.ghosts += left
-        self.give(number, taker)
+        partition = self.dice.choice(sorted(giver.ours))
+        giver.ours.discard(partition)
+        if (left := giver.batches.pop(partition, None)) is not None:
+            # What its handler has begun may go on, but it is not settled here any more.
+            self.ghosts.append(left)
+        giver.aside.revoked([partition])
+        self.give(partition, self.dice.choice(self.members))
 
     def run(self, *, messages: int, keys: int, disturbances: int) -> None:
         self.produce(messages, keys)
@@ -232,8 +231,11 @@ class World:
                 self.step()
             self.disturb()
         self.shelf.fails_at = lambda: False
-        for _ in range(400 * messages):
-            self.step()
+        for _ in range(100 * messages):
+            for member in self.members:
+                for partition in sorted(member.ours):
+                    self.advance(member, partition)
+            self.shelf.now += 1
             if not self.is_busy():
                 return
         raise AssertionError("the world does not come to rest")

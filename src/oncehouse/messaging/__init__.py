@@ -12,20 +12,25 @@ if TYPE_CHECKING:
     from oncehouse.messaging.message import Message
     from oncehouse.messaging.outbox.encoding import OutboxMessage
     from oncehouse.messaging.outbox.outbox import Outbox
+    from oncehouse.messaging.retries.asides import DeadLetterTopic, RetryTopics
 
 __all__ = [
+    "DeadLetterTopic",
     "Inbox",
     "Message",
     "Outbox",
     "OutboxMessage",
+    "RetryTopics",
     "StoredInbox",
 ]
 
 _HOMES = {
+    "DeadLetterTopic": "oncehouse.messaging.retries.asides",
     "Inbox": "oncehouse.messaging.inbox.once",
     "Message": "oncehouse.messaging.message",
     "Outbox": "oncehouse.messaging.outbox.outbox",
     "OutboxMessage": "oncehouse.messaging.outbox.encoding",
+    "RetryTopics": "oncehouse.messaging.retries.asides",
     "StoredInbox": "oncehouse.messaging.inbox.stored",
 }
 

@@ -6,7 +6,7 @@ the brokers have it; a crash in between leads to a second copy, never to a lost 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 from typing import Literal
 
@@ -60,13 +60,13 @@ class RetryTopics:
 
     def assigned(self, partitions: Collection[Partition]) -> None:
         if self._order == "key":
-            for source in self._sources.values():
-                source.take(partitions)
+            for topic, number in partitions:
+                self._source_of(topic).take(topic, number)
 
     def revoked(self, partitions: Collection[Partition]) -> None:
         if self._order == "key":
-            for source in self._sources.values():
-                source.leave(partitions)
+            for topic, number in partitions:
+                self._source_of(topic).leave(topic, number)
 
     def due_at(self, message: Message) -> float | None:
         return due_at(message, self._source_of(message.topic).ladder)
@@ -88,8 +88,7 @@ class RetryTopics:
     def settled(self, messages: Sequence[Message]) -> None:
         if self._order == "key":
             for topic, same in groupby(messages, key=lambda message: message.topic):
-                source = self._source_of(topic)
-                source.held.release(same, source.ladder.levels[topic])
+                self._source_of(topic).settle(topic, same)
 
     def _source_of(self, topic: str) -> _Source:
         return next(source for source in self._sources.values() if topic in source.ladder.levels)
@@ -136,45 +135,43 @@ class _Source:
 
     def __init__(self, ladder: Ladder, shelf: Shelf) -> None:
         self.ladder, self.shelf = ladder, shelf
-        self.held = HeldKeys()
-        self._ours: set[Partition] = set()
+        self._held = HeldKeys()
 
-    def take(self, partitions: Collection[Partition]) -> None:
-        new = {(topic, number) for topic, number in partitions if topic in self.ladder.levels}
-        self._ours |= new
-        for number in sorted({number for _, number in new}):
-            _demand_together(self.ladder, number, self._ours)
-            for topic in self.ladder.retry_topics:
-                level = self.ladder.levels[topic]
-                standing = self.shelf.unsettled(topic, number)
-                self.held.hold(number, ((key, level, offset) for offset, key in standing))
+    def take(self, topic: str, number: int) -> None:
+        level = self.ladder.levels[topic]
+        # Opened first: what is put aside or settled while the topics above are read must not be missed.
+        self._held.open(number, level)
+        for above, name in enumerate(self.ladder.retry_topics, start=1):
+            if above > level:
+                standing = self.shelf.unsettled(name, number)
+                self._held.hold(number, ((key, above, offset) for offset, key in standing))
 
-    def leave(self, partitions: Collection[Partition]) -> None:
-        gone = {(topic, number) for topic, number in partitions if topic in self.ladder.levels}
-        self._ours -= gone
-        for _, number in gone:
-            self.held.forget(number)
+    def leave(self, topic: str, number: int) -> None:
+        self._held.close(number, self.ladder.levels[topic])
+
+    def settle(self, topic: str, messages: Iterable[Message]) -> None:
+        self._held.release(messages, self.ladder.levels[topic])
 
     def behind(self, messages: Sequence[Message]) -> list[int]:
-        level = self.ladder.levels[messages[0].topic]
-        if (messages[0].topic, messages[0].partition) not in self._ours:
+        level, number = self.ladder.levels[messages[0].topic], messages[0].partition
+        if not self._held.is_open(number, level):
             # Somebody else decides about these by now; none of them may be tried here.
             return list(range(len(messages)))
-        if level:
-            # Also what another hand has written into a retry topic holds up the levels below it.
-            self.held.hold(messages[0].partition, ((one.key, level, one.offset) for one in messages))
-        return self.held.behind(messages, level)
+        # Also what another hand has written into a retry topic holds up the levels below it.
+        self._held.hold(number, ((one.key, level, one.offset) for one in messages))
+        return self._held.behind(number, level, messages)
 
     def send_and_hold(self, topic: str, placements: Sequence[Placement]) -> None:
-        gone = next((one.partition for one in placements if (topic, one.partition) not in self._ours), None)
-        if gone is not None:
-            raise TransientError(
-                f"{topic}/{gone} is no longer ours; whoever reads it now tries its messages again"
-            )
+        level = self.ladder.levels[topic]
+        for number in {placement.partition for placement in placements}:
+            if not self._held.is_open(number, level):
+                raise TransientError(
+                    f"{topic}/{number} is no longer ours; whoever reads it now tries its messages again"
+                )
         for placement, offset in zip(placements, self.shelf.send(placements), strict=True):
-            level = self.ladder.levels.get(placement.topic)
-            if level is not None:
-                self.held.hold(placement.partition, [(placement.key, level, offset)])
+            above = self.ladder.levels.get(placement.topic)
+            if above is not None:
+                self._held.hold(placement.partition, [(placement.key, above, offset)])
 
 
 def make_ladder(source: str, *, base: str | None = None, delays_seconds: tuple[float, ...] = ()) -> Ladder:
@@ -209,16 +206,6 @@ def _advise(topic: str, found: int, partitions: int) -> str:
     if found < partitions:
         return f"Run: kafka-topics.sh --alter --topic {topic} --partitions {partitions}"
     return "Delete the topic once it is empty and start again: it is made anew with the right number"
-
-
-def _demand_together(ladder: Ladder, number: int, ours: Collection[Partition]) -> None:
-    missing = [topic for topic in ladder.levels if (topic, number) not in ours]
-    if missing:
-        raise ConfigurationError(
-            f'partition {number} of {missing[0]} went to another consumer than its sisters; order="key" needs them '
-            "together: set partition.assignment.strategy to range, and let all consumers of the group read the same "
-            "topics with the same delays"
-        )
 
 
 def _read_delays(delays: Sequence[str | float]) -> tuple[float, ...]:
