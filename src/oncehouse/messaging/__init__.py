@@ -7,6 +7,7 @@ names below are imported when they are first asked for, so that a program pays f
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from oncehouse.messaging.consumer.consumer import Consumer
     from oncehouse.messaging.inbox.once import Inbox
     from oncehouse.messaging.inbox.stored import StoredInbox
     from oncehouse.messaging.message import Message
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from oncehouse.messaging.retries.asides import DeadLetterTopic, RetryTopics
 
 __all__ = [
+    "Consumer",
     "DeadLetterTopic",
     "Inbox",
     "Message",
@@ -25,6 +27,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Consumer": "oncehouse.messaging.consumer.consumer",
     "DeadLetterTopic": "oncehouse.messaging.retries.asides",
     "Inbox": "oncehouse.messaging.inbox.once",
     "Message": "oncehouse.messaging.message",

@@ -1,0 +1,67 @@
+"""What a handler gets: records of one partition in order, and a token that the same records have after a crash too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, overload
+
+from oncehouse.messaging.consumer.records import Records
+from oncehouse.messaging.message import Message
+
+
+class Batch(Sequence[Message]):
+    """A sequence of messages, made when they are asked for. `values` is much faster than the messages' values."""
+
+    def __init__(
+        self,
+        records: Records,
+        *,
+        topic: str,
+        partition: int,
+        first_offset: int,
+        last_offset: int,
+        attempt: int = 1,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+        self.attempt = attempt
+        """From 1; more after the handler failed on these very records."""
+        self._records = records
+        self._is_cancelled = is_cancelled
+
+    @property
+    def token(self) -> str:
+        """Names these records. A batch that comes again (retry, crash, another consumer) has its token again."""
+        return f"{self.topic}/{self.partition}/{self.first_offset}-{self.last_offset}"
+
+    @property
+    def values(self) -> list[bytes | None]:
+        return self._records.values()
+
+    @property
+    def keys(self) -> list[bytes | None]:
+        return self._records.keys()
+
+    @property
+    def cancelled(self) -> bool:
+        """Nobody waits for this handler any more: the partition is gone or the time to stop is up."""
+        return self._is_cancelled()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._records)
+
+    @overload
+    def __getitem__(self, place: int) -> Message: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Message]: ...
+    def __getitem__(self, place: Any) -> Any:
+        return self._records[place]
+
+    def __repr__(self) -> str:
+        return f"Batch({self.token!r}, {len(self)} messages, attempt {self.attempt})"

@@ -1,0 +1,250 @@
+"""What a consumer does, decided without any I/O: events and the time go in, actions come out.
+
+`handle` is to be called by one thread at a time, and its actions carried out in their order before the next call.
+Partitions stand side by side; what is common to them is here: slots, back-pressure, leaving and stopping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from math import inf
+from typing import assert_never
+
+from oncehouse.messaging.aside import Partition
+from oncehouse.messaging.consumer.events import (
+    Action,
+    Assigned,
+    Cancel,
+    CommitFailed,
+    CommitNow,
+    Committed,
+    EndSeen,
+    Event,
+    Failed,
+    Fetched,
+    Handled,
+    Leaving,
+    Lost,
+    Pause,
+    Prepared,
+    PrepareFailed,
+    PutDone,
+    PutFailed,
+    Resume,
+    Revoked,
+    Skipped,
+    Stopping,
+    Ticked,
+    Ticket,
+)
+from oncehouse.messaging.consumer.partition import PartitionState
+from oncehouse.messaging.consumer.rules import Rules
+
+PAUSE_AFTER_SECONDS = 1.0
+"""How long partitions may stay full before they are paused: pausing throws away what the client has fetched ahead."""
+
+
+class Core:
+    def __init__(self, rules: Mapping[str, Rules], *, chance: Callable[[], float]) -> None:
+        """`rules` by topic, retry topics included; `chance` is the die of the back-off, from 0 to 1."""
+        self._rules = rules
+        self._chance = chance
+        self._states: dict[Partition, PartitionState] = {}
+        self._terms = 0
+        self._stopping = False
+        self._waited_before = 0.0
+
+    # What the shell may look at.
+
+    @property
+    def states(self) -> Mapping[Partition, PartitionState]:
+        return self._states
+
+    @property
+    def wants_records(self) -> bool:
+        """Whether a fetch is useful now. If not, waiting for a handler is; paused partitions cost nothing to poll."""
+        return not self._states or any(
+            state.paused or state.level == "hungry" for state in self._states.values()
+        )
+
+    @property
+    def waited_seconds(self) -> float:
+        return self._waited_before + sum(state.waited_seconds for state in self._states.values())
+
+    def busy(self, partitions: Collection[Partition] | None = None) -> bool:
+        """Whether work is under way in these partitions, or in any."""
+        keys = self._states if partitions is None else partitions
+        return any(key in self._states and self._states[key].task is not None for key in keys)
+
+    def wake_at(self, now: float) -> float:
+        """When `Ticked` should come at the latest."""
+        moments = [state.wake_at(now) for state in self._states.values()]
+        moments += [
+            state.full_since + PAUSE_AFTER_SECONDS
+            for state in self._states.values()
+            if not state.paused and state.full_since < inf
+        ]
+        return min(moments, default=inf)
+
+    # What happens.
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        match event:
+            case Fetched() | EndSeen() | Committed() | CommitFailed():
+                state = self._states.get(event.partition)
+                if state is None:
+                    return []
+                actions = _tell_partition(state, event, now)
+                touched = [state]
+            case Prepared() | PrepareFailed() | Handled() | Failed() | Skipped() | PutDone() | PutFailed():
+                state = self._state_of(event.ticket)
+                if state is None:
+                    return []
+                actions = _tell_work(state, event, now)
+                touched = list(self._states.values())
+            case _:
+                actions = self._tell_all(event, now)
+                touched = list(self._states.values())
+        self._go_ahead(touched, now, actions)
+        return actions
+
+    def _tell_all(
+        self, event: Assigned | Leaving | Stopping | Revoked | Lost | Ticked, now: float
+    ) -> list[Action]:
+        actions: list[Action] = []
+        match event:
+            case Assigned():
+                self._assign(event)
+            case Leaving(partitions=partitions):
+                self._leave(partitions)
+            case Stopping():
+                self._stopping = True
+                self._leave(self._states)
+            case Revoked(partitions=partitions):
+                actions = self._revoke(partitions)
+            case Lost(partitions=partitions):
+                actions = self._forget(partitions)
+            case Ticked():
+                found = [state.find_stuck(now) for state in self._states.values()]
+                actions = [stuck for stuck in found if stuck is not None]
+            case _:  # pragma: no cover
+                assert_never(event)
+        return actions
+
+    def _state_of(self, ticket: Ticket) -> PartitionState | None:
+        state = self._states.get(ticket.partition)
+        return state if state is not None and state.task == ticket else None
+
+    def _assign(self, event: Assigned) -> None:
+        self._terms += 1
+        self._states[event.partition] = PartitionState(
+            key=event.partition,
+            rules=self._rules[event.partition[0]],
+            term=self._terms,
+            start=event.position,
+            chance=self._chance,
+            leaving=self._stopping,
+        )
+
+    def _leave(self, partitions: Collection[Partition]) -> None:
+        for key in partitions:
+            if key in self._states:
+                self._states[key].leaving = True
+
+    def _revoke(self, partitions: Collection[Partition]) -> list[Action]:
+        positions = [
+            (key, position)
+            for key in partitions
+            if key in self._states and (position := self._states[key].last_commit()) is not None
+        ]
+        last: list[Action] = [CommitNow(positions=tuple(positions))] if positions else []
+        return last + self._forget(partitions)
+
+    def _forget(self, partitions: Collection[Partition]) -> list[Action]:
+        actions: list[Action] = []
+        for key in partitions:
+            state = self._states.pop(key, None)
+            if state is not None:
+                self._waited_before += state.waited_seconds
+                if state.task is not None:
+                    actions.append(Cancel(ticket=state.task))
+        return actions
+
+    def _go_ahead(self, states: list[PartitionState], now: float, actions: list[Action]) -> None:
+        for state in states:
+            state.cut(now)
+            commit = state.commit(now)
+            if commit is not None:
+                actions.append(commit)
+        self._begin_work(states, now, actions)
+        for state in states:
+            balanced = _balance(state, now)
+            if balanced is not None:
+                actions.append(balanced)
+
+    def _begin_work(self, states: list[PartitionState], now: float, actions: list[Action]) -> None:
+        under_way: dict[str, int] = {}
+        for state in self._states.values():
+            under_way[state.rules.topic] = under_way.get(state.rules.topic, 0) + (state.task is not None)
+        for state in states:
+            if under_way[state.rules.topic] >= state.rules.concurrency:
+                continue
+            begun = state.begin(now)
+            if begun is not None:
+                actions.append(begun)
+                under_way[state.rules.topic] += 1
+                # To the end of the line, so that every partition gets its turn at the slots.
+                self._states[state.key] = self._states.pop(state.key)
+
+
+def _balance(state: PartitionState, now: float) -> Pause | Resume | None:
+    level = "over" if state.leaving else state.level
+    state.full_since = min(state.full_since, now) if level == "full" else inf
+    patience_over = now >= state.full_since + PAUSE_AFTER_SECONDS
+    if not state.paused and (level == "over" or patience_over):
+        state.paused = True
+        return Pause(partition=state.key)
+    if state.paused and level == "hungry":
+        state.paused = False
+        return Resume(partition=state.key)
+    return None
+
+
+def _tell_partition(
+    state: PartitionState, event: Fetched | EndSeen | Committed | CommitFailed, now: float
+) -> list[Action]:
+    match event:
+        case Fetched(records=records, due_at=due_at):
+            state.take(records, due_at, now)
+        case EndSeen(end=end):
+            state.end = end
+        case Committed(position=position):
+            return state.end_commit(position)
+        case CommitFailed():
+            state.end_commit_failed(now)
+        case _:  # pragma: no cover
+            assert_never(event)
+    return []
+
+
+def _tell_work(
+    state: PartitionState,
+    event: Prepared | PrepareFailed | Handled | Failed | Skipped | PutDone | PutFailed,
+    now: float,
+) -> list[Action]:
+    match event:
+        case Prepared():
+            return state.end_prepare()
+        case Handled():
+            return state.end_handled(now)
+        case Failed(error=error, kind=kind):
+            return state.end_failed(error, kind, now)
+        case Skipped(offsets=offsets):
+            state.skip(offsets)
+            return []
+        case PutDone():
+            return state.end_put(now)
+        case PrepareFailed(error=error) | PutFailed(error=error):
+            return state.end_put_failed(error, now)
+        case _:  # pragma: no cover
+            assert_never(event)

@@ -1,0 +1,224 @@
+"""Carries out what the core asks for beside the client: handlers, and what the Aside has to be asked or told.
+
+Answers go back as events with the ticket they belong to. Whatever a handler or an Aside raises becomes such an answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from threading import Lock
+from typing import assert_never
+
+from oncehouse.errors import ConfigurationError, PermanentError, TransientError
+from oncehouse.messaging.aside import Aside, Failure, Partition
+from oncehouse.messaging.clock import Clock
+from oncehouse.messaging.consumer import events as ev
+from oncehouse.messaging.consumer.batch import Batch
+from oncehouse.messaging.consumer.errands import Lanes
+from oncehouse.messaging.consumer.metrics import Metrics
+from oncehouse.messaging.consumer.records import Records
+from oncehouse.messaging.consumer.subscription import Subscription
+from oncehouse.messaging.consumer.time_report import TimeSums
+from oncehouse.messaging.consumer.workers import Job, Workers
+from oncehouse.messaging.message import Message
+
+_log = logging.getLogger("oncehouse.consumer")
+
+
+class Handling:
+    def __init__(
+        self,
+        *,
+        feed: Callable[[ev.Event], None],
+        lanes: Lanes,
+        workers: Mapping[str, Workers],
+        subscriptions: Mapping[str, Subscription],
+        clock: Clock,
+        metrics: Metrics,
+        times: TimeSums,
+    ) -> None:
+        self._feed = feed
+        self._lanes = lanes
+        self._workers = workers
+        self._subscriptions = subscriptions
+        self._clock = clock
+        self._metrics = metrics
+        self._times = times
+        self._lock = Lock()
+        self._jobs: dict[ev.Ticket, Job | None] = {}
+        """Work under way; None while its handler has not begun."""
+
+    def do(self, action: ev.Prepare | ev.HandOut | ev.PutAside | ev.Settle | ev.Cancel) -> None:
+        match action:
+            case ev.Cancel(ticket=ticket):
+                self._cancel(ticket)
+            case ev.Settle(partition=partition, records=records):
+                self._errand(partition, lambda aside: aside.settled(records))
+            case ev.Prepare(ticket=ticket):
+                self._errand(ticket.partition, lambda aside: self._prepare(aside, ticket))
+            case ev.PutAside(ticket=ticket):
+                self._errand(ticket.partition, lambda aside: self._put_aside(aside, action))
+            case ev.HandOut(ticket=ticket):
+                with self._lock:
+                    self._jobs[ticket] = None
+                if self._subscriptions[ticket.partition[0]].aside is None:
+                    self._hand_out(action, action.records)
+                else:
+                    self._errand(ticket.partition, lambda aside: self._sort_out(aside, action))
+            case _:  # pragma: no cover
+                assert_never(action)
+
+    def _errand(self, partition: Partition, errand: Callable[[Aside], None]) -> None:
+        aside = self._subscriptions[partition[0]].aside
+        assert aside is not None  # noqa: S101 - the core asks only where the rules say that there is one
+
+        def run() -> None:
+            started = self._clock.monotonic()
+            try:
+                errand(aside)
+            except Exception:  # noqa: BLE001 - what has no answer to give is written down
+                _log.exception("%s/%s: %r failed", *partition, aside)
+            self._times.add(aside=self._clock.monotonic() - started)
+
+        self._lanes.submit(partition, run)
+
+    # With the Aside.
+
+    def _prepare(self, aside: Aside, ticket: ev.Ticket) -> None:
+        try:
+            aside.assigned([ticket.partition])
+        except Exception as error:  # noqa: BLE001 - whatever it is, the partition waits and says so
+            self._feed(ev.PrepareFailed(ticket=ticket, error=describe(error)))
+        else:
+            self._feed(ev.Prepared(ticket=ticket))
+
+    def _sort_out(self, aside: Aside, action: ev.HandOut) -> None:
+        """Put aside what waits behind others before the rest is handled, so that nothing is in neither place."""
+        records = action.records.without(action.without)
+        if not self._is_wanted(action.ticket):
+            return
+        try:
+            behind = aside.behind(records)
+            if behind:
+                self._put(aside, [records[place] for place in behind], "")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the partition waits and says so
+            self._end(action.ticket)
+            self._feed(ev.PutFailed(ticket=action.ticket, error=describe(error)))
+            return
+        if behind:
+            skipped = frozenset(records[place].offset for place in behind)
+            self._feed(ev.Skipped(ticket=action.ticket, offsets=skipped))
+            records = records.without(skipped)
+        if records:
+            self._hand_out(action, records)
+        else:
+            self._end(action.ticket)
+            self._feed(ev.Handled(ticket=action.ticket))
+
+    def _put_aside(self, aside: Aside, action: ev.PutAside) -> None:
+        try:
+            self._put(aside, list(action.records), action.error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the partition waits and says so
+            self._feed(ev.PutFailed(ticket=action.ticket, error=describe(error)))
+        else:
+            self._feed(ev.PutDone(ticket=action.ticket))
+
+    def _put(self, aside: Aside, messages: Sequence[Message], error: str) -> None:
+        now = self._clock.now()
+        aside.put([Failure(message=message, error=error, failed_at=now) for message in messages])
+        first = messages[0]
+        self._metrics.increment(
+            "records.put_aside", len(messages), topic=first.topic, partition=first.partition
+        )
+
+    def forget(self, partitions: Collection[Partition]) -> None:
+        for partition in partitions:
+            if self._subscriptions[partition[0]].aside is not None:
+                self._forget(partition)
+
+    def _forget(self, partition: Partition) -> None:
+        self._errand(partition, lambda aside: aside.revoked([partition]))
+
+    # With the handler.
+
+    def _hand_out(self, action: ev.HandOut, records: Records) -> None:
+        ticket, (topic, partition) = action.ticket, action.ticket.partition
+        started = self._clock.monotonic()
+
+        def done(error: BaseException | None) -> None:
+            self._end(ticket)
+            seconds = self._clock.monotonic() - started
+            self._times.add(handler=seconds, records=0 if error else len(records))
+            self._metrics.timing("handler.seconds", seconds, topic=topic, partition=partition)
+            self._tell(ticket, records, error)
+
+        job = Job(
+            ticket=ticket,
+            handler=self._subscriptions[topic].handler,
+            batch=Batch(
+                records,
+                topic=topic,
+                partition=partition,
+                first_offset=action.records.first_offset,
+                last_offset=action.records.last_offset,
+                attempt=action.attempt,
+                is_cancelled=lambda: job.cancelled,
+            ),
+            done=done,
+        )
+        with self._lock:
+            if ticket not in self._jobs:
+                return
+            self._jobs[ticket] = job
+        self._workers[self._subscriptions[topic].rules.topic].start(job)
+
+    def _tell(self, ticket: ev.Ticket, records: Records, error: BaseException | None) -> None:
+        topic, partition = ticket.partition
+        if error is None:
+            self._metrics.increment("batches.handled", topic=topic, partition=partition)
+            self._metrics.increment("records.handled", len(records), topic=topic, partition=partition)
+            self._feed(ev.Handled(ticket=ticket))
+        else:
+            kind = kind_of(error)
+            self._metrics.increment("batches.failed", topic=topic, partition=partition, kind=kind)
+            _log.info("%s/%s: the handler raised", topic, partition, exc_info=error)
+            self._feed(ev.Failed(ticket=ticket, error=describe(error), kind=kind))
+
+    def _is_wanted(self, ticket: ev.Ticket) -> bool:
+        with self._lock:
+            return ticket in self._jobs
+
+    def _end(self, ticket: ev.Ticket) -> None:
+        with self._lock:
+            self._jobs.pop(ticket, None)
+
+    def _cancel(self, ticket: ev.Ticket) -> None:
+        with self._lock:
+            job = self._jobs.pop(ticket, None)
+        if job is not None:
+            self._metrics.increment(
+                "batches.cancelled", topic=ticket.partition[0], partition=ticket.partition[1]
+            )
+            self._workers[self._subscriptions[ticket.partition[0]].rules.topic].cancel(job)
+
+    def close(self) -> None:
+        for workers in self._workers.values():
+            workers.close()
+
+
+def kind_of(error: BaseException) -> ev.FailureKind:
+    match error:
+        case TransientError():
+            return "transient"
+        case ConfigurationError():
+            return "configuration"
+        case PermanentError():
+            return "permanent"
+        case _:
+            return "unknown"
+
+
+def describe(error: BaseException) -> str:
+    words = str(error)
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__

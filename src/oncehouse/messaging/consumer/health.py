@@ -1,0 +1,67 @@
+"""The health file: touched while the consumer is alive and no handler is stuck; JSON inside.
+
+A probe needs its age alone (`find FILE -mmin -1`); a person reads why. While a handler is stuck the file is written
+once with what is wrong, and then left to grow old.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from oncehouse.errors import TransientError
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionHealth:
+    topic: str
+    partition: int
+    done: int | None
+    """Everything before this offset is done."""
+    lag: int
+    running_seconds: float | None
+    """How long its handler has been running, if one is."""
+    stuck: bool
+    stopped: str
+    """Why nothing is handed out; empty while all is well."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    healthy: bool
+    state: str
+    """running, stopping or stopped."""
+    group: str
+    process: int
+    written_at: float
+    partitions: tuple[PartitionHealth, ...]
+
+
+class HealthFile:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._was_healthy = True
+
+    def write(self, health: Health) -> None:
+        if health.healthy or self._was_healthy:
+            # A reader must never see half a file.
+            beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+            beside.write_text(json.dumps(asdict(health), indent=2) + "\n", encoding="utf-8")
+            beside.replace(self._path)
+        self._was_healthy = health.healthy
+
+
+def read_health(path: Path, *, max_age_seconds: float, now: float) -> Health:
+    """What the file says. Raises TransientError when it is missing, broken or older than that."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        partitions = tuple(PartitionHealth(**partition) for partition in content.pop("partitions"))
+        health = Health(**content, partitions=partitions)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TransientError(f"{path} tells nothing of a consumer: {error}") from error
+    if now - health.written_at > max_age_seconds:
+        age = now - health.written_at
+        raise TransientError(f"{path} is {age:.0f} s old; its consumer is gone, or a handler is stuck")
+    return health

@@ -1,0 +1,290 @@
+"""Kafka's own client behind the interface of `client`: joins the group, reads plans, words errors.
+
+confluent-kafka lets one thread at a time into a consumer and lets others wait for as long as a poll lasts, so that all
+calls come from the polling thread. Partitions come and go as the assignor says: all at once (range) or by and by.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import confluent_kafka as ck
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from pydantic import SecretStr
+
+from oncehouse.errors import ConfigurationError, DataLossError, PermanentError, TransientError
+from oncehouse.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
+from oncehouse.messaging.aside import Partition, Shelf
+from oncehouse.messaging.consumer.client import Listener
+from oncehouse.messaging.consumer.metrics import Metrics
+from oncehouse.messaging.consumer.plan import Position, read_plan, write_plan
+from oncehouse.messaging.consumer.records import split_errors
+
+_OURS = {
+    "group.id": "give it as group=…",
+    "enable.auto.commit": "offsets are committed after the handler's success, and only then",
+    "enable.auto.offset.store": "offsets are committed after the handler's success, and only then",
+    "bootstrap.servers": "give it as bootstrap_servers=…",
+}
+_READ_POSITIONS_SECONDS = 60.0
+_FATAL = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "create the topic again, or take it out of the consumer",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant Read on the topic to this user",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "grant Read on the group to this user",
+    KafkaError._AUTHENTICATION: "check the user and password in the options",  # noqa: SLF001 - the client's own code
+    KafkaError.INCONSISTENT_GROUP_PROTOCOL: "every consumer of a group needs the same partition.assignment.strategy",
+}
+_log = logging.getLogger("oncehouse.consumer")
+
+
+class KafkaClient:
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str,
+        group: str,
+        options: Mapping[str, str | SecretStr],
+        metrics: Metrics,
+    ) -> None:
+        for name in _OURS.keys() & options.keys():
+            raise ConfigurationError(f"options: {name} cannot be set; {_OURS[name]}")
+        self._bootstrap_servers = bootstrap_servers
+        self._group = group
+        self._options = options
+        self._metrics = metrics
+        self._beginning: Collection[str] = ()
+        self._turned: dict[Partition, Position] = {}
+        self._gone: set[Partition] = set()
+
+    def open_shelf(self) -> Shelf:
+        shelf: Shelf = import_module("oncehouse.messaging.retries.kafka_shelf").KafkaShelf(
+            bootstrap_servers=self._bootstrap_servers, group=self._group, options=self._shared_options()
+        )
+        return shelf
+
+    def _shared_options(self) -> dict[str, str | SecretStr]:
+        """Those that a producer or an admin client understands too: how to reach the brokers."""
+        shared = ("security.", "sasl.", "ssl.", "socket.", "broker.", "client.", "metadata.", "enable.ssl")
+        return {name: value for name, value in self._options.items() if name.startswith(shared)}
+
+    def open(self, topics: Sequence[str], *, beginning: Collection[str], listener: Listener) -> None:
+        self._beginning, self._listener = beginning, listener
+        # Retry topics need partition p with whoever has the source's partition p: range does that.
+        assignor = "range" if beginning else "cooperative-sticky"
+        settings = {
+            "auto.offset.reset": "earliest",
+            "partition.assignment.strategy": assignor,
+            # By default the client looks only once a second whether its full queue has room again.
+            "fetch.queue.backoff.ms": 10,
+            **client_settings(self._bootstrap_servers, self._options),
+            "group.id": self._group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "on_commit": self._on_commit,
+        }
+        if settings.get("group.protocol") == "consumer":
+            del settings["partition.assignment.strategy"]
+        self._incremental = (
+            "partition.assignment.strategy" not in settings
+            or "cooperative" in settings["partition.assignment.strategy"]
+        )
+        try:
+            self._consumer = ck.Consumer(settings)
+        except KafkaException as error:
+            raise ConfigurationError(
+                f"options: the Kafka client refuses them: {describe_error(error)}"
+            ) from error
+        try:
+            self._check(topics)
+            self._consumer.subscribe(
+                list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            )
+        except BaseException:
+            self._consumer.close()
+            raise
+
+    def _check(self, topics: Sequence[str]) -> None:
+        for topic in topics:
+            try:
+                found = self._consumer.list_topics(topic, timeout=TIMEOUT_SECONDS).topics[topic]
+            except KafkaException as error:
+                raise TransientError(
+                    f"Kafka at {self._bootstrap_servers} did not answer: {describe_error(error)}; "
+                    "check the address and that the brokers run"
+                ) from error
+            if found.error is not None and found.error.code() in _FATAL:
+                raise ConfigurationError(
+                    f"topic {topic}: {found.error.str()}; {_FATAL[found.error.code()]}"
+                    if found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART
+                    else f"there is no topic {topic} at {self._bootstrap_servers}; create it first"
+                )
+
+    def consume(self, count: int, timeout_seconds: float) -> list[Any]:
+        try:
+            with _collector_at_rest():
+                raw = self._consumer.consume(count, timeout_seconds)
+        except KafkaException as error:
+            raise self._judge(error.args[0]) or TransientError(describe_error(error)) from error
+        records, errors = split_errors(raw)
+        for message in errors:
+            self._hear(message.error())
+        return self._without_turned(records) if self._turned or self._gone else records
+
+    def _hear(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's own code
+            return
+        judged = self._judge(error)
+        if judged is not None:
+            raise judged
+        self._metrics.increment("client.errors")
+        _log.warning("group %s: the Kafka client says: %s; it goes on by itself", self._group, error.str())
+
+    def _judge(self, error: KafkaError) -> PermanentError | None:
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the client's own code
+            return DataLossError(
+                f"group {self._group}: {error.str()}. Kafka has deleted what was not read yet; look at the topic's "
+                "retention, then set the group's offsets or auto.offset.reset"
+            )
+        if error.fatal() or error.code() in _FATAL:
+            advice = _FATAL.get(error.code(), "look at the brokers' logs")
+            return PermanentError(f"group {self._group}: {error.str()}; {advice}")
+        return None
+
+    def _without_turned(self, records: list[Any]) -> list[Any]:
+        """Leaves out what was fetched in a call in which its partition went, and perhaps came back."""
+        touched = self._gone | self._turned.keys()
+        kept = [record for record in records if (record.topic(), record.partition()) not in touched]
+        for (topic, partition), position in self._turned.items():
+            dropped = any((record.topic(), record.partition()) == (topic, partition) for record in records)
+            if dropped:
+                start = self._start_of((topic, partition), position)
+                self._consumer.seek(TopicPartition(topic, partition, start))
+        self._turned, self._gone = {}, set()
+        return kept
+
+    # The group's affairs.
+
+    def _on_assign(self, consumer: ck.Consumer, partitions: list[TopicPartition]) -> None:
+        positions = self._read_positions(consumer, partitions)
+        starts = [TopicPartition(*key, self._start_of(key, position)) for key, position in positions.items()]
+        if self._incremental:
+            consumer.incremental_assign(starts)
+        else:
+            consumer.assign(starts)
+        self._turned |= {key: position for key, position in positions.items() if key in self._gone}
+        self._gone -= positions.keys()
+        self._listener.on_assigned(positions)
+
+    def _start_of(self, partition: Partition, position: Position) -> int:
+        if position.offset is not None:
+            return position.offset
+        return ck.OFFSET_BEGINNING if partition[0] in self._beginning else ck.OFFSET_STORED
+
+    def _read_positions(
+        self, consumer: ck.Consumer, partitions: list[TopicPartition]
+    ) -> dict[Partition, Position]:
+        if not partitions:
+            return {}
+        deadline = time.monotonic() + _READ_POSITIONS_SECONDS
+        while True:
+            try:
+                found = consumer.committed(partitions, timeout=TIMEOUT_SECONDS)
+                break
+            except KafkaException as error:
+                if time.monotonic() > deadline:
+                    raise TransientError(
+                        f"group {self._group}: Kafka does not say where to begin: {describe_error(error)}"
+                    ) from error
+        return {
+            (at.topic, at.partition): read_plan(at.offset if at.offset >= 0 else None, at.metadata)
+            for at in found
+        }
+
+    def _on_revoke(self, consumer: ck.Consumer, partitions: list[TopicPartition]) -> None:
+        keys = [(at.topic, at.partition) for at in partitions]
+        self._listener.on_revoked(keys)
+        self._unassign(consumer, partitions, keys)
+
+    def _on_lost(self, consumer: ck.Consumer, partitions: list[TopicPartition]) -> None:
+        keys = [(at.topic, at.partition) for at in partitions]
+        self._listener.on_lost(keys)
+        self._unassign(consumer, partitions, keys)
+
+    def _unassign(
+        self, consumer: ck.Consumer, partitions: list[TopicPartition], keys: Collection[Partition]
+    ) -> None:
+        self._gone |= set(keys)
+        if self._incremental:
+            consumer.incremental_unassign(partitions)
+        else:
+            consumer.unassign()
+
+    # Offsets.
+
+    def commit(self, partition: Partition, position: Position) -> None:
+        self._consumer.commit(offsets=[_to_commit(partition, position)], asynchronous=True)
+
+    def commit_now(self, positions: Mapping[Partition, Position]) -> None:
+        try:
+            answered = self._consumer.commit(
+                offsets=[_to_commit(key, position) for key, position in positions.items()], asynchronous=False
+            )
+        except KafkaException as error:
+            raise TransientError(f"group {self._group}: {describe_error(error)}") from error
+        for at in answered or ():
+            if at.error is not None:
+                raise TransientError(f"{at.topic}/{at.partition}: {at.error.str()}")
+
+    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        for at in partitions:
+            key, failed = (at.topic, at.partition), error or at.error
+            if failed is not None:
+                self._listener.on_commit_failed(key, failed.str())
+            else:
+                self._listener.on_committed(key, read_plan(at.offset, at.metadata))
+
+    def pause(self, partition: Partition) -> None:
+        self._consumer.pause([TopicPartition(*partition)])
+
+    def resume(self, partition: Partition) -> None:
+        self._consumer.resume([TopicPartition(*partition)])
+
+    def end_of(self, partition: Partition) -> int | None:
+        try:
+            found = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
+        except KafkaException:
+            return None
+        return found[1] if found is not None and found[1] >= 0 else None
+
+    def first_of(self, partition: Partition) -> int | None:
+        try:
+            found = self._consumer.get_watermark_offsets(TopicPartition(*partition), timeout=TIMEOUT_SECONDS)
+        except KafkaException:
+            return None
+        return found[0] if found is not None else None
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+@contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """Python's cycle collector, left on, would walk over all waiting records for every 700 that the client makes."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _to_commit(partition: Partition, position: Position) -> TopicPartition:
+    offset = -1001 if position.offset is None else position.offset
+    return TopicPartition(*partition, offset, write_plan(position))

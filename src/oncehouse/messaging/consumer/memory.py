@@ -1,0 +1,338 @@
+"""A broker in memory for tests: topics, partitions, groups with rebalances and commits, and what goes wrong with them.
+
+Keeps to what a consumer can see of Kafka: offsets by partition, one owner of a partition in a group, commits refused
+from anybody else, partitions that move when members come and go, and members that are thrown out. Safe for threads.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from threading import Condition, RLock
+from typing import Any
+
+from oncehouse.errors import ConfigurationError, TransientError
+from oncehouse.messaging.aside import Partition, Placement
+from oncehouse.messaging.clock import Clock, ManualClock
+from oncehouse.messaging.consumer.client import Listener
+from oncehouse.messaging.consumer.memory_records import MemoryRecord
+from oncehouse.messaging.consumer.plan import Position, read_plan, write_plan
+from oncehouse.messaging.consumer.records import make_message
+from oncehouse.messaging.message import Headers, Message
+
+
+@dataclass(kw_only=True)
+class _Log:
+    records: list[MemoryRecord] = field(default_factory=list)
+    end: int = 0
+
+
+@dataclass(kw_only=True)
+class _Group:
+    members: list[MemoryClient] = field(default_factory=list)
+    owners: dict[Partition, MemoryClient] = field(default_factory=dict)
+    committed: dict[Partition, tuple[int, str]] = field(default_factory=dict)
+
+
+class MemoryBroker:
+    def __init__(
+        self,
+        topics: Mapping[str, int] | None = None,
+        *,
+        clock: Clock | None = None,
+        eager: bool = False,
+    ) -> None:
+        """`topics` with their numbers of partitions. `eager`: every rebalance revokes all, as `range` does."""
+        self.clock: Clock = clock or ManualClock()
+        self.eager = eager
+        self.changed = Condition(RLock())
+        self._logs: dict[str, list[_Log]] = {}
+        self._groups: dict[str, _Group] = {}
+        self._refused_commits = 0
+        self._turns = count()
+        for topic, partitions in (topics or {}).items():
+            self.create_topic(topic, partitions)
+
+    # What a test does with it.
+
+    def create_topic(self, topic: str, partitions: int = 1) -> None:
+        with self.changed:
+            self._logs[topic] = [_Log() for _ in range(partitions)]
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+    ) -> int:
+        """Append a message and return its offset. Without a partition: by key, or one after the other."""
+        with self.changed:
+            logs = self._logs_of(topic)
+            if partition is None:
+                partition = (next(self._turns) if key is None else zlib.crc32(key)) % len(logs)
+            log, now = logs[partition], int(self.clock.now() * 1000)
+            log.records.append(MemoryRecord(topic, partition, log.end, key, value, headers, now))
+            log.end += 1
+            self.changed.notify_all()
+            return log.end - 1
+
+    def messages(self, topic: str) -> list[Message]:
+        """All that stand in the topic, partition by partition."""
+        with self.changed:
+            return [make_message(record) for log in self._logs_of(topic) for record in log.records]
+
+    def committed(self, group: str, topic: str, partition: int = 0) -> int | None:
+        with self.changed:
+            found = self._group(group).committed.get((topic, partition))
+            return None if found is None else found[0]
+
+    def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        """As retention does."""
+        with self.changed:
+            log = self._logs_of(topic)[partition]
+            log.records = [record for record in log.records if record.offset() >= offset]
+
+    def expire(self, group: str) -> None:
+        """Throw every member out, as a session timeout does: their partitions are lost, and they join again."""
+        with self.changed:
+            for member in self._group(group).members:
+                member.thrown_out = True
+            self._group(group).members.clear()
+            self._group(group).owners.clear()
+            self.changed.notify_all()
+
+    def refuse_commits(self, times: int) -> None:
+        """Let so many of the next commits fail."""
+        with self.changed:
+            self._refused_commits = times
+
+    def client(self, group: str) -> MemoryClient:
+        return MemoryClient(self, group)
+
+    def shelf(self, group: str) -> MemoryShelf:
+        return MemoryShelf(self, group)
+
+    # What its clients ask.
+
+    def _logs_of(self, topic: str) -> list[_Log]:
+        if topic not in self._logs:
+            raise ConfigurationError(f"there is no topic {topic} in this broker; create it first")
+        return self._logs[topic]
+
+    def _group(self, name: str) -> _Group:
+        return self._groups.setdefault(name, _Group())
+
+    def count_partitions(self, topic: str) -> int | None:
+        with self.changed:
+            return len(self._logs[topic]) if topic in self._logs else None
+
+    def records_from(self, partition: Partition, offset: int, most: int) -> list[MemoryRecord]:
+        with self.changed:
+            records = self._logs_of(partition[0])[partition[1]].records
+            first = records[0].offset() if records else 0
+            start = max(0, offset - first)
+            return records[start : start + most]
+
+    def ends(self, partition: Partition) -> tuple[int, int]:
+        with self.changed:
+            log = self._logs_of(partition[0])[partition[1]]
+            return (log.records[0].offset() if log.records else log.end), log.end
+
+    def position(self, group: str, partition: Partition) -> Position:
+        with self.changed:
+            found = self._group(group).committed.get(partition)
+            return Position() if found is None else read_plan(*found)
+
+    def commit(self, group: str, partition: Partition, position: Position, *, member: MemoryClient) -> None:
+        with self.changed:
+            if self._refused_commits:
+                self._refused_commits -= 1
+                raise TransientError("this commit was to be refused")
+            if self._group(group).owners.get(partition) is not member:
+                raise TransientError(
+                    f"{partition[0]}/{partition[1]} belongs to another member of group {group}"
+                )
+            self._group(group).committed[partition] = (position.offset or 0, write_plan(position))
+
+    def join(self, group: str, member: MemoryClient) -> None:
+        with self.changed:
+            self._group(group).members.append(member)
+            self.changed.notify_all()
+
+    def leave(self, group: str, member: MemoryClient) -> None:
+        with self.changed:
+            found = self._group(group)
+            found.members = [other for other in found.members if other is not member]
+            found.owners = {key: owner for key, owner in found.owners.items() if owner is not member}
+            self.changed.notify_all()
+
+    def target(self, group: str, member: MemoryClient) -> set[Partition]:
+        """The partitions that should be this member's: partition p of every topic goes to the same one."""
+        with self.changed:
+            found: set[Partition] = set()
+            for topic in member.topics:
+                readers = [other for other in self._group(group).members if topic in other.topics]
+                for partition in range(len(self._logs_of(topic))):
+                    if readers and readers[partition % len(readers)] is member:
+                        found.add((topic, partition))
+            return found
+
+    def give(self, group: str, partitions: Collection[Partition], member: MemoryClient) -> set[Partition]:
+        """Those of them that nobody owns, which are this member's from now on."""
+        with self.changed:
+            owners = self._group(group).owners
+            free = {key for key in partitions if key not in owners}
+            owners.update(dict.fromkeys(free, member))
+            return free
+
+    def take_back(self, group: str, partitions: Collection[Partition], member: MemoryClient) -> None:
+        with self.changed:
+            owners = self._group(group).owners
+            for key in partitions:
+                if owners.get(key) is member:
+                    del owners[key]
+            self.changed.notify_all()
+
+
+class MemoryClient:
+    """A member of a group; the interface of `client`."""
+
+    def __init__(self, broker: MemoryBroker, group: str) -> None:
+        self._broker = broker
+        self._group = group
+        self.topics: tuple[str, ...] = ()
+        self.thrown_out = False
+        self._next: dict[Partition, int] = {}
+        self._paused: set[Partition] = set()
+        self._answers: deque[tuple[Partition, Position, str]] = deque()
+
+    def open_shelf(self) -> MemoryShelf:
+        return self._broker.shelf(self._group)
+
+    def open(self, topics: Sequence[str], *, beginning: Collection[str], listener: Listener) -> None:  # noqa: ARG002
+        for topic in topics:
+            if self._broker.count_partitions(topic) is None:
+                raise ConfigurationError(f"there is no topic {topic} in this broker; create it first")
+        self.topics, self._listener = tuple(topics), listener
+        self._broker.join(self._group, self)
+
+    def consume(self, count: int, timeout_seconds: float) -> list[Any]:
+        self._answer()
+        self._rebalance()
+        found = self._fetch(count)
+        if not found and timeout_seconds > 0 and not isinstance(self._broker.clock, ManualClock):
+            with self._broker.changed:
+                self._broker.changed.wait(timeout_seconds)
+            self._answer()
+            found = self._fetch(count)
+        return found
+
+    def _fetch(self, count: int) -> list[MemoryRecord]:
+        found: list[MemoryRecord] = []
+        for key in sorted(self._next.keys() - self._paused):
+            records = self._broker.records_from(key, self._next[key], count - len(found))
+            if records:
+                self._next[key] = records[-1].offset() + 1
+                found += records
+        return found
+
+    def _answer(self) -> None:
+        while self._answers:
+            partition, position, error = self._answers.popleft()
+            if error:
+                self._listener.on_commit_failed(partition, error)
+            else:
+                self._listener.on_committed(partition, position)
+
+    def _rebalance(self) -> None:
+        if self.thrown_out:
+            self.thrown_out = False
+            lost = self._forget(self._next.keys())
+            self._listener.on_lost(lost)
+            self._broker.join(self._group, self)
+        target = self._broker.target(self._group, self)
+        if self._broker.eager and target != self._next.keys():
+            self._give_up(set(self._next))
+        else:
+            self._give_up(self._next.keys() - target)
+        given = self._broker.give(self._group, target - self._next.keys(), self)
+        if given:
+            positions = {key: self._broker.position(self._group, key) for key in sorted(given)}
+            self._next |= {key: position.offset or 0 for key, position in positions.items()}
+            self._listener.on_assigned(positions)
+
+    def _give_up(self, partitions: Collection[Partition]) -> None:
+        if partitions:
+            self._listener.on_revoked(sorted(partitions))
+            self._broker.take_back(self._group, self._forget(partitions), self)
+
+    def _forget(self, partitions: Collection[Partition]) -> list[Partition]:
+        keys = sorted(partitions)
+        for key in keys:
+            del self._next[key]
+            self._paused.discard(key)
+        return keys
+
+    def commit(self, partition: Partition, position: Position) -> None:
+        try:
+            self._broker.commit(self._group, partition, position, member=self)
+        except TransientError as error:
+            self._answers.append((partition, position, str(error)))
+        else:
+            self._answers.append((partition, position, ""))
+
+    def commit_now(self, positions: Mapping[Partition, Position]) -> None:
+        for partition, position in positions.items():
+            self._broker.commit(self._group, partition, position, member=self)
+
+    def pause(self, partition: Partition) -> None:
+        self._paused.add(partition)
+
+    def resume(self, partition: Partition) -> None:
+        self._paused.discard(partition)
+
+    def end_of(self, partition: Partition) -> int | None:
+        return self._broker.ends(partition)[1]
+
+    def first_of(self, partition: Partition) -> int | None:
+        return self._broker.ends(partition)[0]
+
+    def close(self) -> None:
+        self._answer()
+        self._give_up(set(self._next))
+        self._broker.leave(self._group, self)
+
+
+class MemoryShelf:
+    """What an Aside needs, in memory."""
+
+    def __init__(self, broker: MemoryBroker, group: str) -> None:
+        self._broker = broker
+        self._group = group
+
+    def count_partitions(self, topic: str) -> int | None:
+        return self._broker.count_partitions(topic)
+
+    def create(self, topic: str, *, partitions: int, source: str) -> None:  # noqa: ARG002
+        self._broker.create_topic(topic, partitions)
+
+    def send(self, placements: Sequence[Placement]) -> list[int]:
+        return [
+            self._broker.send(at.topic, at.value, key=at.key, headers=at.headers, partition=at.partition)
+            for at in placements
+        ]
+
+    def unsettled(self, topic: str, partition: int) -> Iterator[tuple[int, bytes | None]]:
+        start = self._broker.position(self._group, (topic, partition)).offset or 0
+        end = self._broker.ends((topic, partition))[1]
+        for record in self._broker.records_from((topic, partition), start, end):
+            yield record.offset(), record.key()
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,80 @@
+"""What a consumer counts and measures, every name in one list, and where it goes.
+
+Tags are topic and partition where they apply. Give a Consumer an object with these three methods that passes them on
+to your own system.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from threading import Lock
+from typing import Final, Protocol
+
+NAMES: Final[Mapping[str, str]] = {
+    # Counters
+    "records.fetched": "records that came from Kafka",
+    "records.handled": "records of batches that their handler took",
+    "records.put_aside": "records that went to the retry topics or the dead letters",
+    "records.gone": "offsets that Kafka deleted before they were read",
+    "batches.handled": "batches that their handler took",
+    "batches.failed": "attempts that ended with an error, by kind",
+    "batches.bisected": "batches cut in two to find the record that cannot be handled",
+    "batches.cancelled": "batches given up because their partition left or the time to stop was up",
+    "commits.done": "commits that Kafka acknowledged",
+    "commits.failed": "commits that it refused or did not answer",
+    "partitions.assigned": "partitions that came",
+    "partitions.revoked": "partitions that were asked back",
+    "partitions.lost": "partitions that were gone before we were asked",
+    "partitions.stopped": "times that a partition stood still because of its handler or its dead letters",
+    "handlers.stuck": "handlers found running too long",
+    "client.errors": "errors that the Kafka client told of and recovers from by itself",
+    # Timings, in seconds
+    "handler.seconds": "one call of the handler",
+    "poll.seconds": "one wait for records",
+    # Gauges
+    "lag": "offsets of a partition that are not done",
+    "batch.size": "how many records the next batch of a partition may have",
+    "handlers.running": "handlers under way",
+}
+
+
+class Metrics(Protocol):
+    """May be called from several threads; must not block."""
+
+    def increment(self, name: str, count: float = 1, **tags: str | int) -> None: ...
+    def gauge(self, name: str, value: float, **tags: str | int) -> None: ...
+    def timing(self, name: str, seconds: float, **tags: str | int) -> None: ...
+
+
+class NoMetrics:
+    def increment(self, name: str, count: float = 1, **tags: str | int) -> None:
+        pass
+
+    def gauge(self, name: str, value: float, **tags: str | int) -> None:
+        pass
+
+    def timing(self, name: str, seconds: float, **tags: str | int) -> None:
+        pass
+
+
+class MemoryMetrics:
+    """Keeps sums by name, for tests and small tools."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self.counts: dict[str, float] = defaultdict(float)
+        self.gauges: dict[tuple[str, tuple[tuple[str, str | int], ...]], float] = {}
+        self.timings: dict[str, list[float]] = defaultdict(list)
+
+    def increment(self, name: str, count: float = 1, **tags: str | int) -> None:  # noqa: ARG002
+        with self._lock:
+            self.counts[name] += count
+
+    def gauge(self, name: str, value: float, **tags: str | int) -> None:
+        with self._lock:
+            self.gauges[name, tuple(sorted(tags.items()))] = value
+
+    def timing(self, name: str, seconds: float, **tags: str | int) -> None:  # noqa: ARG002
+        with self._lock:
+            self.timings[name].append(seconds)

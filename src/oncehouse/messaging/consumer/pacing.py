@@ -1,0 +1,110 @@
+"""How large the next batch may be and how long it may wait, from what handlers took so far.
+
+A handler is taken to cost so much for a call and so much for a record; both are estimated from what was seen, newer
+sightings counting more. The size aims at a target time, but never so small that calls cost more than a fifth of it;
+twice the target while records pile up. Steps are halved and small ones left out, so that noise moves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+_FADING = 0.8
+_DEAD_BAND = 0.2
+_CALLS_TO_TARGET = 5
+_WAIT_TO_CALL = 4
+_LONGEST_WAIT_FACTOR = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PaceLimits:
+    size: int
+    """No batch is larger."""
+    wait_seconds: float
+    """No batch waits less for more records; with an expensive call, up to ten times as long."""
+    target_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pace:
+    size: int
+    wait_seconds: float
+    weight: float = 0.0
+    records: float = 0.0
+    seconds: float = 0.0
+    records_squared: float = 0.0
+    records_seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sighting:
+    records: int
+    seconds: float
+    lag: int
+    """Records that wait behind the batch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    call_seconds: float
+    record_seconds: float
+
+
+def first_pace(limits: PaceLimits) -> Pace:
+    return Pace(size=limits.size, wait_seconds=limits.wait_seconds)
+
+
+def adapt(pace: Pace, seen: Sighting, limits: PaceLimits) -> Pace:
+    remembered = _remember(pace, seen)
+    cost = estimate(remembered)
+    target = max(limits.target_seconds, _CALLS_TO_TARGET * cost.call_seconds)
+    if seen.lag >= pace.size:
+        target *= 2
+    ideal = (target - cost.call_seconds) / cost.record_seconds if cost.record_seconds else float(limits.size)
+    size = _step(pace.size, min(max(ideal, 1.0), float(limits.size)))
+    wait = min(
+        max(limits.wait_seconds, _WAIT_TO_CALL * cost.call_seconds),
+        _LONGEST_WAIT_FACTOR * limits.wait_seconds,
+    )
+    return Pace(
+        size=size,
+        wait_seconds=wait,
+        weight=remembered.weight,
+        records=remembered.records,
+        seconds=remembered.seconds,
+        records_squared=remembered.records_squared,
+        records_seconds=remembered.records_seconds,
+    )
+
+
+def estimate(pace: Pace) -> Cost:
+    """Least squares over what is remembered; where all batches had one size, calls are taken to be free."""
+    mean_records, mean_seconds = pace.records / pace.weight, pace.seconds / pace.weight
+    spread = pace.records_squared / pace.weight - mean_records**2
+    if spread <= (0.01 * mean_records) ** 2:
+        return Cost(call_seconds=0.0, record_seconds=mean_seconds / mean_records)
+    slope = (pace.records_seconds / pace.weight - mean_records * mean_seconds) / spread
+    slope = min(max(slope, 0.0), mean_seconds / mean_records)
+    return Cost(call_seconds=mean_seconds - slope * mean_records, record_seconds=slope)
+
+
+def _remember(pace: Pace, seen: Sighting) -> Pace:
+    records, seconds = float(seen.records), seen.seconds
+    return Pace(
+        size=pace.size,
+        wait_seconds=pace.wait_seconds,
+        weight=pace.weight * _FADING + 1,
+        records=pace.records * _FADING + records,
+        seconds=pace.seconds * _FADING + seconds,
+        records_squared=pace.records_squared * _FADING + records * records,
+        records_seconds=pace.records_seconds * _FADING + records * seconds,
+    )
+
+
+def _step(size: int, ideal: float) -> int:
+    """Half-way to the ideal, as factors; at most to a half or the double."""
+    factor = ideal / size
+    if abs(factor - 1) <= _DEAD_BAND:
+        return size
+    return max(1, round(size * min(max(math.sqrt(factor), 0.5), 2.0)))

@@ -1,0 +1,388 @@
+"""One partition of one term: what was fetched, cut into batches, planned, tried and done. Pure; time is passed in.
+
+What holds: batches are cut and done in the order of offsets; at most one piece of work is under way; a batch is handed
+out only after its end was committed; the committed offset never passes a record that is not done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Literal
+
+from oncehouse.messaging.aside import Partition
+from oncehouse.messaging.consumer.events import (
+    Action,
+    Bisected,
+    Commit,
+    FailureKind,
+    HandOut,
+    PartitionGoesOn,
+    PartitionStopped,
+    Prepare,
+    PutAside,
+    RetryAt,
+    Settle,
+    StuckFound,
+    Ticket,
+)
+from oncehouse.messaging.consumer.pacing import Pace, PaceLimits, Sighting, adapt, first_pace
+from oncehouse.messaging.consumer.plan import MAX_ENDS, Position
+from oncehouse.messaging.consumer.records import Records
+from oncehouse.messaging.consumer.rules import Rules
+
+# A fetch brings many records at once, so that the buffer of small batches must hold some fetches.
+LEAST_ROOM = 2_000
+Level = Literal["hungry", "full", "over"]
+
+
+@dataclass(kw_only=True, slots=True)
+class Work:
+    """A batch that was cut."""
+
+    records: Records
+    end: int
+    ready_at: float
+    """Since when nothing but a slot or a commit is in its way."""
+    allowed: int
+    """Attempts before it is bisected."""
+    attempts: int = 0
+    without: frozenset[int] = frozenset()
+    poison: str = ""
+    """What the handler said of the one record that it cannot take."""
+
+    @property
+    def live(self) -> int:
+        return len(self.records) - len(self.without)
+
+
+@dataclass(kw_only=True, slots=True)
+class PartitionState:
+    key: Partition
+    rules: Rules
+    term: int
+    start: Position
+    chance: Callable[[], float]
+    leaving: bool = False
+    paused: bool = False
+    full_since: float = inf
+    end: int = 0
+    """Where Kafka's partition ends, as far as it is known."""
+    stopped: str = ""
+    """Why nothing is handed out, in words; empty while all is well."""
+    task: Ticket | None = None
+    task_since: float = 0.0
+    stuck: bool = False
+    waited_seconds: float = 0.0
+    """How long batches stood ready before their work began."""
+    pace: Pace = field(init=False)
+    closed: deque[Work] = field(default_factory=deque)
+    done: int | None = field(init=False)
+    _prepared: bool = field(init=False)
+    _number: int = 0
+    _buffer: list[Any] = field(default_factory=list)
+    _buffer_bytes: int = 0
+    _opened_at: float = 0.0
+    _later: deque[tuple[float, Records]] = field(default_factory=deque)
+    _later_count: int = 0
+    _expected: int = field(init=False)
+    _planned: deque[int] = field(init=False)
+    _acked: Position = field(init=False)
+    _in_flight: Position | None = None
+    _commit_failures: int = 0
+    _commit_hold_until: float = 0.0
+    _hold_until: float = 0.0
+    _failures: int = 0
+    _asides_in_row: int = 0
+    _unsettled: deque[Work] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.pace = first_pace(self._pace_limits)
+        self._prepared = not self.rules.aside
+        self.done = self.start.offset
+        self._expected = self.start.offset or 0
+        self._planned = deque(self.start.ends)
+        self._acked = self.start
+
+    @property
+    def _pace_limits(self) -> PaceLimits:
+        return PaceLimits(
+            size=self.rules.size,
+            wait_seconds=self.rules.wait_seconds,
+            target_seconds=self.rules.target_seconds,
+        )
+
+    # Records come in and are cut.
+
+    def take(self, records: Records, due_at: float, now: float) -> None:
+        # The client may give again what it gave before, after a seek or a resume.
+        if records.first_offset < self._expected:
+            records = records[records.count_below(self._expected) :]
+        if self.leaving or not records:
+            return
+        if self.done is None:
+            self.done = records.first_offset
+        self._expected = records.last_offset + 1
+        if due_at > now or self._later:
+            self._later.append((due_at, records))
+            self._later_count += len(records)
+        else:
+            self._keep(records, now)
+
+    def _keep(self, records: Records, now: float) -> None:
+        if not self._buffer:
+            self._opened_at = now
+        self._buffer += records.raw
+        self._buffer_bytes += records.count_bytes()
+
+    def cut(self, now: float) -> None:
+        while self._later and self._later[0][0] <= now:
+            _, records = self._later.popleft()
+            self._later_count -= len(records)
+            self._keep(records, now)
+        while len(self.closed) < self.rules.ahead and (count := self._count_to_cut(now)):
+            records = Records(self._buffer[:count])
+            self._buffer = self._buffer[count:]
+            # Measured on the shorter side: measuring is what costs most here.
+            fewer = len(self._buffer) < count
+            rest = (
+                Records(self._buffer).count_bytes() if fewer else self._buffer_bytes - records.count_bytes()
+            )
+            self._buffer_bytes = rest
+            self._opened_at = now
+            self.closed.append(
+                Work(records=records, end=records.last_offset, ready_at=now, allowed=self.rules.attempts)
+            )
+
+    def _count_to_cut(self, now: float) -> int:
+        if not self._buffer:
+            return 0
+        waiting = Records(self._buffer)
+        # What a crash left planned may be gone from Kafka meanwhile.
+        while self._planned and self._planned[0] < waiting.first_offset:
+            self._planned.popleft()
+        if self._planned:
+            if waiting.last_offset < self._planned[0]:
+                return 0
+            return waiting.count_below(self._planned.popleft() + 1)
+        if self._buffer_bytes >= self.rules.max_bytes:
+            return min(self.pace.size, waiting.count_within_bytes(self.rules.max_bytes))
+        if len(waiting) >= self.pace.size or now >= self._opened_at + self.pace.wait_seconds:
+            return min(self.pace.size, len(waiting))
+        return 0
+
+    # Work begins and ends.
+
+    def begin(self, now: float) -> Prepare | HandOut | PutAside | None:
+        if self.task is not None or self.leaving or now < self._hold_until:
+            return None
+        if not self._prepared:
+            return Prepare(ticket=self._start_task(now))
+        # An end that is not in Kafka yet could be cut elsewhere after a crash, under another token.
+        if not self.closed or self.closed[0].end not in self._acked.ends:
+            return None
+        work = self.closed[0]
+        if work.poison:
+            ticket = self._start_task(now)
+            return PutAside(ticket=ticket, records=work.records.without(work.without), error=work.poison)
+        self.waited_seconds += now - work.ready_at
+        return HandOut(
+            ticket=self._start_task(now),
+            records=work.records,
+            without=work.without,
+            attempt=self._failures + 1,
+        )
+
+    def _start_task(self, now: float) -> Ticket:
+        self._number += 1
+        self.task = Ticket(partition=self.key, term=self.term, number=self._number)
+        self.task_since = now
+        self.stuck = False
+        return self.task
+
+    def end_prepare(self) -> list[Action]:
+        self._end_task()
+        self._prepared, self._failures = True, 0
+        return self._go_on()
+
+    def end_handled(self, now: float) -> list[Action]:
+        work = self._pop_head(now)
+        if self.rules.adaptive:
+            seen = Sighting(
+                records=len(work.records), seconds=now - self.task_since, lag=self._waiting + self.lag
+            )
+            self.pace = adapt(self.pace, seen, self._pace_limits)
+        self._asides_in_row = 0
+        return self._go_on()
+
+    def end_failed(self, error: str, kind: FailureKind, now: float) -> list[Action]:
+        ticket, work = self._end_task(), self.closed[0]
+        work.ready_at = now
+        work.attempts = work.allowed if kind == "permanent" else work.attempts + (kind == "unknown")
+        if kind == "transient" or (kind == "unknown" and work.attempts < work.allowed):
+            return [self._retry(ticket, error, now)]
+        if kind == "configuration" or not self.rules.aside:
+            return [*self._stop(f"the handler fails: {error}"), self._retry(ticket, error, now)]
+        self._failures = 0
+        if work.live > 1:
+            self._bisect(work, now)
+            return [Bisected(ticket=ticket, size=work.live, error=error)]
+        work.poison = error
+        return []
+
+    def end_put(self, now: float) -> list[Action]:
+        self._pop_head(now)
+        self._asides_in_row += 1
+        if self._asides_in_row > 1:
+            # Record after record fails: more likely an outage than poison. Slower and slower, until one passes.
+            self._hold(self._asides_in_row - 1, now)
+        return self._go_on()
+
+    def end_put_failed(self, error: str, now: float) -> list[Action]:
+        ticket = self._end_task()
+        return [*self._stop(error), self._retry(ticket, error, now)]
+
+    def skip(self, offsets: frozenset[int]) -> None:
+        self.closed[0].without |= offsets
+
+    def _bisect(self, work: Work, now: float) -> None:
+        middle = len(work.records) // 2
+        self.closed.popleft()
+        for records in (work.records[middle:], work.records[:middle]):
+            inside = frozenset(
+                offset for offset in work.without if records.first_offset <= offset <= records.last_offset
+            )
+            self.closed.appendleft(
+                Work(records=records, end=records.last_offset, ready_at=now, allowed=1, without=inside)
+            )
+
+    def _pop_head(self, now: float) -> Work:
+        self._end_task()
+        work = self.closed.popleft()
+        if self.closed:
+            self.closed[0].ready_at = now
+        self.done = work.end + 1
+        self._failures = 0
+        if self.rules.aside:
+            self._unsettled.append(work)
+        return work
+
+    def _end_task(self) -> Ticket:
+        assert self.task is not None  # noqa: S101 - the core compares tickets before it calls
+        ticket, self.task, self.stuck = self.task, None, False
+        return ticket
+
+    def _retry(self, ticket: Ticket, error: str, now: float) -> RetryAt:
+        self._failures += 1
+        self._hold(self._failures, now)
+        return RetryAt(ticket=ticket, at=self._hold_until, failures=self._failures, error=error)
+
+    def _hold(self, failures: int, now: float) -> None:
+        self._hold_until = now + self.rules.backoff.wait_seconds(failures, chance=self.chance())
+        if self.closed:
+            self.closed[0].ready_at = self._hold_until
+
+    def _stop(self, reason: str) -> list[Action]:
+        news = self.stopped != reason
+        self.stopped = reason
+        return [PartitionStopped(partition=self.key, reason=reason)] if news else []
+
+    def _go_on(self) -> list[Action]:
+        if not self.stopped:
+            return []
+        self.stopped = ""
+        return [PartitionGoesOn(partition=self.key)]
+
+    # Offsets are committed.
+
+    @property
+    def _ends(self) -> tuple[int, ...]:
+        return (*(work.end for work in self.closed), *self._planned)[:MAX_ENDS]
+
+    def commit(self, now: float) -> Commit | None:
+        if self._in_flight is not None or self.done is None or now < self._commit_hold_until:
+            return None
+        position = Position(offset=self.done, ends=self._ends)
+        if self.done == self._acked.offset and set(position.ends) <= set(self._acked.ends):
+            return None
+        self._in_flight = position
+        return Commit(partition=self.key, position=position)
+
+    def last_commit(self) -> Position | None:
+        """What is left to commit when the partition leaves."""
+        if self.done is None or self.done == self._acked.offset:
+            return None
+        return Position(offset=self.done, ends=self._ends)
+
+    def end_commit(self, position: Position) -> list[Action]:
+        settled: list[Action] = []
+        if position != self._in_flight:  # an answer to a commit of an earlier term
+            return settled
+        self._in_flight, self._commit_failures, self._acked = None, 0, position
+        while self._unsettled and self._unsettled[0].end < (position.offset or 0):
+            settled.append(Settle(partition=self.key, records=self._unsettled.popleft().records))
+        return settled
+
+    def end_commit_failed(self, now: float) -> None:
+        self._in_flight = None
+        self._commit_failures += 1
+        wait = self.rules.backoff.wait_seconds(self._commit_failures, chance=self.chance())
+        self._commit_hold_until = now + wait
+
+    # What the core asks about.
+
+    @property
+    def _waiting(self) -> int:
+        return len(self._buffer) + self._later_count
+
+    @property
+    def level(self) -> Level:
+        room = max(self.rules.size, LEAST_ROOM)
+        if self._lacks_records:
+            return "hungry"
+        if self.stopped or self._waiting >= 3 * room or self._buffer_bytes >= 3 * self.rules.max_bytes:
+            return "over"
+        if self._later_count >= room:
+            return "over"
+        cannot_cut = len(self.closed) >= self.rules.ahead
+        if cannot_cut and (self._waiting >= room or self._buffer_bytes >= self.rules.max_bytes):
+            return "full"
+        return "hungry"
+
+    @property
+    def _lacks_records(self) -> bool:
+        """A planned batch must be filled to its end, however large somebody else planned it."""
+        return bool(
+            self._planned
+            and self._buffer
+            and not self.closed
+            and Records(self._buffer).last_offset < self._planned[0]
+        )
+
+    @property
+    def awaits_commit(self) -> bool:
+        return self._in_flight is not None
+
+    @property
+    def lag(self) -> int:
+        """Offsets that Kafka has and that are not done."""
+        return max(0, max(self.end, self._expected) - (self._expected if self.done is None else self.done))
+
+    def find_stuck(self, now: float) -> StuckFound | None:
+        if self.task is None or self.stuck or now < self.task_since + self.rules.stuck_seconds:
+            return None
+        self.stuck = True
+        return StuckFound(ticket=self.task, seconds=now - self.task_since)
+
+    def wake_at(self, now: float) -> float:
+        """When something is due that no other event will bring."""
+        moments = [self._hold_until, self._commit_hold_until]
+        if self._buffer and not self._planned and len(self.closed) < self.rules.ahead:
+            moments.append(self._opened_at + self.pace.wait_seconds)
+        if self._later:
+            moments.append(self._later[0][0])
+        if self.task is not None:
+            moments.append(self.task_since + self.rules.stuck_seconds)
+        return min((moment for moment in moments if moment > now), default=inf)

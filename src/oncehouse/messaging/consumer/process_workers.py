@@ -1,0 +1,184 @@
+"""Plain handlers in processes of their own: one that dies (killed, out of memory, a crash in C) is a failed attempt.
+
+A process is started with `spawn`, imports the handler's module, and takes one batch after another; records travel as
+bytes. A cancelled handler is killed, and so is one that is left when the consumer ends.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from threading import Lock
+from typing import Any
+
+from oncehouse.errors import ConfigurationError, OncehouseError
+from oncehouse.messaging.consumer.batch import Batch
+from oncehouse.messaging.consumer.errands import Submitter
+from oncehouse.messaging.consumer.memory_records import MemoryRecord
+from oncehouse.messaging.consumer.records import Records
+from oncehouse.messaging.consumer.workers import Job
+
+_SPAWN = multiprocessing.get_context("spawn")
+_GOODBYE_SECONDS = 2.0
+
+
+class WorkerDiedError(OncehouseError):
+    """The process of a handler ended before it answered."""
+
+
+class HandlerError(OncehouseError):
+    """What a handler raised in its process, where the exception itself could not travel."""
+
+
+@dataclass(kw_only=True)
+class _Worker:
+    process: Any
+    pipe: Connection
+    cancelled: bool = False
+
+
+@dataclass(kw_only=True)
+class ProcessWorkers:
+    crew: Submitter
+    _lock: Lock = field(default_factory=Lock)
+    _idle: list[_Worker] = field(default_factory=list)
+    _working: dict[int, _Worker] = field(default_factory=dict)
+    _closed: bool = False
+
+    def start(self, job: Job) -> None:
+        self.crew.submit(lambda: self._run(job))
+
+    def _run(self, job: Job) -> None:
+        try:
+            job.done(self._ask(job))
+        except BaseException as error:  # noqa: BLE001 - whatever goes wrong here is a failed attempt
+            job.done(error)
+
+    def _ask(self, job: Job) -> BaseException | None:
+        worker = self._take(job)
+        try:
+            worker.pipe.send_bytes(pack(job.batch))
+            kind, content = pickle.loads(worker.pipe.recv_bytes())  # noqa: S301 - our own child wrote it
+        except (EOFError, OSError) as error:
+            worker.process.join(_GOODBYE_SECONDS)
+            raise WorkerDiedError(
+                f"the process of the handler ended with {describe_exit(worker.process.exitcode)}"
+            ) from error
+        finally:
+            self._give_back(job, worker)
+        if kind == "handled":
+            return None
+        return content if isinstance(content, BaseException) else HandlerError(content)
+
+    def _take(self, job: Job) -> _Worker:
+        with self._lock:
+            if job.cancelled or self._closed:
+                raise WorkerDiedError("the batch was cancelled before its process began")
+            worker = self._idle.pop() if self._idle else None
+        if worker is None:
+            worker = _start(job.handler)
+        with self._lock:
+            self._working[id(job)] = worker
+        return worker
+
+    def _give_back(self, job: Job, worker: _Worker) -> None:
+        with self._lock:
+            self._working.pop(id(job), None)
+            if worker.process.is_alive() and not worker.cancelled and not self._closed:
+                self._idle.append(worker)
+                return
+        _end(worker)
+
+    def cancel(self, job: Job) -> None:
+        with self._lock:
+            job.cancelled = True
+            worker = self._working.get(id(job))
+            if worker is not None:
+                worker.cancelled = True
+                worker.process.kill()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            workers = [*self._idle, *self._working.values()]
+            self._idle.clear()
+        for worker in workers:
+            _end(worker)
+
+
+def _start(handler: Callable[[Batch], Any]) -> _Worker:
+    ours, theirs = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=serve, args=(handler, theirs), daemon=True, name="oncehouse-handler")
+    try:
+        process.start()
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ConfigurationError(
+            f"isolation='process' needs a handler that can be imported by name; {handler!r} cannot: {error}"
+        ) from error
+    theirs.close()
+    return _Worker(process=process, pipe=ours)
+
+
+def _end(worker: _Worker) -> None:
+    worker.process.kill()
+    worker.process.join(_GOODBYE_SECONDS)
+    worker.pipe.close()
+
+
+def serve(handler: Callable[[Batch], Any], pipe: Connection) -> None:
+    """The child's life: batches in, answers out, until the pipe is closed."""
+    # Ctrl-C goes to the whole group of processes; the consumer decides what that means for this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        try:
+            batch = unpack(pipe.recv_bytes())
+        except (EOFError, OSError):
+            return
+        try:
+            handler(batch)
+        except Exception as error:  # noqa: BLE001 - told to the consumer, who decides
+            pipe.send_bytes(pack_error(error))
+        else:
+            pipe.send_bytes(pickle.dumps(("handled", None)))
+
+
+def pack(batch: Batch) -> bytes:
+    messages = [
+        (message.offset, message.key, message.value, message.headers, message.timestamp_ms)
+        for message in batch
+    ]
+    where = (batch.topic, batch.partition, batch.first_offset, batch.last_offset, batch.attempt)
+    return pickle.dumps((where, messages), protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def unpack(packed: bytes) -> Batch:
+    (topic, partition, first, last, attempt), messages = pickle.loads(packed)  # noqa: S301 - the parent wrote it
+    raw = [MemoryRecord(topic, partition, *message) for message in messages]
+    return Batch(
+        Records(raw),
+        topic=topic,
+        partition=partition,
+        first_offset=first,
+        last_offset=last,
+        attempt=attempt,
+    )
+
+
+def pack_error(error: Exception) -> bytes:
+    """The exception itself where it travels, so that its class still counts; otherwise its words."""
+    try:
+        packed = pickle.dumps(("failed", error))
+        pickle.loads(packed)  # noqa: S301 - what was packed in the line before
+    except Exception:  # noqa: BLE001 - users' exceptions may refuse in any way
+        return pickle.dumps(("failed", f"{type(error).__name__}: {error}"))
+    return packed
+
+
+def describe_exit(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"signal {signal.Signals(-code).name}"
+    return f"exit code {code}"

@@ -1,0 +1,126 @@
+"""Records of one partition as the client gave them: cut, counted and measured without touching each one in Python.
+
+A raw record is what confluent-kafka calls Message; the broker in memory makes its own with the same methods. Work over
+many records goes through `map` with the type's own methods, which stays in C. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, groupby
+from typing import Any, Protocol, overload
+
+from oncehouse.messaging.aside import Partition
+from oncehouse.messaging.message import Message
+
+
+class RawRecord(Protocol):
+    def topic(self) -> str | None: ...
+    def partition(self) -> int | None: ...
+    def offset(self) -> int | None: ...
+    def key(self) -> Any: ...
+    def value(self) -> Any: ...
+    def headers(self) -> Any: ...
+    def timestamp(self) -> tuple[int, int]: ...
+    def error(self) -> Any: ...
+    def __len__(self) -> int:
+        """Bytes of its value."""
+        ...
+
+
+class Records(Sequence[Message]):
+    """A run of records of one partition, in the order of their offsets; messages are made when asked for."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: list[Any]) -> None:
+        self.raw = raw
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def __iter__(self) -> Iterator[Message]:
+        return map(make_message, self.raw)
+
+    @overload
+    def __getitem__(self, place: int) -> Message: ...
+    @overload
+    def __getitem__(self, place: slice) -> Records: ...
+    def __getitem__(self, place: int | slice) -> Message | Records:
+        return Records(self.raw[place]) if isinstance(place, slice) else make_message(self.raw[place])
+
+    @property
+    def first_offset(self) -> int:
+        return int(self.raw[0].offset())
+
+    @property
+    def last_offset(self) -> int:
+        return int(self.raw[-1].offset())
+
+    def offsets(self) -> list[int]:
+        return list(map(type(self.raw[0]).offset, self.raw)) if self.raw else []
+
+    def values(self) -> list[Any]:
+        return list(map(type(self.raw[0]).value, self.raw)) if self.raw else []
+
+    def keys(self) -> list[Any]:
+        return list(map(type(self.raw[0]).key, self.raw)) if self.raw else []
+
+    def count_bytes(self) -> int:
+        return sum(map(len, self.raw))
+
+    def count_within_bytes(self, limit: int) -> int:
+        """How many from the front hold no more bytes than that together; at least one."""
+        return max(1, bisect_left(list(accumulate(map(len, self.raw))), limit + 1))
+
+    def count_below(self, offset: int) -> int:
+        """How many from the front stand before this offset."""
+        return bisect_left(self.raw, offset, key=_offset)
+
+    def without(self, offsets: frozenset[int]) -> Records:
+        return Records([raw for raw in self.raw if raw.offset() not in offsets]) if offsets else self
+
+
+def make_message(raw: RawRecord) -> Message:
+    kind, milliseconds = raw.timestamp()
+    return Message(
+        topic=str(raw.topic()),
+        partition=int(raw.partition() or 0),
+        offset=int(raw.offset() or 0),
+        key=raw.key(),
+        value=raw.value(),
+        headers=tuple(raw.headers() or ()),
+        timestamp_ms=milliseconds if kind else None,
+    )
+
+
+def by_partition(raw: list[Any]) -> list[tuple[Partition, Records]]:
+    """The records of one fetch, partition by partition, each in its own order. None of them may be an error."""
+    kind = type(raw[0])
+    topics = list(map(kind.topic, raw))
+    places: Iterable[Any] = map(kind.partition, raw)
+    if topics.count(topics[0]) != len(raw):
+        places = zip(topics, places, strict=True)
+    found: dict[Partition, list[Any]] = {}
+    start = 0
+    # The client gives records of a partition in long runs; counting a run stays in C.
+    for place, run in groupby(places):
+        end = start + len(list(run))
+        partition = place if isinstance(place, tuple) else (topics[0], place)
+        found.setdefault(partition, []).extend(raw[start:end])
+        start = end
+    return [(partition, Records(records)) for partition, records in found.items()]
+
+
+def split_errors(raw: list[Any]) -> tuple[list[Any], list[Any]]:
+    """The records that are records, and those through which the client tells of an error."""
+    if not raw or list(map(type(raw[0]).error, raw)).count(None) == len(raw):
+        return raw, []
+    return [record for record in raw if record.error() is None], [
+        record for record in raw if record.error() is not None
+    ]
+
+
+def _offset(raw: RawRecord) -> int:
+    return int(raw.offset() or 0)

@@ -1,0 +1,34 @@
+"""How the batches of one handler are made and retried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from oncehouse.backoff import Backoff
+
+DEFAULT_BACKOFF = Backoff(base_seconds=0.2, longest_seconds=30.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    topic: str
+    """The source; retry topics that belong to it follow the same rules."""
+    size: int = 5_000
+    max_bytes: int = 16 << 20
+    wait_seconds: float = 1.0
+    concurrency: int = 8
+    attempts: int = 3
+    """How often a batch is tried where it stands before it is bisected."""
+    backoff: Backoff = field(default=DEFAULT_BACKOFF)
+    aside: bool = False
+    """There is a place for messages that the handler cannot take. Without one a batch is retried until it passes."""
+    stuck_seconds: float = 300.0
+    adaptive: bool = False
+    """`size` and `wait_seconds` are where the size ends and the wait begins; both follow the handler."""
+    target_seconds: float = 1.0
+    """How long a handler should run, where the size is adaptive."""
+
+    @property
+    def ahead(self) -> int:
+        """How many batches are cut and planned while one is being handled: more when they are small."""
+        return max(2, min(48, 2_000 // self.size))

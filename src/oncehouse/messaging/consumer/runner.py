@@ -1,0 +1,415 @@
+"""Acts for the core: polls, carries out what it asks for, and tells it what happened.
+
+One thread polls, from the start to the end, whatever handlers do: it alone touches the client. Handlers answer from
+their own threads; the core is asked under a lock and what it wants of the client waits for the poll's next turn.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Condition, RLock
+from typing import Any, assert_never
+
+from oncehouse.errors import OncehouseError, TransientError
+from oncehouse.messaging.aside import Partition, Shelf
+from oncehouse.messaging.clock import Clock
+from oncehouse.messaging.consumer import events as ev
+from oncehouse.messaging.consumer.client import Client
+from oncehouse.messaging.consumer.core import Core
+from oncehouse.messaging.consumer.errands import InlineCrew, Lanes, Submitter
+from oncehouse.messaging.consumer.handling import Handling
+from oncehouse.messaging.consumer.health import Health, HealthFile, PartitionHealth
+from oncehouse.messaging.consumer.metrics import Metrics
+from oncehouse.messaging.consumer.plan import Position
+from oncehouse.messaging.consumer.records import Records, by_partition
+from oncehouse.messaging.consumer.subscription import Subscription
+from oncehouse.messaging.consumer.time_report import TimeReport, TimeSums
+from oncehouse.messaging.consumer.workers import Workers
+
+_IDLE_POLL_SECONDS = 0.25
+_BUSY_POLL_SECONDS = 0.01
+_HOUSEKEEPING_SECONDS = 1.0
+_MOST_RECORDS, _LEAST_RECORDS = 10_000, 1_000
+_log = logging.getLogger("oncehouse.consumer")
+
+ClientAction = ev.Commit | ev.CommitNow | ev.Pause | ev.Resume
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    drain_seconds: float = 30.0
+    """How long a stop waits for handlers."""
+    revoke_seconds: float = 10.0
+    """How long a rebalance waits for handlers of partitions that leave."""
+
+
+class Runner:
+    def __init__(
+        self,
+        *,
+        group: str,
+        client: Client,
+        subscriptions: Sequence[Subscription],
+        workers: Mapping[str, Workers],
+        crew: Submitter,
+        clock: Clock,
+        metrics: Metrics,
+        bounds: Bounds,
+        health_file: HealthFile | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """`workers` by the source topic of a subscription."""
+        self._group = group
+        self._client = client
+        self._subscriptions = subscriptions
+        self._clock = clock
+        self._metrics = metrics
+        self._bounds = bounds
+        self._health_file = health_file
+        self._crew = crew
+        self._changed = Condition(RLock())
+        self._of_topic = {
+            topic: subscription
+            for subscription in subscriptions
+            for topic in (subscription.rules.topic, *subscription.beside)
+        }
+        self._beside = {topic for subscription in subscriptions for topic in subscription.beside}
+        self.core = Core(
+            {topic: subscription.rules for topic, subscription in self._of_topic.items()}, chance=chance
+        )
+        self.times = TimeSums()
+        self._handling = Handling(
+            feed=self.feed,
+            lanes=Lanes(crew),
+            workers=workers,
+            subscriptions=self._of_topic,
+            clock=clock,
+            metrics=metrics,
+            times=self.times,
+        )
+        largest = max(subscription.rules.size for subscription in subscriptions)
+        self._fetch_count = min(max(largest, _LEAST_RECORDS), _MOST_RECORDS)
+        self._todo: deque[ClientAction] = deque()
+        self._was_idle = False
+        self.news = 0
+        """Counts what happened, the passing of time left out."""
+        self._stop = False
+        self._state = "running"
+        self._kept_house_at = -1e9
+        self._started_at = clock.monotonic()
+        self._fresh: dict[Partition, int] = {}
+        self._shelf: Shelf | None = None
+
+    # Life.
+
+    def run(self) -> None:
+        """From joining the group to leaving it; ends after `stop`, or with what makes going on impossible."""
+        self.open()
+        try:
+            while not self._stop:
+                self.step()
+        finally:
+            self.finish()
+
+    def stop(self) -> None:
+        """Safe from any thread and from a signal's handler, which may interrupt the holder of the lock."""
+        self._stop = True
+
+    @property
+    def stop_asked(self) -> bool:
+        return self._stop
+
+    def open(self) -> None:
+        asides = [
+            (subscription.rules.topic, subscription.aside)
+            for subscription in self._subscriptions
+            if subscription.aside is not None
+        ]
+        if asides:
+            self._shelf = self._client.open_shelf()
+            for topic, aside in asides:
+                aside.open(topic, self._shelf)
+        self._client.open(list(self._of_topic), beginning=self._beside, listener=self)
+
+    def finish(self) -> None:
+        self._state = "stopping"
+        try:
+            self._drain()
+            self.feed(ev.Revoked(partitions=tuple(self.core.states)))
+            self._do_client_actions()
+        finally:
+            self._client.close()
+            self._handling.close()
+            self._crew.close()
+            if self._shelf is not None:
+                self._shelf.close()
+            self._state = "stopped"
+            self._write_health()
+
+    def _drain(self) -> None:
+        self.feed(ev.Stopping())
+        deadline = self._clock.monotonic() + self._bounds.drain_seconds
+        try:
+            # The poll goes on, so that a long drain does not cost the partitions before their commit.
+            while self.core.busy() and self._clock.monotonic() < deadline and not self._has_stalled():
+                self.step()
+        except OncehouseError as error:
+            _log.error("group %s: %s", self._group, error)
+
+    def _has_stalled(self) -> bool:
+        # Without threads nobody else will end what runs.
+        return isinstance(self._crew, InlineCrew) and not self._crew.run_one()
+
+    # One turn.
+
+    def step(self) -> None:
+        self.feed(ev.Ticked())
+        self._do_client_actions()
+        self._take(self._poll())
+        self._do_client_actions()
+        self._keep_house()
+
+    def _poll(self) -> list[Any]:
+        with self._changed:
+            now = self._clock.monotonic()
+            busy = self.core.busy() or any(state.awaits_commit for state in self.core.states.values())
+            patience = max(0.0, min(self.core.wake_at(now) - now, _IDLE_POLL_SECONDS))
+            if not self.core.wants_records:
+                # What the client holds stays there; only its callbacks are of interest.
+                if not isinstance(self._crew, InlineCrew):
+                    self._changed.wait(min(patience, _BUSY_POLL_SECONDS))
+                count, patience = 1, 0.0
+            elif busy:
+                count, patience = self._fetch_count, min(patience, _BUSY_POLL_SECONDS)
+            else:
+                count = 1 if self._was_idle else self._fetch_count
+        started = time.monotonic()
+        raw = self._client.consume(count, patience)
+        if count == 1 and raw and self._was_idle:
+            raw += self._client.consume(self._fetch_count, 0)
+        self._was_idle = not raw
+        seconds = time.monotonic() - started
+        self.times.add(poll=seconds)
+        self._metrics.timing("poll.seconds", seconds)
+        return raw
+
+    def _take(self, raw: list[Any]) -> None:
+        if not raw:
+            return
+        self._metrics.increment("records.fetched", len(raw))
+        for partition, records in by_partition(raw):
+            if partition in self._fresh:
+                self._look_for_gap(partition, records)
+            if partition[0] in self._beside:
+                self._take_one_by_one(partition, records)
+            else:
+                self.feed(ev.Fetched(partition=partition, records=records))
+
+    def _take_one_by_one(self, partition: Partition, records: Records) -> None:
+        """Each record of a retry topic has a time of its own."""
+        aside = self._of_topic[partition[0]].aside
+        for place in range(len(records)):
+            due_at = aside.due_at(records[place]) if aside is not None else None
+            in_seconds = 0.0 if due_at is None else due_at - self._clock.now()
+            self.feed(
+                ev.Fetched(
+                    partition=partition,
+                    records=records[place : place + 1],
+                    due_at=self._clock.monotonic() + in_seconds,
+                )
+            )
+
+    def _look_for_gap(self, partition: Partition, records: Records) -> None:
+        expected = self._fresh.pop(partition)
+        if records.first_offset > expected and (self._client.first_of(partition) or 0) > expected:
+            gone = records.first_offset - expected
+            self._metrics.increment("records.gone", gone, topic=partition[0], partition=partition[1])
+            _log.error(
+                "group %s: %s/%s was to go on at offset %s, but Kafka has deleted all before %s: %s offsets were never "
+                "handled; look at the topic's retention",
+                self._group, *partition, expected, records.first_offset, gone,
+            )  # fmt: skip
+
+    def feed(self, event: ev.Event) -> None:
+        with self._changed:
+            self.news += not isinstance(event, ev.Ticked | ev.EndSeen)
+            for action in self.core.handle(event, self._clock.monotonic()):
+                self._do(action)
+            self._changed.notify_all()
+
+    def _do(self, action: ev.Action) -> None:
+        match action:
+            case ev.Commit() | ev.CommitNow() | ev.Pause() | ev.Resume():
+                self._todo.append(action)
+            case ev.Prepare() | ev.HandOut() | ev.PutAside() | ev.Settle() | ev.Cancel():
+                self._handling.do(action)
+            case (
+                ev.RetryAt() | ev.Bisected() | ev.PartitionStopped() | ev.PartitionGoesOn() | ev.StuckFound()
+            ):
+                self._note(action)
+            case _:  # pragma: no cover
+                assert_never(action)
+
+    def _do_client_actions(self) -> None:
+        while self._todo:
+            action = self._todo.popleft()
+            match action:
+                case ev.CommitNow(positions=positions):
+                    self._commit_now(dict(positions))
+                case _ if action.partition not in self.core.states:
+                    pass
+                case ev.Commit(partition=partition, position=position):
+                    self._client.commit(partition, position)
+                case ev.Pause(partition=partition):
+                    self._client.pause(partition)
+                case ev.Resume(partition=partition):
+                    self._client.resume(partition)
+                case _:  # pragma: no cover
+                    assert_never(action)
+
+    def _commit_now(self, positions: Mapping[Partition, Position]) -> None:
+        try:
+            self._client.commit_now(positions)
+            self._metrics.increment("commits.done", len(positions))
+        except TransientError as error:
+            self._metrics.increment("commits.failed", len(positions))
+            _log.error(
+                "group %s: the last commit of %s failed: %s; their last batches will come again",
+                self._group, ", ".join(f"{topic}/{partition}" for topic, partition in positions), error,
+            )  # fmt: skip
+
+    # What the client tells.
+
+    def on_assigned(self, positions: Mapping[Partition, Position]) -> None:
+        self._metrics.increment("partitions.assigned", len(positions))
+        for partition, position in positions.items():
+            if position.offset is not None:
+                self._fresh[partition] = position.offset
+            self.feed(ev.Assigned(partition=partition, position=position))
+
+    def on_revoked(self, partitions: Collection[Partition]) -> None:
+        self._metrics.increment("partitions.revoked", len(partitions))
+        leaving = tuple(partitions)
+        self.feed(ev.Leaving(partitions=leaving))
+        deadline = self._clock.monotonic() + self._bounds.revoke_seconds
+        with self._changed:
+            while self.core.busy(leaving) and self._clock.monotonic() < deadline:
+                if isinstance(self._crew, InlineCrew):
+                    if not self._crew.run_one():
+                        break
+                else:
+                    self._changed.wait(deadline - self._clock.monotonic())
+        self.feed(ev.Revoked(partitions=leaving))
+        self._do_client_actions()
+        self._handling.forget(leaving)
+
+    def on_lost(self, partitions: Collection[Partition]) -> None:
+        self._metrics.increment("partitions.lost", len(partitions))
+        _log.warning(
+            "group %s: lost %s partitions; others may have them already", self._group, len(partitions)
+        )
+        self.feed(ev.Lost(partitions=tuple(partitions)))
+        self._handling.forget(partitions)
+
+    def on_committed(self, partition: Partition, position: Position) -> None:
+        self._metrics.increment("commits.done")
+        self.feed(ev.Committed(partition=partition, position=position))
+
+    def on_commit_failed(self, partition: Partition, error: str) -> None:
+        self._metrics.increment("commits.failed")
+        _log.warning("group %s: %s/%s: a commit failed: %s; tried again", self._group, *partition, error)
+        self.feed(ev.CommitFailed(partition=partition, error=error))
+
+    # What people see.
+
+    def _note(
+        self, action: ev.RetryAt | ev.Bisected | ev.PartitionStopped | ev.PartitionGoesOn | ev.StuckFound
+    ) -> None:
+        topic, partition = (
+            action.partition
+            if isinstance(action, ev.PartitionStopped | ev.PartitionGoesOn)
+            else action.ticket.partition
+        )
+        match action:
+            case ev.RetryAt(at=at, failures=failures, error=error):
+                wait = max(0.0, at - self._clock.monotonic())
+                self.times.add(backoff=wait)
+                _log.warning(
+                    "%s/%s: attempt %s failed: %s; next in %.1f s", topic, partition, failures, error, wait
+                )
+            case ev.Bisected(size=size, error=error):
+                self._metrics.increment("batches.bisected", topic=topic, partition=partition)
+                _log.warning("%s/%s: %s records fail together: %s; bisecting", topic, partition, size, error)
+            case ev.PartitionStopped(reason=reason):
+                self._metrics.increment("partitions.stopped", topic=topic, partition=partition)
+                _log.error("%s/%s stands still: %s; it is tried again", topic, partition, reason)
+            case ev.PartitionGoesOn():
+                _log.warning("%s/%s goes on", topic, partition)
+            case ev.StuckFound(seconds=seconds):
+                self._metrics.increment("handlers.stuck", topic=topic, partition=partition)
+                _log.error(
+                    "%s/%s: its handler has been running for %.0f s; is it stuck?", topic, partition, seconds
+                )
+            case _:  # pragma: no cover
+                assert_never(action)
+
+    def _keep_house(self) -> None:
+        now = self._clock.monotonic()
+        if now < self._kept_house_at + _HOUSEKEEPING_SECONDS:
+            return
+        self._kept_house_at = now
+        for partition, state in list(self.core.states.items()):
+            end = self._client.end_of(partition)
+            if end is not None:
+                self.feed(ev.EndSeen(partition=partition, end=end))
+            tags: dict[str, str | int] = {"topic": partition[0], "partition": partition[1]}
+            self._metrics.gauge("lag", state.lag, **tags)
+            self._metrics.gauge("batch.size", state.pace.size, **tags)
+        with self._changed:
+            running = sum(state.task is not None for state in self.core.states.values())
+        self._metrics.gauge("handlers.running", running)
+        self._write_health()
+
+    def _write_health(self) -> None:
+        if self._health_file is not None:
+            try:
+                self._health_file.write(self.health())
+            except OSError as error:
+                _log.error("the health file cannot be written: %s", error)
+
+    def health(self) -> Health:
+        with self._changed:
+            now = self._clock.monotonic()
+            partitions = tuple(
+                PartitionHealth(
+                    topic=topic,
+                    partition=partition,
+                    done=state.done,
+                    lag=state.lag,
+                    running_seconds=None if state.task is None else round(now - state.task_since, 3),
+                    stuck=state.stuck,
+                    stopped=state.stopped,
+                )
+                for (topic, partition), state in sorted(self.core.states.items())
+            )
+        return Health(
+            healthy=not any(partition.stuck for partition in partitions),
+            state=self._state,
+            group=self._group,
+            process=os.getpid(),
+            written_at=self._clock.now(),
+            partitions=partitions,
+        )
+
+    def report(self) -> TimeReport:
+        with self._changed:
+            wait = self.core.waited_seconds
+        return self.times.report(
+            running_seconds=self._clock.monotonic() - self._started_at, wait_seconds=wait
+        )

@@ -1,0 +1,27 @@
+"""One handler and what it was declared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from oncehouse.messaging.aside import Aside
+from oncehouse.messaging.consumer.batch import Batch
+from oncehouse.messaging.consumer.rules import Rules
+
+Isolation = Literal["thread", "process"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subscription:
+    rules: Rules
+    handler: Callable[[Batch], Any]
+    is_async: bool = False
+    isolation: Isolation = "thread"
+    aside: Aside | None = None
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Topics through which comes back what was put aside."""
+        return () if self.aside is None else self.aside.topics(self.rules.topic)

@@ -1,0 +1,152 @@
+"""Where handlers run: plain ones in threads, async ones in an event loop. A handler that raises anything only fails.
+
+Threads are made as they are needed and are daemons: one that never comes back costs itself, neither the consumer nor
+the end of the process. Nobody can stop a thread; an async handler is cancelled, and told so by CancelledError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any, Protocol
+
+from oncehouse.messaging.consumer.batch import Batch
+from oncehouse.messaging.consumer.errands import Submitter
+from oncehouse.messaging.consumer.events import Ticket
+
+Done = Callable[[BaseException | None], None]
+
+
+@dataclass(kw_only=True)
+class Job:
+    ticket: Ticket
+    handler: Callable[[Batch], Any]
+    batch: Batch
+    done: Done
+    """Called once, from any thread, with what the handler raised."""
+    cancelled: bool = False
+
+
+class Workers(Protocol):
+    def start(self, job: Job) -> None: ...
+
+    def cancel(self, job: Job) -> None:
+        """Nobody waits for it any more. `done` may still be called."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Crew:
+    """Daemon threads for short or long errands, as many as are needed at once; idle ones are used again."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = Lock()
+        self._errands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._idle = 0
+        self._threads = 0
+
+    def submit(self, errand: Callable[[], None]) -> None:
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            else:
+                self._threads += 1
+                Thread(target=self._run, name=f"{self._name}-{self._threads}", daemon=True).start()
+            self._errands.put(errand)
+
+    def _run(self) -> None:
+        while (errand := self._errands.get()) is not None:
+            errand()
+            # Not held through the next wait, where it would keep the records of a batch alive.
+            del errand
+            with self._lock:
+                self._idle += 1
+
+    def close(self) -> None:
+        with self._lock:
+            for _ in range(self._threads):
+                self._errands.put(None)
+
+
+class ThreadWorkers:
+    def __init__(self, crew: Submitter) -> None:
+        self._crew = crew
+
+    def start(self, job: Job) -> None:
+        self._crew.submit(lambda: run_plain(job))
+
+    def cancel(self, job: Job) -> None:
+        job.cancelled = True
+
+    def close(self) -> None:
+        pass
+
+
+def run_plain(job: Job) -> None:
+    try:
+        job.handler(job.batch)
+    except BaseException as error:  # noqa: BLE001 - SystemExit of a handler ends its attempt, not the consumer
+        job.done(error)
+    else:
+        job.done(None)
+
+
+class LoopWorkers:
+    """Async handlers in an event loop: the caller's, or one of its own in a thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._own = loop is None
+        self._loop = loop or asyncio.new_event_loop()
+        self._tasks: dict[Ticket, asyncio.Task[None]] = {}
+        self._thread = Thread(target=self._serve, name="oncehouse-loop", daemon=True)
+        if self._own:
+            self._thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def start(self, job: Job) -> None:
+        self._loop.call_soon_threadsafe(self._begin, job)
+
+    def _begin(self, job: Job) -> None:
+        task = self._loop.create_task(_run_async(job))
+        self._tasks[job.ticket] = task
+        task.add_done_callback(lambda _: self._tasks.pop(job.ticket, None))
+
+    def cancel(self, job: Job) -> None:
+        job.cancelled = True
+        self._loop.call_soon_threadsafe(self._cancel, job.ticket)
+
+    def _cancel(self, ticket: Ticket) -> None:
+        if ticket in self._tasks:
+            self._tasks[ticket].cancel()
+
+    def close(self) -> None:
+        if self._own:
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _end(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        # A handler that swallows its cancellation is left behind with the loop.
+        await asyncio.wait(tasks, timeout=1.0) if tasks else None
+        await self._loop.shutdown_asyncgens()
+
+
+async def _run_async(job: Job) -> None:
+    try:
+        await job.handler(job.batch)
+    except BaseException as error:  # noqa: BLE001 - anything that goes on from here would end the loop
+        job.done(error)
+    else:
+        job.done(None)

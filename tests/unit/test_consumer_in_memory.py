@@ -1,0 +1,336 @@
+"""The consumer over the broker in memory, without threads: what users' own tests see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from oncehouse.backoff import Backoff
+from oncehouse.errors import ConfigurationError, PermanentError, TransientError
+from oncehouse.messaging.aside import Failure, Shelf
+from oncehouse.messaging.consumer import Batch, Consumer, MemoryBroker, MemoryMetrics
+
+GROUP = "g"
+
+
+class ListAside:
+    """Dead letters in a list."""
+
+    def __init__(self, failing: int = 0, behind: Callable[[bytes | None], bool] = lambda _: False) -> None:
+        self.put_aside: list[Failure] = []
+        self.calls: list[str] = []
+        self._failing = failing
+        self._behind = behind
+
+    def open(self, source: str, shelf: Shelf) -> None:
+        self.calls.append(f"open {source}")
+
+    def topics(self, source: str) -> tuple[str, ...]:
+        return ()
+
+    def assigned(self, partitions: Any) -> None:
+        self.calls += [f"assigned {topic}/{partition}" for topic, partition in partitions]
+
+    def revoked(self, partitions: Any) -> None:
+        self.calls += [f"revoked {topic}/{partition}" for topic, partition in partitions]
+
+    def due_at(self, message: Any) -> float | None:
+        return None
+
+    def behind(self, messages: Any) -> list[int]:
+        return [place for place, message in enumerate(messages) if self._behind(message.key)]
+
+    def put(self, failures: Any) -> None:
+        if self._failing:
+            self._failing -= 1
+            raise TransientError("the dead letters are out of reach")
+        self.put_aside += failures
+
+    def settled(self, messages: Any) -> None:
+        self.calls.append(f"settled {messages[0].offset}-{messages[-1].offset}")
+
+
+def fill(broker: MemoryBroker, count: int, topic: str = "events") -> None:
+    for number in range(count):
+        broker.send(topic, b"%d" % number)
+
+
+def test_batches_are_of_one_partition_in_order_and_all_is_committed():
+    broker = MemoryBroker({"events": 3})
+    consumer = Consumer(group=GROUP, broker=broker)
+    seen: list[Batch] = []
+    consumer.batch("events", size=4)(seen.append)
+    fill(broker, 20)
+    consumer.run_until_idle()
+    for partition in range(3):
+        values = [
+            int(value or b"") for batch in seen if batch.partition == partition for value in batch.values
+        ]
+        assert values == list(range(partition, 20, 3))
+    assert [broker.committed(GROUP, "events", partition) for partition in range(3)] == [7, 7, 6]
+    assert seen[0].token == "events/0/0-3"
+    assert [message.value for message in seen[0]] == seen[0].values
+
+
+def test_a_first_error_is_retried_with_the_same_token():
+    broker = MemoryBroker({"events": 1})
+    consumer = Consumer(group=GROUP, broker=broker)
+    tokens: list[tuple[str, int]] = []
+
+    @consumer.batch("events", size=10)
+    def handle(batch: Batch) -> None:
+        tokens.append((batch.token, batch.attempt))
+        if len(tokens) == 1:
+            raise RuntimeError("not yet")
+
+    fill(broker, 10)
+    consumer.run_until_idle()
+    assert tokens == [("events/0/0-9", 1), ("events/0/0-9", 2)]
+    assert broker.committed(GROUP, "events") == 10
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), MemoryError(), ValueError()]
+)
+def test_whatever_a_handler_raises_is_a_failed_attempt(error):
+    broker = MemoryBroker({"events": 1})
+    consumer = Consumer(group=GROUP, broker=broker)
+    calls = []
+
+    @consumer.batch("events")
+    def handle(batch: Batch) -> None:
+        calls.append(batch.attempt)
+        if len(calls) == 1:
+            raise error
+
+    fill(broker, 3)
+    consumer.run_until_idle()
+    assert calls == [1, 2]
+    assert broker.committed(GROUP, "events") == 3
+
+
+@pytest.mark.parametrize("place", range(8))
+def test_poison_is_found_at_each_place_of_a_batch_and_nothing_else_is_put_aside(place):
+    broker, aside = MemoryBroker({"events": 1}), ListAside()
+    consumer = Consumer(group=GROUP, broker=broker)
+    handled: list[bytes | None] = []
+
+    @consumer.batch("events", size=8, retries=aside)
+    def handle(batch: Batch) -> None:
+        if b"%d" % place in batch.values:
+            raise ValueError("poison")
+        handled.extend(batch.values)
+
+    fill(broker, 8)
+    consumer.run_until_idle()
+    assert [failure.message.value for failure in aside.put_aside] == [b"%d" % place]
+    assert aside.put_aside[0].error == "ValueError: poison"
+    assert handled == [b"%d" % number for number in range(8) if number != place]
+    assert broker.committed(GROUP, "events") == 8
+
+
+def test_a_transient_error_is_never_bisected():
+    broker, aside = MemoryBroker({"events": 1}), ListAside()
+    consumer = Consumer(group=GROUP, broker=broker)
+    sizes: list[int] = []
+
+    @consumer.batch("events", size=8, retries=aside)
+    def handle(batch: Batch) -> None:
+        sizes.append(len(batch))
+        if len(sizes) < 10:
+            raise TransientError("the table is away")
+
+    fill(broker, 8)
+    consumer.run_until_idle()
+    assert sizes == [8] * 10
+    assert not aside.put_aside
+
+
+def test_a_permanent_error_is_bisected_at_once():
+    broker, aside = MemoryBroker({"events": 1}), ListAside()
+    consumer = Consumer(group=GROUP, broker=broker)
+    sizes: list[int] = []
+
+    @consumer.batch("events", size=4, retries=aside)
+    def handle(batch: Batch) -> None:
+        sizes.append(len(batch))
+        if b"3" in batch.values:
+            raise PermanentError("refused")
+
+    fill(broker, 4)
+    consumer.run_until_idle()
+    assert sizes == [4, 2, 2, 1, 1]
+    assert len(aside.put_aside) == 1
+
+
+def test_a_configuration_error_stops_the_partition_and_puts_nothing_aside():
+    broker, aside, metrics = MemoryBroker({"events": 1}), ListAside(), MemoryMetrics()
+    consumer = Consumer(group=GROUP, broker=broker, metrics=metrics)
+    allowed = []
+
+    @consumer.batch("events", size=4, retries=aside, backoff=Backoff(base_seconds=1, longest_seconds=10))
+    def handle(batch: Batch) -> None:
+        if not allowed:
+            raise ConfigurationError("no such table")
+
+    fill(broker, 4)
+    consumer.run_until_idle(for_seconds=60)
+    assert broker.committed(GROUP, "events") == 0
+    assert not aside.put_aside
+    assert metrics.counts["partitions.stopped"] == 1
+    allowed.append(True)
+    consumer.run_until_idle()
+    assert broker.committed(GROUP, "events") == 4
+
+
+def test_a_failed_put_stops_the_partition_until_it_succeeds():
+    broker, aside, metrics = MemoryBroker({"events": 2}), ListAside(failing=3), MemoryMetrics()
+    consumer = Consumer(group=GROUP, broker=broker, metrics=metrics)
+
+    @consumer.batch("events", size=1, retries=aside)
+    def handle(batch: Batch) -> None:
+        if batch.values == [b"0"]:
+            raise PermanentError("refused")
+
+    fill(broker, 10)
+    consumer.run_until_idle()
+    assert metrics.counts["partitions.stopped"] == 1
+    assert [failure.message.value for failure in aside.put_aside] == [b"0"]
+    assert [broker.committed(GROUP, "events", partition) for partition in (0, 1)] == [5, 5]
+
+
+def test_what_waits_behind_another_is_put_aside_untried_before_the_rest_is_handled():
+    broker, aside = MemoryBroker({"events": 1}), ListAside(behind=lambda key: key == b"held")
+    consumer = Consumer(group=GROUP, broker=broker)
+    handled: list[bytes | None] = []
+
+    @consumer.batch("events", size=6, retries=aside)
+    def handle(batch: Batch) -> None:
+        assert len(aside.put_aside) == 3
+        assert batch.token == "events/0/0-5"
+        handled.extend(batch.values)
+        if len(handled) == 3:
+            raise TransientError("once more")
+
+    for number in range(6):
+        broker.send("events", b"%d" % number, key=b"held" if number % 2 else b"free")
+    consumer.run_until_idle()
+    assert handled == [b"0", b"2", b"4"] * 2
+    assert [(failure.message.value, failure.error) for failure in aside.put_aside] == [
+        (b"1", ""),
+        (b"3", ""),
+        (b"5", ""),
+    ]
+    assert broker.committed(GROUP, "events") == 6
+
+
+def test_a_batch_of_which_all_waits_behind_others_never_meets_the_handler():
+    broker, aside = MemoryBroker({"events": 1}), ListAside(behind=lambda _: True)
+    consumer = Consumer(group=GROUP, broker=broker)
+    seen: list[Batch] = []
+    consumer.batch("events", retries=aside)(seen.append)
+    fill(broker, 3)
+    consumer.run_until_idle()
+    assert not seen
+    assert len(aside.put_aside) == 3
+    assert broker.committed(GROUP, "events") == 3
+
+
+def test_an_aside_hears_of_partitions_and_of_what_is_settled():
+    broker, aside = MemoryBroker({"events": 1}), ListAside()
+    consumer = Consumer(group=GROUP, broker=broker)
+    consumer.batch("events", size=2, retries=aside)(lambda batch: None)
+    fill(broker, 4)
+    consumer.run_until_idle()
+    assert aside.calls[:4] == ["open events", "assigned events/0", "settled 0-1", "settled 2-3"]
+
+
+def test_async_handlers_are_awaited():
+    broker = MemoryBroker({"events": 1})
+    consumer = Consumer(group=GROUP, broker=broker)
+    seen: list[str] = []
+
+    @consumer.batch("events")
+    async def handle(batch: Batch) -> None:
+        seen.append(batch.token)
+
+    fill(broker, 3)
+    consumer.run_until_idle()
+    assert seen == ["events/0/0-2"]
+
+
+def test_a_missing_topic_is_named():
+    consumer = Consumer(group=GROUP, broker=MemoryBroker())
+    consumer.batch("nowhere")(lambda batch: None)
+    with pytest.raises(ConfigurationError, match="no topic nowhere"):
+        consumer.run_until_idle()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"size": 0}, "size: 0 is not a whole number"),
+        ({"bytes": "lots"}, "bytes: 'lots' is not a size"),
+        ({"wait": "soon"}, "wait: 'soon' is not a duration"),
+        ({"wait": -1}, "wait: -1 is not a time"),
+        ({"order": "key"}, "order: 'key' is not known"),
+        ({"isolation": "vm"}, "isolation: 'vm' is not known"),
+        ({"concurrency": True}, "concurrency: True is not a whole number"),
+    ],
+)
+def test_wrong_settings_are_told_at_once(wrong, words):
+    consumer = Consumer(group=GROUP, broker=MemoryBroker({"events": 1}))
+    with pytest.raises(ConfigurationError, match=words):
+        consumer.batch("events", **wrong)
+
+
+def test_wrong_consumers_are_told_at_once():
+    with pytest.raises(ConfigurationError, match="bootstrap_servers, or a broker"):
+        Consumer(group=GROUP)
+    with pytest.raises(ConfigurationError, match="name of its group"):
+        Consumer(group="", broker=MemoryBroker())
+    with pytest.raises(ConfigurationError, match="not a server"):
+        Consumer(group=GROUP, bootstrap_servers="nonsense")
+    consumer = Consumer(group=GROUP, broker=MemoryBroker({"events": 1}))
+    with pytest.raises(ConfigurationError, match="no handlers"):
+        consumer.run()
+    with pytest.raises(ConfigurationError, match="has not been started"):
+        consumer.report()
+    consumer.batch("events")(lambda batch: None)
+    with pytest.raises(ConfigurationError, match="has a handler already"):
+        consumer.batch("events")(lambda batch: None)
+    with pytest.raises(ConfigurationError, match="not a topic name"):
+        consumer.batch("no topic")
+
+
+def test_offsets_that_kafka_deleted_unread_are_counted():
+    broker, metrics = MemoryBroker({"events": 1}), MemoryMetrics()
+    consumer = Consumer(group=GROUP, broker=broker, metrics=metrics)
+    consumer.batch("events")(lambda batch: None)
+    fill(broker, 2)
+    consumer.run_until_idle()
+    fill(broker, 8)
+    broker.delete_before("events", 0, 5)
+    consumer.run_until_idle()
+    assert metrics.counts["records.gone"] == 3
+    assert broker.committed(GROUP, "events") == 10
+
+
+def test_the_report_says_where_time_went():
+    broker = MemoryBroker({"events": 1})
+    consumer = Consumer(group=GROUP, broker=broker)
+
+    @consumer.batch("events", size=5)
+    def handle(batch: Batch) -> None:
+        broker.clock.advance(2.0)  # type: ignore[attr-defined]
+        if batch.attempt == 1:
+            raise TransientError("later")
+
+    fill(broker, 5)
+    consumer.run_until_idle()
+    report = consumer.report()
+    assert (report.records, report.batches, report.handler_seconds) == (5, 1, 4.0)
+    assert report.backoff_seconds > 0
+    assert "handler" in str(report)
