@@ -43,8 +43,11 @@ _PASSING_SQLITE_CODES = {
 _MIGRATION_LOCK = 0x6F6E6365
 
 
-def open_engine(url: str, *, setting: str) -> Engine:
-    """`setting` is where the user wrote the URL: messages name it."""
+def open_engine(url: str, *, setting: str, ping: bool = True) -> Engine:
+    """`setting` is where the user wrote the URL: messages name it.
+
+    `ping` asks PostgreSQL before each use of a connection whether it is there; who tries again anyway can do without.
+    """
     try:
         parsed = make_url(url)
     except ArgumentError as error:
@@ -60,7 +63,7 @@ def open_engine(url: str, *, setting: str) -> Engine:
     if backend == "sqlite":
         return _open_sqlite(url, parsed.database)
     try:
-        return create_engine(url, pool_pre_ping=True, pool_size=8, isolation_level="READ COMMITTED")
+        return create_engine(url, pool_pre_ping=ping, pool_size=8, isolation_level="READ COMMITTED")
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise ConfigurationError(
             f"{setting} asks for the driver {parsed.drivername!r}, which is not installed; "
@@ -119,15 +122,19 @@ def begin(engine: Engine, *, whose: str) -> Iterator[Connection]:
 
 
 def wrap_error(error: DBAPIError, engine: Engine, *, whose: str) -> OncehouseError:
-    where = engine.url.render_as_string(hide_password=True)
-    text = str(error.orig).strip().splitlines()[0] if error.orig is not None else type(error).__name__
-    if is_passing(error):
+    text = str(error.orig) if error.orig is not None else type(error).__name__
+    return tell_failure(engine, whose=whose, text=text, passing=is_passing(error))
+
+
+def tell_failure(engine: Engine, *, whose: str, text: str, passing: bool) -> OncehouseError:
+    where, line = engine.url.render_as_string(hide_password=True), (text.strip().splitlines() or [""])[0]
+    if passing:
         return TransientError(
-            f"{whose}: the database {where} does not answer ({text}). Check that it is up, reachable and has space; "
+            f"{whose}: the database {where} does not answer ({line}). Check that it is up, reachable and has space; "
             "nothing is lost meanwhile."
         )
     return PermanentError(
-        f"{whose}: the database {where} refused a statement ({text}); nothing was written. Check that the tables are "
+        f"{whose}: the database {where} refused a statement ({line}); nothing was written. Check that the tables are "
         "made and that its user may read and write them."
     )
 

@@ -133,10 +133,15 @@ def _define_outbox(metadata: MetaData, name: str, schema: str | None) -> Table:
         postgresql_with=_QUEUE_TABLE,
     )
     waiting = and_(table.c.sent_at.is_(None), table.c.parked_at.is_(None))
-    parked, sent = table.c.parked_at.is_not(None), table.c.sent_at.is_not(None)
+    parked, sent = (
+        and_(table.c.parked_at.is_not(None), table.c.behind.is_(None)),
+        table.c.sent_at.is_not(None),
+    )
+    behind = table.c.behind.is_not(None)
     columns = table.c
     Index(f"{name}_waiting", columns.bucket, columns.seq, postgresql_where=waiting, sqlite_where=waiting)
     Index(f"{name}_parked", columns.bucket, columns.topic, postgresql_where=parked, sqlite_where=parked)
+    Index(f"{name}_behind", columns.behind, postgresql_where=behind, sqlite_where=behind)
     Index(f"{name}_sent", columns.sent_at, postgresql_where=sent, sqlite_where=sent)
     Index(f"{name}_id", columns.id, unique=True)
     return table
