@@ -10,6 +10,8 @@ settings. Statements of an idle relay are counted on the wire: every simple quer
 from __future__ import annotations
 
 import argparse
+import cProfile
+import pstats
 import shutil
 import statistics
 import sys
@@ -17,6 +19,8 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +35,7 @@ from oncehouse.devstack.statement_counter import StatementCounter
 from oncehouse.kafka_client import TIMEOUT_SECONDS
 from oncehouse.messaging.message import MESSAGE_ID
 from oncehouse.messaging.outbox.kafka_sender import producer_settings
+from oncehouse.messaging.outbox.lane import Lane
 from oncehouse.messaging.outbox.relay import Relay
 from oncehouse.messaging.outbox.relay_settings import RelaySettings
 from oncehouse.messaging.outbox.tables import bucket_of, create_outbox, outbox_tables
@@ -95,12 +100,30 @@ def time_relay(servers: str, url: str, messages: list[Message], *, profile: bool
     """Rows a second from the start of the relay until the table is empty and the last row acknowledged."""
     fill(url, messages)
     relay = Relay(database=url, bootstrap_servers=servers, settings=RelaySettings())
-    started = time.perf_counter()
-    done = relay.run(once=True)
-    seconds = time.perf_counter() - started
+    with profiled_lanes() if profile else nullcontext():
+        started = time.perf_counter()
+        done = relay.run(once=True)
+        seconds = time.perf_counter() - started
     if done.sent != len(messages):
         raise SystemExit(f"{len(messages)} rows, {done.sent} sent")
     return len(messages) / seconds
+
+
+@contextmanager
+def profiled_lanes() -> Iterator[None]:
+    """Show where the time of the first lane goes."""
+    run, profiles = Lane.run, []
+
+    def profiled(lane: Lane) -> None:
+        profiles.append(cProfile.Profile())
+        profiles[-1].runcall(run, lane)
+
+    Lane.run = profiled
+    try:
+        yield
+    finally:
+        Lane.run = run
+        pstats.Stats(profiles[0], stream=sys.stderr).sort_stats("tottime").print_stats(12)
 
 
 def count_idle(servers: str, url: str, port: int) -> float:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from oncehouse.messaging.message import Message
     from oncehouse.messaging.outbox.encoding import OutboxMessage
     from oncehouse.messaging.outbox.outbox import Outbox
+    from oncehouse.messaging.outbox.relay import Relay
+    from oncehouse.messaging.outbox.relay_settings import RelaySettings
     from oncehouse.messaging.retries.asides import DeadLetterTopic, RetryTopics
 
 __all__ = [
@@ -22,6 +24,8 @@ __all__ = [
     "Message",
     "Outbox",
     "OutboxMessage",
+    "Relay",
+    "RelaySettings",
     "RetryTopics",
     "StoredInbox",
 ]
@@ -33,6 +37,8 @@ _HOMES = {
     "Message": "oncehouse.messaging.message",
     "Outbox": "oncehouse.messaging.outbox.outbox",
     "OutboxMessage": "oncehouse.messaging.outbox.encoding",
+    "Relay": "oncehouse.messaging.outbox.relay",
+    "RelaySettings": "oncehouse.messaging.outbox.relay_settings",
     "RetryTopics": "oncehouse.messaging.retries.asides",
     "StoredInbox": "oncehouse.messaging.inbox.stored",
 }

@@ -89,9 +89,11 @@ class Relay:
         """Relay until `stop` is set or, with `once`, until nothing waits any more. Drains before it returns."""
         run = _Run(self, stop or threading.Event(), progress)
         try:
-            run.go(once=once)
+            try:
+                run.go(once=once)
+            finally:
+                run.drain()
         finally:
-            run.drain()
             self._store.close()
         return run.progress()
 

@@ -12,13 +12,17 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from sqlalchemy import (
+    Column,
+    ColumnElement,
     Connection,
     Engine,
     and_,
     bindparam,
     delete,
     exists,
+    false,
     func,
+    or_,
     select,
     update,
 )
@@ -96,7 +100,7 @@ class SqlStore:
         outbox = self._tables.outbox
         with begin(self._engine, whose=self._whose) as connection:
             held = lock_held(connection, self._tables.leases, self._tables.name, tokens)
-            ours = (outbox.c.seq == bindparam("a_seq"), outbox.c.bucket.in_(sorted(held)))
+            ours = (outbox.c.seq == bindparam("a_seq"), _one_of(outbox.c.bucket, held))
             if not self._keep:
                 return connection.execute(
                     delete(outbox).where(*ours), [{"a_seq": seq} for seq in sent.acknowledged]
@@ -121,7 +125,7 @@ class SqlStore:
             held = lock_held(connection, self._tables.leases, self._tables.name, tokens)
             parked = (
                 update(outbox)
-                .where(outbox.c.seq == bindparam("a_seq"), outbox.c.bucket.in_(sorted(held)), self._waiting)
+                .where(outbox.c.seq == bindparam("a_seq"), _one_of(outbox.c.bucket, held), self._waiting)
                 .values(
                     parked_at=DatabaseClock(),
                     attempts=outbox.c.attempts + 1,
@@ -191,3 +195,8 @@ class SqlStore:
 
     def close(self) -> None:
         self._engine.dispose()
+
+
+def _one_of(column: Column[int], values: set[int]) -> ColumnElement[bool]:
+    """As `in_`, for statements that run over many rows of parameters, where SQLAlchemy has no `in_`."""
+    return or_(false(), *(column == value for value in sorted(values)))

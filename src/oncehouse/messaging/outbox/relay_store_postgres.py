@@ -88,8 +88,8 @@ class PostgresStore(SqlStore):
             return any(notice.payload == self._tables.name for notice in woken)
 
     def close(self) -> None:
-        for connection in self._opened:
-            connection.invalidate()
+        for pooled in self._opened:
+            _close(pooled)
         super().close()
 
     def _leased(self, tokens: Tokens) -> dict[str, Any]:
@@ -126,8 +126,15 @@ class PostgresStore(SqlStore):
         pooled: PoolProxiedConnection | None = getattr(self._threads, "connection", None)
         if pooled is not None:
             self._opened.remove(pooled)
-            pooled.invalidate()
+            _close(pooled)
         self._threads.connection, self._threads.listens = None, False
+
+
+def _close(pooled: PoolProxiedConnection) -> None:
+    """For good: in autocommit mode it is none that the pool could give to others."""
+    driver: Any = pooled.driver_connection
+    driver.close()
+    pooled.invalidate()
 
 
 def _plan_for_a_queue(connection: Any, _record: object) -> None:
