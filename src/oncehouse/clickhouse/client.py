@@ -107,6 +107,15 @@ class Client:
             )
         )
 
+    def insert_lines(self, table: str, lines: pa.Buffer, settings: Mapping[str, Any]) -> None:
+        """Send one INSERT with JSON objects, one a line, as its body, exactly once."""
+        quoted_table = quote_table(table)
+        self._call(
+            lambda http: http.raw_insert(
+                quoted_table, None, _in_chunks(lines), dict(settings), fmt="JSONEachRow"
+            )
+        )
+
     def knows_setting(self, name: str) -> bool:
         return self._call(lambda http: name in http.server_settings)
 

@@ -138,7 +138,7 @@ _TABLE_OR_QUERY = frozenset({
     1016, # TABLE_SIZE_LIMIT_EXCEEDED
 })  # fmt: skip
 
-_VALUES = frozenset({
+VALUES = frozenset({
     6,    # CANNOT_PARSE_TEXT
     19,   # SIZE_OF_FIXED_STRING_DOESNT_MATCH
     26,   # CANNOT_PARSE_QUOTED_STRING
@@ -167,7 +167,7 @@ _VALUES = frozenset({
     691,  # UNKNOWN_ELEMENT_OF_ENUM
 })  # fmt: skip
 
-PERMANENT = _TABLE_OR_QUERY | _VALUES
+PERMANENT = _TABLE_OR_QUERY | VALUES
 
 BEFORE_WRITING = frozenset({
     # Thrown while the user or the query is let in, and by nothing later. Errors about tables, columns, grants

@@ -47,8 +47,10 @@ __all__ = [
     "batch_id_array",
     "count_by_partition",
     "decide",
+    "encode_block",
     "insert_batch",
     "query_id",
+    "repeatable_settings",
 ]
 
 FEW_ATTEMPTS = 5
@@ -100,7 +102,8 @@ def insert_batch(client: Client, request: InsertRequest, rows: pa.Table) -> Outc
         _end_earlier_attempts(client, request)
         if request.outcome_unknown and (settled := _look(client, request, clock)) is not None:
             return settled
-        stream, settings = encode(request, rows), _settings_for(client, request)
+        settings = repeatable_settings(client, request.batch_id, query_id(request.batch_id, request.attempt))
+        stream = encode(request, rows)
         may_have_written = True
         client.insert_arrow(request.table, (*request.columns, request.batch_column), stream, settings)
         if request.outcome_unknown:
@@ -114,11 +117,15 @@ def encode(request: InsertRequest, rows: pa.Table) -> pa.Buffer:
     """The batch as an Arrow stream of exactly one record batch: it arrives whole or not at all."""
     table = rows.select(list(request.columns)).combine_chunks()
     table = table.append_column(request.batch_column, batch_id_array(request.batch_id, rows.num_rows))
+    return encode_block(table.to_batches()[0])
+
+
+def encode_block(block: pa.RecordBatch) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     # Half the bytes on the line for no more processor time, here and in the server together.
     options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-        writer.write_batch(table.to_batches()[0])
+    with pa.ipc.new_stream(sink, block.schema, options=options) as writer:
+        writer.write_batch(block)
     return sink.getvalue()
 
 
@@ -144,14 +151,11 @@ def insert_settings(batch_id: str) -> dict[str, str | int]:
     }
 
 
-def _settings_for(client: Client, request: InsertRequest) -> Mapping[str, Any]:
+def repeatable_settings(client: Client, token: str, called: str) -> Mapping[str, Any]:
+    """What to send along with an insert of one block, so that a repeat under the same token adds nothing."""
     return {
-        **{
-            name: value
-            for name, value in insert_settings(request.batch_id).items()
-            if client.knows_setting(name)
-        },
-        "query_id": query_id(request.batch_id, request.attempt),
+        **{name: value for name, value in insert_settings(token).items() if client.knows_setting(name)},
+        "query_id": called,
         # The status line must be the insert's end, so nothing may be sent before it.
         "wait_end_of_query": 1,
         "send_progress_in_http_headers": 0,

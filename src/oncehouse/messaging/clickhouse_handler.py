@@ -1,0 +1,199 @@
+"""A ready handler for the batch consumer: the rows of a batch as one INSERT that may be repeated.
+
+Holds: one batch is one block under the batch's own token, so a batch that comes again adds nothing, in the table and in
+its materialized views; before the first insert the table is asked whether it remembers tokens for long enough. `rows`
+must give the same rows for the same batch. Errors are sorted for the consumer: what passes by itself, what is wrong
+with the batch's own rows, and what no batch can help.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+from pydantic import SecretStr, TypeAdapter, ValidationError
+
+from oncehouse.clickhouse.client import Client, connect, failure_of
+from oncehouse.clickhouse.codes import TOO_MANY_PARTS, VALUES
+from oncehouse.clickhouse.describe import describe_table
+from oncehouse.clickhouse.errors import Kind
+from oncehouse.clickhouse.findings import Level
+from oncehouse.clickhouse.insert import encode_block, repeatable_settings
+from oncehouse.clickhouse.needs import Needs
+from oncehouse.clickhouse.preflight_table import judge_window
+from oncehouse.clickhouse.views import judge_views, read_views
+from oncehouse.clickhouse.windows import WindowNeeds
+from oncehouse.config import ClickHouse
+from oncehouse.config_values import Seconds
+from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError
+
+Rows: TypeAlias = "pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]] | bytes"
+"""Columns, or objects, or objects already written as JSON, one a line."""
+
+_TOO_LARGE = frozenset({
+    158,  # TOO_MANY_ROWS
+    307,  # TOO_MANY_BYTES
+    396,  # TOO_MANY_ROWS_OR_BYTES
+    565,  # TOO_MANY_PARTITIONS
+    TOO_MANY_PARTS,  # as a refusal: the block itself spreads over too many partitions
+})  # fmt: skip
+_LINE_SETTINGS = {
+    # Read by several threads, the lines would become several blocks.
+    "input_format_parallel_parsing": 0,
+    "input_format_skip_unknown_fields": 0,
+    "date_time_input_format": "best_effort",
+}
+
+
+class TokenBatch(Protocol):
+    """What is asked of a batch; the consumer's own has more."""
+
+    @property
+    def token(self) -> str: ...
+
+
+class ClickHouseHandler:
+    """`consumer.batch("events")(ClickHouseHandler(url=…, table=…, rows=…))`."""
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        table: str,
+        rows: Callable[[Any], Rows],
+        user: str = "default",
+        password: str | SecretStr = "",
+        verify_tls: bool = True,
+        ca_file: str | None = None,
+        insert_timeout: str | float = "5m",
+        retry_horizon: str | float = "5m",
+        inserts_per_second: float = 10.0,
+    ) -> None:
+        """`rows` makes a batch's rows: a pyarrow Table, a list of dicts, or bytes with one JSON object a line.
+
+        A batch that was inserted may come again within `retry_horizon`, after a crash or a lost answer; all consumers
+        together insert at most `inserts_per_second` meanwhile. The table has to remember that many tokens.
+        """
+        try:
+            config = ClickHouse(
+                url=url,
+                user=user,
+                password=password if isinstance(password, SecretStr) else SecretStr(password),
+                verify_tls=verify_tls,
+                ca_file=ca_file,
+                insert_timeout=insert_timeout,
+            )
+            horizon = TypeAdapter(Seconds).validate_python(retry_horizon)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "retry_horizon"
+            raise ConfigurationError(
+                f"ClickHouseHandler: {where}: {first['msg'].removeprefix('Value error, ')}"
+            ) from None
+        if not inserts_per_second > 0:
+            raise ConfigurationError("ClickHouseHandler: inserts_per_second must be more than 0")
+        self.client = connect(config)
+        self.table = table
+        self._rows = rows
+        self._window = WindowNeeds(
+            min_interval_seconds=1 / inserts_per_second,
+            retry_horizon_seconds=config.insert_timeout + horizon,
+        )
+        self._checked = False
+
+    def __call__(self, batch: TokenBatch) -> None:
+        if not self._checked:
+            self.check()
+        rows = self._rows(batch)
+        try:
+            send_rows(self.client, self.table, rows, token=batch.token)
+        except OncehouseError as error:
+            raise judge_refusal(error, f"{self.table}: batch {batch.token}") from error
+
+    def check(self) -> None:
+        """Refuse a table that would take a repeated batch twice. Done before the first insert; may be asked earlier."""
+        facts = describe_table(self.client, self.table)
+        if facts is None:
+            raise ConfigurationError(
+                f"{self.table} does not exist at {self.client.address}, or the user may not see it; create it first"
+            )
+        if not facts.is_merge_tree:
+            raise ConfigurationError(
+                f"{self.table}: the engine {facts.engine} takes a repeated batch twice; name a table of the MergeTree "
+                "family, for a Distributed table the one behind it"
+            )
+        needs = Needs(table=self.table, columns={}, batch_column="", id_column=None, window=self._window)
+        findings = [
+            *judge_window(facts, self._window, table=self.table),
+            *judge_views(read_views(self.client, facts), needs),
+        ]
+        wrong = [found for found in findings if found.level is Level.ERROR]
+        if wrong:
+            listed = "\n".join(f"{found.where}: {found.what}; {found.advice}" for found in wrong)
+            raise ConfigurationError(f"a batch that comes again would be taken twice.\n{listed}")
+        self._checked = True
+
+
+def send_rows(client: Client, table: str, rows: Rows, *, token: str) -> None:
+    """One INSERT of one block under the token; nothing at all for no rows."""
+    settings = repeatable_settings(client, token, f"oncehouse-{uuid.uuid4()}")
+    match rows:
+        case pa.Table() | pa.RecordBatch():
+            if (block := _as_block(rows)) is not None:
+                client.insert_arrow(table, tuple(block.schema.names), encode_block(block), settings)
+        case bytes():
+            if rows.strip():
+                client.insert_lines(table, pa.py_buffer(rows), {**settings, **_LINE_SETTINGS})
+        case _:
+            lines = b"\n".join(_spell(row) for row in rows)
+            if lines:
+                client.insert_lines(table, pa.py_buffer(lines), {**settings, **_LINE_SETTINGS})
+
+
+def judge_refusal(error: OncehouseError, where: str) -> OncehouseError:
+    """What the consumer should do about a failed insert, by the class of the error.
+
+    TransientError: the same batch again. PermanentError: the rows are at fault, so find the one. ConfigurationError: no
+    batch would pass, so stop in place of making dead letters of all. Anything else: a few attempts, then bisect.
+    """
+    failure = failure_of(error)
+    message = f"{where}: {error}"
+    match failure.kind:
+        case Kind.PERMANENT if failure.code is None or failure.code in VALUES | _TOO_LARGE:
+            return PermanentError(message)
+        case Kind.PERMANENT:
+            return ConfigurationError(message)
+        case Kind.UNLISTED:
+            return OncehouseError(message)
+        case _:
+            return type(error)(message)
+
+
+def _as_block(rows: pa.Table | pa.RecordBatch) -> pa.RecordBatch | None:
+    if isinstance(rows, pa.RecordBatch):
+        return rows if rows.num_rows else None
+    blocks = rows.combine_chunks().to_batches()
+    if len(blocks) > 1:
+        raise PermanentError("a column of 2 GiB cannot be sent as one block; make batches smaller")
+    return blocks[0] if blocks and blocks[0].num_rows else None
+
+
+def _spell(row: Mapping[str, Any]) -> bytes:
+    return json.dumps(row, default=_spell_value, ensure_ascii=False).encode("utf-8", "surrogateescape")
+
+
+def _spell_value(value: object) -> object:
+    match value:
+        case datetime() | date():
+            return value.isoformat()
+        case Decimal() | uuid.UUID():
+            return str(value)
+        case bytes():
+            return value.decode("utf-8", "surrogateescape")
+        case _:
+            raise TypeError(f"a {type(value).__name__} cannot be written as JSON; give text or a number")

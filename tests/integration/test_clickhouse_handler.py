@@ -1,0 +1,230 @@
+"""The ready ClickHouse handler on a real server: one block a batch, repeats add nothing, errors sorted."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from oncehouse.clickhouse import insert
+from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
+from oncehouse.messaging import clickhouse_handler
+from oncehouse.messaging.clickhouse_handler import ClickHouseHandler, judge_refusal
+
+WINDOW = "SETTINGS non_replicated_deduplication_window = 20000"
+
+
+@dataclass(frozen=True)
+class Batch:
+    token: str
+    values: tuple = ()
+
+
+def as_table(batch):
+    return pa.table(
+        {"id": pa.array(batch.values, pa.int64()), "name": [f"n{value}" for value in batch.values]}
+    )
+
+
+def as_chunks(batch):
+    table = as_table(batch)
+    return pa.concat_tables([table.slice(0, 1), table.slice(1)])
+
+
+def as_objects(batch):
+    return [{"id": value, "name": f"n{value}"} for value in batch.values]
+
+
+def as_lines(batch):
+    return b"\n".join(json.dumps(row).encode() for row in as_objects(batch))
+
+
+@pytest.fixture
+def world(clickhouse, clickhouse_client, database):
+    class World:
+        url = f"{clickhouse.url}/{database}"
+        client = clickhouse_client
+
+        def create(
+            self, columns="id UInt64, name String", settings=WINDOW, engine="MergeTree", order="ORDER BY id"
+        ):
+            clickhouse_client.command(
+                f"CREATE TABLE {database}.events ({columns}) ENGINE = {engine} {order} {settings}"
+            )
+
+        def handler(self, rows=as_table, **options):
+            return ClickHouseHandler(**{"url": self.url, "table": "events", "rows": rows, **options})
+
+        def ask(self, sql):
+            return clickhouse_client.query(sql.format(database=database)).result_rows
+
+        def count(self, table="events"):
+            return self.ask(f"SELECT count() FROM {{database}}.{table}")[0][0]
+
+        def run(self, sql):
+            clickhouse_client.command(sql.format(database=database))
+
+    return World()
+
+
+@pytest.mark.parametrize("rows", [as_table, as_chunks, as_objects, as_lines])
+def test_a_batch_is_one_block_and_a_repeat_adds_nothing_in_the_table_and_its_views(world, rows):
+    world.create()
+    world.run(
+        "CREATE TABLE {database}.sums (total UInt64, rows UInt64) ENGINE = SummingMergeTree ORDER BY tuple() "
+        + WINDOW
+    )
+    world.run(
+        "CREATE MATERIALIZED VIEW {database}.summed TO {database}.sums AS "
+        "SELECT sum(id) AS total, count() AS rows FROM {database}.events"
+    )
+    world.run("SYSTEM STOP MERGES {database}.events")
+    handler = world.handler(rows)
+    many = Batch("events/0/0-19999", tuple(range(20_000)))
+    for _ in range(3):
+        handler(many)
+    for token in ("events/0/100000-100001", "events/0/100002-100003"):
+        handler(Batch(token, (1, 2)))  # the same rows, but another batch
+    assert world.count() == 20_004
+    assert world.ask("SELECT sum(total), sum(rows) FROM {database}.sums") == [(199_990_006, 20_004)]
+    parts = "SELECT count() FROM system.parts WHERE database = '{database}' AND table = 'events' AND active"
+    assert world.ask(parts) == [(3,)]
+
+
+@pytest.mark.parametrize(("defect", "rows"), [("no token", 2), ("no memory", 6)])
+def test_seeded_defects_of_the_token_are_found(world, monkeypatch, defect, rows):
+    """Without a token equal rows of two batches count as one; without memory a repeat is taken twice."""
+    world.create()
+    asked = insert.repeatable_settings
+    changes = {
+        "no token": {"insert_deduplication_token": ""},
+        "no memory": {"insert_deduplicate": 0, "deduplicate_insert": "disable"},
+    }
+    monkeypatch.setattr(
+        clickhouse_handler, "repeatable_settings", lambda *call: {**asked(*call), **changes[defect]}
+    )
+    for token in ("events/0/0-1", "events/0/0-1", "events/0/2-3"):
+        world.handler()(Batch(token, (1, 2)))
+    assert world.count() == rows  # it should be 4
+
+
+def test_no_rows_are_no_insert(world):
+    world.create()
+    for rows in (lambda _: [], lambda _: b" \n", lambda _: pa.table({"id": pa.array([], pa.int64())})):
+        world.handler(rows)(Batch("events/0/0-0"))
+    assert world.count() == 0
+
+
+def test_objects_may_hold_times_decimals_ids_and_bytes(world):
+    world.create("at DateTime64(3, 'UTC'), price Decimal(9, 2), id UUID, raw String", order="ORDER BY at")
+    row = {
+        "at": datetime(2026, 11, 15, 12, tzinfo=UTC),
+        "price": Decimal("1.50"),
+        "id": uuid.UUID(int=7),
+        "raw": b"\xff\x00",
+    }
+    world.handler(lambda _: [row])(Batch("t/0/0-0"))
+    found = world.ask("SELECT toString(at), toString(price), toString(id), hex(raw) FROM {database}.events")
+    assert found == [("2026-11-15 12:00:00.000", "1.5", "00000000-0000-0000-0000-000000000007", "FF00")]
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ([], "events does not exist"),
+        (["events Log"], "the engine Log takes a repeated batch twice"),
+        (
+            ["events MergeTree"],
+            "remembers no blocks at all.*ALTER TABLE.*non_replicated_deduplication_window",
+        ),
+        (
+            [f"events MergeTree {WINDOW}", "views MergeTree"],
+            "materialized view .*doubles the rows of the view",
+        ),
+    ],
+)
+def test_a_table_that_would_take_a_repeat_twice_is_refused_before_the_first_insert(world, made, said):
+    for one in made:
+        name, engine, *settings = one.split(" ", 2)
+        order = "" if engine == "Log" else "ORDER BY id"
+        world.run(
+            f"CREATE TABLE {{database}}.{name} (id UInt64, name String) ENGINE = {engine} {order} {' '.join(settings)}"
+        )
+    if len(made) > 1:
+        world.run(
+            "CREATE MATERIALIZED VIEW {database}.copy TO {database}.views AS SELECT * FROM {database}.events"
+        )
+    with pytest.raises(ConfigurationError, match=f"(?s){said}"):
+        world.handler()(Batch("events/0/0-0", (1,)))
+    assert made == [] or world.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "said"),
+    [
+        (lambda _: [{"id": "seven", "name": "x"}], PermanentError, "batch t/0/0-0"),
+        (lambda _: [{"id": 1, "nmae": "x"}], PermanentError, "nmae"),
+        (lambda _: pa.table({"id": [None], "name": ["x"]}), PermanentError, "batch t/0/0-0"),
+        (lambda _: pa.table({"id": [1], "nmae": ["x"]}), ConfigurationError, "nmae"),
+    ],
+    ids=["bad value", "unknown field of one object", "null", "unknown column of all"],
+)
+def test_rows_at_fault_are_told_from_a_table_that_no_batch_fits(world, rows, kind, said):
+    world.create()
+    with pytest.raises(OncehouseError, match=said) as caught:
+        world.handler(rows)(Batch("t/0/0-0"))
+    assert type(caught.value) is kind
+    assert world.count() == 0
+
+
+def test_a_table_that_is_gone_stops_and_too_many_parts_are_waited_out(world):
+    world.create(
+        settings=WINDOW + ", parts_to_throw_insert = 2, parts_to_delay_insert = 1, max_delay_to_insert = 1"
+    )
+    world.run("SYSTEM STOP MERGES {database}.events")
+    handler = world.handler()
+    for at in range(2):
+        handler(Batch(f"t/0/{at}-{at}", (at,)))
+    with pytest.raises(TransientError, match="Too many parts"):
+        handler(Batch("t/0/3-3", (3,)))
+    world.run("DROP TABLE {database}.events SYNC")
+    with pytest.raises(ConfigurationError, match=r"t/0/9-9.*events"):
+        handler(Batch("t/0/9-9", (9,)))
+
+
+def test_a_server_that_is_away_is_a_passing_failure(world):
+    with pytest.raises(TransientError):
+        world.handler(url="http://127.0.0.1:1")(Batch("t/0/0-0", (1,)))
+
+
+def test_what_the_rows_function_raises_is_left_as_it_is(world):
+    world.create()
+    with pytest.raises(ZeroDivisionError):
+        world.handler(lambda _: 1 / 0)(Batch("t/0/0-0"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"url": "ftp://x"}, "url: .* is not an HTTP address"),
+        ({"insert_timeout": "soon"}, "insert_timeout: 'soon' is not a duration"),
+        ({"retry_horizon": "soon"}, "retry_horizon: 'soon' is not a duration"),
+        ({"inserts_per_second": 0}, "inserts_per_second must be more than 0"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, said):
+    with pytest.raises(ConfigurationError, match=said):
+        ClickHouseHandler(**{"url": "http://127.0.0.1:8123", "table": "t", "rows": as_table, **options})
+
+
+def test_a_failure_that_nobody_has_listed_gets_a_few_attempts():
+    from clickhouse_connect.driver.exceptions import DatabaseError
+
+    error = PermanentError("?")
+    error.__cause__ = DatabaseError("Code: 99999. DB::Exception: new")
+    assert type(judge_refusal(error, "t")) is OncehouseError
