@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from oncehouse import __version__
-from oncehouse.cli import batches, dead_letters, etl, outbox, schema, table
+from oncehouse.cli import batches, dead_letters, etl, inbox, outbox, schema, table
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.check import check
 from oncehouse.cli.importing import import_folder
@@ -89,6 +89,7 @@ app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(table.app, name="table")
 app.add_typer(schema.app, name="schema")
 app.add_typer(etl.app, name="etl")
+app.add_typer(inbox.app, name="inbox")
 app.add_typer(outbox.app, name="outbox")
 
 

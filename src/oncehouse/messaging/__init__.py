@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from oncehouse.messaging.consumer.consumer import Consumer
     from oncehouse.messaging.inbox.once import Inbox
+    from oncehouse.messaging.inbox.redis_inbox import RedisInbox
     from oncehouse.messaging.inbox.stored import StoredInbox
     from oncehouse.messaging.message import Message
     from oncehouse.messaging.outbox.encoding import OutboxMessage
@@ -24,6 +25,7 @@ __all__ = [
     "Message",
     "Outbox",
     "OutboxMessage",
+    "RedisInbox",
     "Relay",
     "RelaySettings",
     "RetryTopics",
@@ -37,6 +39,7 @@ _HOMES = {
     "Message": "oncehouse.messaging.message",
     "Outbox": "oncehouse.messaging.outbox.outbox",
     "OutboxMessage": "oncehouse.messaging.outbox.encoding",
+    "RedisInbox": "oncehouse.messaging.inbox.redis_inbox",
     "Relay": "oncehouse.messaging.outbox.relay",
     "RelaySettings": "oncehouse.messaging.outbox.relay_settings",
     "RetryTopics": "oncehouse.messaging.retries.asides",

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from oncehouse.databases import is_passing
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
@@ -53,7 +54,7 @@ def wrap_error(error: SQLAlchemyError, what: str, *, absent: str) -> OncehouseEr
     text = (str(original or error).strip().splitlines() or [type(error).__name__])[0]
     if isinstance(error, DBAPIError) and is_absent(error):
         return ConfigurationError(f"{what}: {text}. {absent}")
-    if isinstance(error, DBAPIError) and is_passing(error):
+    if isinstance(error, PoolTimeoutError) or (isinstance(error, DBAPIError) and is_passing(error)):
         return TransientError(
             f"{what}: the database does not answer or is busy ({text}); it may be tried again"
         )

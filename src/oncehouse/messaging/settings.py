@@ -15,6 +15,7 @@ from oncehouse.config import Section
 from oncehouse.config_file import PlaceKind, parse_section, read_text
 from oncehouse.config_values import SecretSettings, Servers
 from oncehouse.errors import ConfigurationError
+from oncehouse.messaging.inbox.settings import InboxSettings
 from oncehouse.messaging.outbox.settings import OutboxSettings
 
 DEFAULT_FILE = Path("messaging.yaml")
@@ -34,6 +35,8 @@ class MessagingSettings(Section):
     """The brokers that messages go to and come from."""
     database: SecretStr | None = None
     """The database of outbox and inbox: postgresql+psycopg://… or sqlite:///file.db (relative to this file)."""
+    inbox: InboxSettings = Field(default_factory=InboxSettings)
+    """Stored inboxes: their workers and the HTTP inlet."""
     outbox: OutboxSettings = OutboxSettings()
     """The outbox table and its relay."""
 

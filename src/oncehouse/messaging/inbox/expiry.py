@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, select, tuple_
+from sqlalchemy import Connection, Engine, delete, select, tuple_
 
 from oncehouse.databases import DatabaseClock
-from oncehouse.messaging.database import wrapped_errors
+from oncehouse.messaging.database import transact, wrapped_errors
 from oncehouse.messaging.inbox.tables import ABSENT, inbox, seen
 
 BATCH_ROWS = 5_000
@@ -53,20 +53,30 @@ def expire_messages(connection: Connection, rows: int = BATCH_ROWS) -> int:
 
 
 def clean_up(
-    transact: Callable[[Callable[[Connection], int]], int],
+    in_transaction: Callable[[Callable[[Connection], int]], int],
     *,
     batch_rows: int = BATCH_ROWS,
     max_batches: int = 1_000,
 ) -> Cleaned:
-    """`transact` runs a change in a transaction of its own."""
+    """`in_transaction` runs a change in a transaction of its own."""
 
     def drain(expire: Callable[[Connection, int], int]) -> int:
         total = 0
         for _ in range(max_batches):
-            deleted = transact(lambda connection: expire(connection, batch_rows))
+            deleted = in_transaction(lambda connection: expire(connection, batch_rows))
             total += deleted
             if deleted < batch_rows:
                 break
         return total
 
     return Cleaned(ids=drain(expire_ids), messages=drain(expire_messages))
+
+
+def clean_database(engine: Engine) -> Cleaned:
+    """Forget what is past its time, of every inbox in this database."""
+
+    def run(change: Callable[[Connection], int]) -> int:
+        with transact(engine, "Cleaning up", absent=ABSENT) as connection:
+            return change(connection)
+
+    return clean_up(run)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
-from oncehouse.config_values import check_name, parse_duration
+from oncehouse.config_values import check_name, check_topic, parse_duration
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.message import Message
 
@@ -16,6 +16,7 @@ BUCKETS = 64
 """Into how many shares an inbox is cut for its workers. Rows remember theirs, so this never changes."""
 
 MAX_ID_LENGTH = 200
+MAX_NAME_LENGTH = 100
 _HASHED = "sha256:"
 
 
@@ -60,6 +61,21 @@ def check_keep(keep: str | float, *, what: str = "keep") -> float:
     if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
         raise ConfigurationError(f'{what} must be longer than nothing, such as "7d"; it is {keep!r}')
     return float(seconds)
+
+
+def check_inbox_name(name: str) -> str:
+    try:
+        check_topic(name)
+    except ValueError:
+        ok = False
+    else:
+        ok = len(name) <= MAX_NAME_LENGTH
+    if not ok:
+        raise ConfigurationError(
+            f"{name[:200]!a} is not a name for an inbox; use letters, digits, '.', '_' and '-', at most "
+            f"{MAX_NAME_LENGTH}"
+        )
+    return name
 
 
 def _hash64(data: bytes) -> int:

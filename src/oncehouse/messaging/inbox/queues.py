@@ -61,21 +61,18 @@ class KeyQueues:
     def choose(self, free: int) -> Choice:
         """What to begin now with `free` places; it counts as running from then on."""
         heads = [queue[0] for key, queue in self._queues.items() if key not in self._running]
-        suspects = [head for head in heads if head.suspect]
-        park = tuple(head for head in suspects if head.attempts >= self.max_attempts)
-        for head in park:
-            self._begin(head)
-        left = [head for head in suspects if head.attempts < self.max_attempts]
+        park = [head for head in heads if head.suspect and head.attempts >= self.max_attempts]
+        suspects = [head for head in heads if head.suspect and head.attempts < self.max_attempts]
         if any(row.suspect for row in self._running.values()):
-            return Choice(park=park)
-        if left:
+            run = []
+        elif suspects:
             # Alone, so that a worker that dies takes no innocent message with it.
-            run = left[:1] if not self._running and free > 0 else []
+            run = suspects[:1] if not self._running and free > 0 else []
         else:
             run = [head for head in heads if not head.suspect][: max(0, free)]
-        for head in run:
+        for head in (*park, *run):
             self._begin(head)
-        return Choice(run=tuple(run), park=park)
+        return Choice(run=tuple(run), park=tuple(park))
 
     def _begin(self, head: Waiting) -> None:
         queue = self._queues[head.key_hash]

@@ -15,25 +15,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
-from oncehouse.config_values import check_topic
 from oncehouse.databases import open_engine
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.messaging.database import check_dialect, transact
 from oncehouse.messaging.inbox.dispatch import Dispatcher
-from oncehouse.messaging.inbox.expiry import Cleaned, clean_up
+from oncehouse.messaging.inbox.expiry import Cleaned, clean_database
 from oncehouse.messaging.inbox.handling import Attempts
-from oncehouse.messaging.inbox.ids import check_keep
+from oncehouse.messaging.inbox.ids import check_inbox_name, check_keep
 from oncehouse.messaging.inbox.records import Stored, WorkerSettings
 from oncehouse.messaging.inbox.storing import Receipt, store_answered, store_messages
-from oncehouse.messaging.inbox.tables import ABSENT, create_tables
+from oncehouse.messaging.inbox.tables import ABSENT, create_tables, inbox
 from oncehouse.messaging.inbox.worker import Worker
 from oncehouse.messaging.message import Message
-
-MAX_NAME_LENGTH = 100
 
 
 class StoredInbox:
@@ -55,6 +52,11 @@ class StoredInbox:
         """Make the tables of the inbox; what exists is kept."""
         with transact(self.engine, "Making the tables of the inbox", absent=ABSENT) as connection:
             create_tables(connection)
+
+    def check(self) -> None:
+        """Raises TransientError when the database is away, ConfigurationError when the tables are missing."""
+        with transact(self.engine, f"Inbox {self.name}: looking for its table", absent=ABSENT) as connection:
+            connection.execute(select(inbox.c.sequence).limit(1))
 
     def store(self, messages: Iterable[Message]) -> Stored:
         """Write messages down, those that are new; returns once they are committed."""
@@ -80,18 +82,13 @@ class StoredInbox:
 
     def clean_up(self) -> Cleaned:
         """Forget what is past its time, of every inbox in this database."""
-
-        def run(change: Callable[[Any], int]) -> int:
-            with transact(self.engine, "Cleaning up", absent=ABSENT) as connection:
-                return change(connection)
-
-        return clean_up(run)
+        return clean_database(self.engine)
 
     def worker(
         self,
         handler: Callable[..., Any],
         *,
-        keep: str | float = "7d",
+        keep: str | float | None = None,
         settings: WorkerSettings | None = None,
         sessions: Callable[[], Any] | None = None,
         holder: str | None = None,
@@ -101,9 +98,11 @@ class StoredInbox:
 
         `sessions` opens sessions (a sessionmaker, or an async_sessionmaker for an async handler) of the same
         database; by default they are made from this inbox's engine. `keep` is for how long a finished message is
-        known, so that a repeat of it is skipped. `report` hears of a database that is away.
+        known, so that a repeat of it is skipped (7 days). `report` hears of a database that is away.
         """
-        chosen = replace(settings or WorkerSettings(), keep_seconds=check_keep(keep))
+        chosen = settings or WorkerSettings()
+        if keep is not None:
+            chosen = replace(chosen, keep_seconds=check_keep(keep))
         dispatcher = Dispatcher(self.engine, self.name, chosen, holder=holder or make_holder())
         dispose = None
         if sessions is None and inspect.iscoroutinefunction(handler):
@@ -137,21 +136,6 @@ def open_async_engine(engine: Engine) -> AsyncEngine:
         raise ConfigurationError(
             "An async handler on SQLite needs the package aiosqlite; install it, or write a plain handler."
         ) from None
-
-
-def check_inbox_name(name: str) -> str:
-    try:
-        check_topic(name)
-    except ValueError:
-        ok = False
-    else:
-        ok = len(name) <= MAX_NAME_LENGTH
-    if not ok:
-        raise ConfigurationError(
-            f"{name[:200]!a} is not a name for an inbox; use letters, digits, '.', '_' and '-', at most "
-            f"{MAX_NAME_LENGTH}"
-        )
-    return name
 
 
 def make_holder() -> str:

@@ -14,7 +14,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
-    Engine,
+    Dialect,
     Float,
     Index,
     Integer,
@@ -28,6 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from oncehouse.databases import take_turn
 from oncehouse.messaging.bucket_leases import define_lease_tables
 from oncehouse.messaging.database import check_dialect, wrapped_errors
 
@@ -100,18 +101,19 @@ _partial("oncehouse_inbox_parked", inbox.c.inbox, inbox.c.sequence, where="state
 _partial("oncehouse_inbox_expiry", inbox.c.keep_until, where="keep_until IS NOT NULL")
 
 
-def ddl(engine: Engine) -> list[str]:
+def ddl(dialect: Dialect) -> list[str]:
     """Every statement, in the order in which they run. What exists is kept."""
-    check_dialect(engine.dialect.name)
+    check_dialect(dialect.name)
     made: list[CreateTable | CreateIndex] = []
     for table in metadata.sorted_tables:
         made.append(CreateTable(table, if_not_exists=True))
         indexes = sorted(table.indexes, key=lambda index: str(index.name))
         made += [CreateIndex(index, if_not_exists=True) for index in indexes]
-    return [str(one.compile(dialect=engine.dialect)).strip() for one in made]
+    return [str(one.compile(dialect=dialect)).strip().replace("\t", "  ") for one in made]
 
 
 def create_tables(connection: Connection) -> None:
     with wrapped_errors("Making the tables of the inbox", absent=ABSENT):
-        for statement in ddl(connection.engine):
+        take_turn(connection)
+        for statement in ddl(connection.dialect):
             connection.exec_driver_sql(statement)

@@ -1,0 +1,106 @@
+"""The section `inbox` of the messaging file: how workers work, and what the HTTP inlet takes."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from oncehouse.backoff import Backoff
+from oncehouse.config_section import Section
+from oncehouse.config_values import Bytes, Count, Seconds, refuse_crossed
+from oncehouse.errors import ConfigurationError
+from oncehouse.messaging.inbox.ids import check_inbox_name
+from oncehouse.messaging.inbox.records import WorkerSettings
+
+_MEGABYTE = 1 << 20
+
+
+def _check_name(value: str) -> str:
+    try:
+        return check_inbox_name(value)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+
+
+InboxName = Annotated[str, AfterValidator(_check_name)]
+
+
+class InletSettings(Section):
+    host: str = "127.0.0.1"
+    """The address to listen on; anything but this machine's own needs a token."""
+    port: Annotated[Count, Field(ge=0, le=65535)] = 8087
+    """0 takes a free one."""
+    token: SecretStr | None = None
+    """What callers send as `Authorization: Bearer …`."""
+    max_body: Bytes = _MEGABYTE
+    """The largest message that is taken."""
+
+    @model_validator(mode="after")
+    def _refuse_open_door(self) -> Self:
+        if self.token is None and not _is_loopback(self.host):
+            raise ValueError(f"without a token the inlet listens on this machine only, not on {self.host!a}")
+        return self
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class RetrySettings(Section):
+    attempts: Annotated[Count, Field(ge=1, le=1_000)] = 10
+    """How often a message is tried before it is parked."""
+    first_wait: Seconds = 1.0
+    longest_wait: Seconds = 600.0
+    """Waits double from the first to the longest; each is drawn at random from nothing up to that."""
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        refuse_crossed(("first_wait", self.first_wait), ("longest_wait", self.longest_wait))
+        return self
+
+
+class InboxSettings(Section):
+    names: tuple[InboxName, ...] = ()
+    """The stored inboxes of this service; the inlet takes messages for these and no others."""
+    keep: Annotated[Seconds, Field(gt=0)] = 7 * 86400.0
+    """How long finished messages are known, so that repeats of them are skipped."""
+    concurrency: Annotated[Count, Field(ge=1, le=16)] = 8
+    """How many handlers of a worker run side by side."""
+    retries: RetrySettings = Field(default_factory=RetrySettings)
+    parked_holds_key: bool = False
+    """Whether later messages of a key wait behind a parked one."""
+    lease: Annotated[Seconds, Field(ge=1)] = 15.0
+    """After how long of silence a worker counts as dead."""
+    drain: Seconds = 30.0
+    """How long a stop waits for handlers and requests that have begun."""
+    inlet: InletSettings = Field(default_factory=InletSettings)
+
+    def for_worker(self) -> WorkerSettings:
+        retries = self.retries
+        return WorkerSettings(
+            concurrency=self.concurrency,
+            max_attempts=retries.attempts,
+            backoff=Backoff(base_seconds=retries.first_wait, longest_seconds=retries.longest_wait),
+            parked_holds_key=self.parked_holds_key,
+            keep_seconds=self.keep,
+            lease_seconds=self.lease,
+            drain_seconds=self.drain,
+        )
+
+    def require_name(self, asked: str | None) -> str:
+        """The inbox that a command means: the one it names, or the only one of the file."""
+        if asked is not None:
+            if self.names and asked not in self.names:
+                raise ConfigurationError(
+                    f"inbox.names has no {asked!a}; it has {', '.join(self.names)}. Add it there, or name one of these."
+                )
+            return check_inbox_name(asked)
+        if len(self.names) == 1:
+            return self.names[0]
+        advice = f"say which: --inbox {' | '.join(self.names)}" if self.names else "name it under inbox.names"
+        raise ConfigurationError(f"Which inbox is meant is not clear; {advice}")
