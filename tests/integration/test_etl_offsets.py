@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config import ClickHouse
-from oncehouse.errors import PermanentError
+from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl import mutex, offsets
 from oncehouse.etl.mutex import MutexError, Worker
 from oncehouse.etl.offsets import OffsetStore
@@ -226,11 +227,66 @@ def test_of_hosts_that_race_for_a_topic_exactly_one_wins_each_time(open_store, s
         assert rows[f"facts{turn}"].next.id == int(winners[0].removeprefix("host")) + 1
 
 
-def test_a_turn_that_a_dead_process_left_is_ended_by_its_age(client, database, monkeypatch):
-    monkeypatch.setattr("oncehouse.etl.offsets_clickhouse._TURN_SECONDS", 1)
+def add_rows_side_by_side(stores: list[OffsetStore], times: int) -> None:
+    """Each host adds to the topic's rows so often, from what it has just read."""
+    surprises: list[Exception] = []
+
+    def add(own: OffsetStore) -> None:
+        try:
+            for _ in range(times):
+                own.change("facts", lambda row, _now_ms: replace(row, rows=row.rows + 1))
+        except Exception as error:  # noqa: BLE001 - a thread's edge: shown by the assertion below
+            surprises.append(error)
+
+    threads = [threading.Thread(target=add, args=(own,)) for own in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert surprises == []
+
+
+def test_no_change_of_a_row_is_lost_when_hosts_race(open_store, store):
+    offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    add_rows_side_by_side([open_store() for _ in range(3)], 12)
+    assert seen(store).rows == 36
+
+
+def test_changes_that_do_not_take_turns_would_be_caught(client, database, monkeypatch):
+    """The seeded defect: every change has a query id of its own, so that two may pass their look at one row."""
+    monkeypatch.setattr(RocksDbOffsets, "_query_id", lambda _self, _topic: uuid.uuid4().hex)
     store = RocksDbOffsets(client, f"{database}.Offsets")
     store.prepare()
-    name = store._turn_table("facts")
-    client.command(f"CREATE TABLE {name} (x UInt8) ENGINE = Memory")
+    added = 0
     offsets.begin(store, FIRST, seen(store), next_=NEXT)
-    assert seen(store).hostid == "first"
+    while added < 36 * 20 and seen(store).rows == added:
+        add_rows_side_by_side([RocksDbOffsets(client, f"{database}.Offsets") for _ in range(3)], 12)
+        added += 36
+    assert seen(store).rows < added
+
+
+class RenamingClient(Client):
+    """As behind a proxy that gives every query an id of its own."""
+
+    def command(self, sql: str, parameters=None, settings=None) -> object:
+        own = {"query_id": uuid.uuid4().hex} if "query_id" in (settings or {}) else {}
+        return super().command(sql, parameters, {**(settings or {}), **own})
+
+
+def test_a_proxy_that_changes_query_ids_is_told_and_nothing_is_written(client, database):
+    store = RocksDbOffsets(RenamingClient(client.config), f"{database}.Offsets")
+    store.prepare()
+    with pytest.raises(ConfigurationError, match=r"changes the ids of queries.*store: catalog"):
+        offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    assert store.read_all().offsets == {}
+
+
+def test_a_row_that_was_seen_is_changed_without_reading_it_and_only_if_it_is_still_that_one(store):
+    offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    offsets.commit(store, FIRST, "facts", rows=1)
+    free = seen(store)
+    begun = offsets.begin(store, FIRST, free, next_=replace(NEXT, time_ms=NEXT.time_ms + 1))
+    assert seen(store) == begun, "what it says it wrote is what stands there"
+    offsets.pause(store, "facts")
+    offsets.commit(store, FIRST, "facts", rows=1, begun=begun)
+    assert seen(store).state == mutex.PAUSED, "a pause that came between is not lost"

@@ -1,8 +1,8 @@
 """Offsets in ClickHouse: a KeeperMap table for a cluster, an EmbeddedRocksDB table for one server.
 
-KeeperMap in strict mode updates a row only if its version in ZooKeeper is the one that was read (a loser gets
-"Bad version"). EmbeddedRocksDB has no such thing, two updates of one row can both match; there, changes of a
-topic take turns, and who makes the turn's table has the turn, because one server creates a name only once.
+A change is one statement, which fails when the row is not the one that it was decided from. KeeperMap in strict mode
+writes a row only if its version in ZooKeeper is the one that was read (a loser gets "Bad version"). EmbeddedRocksDB
+has no such thing; there, all changes of a topic have one query id, and a server runs one query of an id at a time.
 Transform views may read `last` and `next` of their topic from either table.
 """
 
@@ -11,8 +11,7 @@ from __future__ import annotations
 import hashlib
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any
 
@@ -38,122 +37,40 @@ _COLUMNS = """(
     resume Tuple(DateTime64(3), UInt64),
     book String
 )"""
-_FIELDS = """topic, toUnixTimestamp64Milli(last.1), last.2, toUnixTimestamp64Milli(next.1), next.2, rows,
-    toUnixTimestamp64Milli(run), consumer, state, hostid, toUnixTimestamp64Milli(now64(3)), generation, lane,
+_TIME = "toUnixTimestamp64Milli(now64(3))"
+_FIELDS = f"""topic, toUnixTimestamp64Milli(last.1), last.2, toUnixTimestamp64Milli(next.1), next.2, rows,
+    toUnixTimestamp64Milli(run), consumer, state, hostid, {_TIME}, generation, lane,
     toUnixTimestamp64Milli(resume.1), resume.2, book"""
 _NOW = 10
-_LAST = "(fromUnixTimestamp64Milli({last_ms:Int64}), {last_id:UInt64})"
-_NEXT = "(fromUnixTimestamp64Milli({next_ms:Int64}), {next_id:UInt64})"
-_RESUME = "(fromUnixTimestamp64Milli({resume_ms:Int64}), {resume_id:UInt64})"
-_NEW_ROW = f"""{{topic:String}}, {_LAST}, {{rows:UInt64}}, {_NEXT}, now64(3), {{consumer:String}}, {{state:String}},
-    {{hostid:String}}, {{generation:UInt64}}, {{lane:String}}, {_RESUME}, {{book:String}}"""
-# A mutation evaluates its condition once for each column that it sets, so only those that differ are set.
-_ASSIGNMENTS = {
-    "last": f"last = {_LAST}",
-    "rows": "rows = {rows:UInt64}",
-    "next": f"next = {_NEXT}",
-    "consumer": "consumer = {consumer:String}",
-    "state": "state = {state:String}",
-    "hostid": "hostid = {hostid:String}",
-    "generation": "generation = {generation:UInt64}",
-    "lane": "lane = {lane:String}",
-    "resume": f"resume = {_RESUME}",
-    "book": "book = {book:String}",
-}
-# Every write moves `run`, so it tells the versions of a row apart; a person who clears the hostid by hand does not.
-_MOVE_RUN = "run = greatest(now64(3), addMilliseconds(run, 1))"
-_IF_UNCHANGED = """topic = {topic:String} AND run = fromUnixTimestamp64Milli({seen_run_ms:Int64})
-    AND hostid = {seen_hostid:String}"""
-# The same condition, and an error when the row is another one by now: who frees a topic need not read it again.
-_OR_THROW = """topic = {topic:String} AND NOT throwIf(topic = {topic:String}
-    AND (run, hostid) != (fromUnixTimestamp64Milli({seen_run_ms:Int64}), {seen_hostid:String}))"""
+_COMPARED = ("last", "rows", "next", "consumer", "state", "hostid", "generation", "lane", "resume", "book")
 _KEEPER_EXCEPTION = 999
 _THROWN = 395
-_TABLE_EXISTS = 57
-_UNKNOWN_TABLE = 60
+_SAME_QUERY_ID = 216
+_ONE_ROW = {"max_threads": 1}
 _ATTEMPTS = 50
-_TURN_SECONDS = 30
+_TURN_SECONDS = 60
+_ID_CHANGED = "the query id was changed on its way"
 
 
-class _ClickHouseOffsets:
+class _ClickHouseOffsets(ABC):
     def __init__(self, client: Client, table: str) -> None:
         self.table = table
         self.view_table: str | None = table
         self._client = client
         self._name = quote_table(table)
+        self._clock: tuple[int, float] | None = None
+        """The server's time at the latest read, and when that was by this process's own clock."""
 
     def _create(self, engine: str) -> None:
         database = split_table(self.table).quoted.rpartition(".")[0]
         if database:
             self._client.command(f"CREATE DATABASE IF NOT EXISTS {database}")
-        self._client.command(
-            f"CREATE TABLE IF NOT EXISTS {self._name} {_COLUMNS} ENGINE = {engine} PRIMARY KEY topic"
-        )
+        self._client.command(f"CREATE TABLE IF NOT EXISTS {self._name} {_COLUMNS} ENGINE = {engine}")
 
     def read_all(self) -> Snapshot:
         rows = self._client.query(f"SELECT {_FIELDS} FROM {self._name}")  # noqa: S608 - the name is quoted
-        now_ms = rows[0][_NOW] if rows else self._read_time()
+        now_ms = self._note_time(rows)
         return Snapshot(offsets={row[0]: _offset(row) for row in rows}, now_ms=now_ms)
-
-    def _read(self, topic: str) -> tuple[Offset | None, int]:
-        rows = self._client.query(
-            f"SELECT {_FIELDS} FROM {self._name} WHERE topic = {{topic:String}}",  # noqa: S608 - the name is quoted
-            {"topic": topic},
-        )
-        return (_offset(rows[0]), rows[0][_NOW]) if rows else (None, self._read_time())
-
-    def _read_time(self) -> int:
-        return int(self._client.query("SELECT toUnixTimestamp64Milli(now64(3))")[0][0])
-
-    def _attempt(self, topic: str, decide: Decide, seen: Offset | None) -> Offset | None:
-        """The row as written, or None when somebody else was quicker."""
-        row, now_ms = (seen, seen.run_ms) if seen else self._read(topic)
-        wanted = decide(row or blank(topic), now_ms)
-        if row is None:
-            sql, parameters = f"INSERT INTO {self._name} SELECT {_NEW_ROW}", _parameters(wanted)
-        else:
-            is_freed = seen is not None and not wanted.hostid
-            condition = _OR_THROW if is_freed else _IF_UNCHANGED
-            sql = f"ALTER TABLE {self._name} UPDATE {_assign(row, wanted)} WHERE {condition}"
-            parameters = {**_parameters(wanted), "seen_run_ms": row.run_ms, "seen_hostid": row.hostid}
-            if is_freed:
-                return wanted if self._send(sql, parameters) else None
-        self._send(sql, parameters)
-        # An update whose condition met nothing is silent: the row itself says whether it is ours.
-        written = self._read(topic)[0]
-        is_ours = written is not None and written == replace(wanted, run_ms=written.run_ms)
-        return written if is_ours and written and written.run_ms > (row.run_ms if row else 0) else None
-
-    def _send(self, sql: str, parameters: dict[str, Any]) -> bool:
-        """Whether the server took it; False when a rival's write came between."""
-        try:
-            self._client.command(sql, parameters, {"keeper_map_strict_mode": 1})
-        except OncehouseError as error:
-            if not _is_rivalry(error):
-                raise
-            return False
-        return True
-
-
-class KeeperMapOffsets(_ClickHouseOffsets):
-    """`path` is where the table lives in ZooKeeper; the hosts of a cluster that share it share the offsets."""
-
-    def __init__(self, client: Client, table: str = "ETL.Offsets", path: str = "/ETL/Offsets") -> None:
-        super().__init__(client, table)
-        self._path = path
-
-    def prepare(self) -> None:
-        quoted = self._path.replace("\\", "\\\\").replace("'", "\\'")
-        try:
-            self._create(f"KeeperMap('{quoted}')")
-        except PermanentError as error:
-            if "keeper_map_path_prefix" not in str(error):
-                raise
-            raise ConfigurationError(
-                f"{self._client.address} has no KeeperMap: its configuration lacks `keeper_map_path_prefix`. Set it on "
-                "every server (it needs a Keeper or ZooKeeper), or choose `offsets: {store: rocksdb}` for one server, "
-                "or `store: catalog`."
-            ) from error
 
     def change(self, topic: str, decide: Decide, seen: Offset | None = None) -> Offset:
         for attempt in range(_ATTEMPTS):
@@ -166,6 +83,76 @@ class KeeperMapOffsets(_ClickHouseOffsets):
             "Look for several schedulers with one host id; the same call can be tried again."
         )
 
+    def _attempt(self, topic: str, decide: Decide, seen: Offset | None) -> Offset | None:
+        """The row as written, or None when somebody else was quicker."""
+        row, now_ms = self._read(topic) if seen is None or self._clock is None else (seen, self._tell_time())
+        # Every write moves `run`, so it tells the versions of a row apart.
+        run_ms = max(now_ms, row.run_ms + 1 if row else 0)
+        wanted = replace(decide(row or blank(topic), now_ms), run_ms=run_ms)
+        try:
+            self._write(row, wanted)
+        except OncehouseError as error:
+            if not _is_rivalry(error):
+                raise
+            return None
+        return wanted
+
+    @abstractmethod
+    def _write(self, row: Offset | None, wanted: Offset) -> None:
+        """Fails when the topic's row is another one than `row`; where that is None, when there is one."""
+
+    def _read(self, topic: str) -> tuple[Offset | None, int]:
+        rows = self._client.query(
+            f"SELECT {_FIELDS} FROM {self._name} WHERE topic = {{topic:String}}",  # noqa: S608 - the name is quoted
+            {"topic": topic},
+        )
+        now_ms = self._note_time(rows)
+        return _offset(rows[0]) if rows else None, now_ms
+
+    def _note_time(self, rows: list[tuple[Any, ...]]) -> int:
+        now_ms = int(rows[0][_NOW] if rows else self._client.query(f"SELECT {_TIME}")[0][0])
+        self._clock = (now_ms, time.monotonic())
+        return now_ms
+
+    def _tell_time(self) -> int:
+        """The server's time by what it was: never ahead of it, so a lease is at worst taken for older than it is."""
+        noted_ms, noted_at = self._clock or (0, 0.0)
+        return noted_ms + int((time.monotonic() - noted_at) * 1000)
+
+
+class KeeperMapOffsets(_ClickHouseOffsets):
+    """`path` is where the table lives in ZooKeeper; the hosts of a cluster that share it share the offsets."""
+
+    def __init__(self, client: Client, table: str = "ETL.Offsets", path: str = "/ETL/Offsets") -> None:
+        super().__init__(client, table)
+        self._path = path
+
+    def prepare(self) -> None:
+        quoted = self._path.replace("\\", "\\\\").replace("'", "\\'")
+        try:
+            self._create(f"KeeperMap('{quoted}') PRIMARY KEY topic")
+        except PermanentError as error:
+            if "keeper_map_path_prefix" not in str(error):
+                raise
+            raise ConfigurationError(
+                f"{self._client.address} has no KeeperMap: its configuration lacks `keeper_map_path_prefix`. Set it on "
+                "every server (it needs a Keeper or ZooKeeper), or choose `offsets: {store: rocksdb}` for one server, "
+                "or `store: catalog`."
+            ) from error
+
+    def _write(self, row: Offset | None, wanted: Offset) -> None:
+        values = _values(wanted)
+        if row is None:
+            sql = f"INSERT INTO {self._name} SELECT {', '.join(values.values())}"
+        else:
+            # A mutation costs by column, and by its condition for each of them: so only what differs is set, and one
+            # column alone looks whether the row is the one that was seen. It may look at other topics' rows.
+            changed = [f"{name} = {values[name]}" for name in _COMPARED if _differ(name, row, wanted)]
+            look = f"throwIf(topic = {{topic:String}} AND {_other_than(row)})"
+            changed.append(f"run = fromUnixTimestamp64Milli({wanted.run_ms} + {look})")
+            sql = f"ALTER TABLE {self._name} UPDATE {', '.join(changed)} WHERE topic = {{topic:String}}"
+        self._client.command(sql, _texts(row, wanted), {"keeper_map_strict_mode": 1, **_ONE_ROW})
+
 
 class RocksDbOffsets(_ClickHouseOffsets):
     """On one server only: its table is not replicated."""
@@ -174,69 +161,97 @@ class RocksDbOffsets(_ClickHouseOffsets):
         super().__init__(client, table)
 
     def prepare(self) -> None:
-        self._create("EmbeddedRocksDB")
+        # Rows come one by one: what is made for many at once writes a file for each.
+        self._create("EmbeddedRocksDB PRIMARY KEY topic SETTINGS optimize_for_bulk_insert = 0")
 
-    def change(self, topic: str, decide: Decide, seen: Offset | None = None) -> Offset:
-        with self._turn(topic):
-            written = self._attempt(topic, decide, seen) or self._attempt(topic, decide, None)
-        if written is None:
-            raise TransientError(
-                f"Topic {topic}: its row in {self.table} was changed by somebody who did not wait for the turn. "
-                "The same call can be tried again."
-            )
-        return written
+    def _write(self, row: Offset | None, wanted: Offset) -> None:
+        values = ", ".join(_values(wanted).values())
+        alone = f"NOT throwIf(queryID() != {{query_id:String}}, '{_ID_CHANGED}')"
+        if row is None:
+            found = f"(SELECT count() FROM {self._name} WHERE topic = {{topic:String}})"  # noqa: S608 - quoted
+            source = f"WHERE {alone} AND NOT throwIf({found} > 0)"
+        else:
+            source = f"FROM {self._name} WHERE topic = {{topic:String}} AND {alone} AND NOT throwIf({_other_than(row)})"
+        self._send_alone(f"INSERT INTO {self._name} SELECT {values} {source}", row, wanted)
 
-    @contextmanager
-    def _turn(self, topic: str) -> Iterator[None]:
-        name = self._turn_table(topic)
-        deadline = time.monotonic() + 2 * _TURN_SECONDS
-        while not self._enter(name):
-            if time.monotonic() > deadline:
-                raise TransientError(
-                    f"Topic {topic}: others hold the turn to change {self.table} for a minute. "
-                    f"If no scheduler runs, DROP TABLE {name} ends it."
-                )
-            time.sleep(random.uniform(0.002, 0.02))  # noqa: S311 - spreads rivals, no secret
-            self._end_forgotten(name)
-        try:
-            yield
-        finally:
-            with suppress(TransientError):  # a turn that could not be given back is ended by its age
-                self._client.command(f"DROP TABLE IF EXISTS {name}")
-
-    def _turn_table(self, topic: str) -> str:
-        return quote_table(f"{self.table}_turn_{hashlib.sha256(topic.encode()).hexdigest()[:16]}")
-
-    def _enter(self, name: str) -> bool:
-        try:
-            self._client.command(f"CREATE TABLE {name} (x UInt8) ENGINE = Memory")
-        except PermanentError as error:
-            if failure_of(error).code == _TABLE_EXISTS:
-                return False
-            raise
-        return True
-
-    def _end_forgotten(self, name: str) -> None:
-        """End the turn of a process that died in it. Its table is renamed by its uuid, so that of several
-        who find it only one ends it, and none ends the turn of who came next."""
-        database, table = (part.strip("`") for part in name.rpartition(".")[::2])
-        found = self._client.query(
-            "SELECT toString(uuid) FROM system.tables WHERE database = {database:String} AND name = {name:String} "
-            "AND metadata_modification_time < now() - {seconds:UInt32}",
-            {"database": database or self._client.database, "name": table, "seconds": _TURN_SECONDS},
-        )
-        for (uuid,) in found:
-            ended = quote_table(f"{self.table}_ended_{uuid.replace('-', '')}")
+    def _send_alone(self, sql: str, row: Offset | None, wanted: Offset) -> None:
+        query_id = self._query_id(wanted.topic)
+        deadline = time.monotonic() + _TURN_SECONDS
+        while True:
             try:
-                self._client.command(f"RENAME TABLE {name} TO {ended}")
-            except PermanentError as error:
-                if failure_of(error).code not in {_TABLE_EXISTS, _UNKNOWN_TABLE}:
+                self._client.command(
+                    sql, {**_texts(row, wanted), "query_id": query_id}, {"query_id": query_id, **_ONE_ROW}
+                )
+            except OncehouseError as error:
+                if _ID_CHANGED in str(error):
+                    raise ConfigurationError(
+                        f"Something between this host and ClickHouse changes the ids of queries, by which changes of "
+                        f"{self.table} take turns. Connect to the server itself, or use `offsets: {{store: catalog}}`."
+                    ) from error
+                if failure_of(error).code != _SAME_QUERY_ID or time.monotonic() > deadline:
                     raise
+                time.sleep(random.uniform(0.001, 0.01))  # noqa: S311 - spreads rivals, no secret
+            else:
+                return
+
+    def _query_id(self, topic: str) -> str:
+        """The same for every host that changes the topic's row."""
+        name = split_table(self.table)
+        whole = f"{name.database or self._client.database}\0{name.table}\0{topic}"
+        return f"oncehouse-etl-offsets:{hashlib.sha256(whole.encode()).hexdigest()[:32]}"
 
 
-def _assign(row: Offset, wanted: Offset) -> str:
-    different = [column for column in _ASSIGNMENTS if getattr(wanted, column) != getattr(row, column)]
-    return ", ".join([_MOVE_RUN, *(_ASSIGNMENTS[column] for column in different)])
+def _values(row: Offset) -> dict[str, str]:
+    """Each column's value as it stands in a statement. Whole numbers are written, which the server plans faster; what
+    people or programs may have named is bound."""
+    return {
+        "topic": "{topic:String}",
+        "last": _place(row.last),
+        "rows": str(row.rows),
+        "next": _place(row.next),
+        "run": f"fromUnixTimestamp64Milli({row.run_ms})",
+        "consumer": "{consumer:String}",
+        "state": "{state:String}",
+        "hostid": "{hostid:String}",
+        "generation": str(row.generation),
+        "lane": "{lane:String}",
+        "resume": _place(row.resume),
+        "book": _quote_ascii(write_book(row.book)),
+    }
+
+
+def _quote_ascii(text: str) -> str:
+    """The book, as JSON of plain characters, stands in the statement: bound, it would be part of the address, where
+    most of its characters take three."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    if not (escaped.isascii() and escaped.isprintable()):
+        raise AssertionError(f"a book holds more than plain characters: {text!r}")
+    return f"'{escaped}'"
+
+
+def _place(position: Position) -> str:
+    return f"(fromUnixTimestamp64Milli({position.time_ms}), {position.id})"
+
+
+def _other_than(row: Offset) -> str:
+    """A person who clears the hostid by hand does not move `run`."""
+    return f"(run != fromUnixTimestamp64Milli({row.run_ms}) OR hostid != {{seen_hostid:String}})"
+
+
+def _differ(column: str, row: Offset, wanted: Offset) -> bool:
+    return bool(getattr(row, column) != getattr(wanted, column))
+
+
+def _texts(row: Offset | None, wanted: Offset) -> dict[str, str]:
+    """What the statements bind."""
+    return {
+        "topic": wanted.topic,
+        "consumer": wanted.consumer,
+        "state": wanted.state,
+        "hostid": wanted.hostid,
+        "lane": wanted.lane,
+        "seen_hostid": row.hostid if row else "",
+    }
 
 
 def _is_rivalry(error: OncehouseError) -> bool:
@@ -262,22 +277,3 @@ def _offset(row: tuple[Any, ...]) -> Offset:
         resume=Position(time_ms=resume_ms, id=resume_id),
         book=read_book(book),
     )
-
-
-def _parameters(row: Offset) -> dict[str, Any]:
-    return {
-        "topic": row.topic,
-        "last_ms": row.last.time_ms,
-        "last_id": row.last.id,
-        "next_ms": row.next.time_ms,
-        "next_id": row.next.id,
-        "rows": row.rows,
-        "consumer": row.consumer,
-        "state": row.state,
-        "hostid": row.hostid,
-        "generation": row.generation,
-        "lane": row.lane,
-        "resume_ms": row.resume.time_ms,
-        "resume_id": row.resume.id,
-        "book": write_book(row.book),
-    }

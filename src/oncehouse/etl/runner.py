@@ -68,11 +68,15 @@ _TOO_MANY_PARTS = 252
 @dataclass(frozen=True, kw_only=True)
 class Done:
     topic: str
-    rows: int
-    is_cut: bool
+    span: Range
     lane: str = ""
     warnings: tuple[str, ...] = ()
     """Expectations that did not hold, of those that only warn."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the main source that it took."""
+        return self.span.rows
 
 
 Hold = Callable[[str], AbstractContextManager[AbstractContextManager[object]]]
@@ -103,7 +107,9 @@ class Runner:
         hold: Hold = hold_without_heartbeat,
         block_rows: int = BLOCK_ROWS,
         note: Note = note_nowhere,
+        waited_for: frozenset[str] | None = None,
     ) -> None:
+        """`waited_for` are the tables whose time bounds other topics' steps; None: any may."""
         self._client = client
         self._store = store
         self._worker = worker
@@ -116,11 +122,16 @@ class Runner:
             hostid=worker.hostid,
             preparation=Preparation(client, folder, store.view_table),
             sizing=self._sizing,
+            waited_for=waited_for,
         )
 
-    def plan_decision(self, decision: Due | Resume | Side) -> Step | None:
+    @property
+    def planner(self) -> StepPlanner:
+        return self._planner
+
+    def plan_decision(self, decision: Due | Resume | Side, found: Range | None = None) -> Step | None:
         """The step's operations; None when its source has no rows in reach. Reads, and writes nothing."""
-        return self._planner.plan_decision(decision)
+        return self._planner.plan_decision(decision, found)
 
     def perform(self, step: Step) -> Done:  # noqa: C901 - a branch an operation
         """Raises MutexError when another process has the topic; whatever else fails is written into its state."""
@@ -154,8 +165,7 @@ class Runner:
                 raise
         return Done(
             topic=step.topic.topic,
-            rows=done.span.rows,
-            is_cut=done.span.is_cut,
+            span=done.span,
             lane=_lane_of(step),
             warnings=warnings,
         )

@@ -21,6 +21,7 @@ from typing import Self
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.errors import OncehouseError, TransientError
+from oncehouse.etl.ahead import LookAhead
 from oncehouse.etl.check_log import write_checks
 from oncehouse.etl.heartbeat import Heartbeat
 from oncehouse.etl.lanes import put_off
@@ -92,7 +93,17 @@ class Scheduler:
         self._store = store
         self._heartbeat = Heartbeat(store, self.worker)
         note = note_nowhere if database is None else partial(write_checks, client, database)
-        self._runner = Runner(client, store, self.worker, folder, hold=self._heartbeat.hold, note=note)
+        waited_for = frozenset(table for topic in self.topics for table in topic.depends_on[1:])
+        self._runner = Runner(
+            client,
+            store,
+            self.worker,
+            folder,
+            hold=self._heartbeat.hold,
+            note=note,
+            waited_for=waited_for,
+        )
+        self._ahead = LookAhead(self._runner.planner.find_next)
         self._pool = ThreadPoolExecutor(max_workers=side_by_side, thread_name_prefix="oncehouse-etl")
         self._empty: dict[str, tuple[Position, int]] = {}
         """Ranges in which nothing was found, so that they are not asked for again until they change."""
@@ -119,8 +130,13 @@ class Scheduler:
 
     def decide(self) -> tuple[Decision, ...]:
         """What every topic would do now."""
+        return self._decide(looks_ahead=False)
+
+    def _decide(self, *, looks_ahead: bool) -> tuple[Decision, ...]:
         # Side by side: sources that are seen a moment older than the offsets only make a step shorter.
         asked = self._pool.submit(read_sources, self._client, tables_to_ask(self.topics))
+        if looks_ahead:
+            self._ahead.ask(self._pool)
         snapshot = self._store.read_all()
         sources = asked.result()
         return due_steps(
@@ -156,7 +172,7 @@ class Scheduler:
 
         Back-fills and repairs may take longer than the round: then their outcome is told by a later one.
         """
-        decisions = self.decide()
+        decisions = self._decide(looks_ahead=True)
         free = [one for one in decisions if one.topic.topic not in self._sides]
         for one in free:
             if isinstance(one, Side):
@@ -209,7 +225,8 @@ class Scheduler:
     def _run(self, decision: Due | Resume | Side) -> Outcome:
         name = decision.topic.topic
         try:
-            step = self._runner.plan_decision(decision)
+            found = self._ahead.take(decision) if isinstance(decision, Due) else None
+            step = self._runner.plan_decision(decision, found)
         except MutexError as error:
             return Busy(topic=name, why=str(error))
         except OncehouseError as error:
@@ -219,11 +236,14 @@ class Scheduler:
                 self._empty[name] = (decision.offset.last, decision.upper_ms)
             return Nothing(topic=name)
         try:
-            return self._runner.perform(step)
+            done = self._runner.perform(step)
         except MutexError as error:
             return Busy(topic=name, why=str(error))
         except OncehouseError as error:
             return Failed(topic=name, why=str(error))
+        if isinstance(decision, Due):
+            self._ahead.note(decision, done.span)
+        return done
 
     def _fail(self, decision: Due | Resume | Side, error: OncehouseError) -> Outcome:
         try:

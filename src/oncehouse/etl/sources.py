@@ -41,7 +41,7 @@ class Range:
     is_cut: bool
     """There may be more rows that could be read at once."""
     splits_time: bool = False
-    """There are more rows of the time at which it ends."""
+    """There are, or may be, more rows of the time at which it ends."""
 
 
 def tables_to_ask(topics: Sequence[Topic]) -> tuple[str, ...]:
@@ -75,22 +75,29 @@ def find_range(
     client: Client, table: str, *, last: Position, upper_ms: int, maxstep_rows: int, upper_id: int = MAX_ID
 ) -> Range | None:
     """At most `maxstep_rows` rows after `last` and not after (upper_ms, upper_id); None when there are none."""
+    upper = Position(time_ms=upper_ms, id=upper_id)
     rows = client.query(
         f"SELECT count(), max((time_ms, id)) FROM (SELECT {_POSITION} FROM {quote_table(table)} "  # noqa: S608 - quoted
-        f"WHERE {IN_RANGE} ORDER BY pos, id LIMIT {{limit:UInt64}})",
-        {**bounds(last, Position(time_ms=upper_ms, id=upper_id)), "limit": maxstep_rows},
+        f"WHERE {_between(last, upper)} ORDER BY pos, id LIMIT {{limit:UInt64}})",
+        {"limit": maxstep_rows},
     )
     count, (time_ms, id_) = rows[0]
     if not count:
         return None
-    end, is_cut = Position(time_ms=time_ms, id=id_), count >= maxstep_rows
-    return Range(
-        last=last,
-        next=end,
-        rows=count,
-        is_cut=is_cut,
-        splits_time=is_cut and splits_time(client, table, end),
-    )
+    return Range(last=last, next=Position(time_ms=time_ms, id=id_), rows=count, is_cut=count >= maxstep_rows)
+
+
+def _between(last: Position, upper: Position) -> str:
+    """As IN_RANGE. Whole numbers only, so they may stand in the text, which the server plans faster."""
+    place = "(toUnixTimestamp64Milli(toDateTime64(pos, 3)), id)"
+    parts = [
+        f"pos >= fromUnixTimestamp64Milli({last.time_ms})",
+        f"pos < fromUnixTimestamp64Milli({upper.time_ms + 1})",
+        f"{place} > ({last.time_ms}, {last.id})",
+    ]
+    if upper.id != MAX_ID:
+        parts.append(f"{place} <= ({upper.time_ms}, {upper.id})")
+    return " AND ".join(parts)
 
 
 def splits_time(client: Client, table: str, end: Position) -> bool:

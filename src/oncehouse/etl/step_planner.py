@@ -57,9 +57,14 @@ class StepPlanner:
     hostid: str
     preparation: Preparation
     sizing: Sizing
+    waited_for: frozenset[str] | None = None
+    """Tables whose time bounds other topics' steps; None: any may."""
 
-    def plan_decision(self, decision: Due | Resume | Side) -> Step | None:
-        """The step's operations; None when its source has no rows in reach. Reads, and writes nothing."""
+    def plan_decision(self, decision: Due | Resume | Side, found: Range | None = None) -> Step | None:
+        """The step's operations; None when its source has no rows in reach. Reads, and writes nothing.
+
+        `found` is the range of a step that is due, if it was looked up before.
+        """
         prepared = self.preparation.prepare(decision.topic)
         match decision:
             case Side():
@@ -67,7 +72,13 @@ class StepPlanner:
             case Resume():
                 return self._plan_again(decision, prepared)
             case Due():
-                return self._plan_due(decision, prepared)
+                return self._plan_due(decision, prepared, found)
+
+    def find_next(self, topic: Topic, last: Position, upper_ms: int) -> Range | None:
+        """The rows of the main source that the next step takes."""
+        return find_range(
+            self.client, topic.depends_on[0], last=last, upper_ms=upper_ms, maxstep_rows=topic.maxstep_rows
+        )
 
     def _plan_again(self, decision: Resume, prepared: Prepared) -> Step:
         topic, seen = decision.topic, decision.offset
@@ -81,18 +92,11 @@ class StepPlanner:
             rows=self.sizing.count_main(topic, seen.last, seen.next),
             since_ms=seen.run_ms,
         )
-        span = Range(
-            last=seen.last,
-            next=seen.next,
-            rows=opened.rows,
-            is_cut=True,
-            splits_time=topic.template == Template.STEP
-            and splits_time(self.client, topic.depends_on[0], seen.next),
-        )
+        span = Range(last=seen.last, next=seen.next, rows=opened.rows, is_cut=True)
         step = self.assemble(topic, seen, span, prepared, is_fixed=True, is_resumed=True)
         return replace(step, before=opened)
 
-    def _plan_due(self, decision: Due, prepared: Prepared) -> Step | None:
+    def _plan_due(self, decision: Due, prepared: Prepared, found: Range | None) -> Step | None:
         topic, seen = decision.topic, decision.offset
         if topic.template != Template.STEP:
             # It is built from all that its sources hold up to there; no single row ends it.
@@ -100,13 +104,7 @@ class StepPlanner:
             rows = self.sizing.count_main(topic, seen.last, end)
             span = Range(last=seen.last, next=end, rows=rows, is_cut=False)
             return self.assemble(topic, seen, span, prepared, is_fixed=True)
-        found = find_range(
-            self.client,
-            topic.depends_on[0],
-            last=seen.last,
-            upper_ms=decision.upper_ms,
-            maxstep_rows=topic.maxstep_rows,
-        )
+        found = found or self.find_next(topic, seen.last, decision.upper_ms)
         if found is None:
             return None
         if seen.last == START and not seen.generation and not seen.book.segments:
@@ -158,6 +156,7 @@ class StepPlanner:
         hostid = self.hostid
         transform, columns = prepared.transform, prepared.columns
         if topic.template == Template.STEP:
+            span = replace(span, splits_time=self._splits_time(topic, span))
             operations = step_operations(
                 topic,
                 transform,
@@ -179,6 +178,15 @@ class StepPlanner:
                 token=f"etl-{uuid.uuid4().hex}",
             )
         return Step(topic=topic, seen=seen, span=span, prepared=prepared, operations=operations)
+
+    def _splits_time(self, topic: Topic, span: Range) -> bool:
+        """Whether rows of the time at which the range ends are left. Where nobody waits for the topic's time that is
+        not looked up, and taken for true: who may wait for it later then waits for its next step."""
+        if not span.is_cut:
+            return False
+        if self.waited_for is not None and topic.dst not in self.waited_for:
+            return True
+        return splits_time(self.client, topic.depends_on[0], span.next)
 
 
 def _lent(topic: Topic, seen: Offset) -> Side:

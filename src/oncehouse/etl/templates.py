@@ -142,10 +142,10 @@ def insert_sql(dst: str, columns: tuple[str, ...], transform: Transform, only: s
 def _still_mine(offsets_table: str) -> str:
     """A host that slept while its topic was taken over inserts nothing: its view would read another range by now,
     and the table may have forgotten its token."""
-    return f"""NOT throwIf((SELECT count() FROM {quote_table(offsets_table)}
-        WHERE topic = {{topic:String}} AND hostid = {{hostid:String}}
-        AND last = (fromUnixTimestamp64Milli({{last_ms:Int64}}), {{last_id:UInt64}})
-        AND next = (fromUnixTimestamp64Milli({{next_ms:Int64}}), {{next_id:UInt64}})) != 1,
+    return f"""NOT throwIf(ifNull(
+        (SELECT (hostid, last, next) FROM {quote_table(offsets_table)} WHERE topic = {{topic:String}})
+        != ({{hostid:String}}, (fromUnixTimestamp64Milli({{last_ms:Int64}}), {{last_id:UInt64}}),
+            (fromUnixTimestamp64Milli({{next_ms:Int64}}), {{next_id:UInt64}})), 1),
         'the range of this topic has changed')"""  # noqa: S608 - the name is quoted
 
 

@@ -1,0 +1,58 @@
+"""Where the next step of a topic ends, looked up beside what a round reads anyway.
+
+Only of topics whose latest step was cut by its size in this process: there the next range begins where that one
+ended. A range that is cut again is the same whatever its source holds by now; any other guess is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+
+from oncehouse.etl.planning import Due
+from oncehouse.etl.positions import Position
+from oncehouse.etl.records import Topic
+from oncehouse.etl.sources import Range
+
+Find = Callable[[Topic, Position, int], Range | None]
+"""(topic, after which position, up to which time) → its next range."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cut:
+    topic: Topic
+    last: Position
+    upper_ms: int
+
+
+class LookAhead:
+    def __init__(self, find: Find) -> None:
+        self._find = find
+        self._cut: dict[str, _Cut] = {}
+        self._asked: dict[str, tuple[_Cut, Future[Range | None]]] = {}
+
+    def note(self, decision: Due, span: Range) -> None:
+        """A step was done."""
+        name = decision.topic.topic
+        if span.is_cut:
+            self._cut[name] = _Cut(topic=decision.topic, last=span.next, upper_ms=decision.upper_ms)
+        else:
+            self._cut.pop(name, None)
+
+    def ask(self, pool: Executor) -> None:
+        """Begin to look, without waiting for it."""
+        for name, cut in tuple(self._cut.items()):
+            self._asked[name] = (cut, pool.submit(self._find, cut.topic, cut.last, cut.upper_ms))
+
+    def take(self, decision: Due) -> Range | None:
+        """The range of the step that was decided on, if it is known by now. Each is taken once."""
+        name = decision.topic.topic
+        cut, found = self._asked.pop(name, (None, None))
+        self._cut.pop(name, None)
+        if cut is None or found is None or cut.last != decision.offset.last or cut.topic != decision.topic:
+            return None
+        if cut.upper_ms > decision.upper_ms or found.exception() is not None:
+            return None
+        span = found.result()
+        return span if span is not None and span.is_cut else None

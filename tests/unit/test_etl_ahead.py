@@ -1,0 +1,68 @@
+"""Ranges that are looked up ahead: used when they are what the step would find itself, and never else."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+
+import pytest
+
+from oncehouse.errors import TransientError
+from oncehouse.etl.ahead import LookAhead
+from oncehouse.etl.mutex import blank
+from oncehouse.etl.planning import Due
+from oncehouse.etl.records import START, Position, Topic
+from oncehouse.etl.sources import Range
+
+TOPIC = Topic(topic="Fact", dst="dwh.fact", depends_on=("stage.main",), maxstep_rows=10)
+DONE = Range(last=START, next=Position(time_ms=10, id=1), rows=10, is_cut=True)
+NEXT = Range(last=DONE.next, next=Position(time_ms=20, id=1), rows=10, is_cut=True)
+BEFORE = Due(topic=TOPIC, offset=blank("Fact"), upper_ms=100)
+AFTER = replace(BEFORE, offset=replace(BEFORE.offset, last=DONE.next, next=DONE.next))
+
+
+class AtOnce(Executor):
+    def submit(self, call, /, *arguments, **named):
+        future: Future = Future()
+        try:
+            future.set_result(call(*arguments, **named))
+        except TransientError as error:
+            future.set_exception(error)
+        return future
+
+
+def look(found: Range | Exception | None, span: Range = DONE) -> LookAhead:
+    """After a step with that range."""
+
+    def find(topic: Topic, last: Position, upper_ms: int) -> Range | None:
+        assert (topic, last, upper_ms) == (TOPIC, DONE.next, 100)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    ahead = LookAhead(find)
+    ahead.note(BEFORE, span)
+    ahead.ask(AtOnce())
+    return ahead
+
+
+def test_the_range_after_a_cut_one_is_known_once():
+    ahead = look(NEXT)
+    assert ahead.take(AFTER) == NEXT
+    assert ahead.take(AFTER) is None
+
+
+@pytest.mark.parametrize(
+    ("ahead", "decision"),
+    [
+        pytest.param(look(NEXT), BEFORE, id="somebody has moved the topic"),
+        pytest.param(look(NEXT), replace(AFTER, upper_ms=99), id="its slowest source has gone back"),
+        pytest.param(look(NEXT), replace(AFTER, topic=replace(TOPIC, maxstep_rows=5)), id="smaller steps"),
+        pytest.param(look(replace(NEXT, is_cut=False)), AFTER, id="by now there may be more rows in reach"),
+        pytest.param(look(None), AFTER, id="by now there may be rows"),
+        pytest.param(look(TransientError("away")), AFTER, id="it could not be looked up"),
+        pytest.param(look(NEXT, replace(DONE, is_cut=False)), AFTER, id="the step took all there was"),
+    ],
+)
+def test_any_other_guess_is_dropped(ahead, decision):
+    assert ahead.take(decision) is None
