@@ -52,10 +52,12 @@ from oncehouse.config_values import (
     hide_credentials,
     is_secret_setting,
     refuse_crossed,
+    refuse_needless_ca,
     refuse_repeats,
     reveal,
 )
 from oncehouse.errors import ConfigurationError
+from oncehouse.kafka_security import refuse_unused_security
 
 __all__ = [
     "BatchLimits",
@@ -113,6 +115,7 @@ class Kafka(Section):
                 raise ValueError(f"{option!r} cannot be set here: {reason}")
             if option.startswith("kafka."):
                 raise ValueError(f"write {option.removeprefix('kafka.')!r} without the prefix `kafka.`")
+        refuse_unused_security(options)
         return options
 
 
@@ -265,7 +268,7 @@ class Table(Section):
 class ClickHouse(Section):
     url: HttpUrl
     """HTTP address, such as http://localhost:8123 or https://host:8443/database."""
-    user: str = "default"
+    user: Name = "default"
     """User who may insert into the tables and read them."""
     password: SecretStr = SecretStr("")
     """The user's password; take it from the environment or a file, as in ${env:CLICKHOUSE_PASSWORD}."""
@@ -279,6 +282,11 @@ class ClickHouse(Section):
     """How long to wait for the answer to one insert before it counts as unknown."""
     excess_rights: Literal["warn", "refuse"] = "warn"
     """What `check` and `run` do about a user that may also drop, empty or change tables, or manage users."""
+
+    @model_validator(mode="after")
+    def _certificates_are_used(self) -> Self:
+        refuse_needless_ca(self.url, self.ca_file)
+        return self
 
 
 class Epoch(Section):

@@ -12,7 +12,15 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from oncehouse.config_section import Section
-from oncehouse.config_values import Name, RegistryUrl, Seconds, check_mark, check_pattern, refuse_repeats
+from oncehouse.config_values import (
+    Name,
+    RegistryUrl,
+    Seconds,
+    check_mark,
+    check_pattern,
+    refuse_needless_ca,
+    refuse_repeats,
+)
 
 Mark = Annotated[str, AfterValidator(check_mark)]
 Pattern = Annotated[str, AfterValidator(check_pattern)]
@@ -21,7 +29,7 @@ Pattern = Annotated[str, AfterValidator(check_pattern)]
 class Registry(Section):
     url: RegistryUrl
     """Address of a registry with Confluent's interface, such as https://registry:8081."""
-    user: str | None = None
+    user: Name | None = None
     """User for basic authentication."""
     password: SecretStr = SecretStr("")
     """The user's password; take it from the environment or a file."""
@@ -31,6 +39,11 @@ class Registry(Section):
     """Certificates to trust (PEM) instead of the system's; relative to the pipeline file."""
     timeout: Seconds = Field(default=10.0, gt=0)
     """How long to wait for an answer."""
+
+    @model_validator(mode="after")
+    def _certificates_are_used(self) -> Self:
+        refuse_needless_ca(self.url, self.ca_file)
+        return self
 
 
 class Avro(Section):

@@ -14,6 +14,7 @@ from pydantic._internal._model_construction import ModelMetaclass
 from oncehouse.config_problems import explain, tell
 from oncehouse.config_values import hide_credentials
 from oncehouse.errors import ConfigurationError
+from oncehouse.redaction import remember_section
 
 SectionT = TypeVar("SectionT", bound="Section")
 
@@ -36,6 +37,9 @@ class Section(BaseModel, metaclass=SectionType):
         hide_input_in_errors=True,
         use_attribute_docstrings=True,
     )
+
+    def model_post_init(self, _context: Any, /) -> None:
+        remember_section(self)
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():

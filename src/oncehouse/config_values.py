@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
 
@@ -26,9 +26,11 @@ _SERVER = re.compile(r"(?:[A-Za-z_]+://)?(?:[^\s,:/@\[\]]+|\[[0-9a-fA-F:.]+\]):(
 _CONTROL = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
-_SECRET_WORD = re.compile(
-    r"password|passwd|secret|token|credential|jaas|private|\.key$|key\.pem$|userinfo", re.IGNORECASE
+SECRET_SETTINGS = (
+    r"(?i)password|passwd|secret|token|credential|jaas|private|access[.]?key|\.key$|key\.pem$|userinfo"  # noqa: S105 - a pattern, no password
 )
+"""What the name of a setting that holds a secret looks like, in the words that Python and Java both read."""
+_SECRET_WORD = re.compile(SECRET_SETTINGS)
 
 
 def parse_duration(value: object) -> object:
@@ -94,9 +96,14 @@ def check_name(value: str) -> str:
         raise ValueError("a name must not be empty, nor begin or end with a space")
     if len(value) > MAX_NAME_LENGTH:
         raise ValueError(f"a name may have at most {MAX_NAME_LENGTH} characters; this one has {len(value)}")
-    if _CONTROL.search(value):
+    if holds_control(value):
         raise ValueError(f"the name {value!a} holds an invisible or control character; remove it")
     return value
+
+
+def holds_control(text: str) -> bool:
+    """Whether a text could end a line, turn its direction or speak to a terminal."""
+    return _CONTROL.search(text) is not None
 
 
 def check_table_name(value: str) -> str:
@@ -129,8 +136,11 @@ def check_servers(value: str) -> str:
 def check_http_url(value: str) -> str:
     advice = "write it like http://localhost:8123 or https://host:8443/database"
     parts = _split_address(value, advice, section="clickhouse")
-    if parts.path.strip("/").count("/"):
+    database = unquote(parts.path.strip("/"))
+    if database.count("/"):
         raise ValueError(f"the URL may hold a host, a port and a database only; {advice}")
+    if database:
+        check_name(database)
     return value
 
 
@@ -158,6 +168,12 @@ def _split_address(value: str, advice: str, *, section: str) -> SplitResult:
     if parts.query or parts.fragment:
         raise ValueError(f"the URL may not hold a query or fragment; {advice}")
     return parts
+
+
+def refuse_needless_ca(url: str, ca_file: str | None) -> None:
+    """Whoever names certificates means them to be checked, which an address without TLS would never do."""
+    if ca_file is not None and not url.startswith("https://"):
+        raise ValueError("`ca_file` has no meaning with http://, where nothing is checked; write https://")
 
 
 def check_mark(text: str) -> str:

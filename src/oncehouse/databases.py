@@ -6,7 +6,6 @@ here and one more run of the contract suites.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
+from oncehouse.private_files import make_private_file, make_private_folder
 
 _SUPPORTED = ("sqlite", "postgresql")
 
@@ -72,11 +72,10 @@ def open_engine(url: str, *, setting: str, ping: bool = True) -> Engine:
 
 
 def _open_sqlite(url: str, database: str | None) -> Engine:
-    if database:
-        folder = Path(database).parent
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Created here so that nobody else may read it from its first byte on.
-        os.close(os.open(database, os.O_CREAT | os.O_RDWR, 0o600))
+    if database and database != ":memory:" and not database.startswith("file:"):
+        make_private_folder(Path(database).parent)
+        # SQLite gives its log the rights of the file, and takes an empty file for a new database.
+        make_private_file(Path(database))
     # Transactions are begun by hand (below), so that a writer takes its lock first and never deadlocks
     # by upgrading a read lock.
     engine = create_engine(

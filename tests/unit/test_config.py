@@ -192,7 +192,9 @@ def test_secrets_are_in_no_text_form_of_a_pipeline():
     pipeline = make_pipeline(
         source=Source(
             kafka=Kafka(
-                bootstrap_servers="a:1", topics=["t"], options={"sasl.password": "hunter2", "linger.ms": 5}
+                bootstrap_servers="a:1",
+                topics=["t"],
+                options={"security.protocol": "SASL_SSL", "sasl.password": "hunter2", "linger.ms": 5},
             ),
             fields={"project": "String", "product_id": "UInt64"},
         ),
@@ -208,7 +210,11 @@ def test_secrets_are_in_no_text_form_of_a_pipeline():
         repr(pipeline.ledger),
     ):
         assert "hunter2" not in text
-    assert pipeline.source.kafka.options == {"sasl.password": SecretStr("hunter2"), "linger.ms": "5"}
+    assert pipeline.source.kafka.options == {
+        "security.protocol": "SASL_SSL",
+        "sasl.password": SecretStr("hunter2"),
+        "linger.ms": "5",
+    }
     assert pipeline.spark.settings == {
         "spark.hadoop.fs.s3a.secret.key": "hunter2",
         "spark.ui.enabled": "false",

@@ -62,7 +62,7 @@ pipeline: p
 source:
   kafka: {bootstrap_servers: "localhost:9092", topics: [t]}
   format: avro
-  avro: {schemas: {"1": schemas/one.avsc}, registry: {url: "http://localhost:1", ca_file: ca.pem}}
+  avro: {schemas: {"1": schemas/one.avsc}, registry: {url: "https://localhost:1", ca_file: ca.pem}}
   fields: {a: Int64}
 identity: {fields: [a]}
 tables: [{name: t}]

@@ -140,7 +140,8 @@ def test_sasl_and_tls_are_spelled_as_the_java_client_wants_them():
 
 @pytest.mark.parametrize("spelling", ["sasl.mechanism", "sasl.mechanisms"])
 def test_scram_has_a_login_module_of_its_own(spelling):
-    options = {spelling: "SCRAM-SHA-512", "sasl.username": "me", "sasl.password": "secret"}
+    options = {"security.protocol": "sasl_ssl", spelling: "SCRAM-SHA-512", "sasl.username": "me"}
+    options["sasl.password"] = "secret"
     found = java_options(Kafka(bootstrap_servers=SERVERS, topics=["events"], options=options))
     assert found["kafka.sasl.mechanism"] == "SCRAM-SHA-512"
     assert ".scram.ScramLoginModule " in found["kafka.sasl.jaas.config"]

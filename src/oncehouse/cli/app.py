@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import platform
 import sys
+import threading
 import traceback
 from typing import Annotated
 
@@ -28,6 +29,7 @@ from oncehouse.cli.run import run
 from oncehouse.cli.status import status
 from oncehouse.cli.verify import verify
 from oncehouse.errors import OncehouseError
+from oncehouse.redaction import redact
 
 DEFECT_EXIT_CODE = 70
 INTERRUPTED_EXIT_CODE = 130
@@ -107,6 +109,7 @@ _mount_dev()
 
 def main() -> None:
     """Entry point of the console script."""
+    threading.excepthook = _tell_thread_defect
     sys.exit(run_command(sys.argv[1:]))
 
 
@@ -126,9 +129,16 @@ def run_command(arguments: list[str]) -> int:
     return 0
 
 
+def _tell_thread_defect(failure: threading.ExceptHookArgs) -> None:
+    """As Python tells it, but for secrets."""
+    told = traceback.format_exception(failure.exc_type, failure.exc_value, failure.exc_traceback)
+    name = failure.thread.name if failure.thread is not None else "unknown"
+    sys.stderr.write(redact(f"Exception in thread {name}:\n{''.join(told)}"))
+
+
 def _tell_defect(error: Exception, *, debug: bool) -> int:
     if debug:
-        traceback.print_exception(error)
+        sys.stderr.write(redact("".join(traceback.format_exception(error))))
         return DEFECT_EXIT_CODE
     first_line = (str(error).splitlines() or [""])[0]
     show_error(

@@ -23,6 +23,7 @@ from oncehouse.cli.output import say, show_error, show_json
 from oncehouse.config_file import load_pipeline
 from oncehouse.config_values import check_topic
 from oncehouse.errors import ConfigurationError
+from oncehouse.private_files import open_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -103,8 +104,7 @@ def _export_to_file(output: Path | None, letters: Iterable[dict[str, Any]], *, a
     number = 0
     try:
         # Letters may hold what is nobody else's business, and an older file may hold edits.
-        private = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(private, "w", encoding="utf-8") as target:
+        with os.fdopen(open_private(output, new=True), "w", encoding="utf-8") as target:
             for letter in letters:
                 target.write(write_line(letter) + "\n")
                 number += 1

@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from oncehouse.config_values import HIDDEN
+from oncehouse.redaction import redact
 
 _PIPE_WIDTH = 100_000
 _TEXT_WIDTH = 80
@@ -106,7 +107,8 @@ def spell_time(seconds: float | None) -> str:
 
 
 def visible(text: str) -> str:
-    """Text with every control and invisible character spelt out, line ends aside."""
+    """Text with every control and invisible character spelt out, line ends aside, and no secret."""
+    text = redact(text)
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
@@ -135,5 +137,7 @@ def plain(value: object) -> Any:  # noqa: C901, PLR0911 - one case a type
             return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
         case float() if value != value or value in {float("inf"), float("-inf")}:  # noqa: PLR0124 - finds NaN
             return None
+        case None | int() | float():
+            return value
         case _:
-            return value if value is None or isinstance(value, str | int | float) else str(value)
+            return redact(str(value))

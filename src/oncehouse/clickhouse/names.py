@@ -6,9 +6,9 @@ characters it holds; values never come this way, they are bound as query paramet
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import dataclass
 
+from oncehouse.config_values import holds_control
 from oncehouse.errors import ConfigurationError
 
 LONGEST_NAME = 200  # a table's name becomes a file name on the server, which may have 255 bytes
@@ -41,11 +41,10 @@ def check(name: str) -> None:
         raise ConfigurationError(
             f"the name {name[:40]!r}… has {len(name)} characters; use at most {LONGEST_NAME}"
         )
-    for character in name:
-        if unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"}:
-            raise ConfigurationError(
-                f"the name {name!r} holds the control character {character!r}; rename the table or column"
-            )
+    if holds_control(name):
+        raise ConfigurationError(
+            f"the name {name!a} holds an invisible or control character; rename the table or column"
+        )
 
 
 def split_table(name: str) -> TableName:

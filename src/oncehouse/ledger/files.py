@@ -23,6 +23,7 @@ from pyarrow import fs
 from oncehouse.config_values import hide_credentials
 from oncehouse.errors import ConfigurationError, CorruptFileError, TransientError
 from oncehouse.ledger.records import FileRef
+from oncehouse.private_files import make_private_file, make_private_folder, own_temporary_folder
 
 _BLOCK_BYTES = 1 << 22
 
@@ -46,7 +47,8 @@ class FileStore:
             return self._upload(path, write)
         target = self._folder / path
         try:
-            _make_private(target.parent)
+            make_private_folder(target.parent)
+            make_private_file(target)
             write(str(target))
             ref = FileRef(path=path, size_bytes=target.stat().st_size, checksum=checksum(target))
             _sync(target)
@@ -162,8 +164,7 @@ class FileStore:
         return ref
 
     def _cached(self, ref: FileRef) -> Path:
-        folder = Path(tempfile.gettempdir()) / f"oncehouse-cache-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
+        folder = own_temporary_folder(f"oncehouse-cache-{os.getuid()}")
         cached = folder / ref.checksum
         if cached.exists():
             return cached
@@ -184,14 +185,6 @@ class FileStore:
             raise _mismatch(ref, found)
         Path(target.name).rename(cached)
         return cached
-
-
-def _make_private(folder: Path) -> None:
-    """Make a folder and those above it for the owner alone; `parents=True` would leave those above open."""
-    if not folder.is_dir():
-        _make_private(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        _fsync(folder.parent)
 
 
 def checksum(path: Path) -> str:

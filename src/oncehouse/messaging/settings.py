@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
 from oncehouse.config import Section
 from oncehouse.config_file import PlaceKind, parse_section, read_text
 from oncehouse.config_values import SecretSettings, Servers
 from oncehouse.errors import ConfigurationError
+from oncehouse.kafka_security import refuse_unused_security
 from oncehouse.messaging.inbox.settings import InboxSettings
 from oncehouse.messaging.outbox.settings import OutboxSettings
 
@@ -28,6 +29,12 @@ class KafkaAddress(Section):
     """Where to find the brokers: `host:port`, several with commas between."""
     options: SecretSettings = Field(default_factory=dict)
     """Settings of the Kafka client in librdkafka's spelling, such as `security.protocol`."""
+
+    @field_validator("options")
+    @classmethod
+    def _security_is_used(cls, options: Mapping[str, str | SecretStr]) -> Mapping[str, str | SecretStr]:
+        refuse_unused_security(options)
+        return options
 
 
 class MessagingSettings(Section):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oncehouse.config_values import SECRET_SETTINGS, is_secret_setting
 from oncehouse.errors import ConfigurationError, TransientError
+from oncehouse.private_files import make_private_folder, open_private, own_temporary_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,13 +39,18 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
+    # What Spark's pages, event logs and printed plans show in place of a value: judged by the setting's name.
+    "spark.redaction.regex": SECRET_SETTINGS,
+    "spark.sql.redaction.options.regex": SECRET_SETTINGS,
 }
 _JAVA_ENDS_SECONDS = 5.0
+_SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _LOCAL = re.compile(r"^local(\[(\*|\d+)\])?$")
 
 
 def open_session(pipeline: Pipeline, jars: Sequence[Path] = ()) -> SparkSession:
     """Start Spark, or join the session that runs; raises ConfigurationError when it cannot start."""
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     # Workers must run this very Python; PySpark would take whichever is first on PATH.
@@ -62,11 +69,15 @@ def open_session(pipeline: Pipeline, jars: Sequence[Path] = ()) -> SparkSession:
     elif pipeline.source.kafka and not {"spark.jars", "spark.jars.packages"} & set(pipeline.spark.settings):
         settings["spark.jars.packages"] = CONNECTOR
     settings |= pipeline.spark.settings
+    # A Java that runs already is told by a call, which nobody else sees.
+    starts = SparkContext._gateway is None  # noqa: SLF001 - PySpark tells it nowhere else
+    secrets = {name: value for name, value in settings.items() if starts and is_secret_setting(name)}
     for name, value in settings.items():
-        builder = builder.config(name, value)
+        if name not in secrets:
+            builder = builder.config(name, value)
     log = _log_path(pipeline)
     try:
-        with _stderr_to(log):
+        with _stderr_to(log), _secrets_by_file(secrets, log.parent):
             return builder.getOrCreate()
     except Exception as error:  # the JVM's failures come in many classes, all meaning the same here
         raise ConfigurationError(
@@ -112,12 +123,12 @@ def scratch_folder(files_root: str) -> Path:
     if "://" not in files_root:
         return Path(files_root)
     name = hashlib.sha256(files_root.encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"oncehouse-{os.getuid()}" / name
+    return own_temporary_folder(f"oncehouse-{os.getuid()}") / name
 
 
 def _log_path(pipeline: Pipeline) -> Path:
     path = scratch_folder(pipeline.ledger.files) / pipeline.pipeline / "spark.log"
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_folder(path.parent)
     return path
 
 
@@ -126,7 +137,7 @@ def _stderr_to(path: Path) -> Iterator[None]:
     """Give the JVM, and the workers it starts, a log file for their stderr: ours is for people."""
     sys.stderr.flush()
     kept = os.dup(2)
-    log = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    log = open_private(path, new=False)
     try:
         os.dup2(log, 2)
         yield
@@ -134,6 +145,42 @@ def _stderr_to(path: Path) -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(log)
         os.close(kept)
+
+
+@contextmanager
+def _secrets_by_file(secrets: Mapping[str, str], folder: Path) -> Iterator[None]:
+    """Give Spark's secret settings to its start in a private file: PySpark would put them on a command line."""
+    if not secrets:
+        yield
+        return
+    path = folder / f"spark-{os.getpid()}.properties"
+    with os.fdopen(open_private(path, new=False), "w", encoding="utf-8") as file:
+        file.writelines(f"{_escape(name)}={_escape(value)}\n" for name, value in secrets.items())
+    before = os.environ.get(_SUBMIT_ARGUMENTS)
+    asked = f"--load-spark-defaults --properties-file {shlex.quote(str(path))}"
+    os.environ[_SUBMIT_ARGUMENTS] = f"{asked} {before or 'pyspark-shell'}"
+    try:
+        yield
+    finally:
+        path.unlink()
+        if before is None:
+            del os.environ[_SUBMIT_ARGUMENTS]
+        else:
+            os.environ[_SUBMIT_ARGUMENTS] = before
+
+
+def _escape(text: str) -> str:
+    """A key or value of a Java properties file, whatever it holds."""
+    return "".join(
+        character if character.isascii() and character.isalnum() else f"\\u{unit:04x}"
+        for character in text
+        for unit in _utf16(character)
+    )
+
+
+def _utf16(character: str) -> tuple[int, ...]:
+    raw = character.encode("utf-16-be", "surrogatepass")
+    return tuple(int.from_bytes(raw[at : at + 2]) for at in range(0, len(raw), 2))
 
 
 def master(asked: str) -> str:

@@ -20,6 +20,7 @@ from oncehouse import kafka_client
 from oncehouse.config import Kafka
 from oncehouse.errors import ConfigurationError, DataLossError, TransientError
 from oncehouse.kafka_client import TIMEOUT_SECONDS, describe_error, plain_options
+from oncehouse.kafka_security import spell_for_java
 from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline.outage import TopicSettings, read_settings
 from oncehouse.pipeline.parts import PARTITIONS
@@ -239,27 +240,11 @@ def client_settings(kafka: Kafka) -> dict[str, Any]:
 
 def java_options(kafka: Kafka) -> dict[str, str]:
     """The same settings in the spelling of Kafka's Java client, as Spark's source takes them."""
-    options = plain_options(kafka.options)
-    user, password = options.pop("sasl.username", None), options.pop("sasl.password", None)
-    mechanism = options.pop("sasl.mechanisms", None) or options.get("sasl.mechanism")
-    if mechanism is not None:
-        options["sasl.mechanism"] = mechanism
-    if user is not None:
-        module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
-        options["sasl.jaas.config"] = (
-            f"org.apache.kafka.common.security.{module} required "
-            f"username={_jaas(user)} password={_jaas(password or '')};"
-        )
-    if "ssl.ca.location" in options:
-        options["ssl.truststore.location"] = options.pop("ssl.ca.location")
-        options["ssl.truststore.type"] = "PEM"
-    options["bootstrap.servers"] = kafka.bootstrap_servers
-    return {f"kafka.{name}": value for name, value in options.items()}
-
-
-def _jaas(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    options = spell_for_java(plain_options(kafka.options))
+    return {
+        f"kafka.{name}": value
+        for name, value in (options | {"bootstrap.servers": kafka.bootstrap_servers}).items()
+    }
 
 
 def _code(error: KafkaException) -> str:

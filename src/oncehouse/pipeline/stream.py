@@ -29,6 +29,7 @@ from oncehouse.pipeline.source import (
     read_ranges,
     starting_positions,
 )
+from oncehouse.private_files import make_private_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -104,7 +105,7 @@ class Ingest(Deciding):
         root = self._pipeline.ledger.files
         folder = scratch_folder(root) / self._pipeline.pipeline
         checkpoints = folder / "checkpoints"
-        checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(checkpoints)
         for old in checkpoints.iterdir():
             # A successor's checkpoint is not ours to remove, should this process have been frozen meanwhile.
             if old.name.partition("-")[0].isdigit() and int(old.name.partition("-")[0]) <= self._lease.token:

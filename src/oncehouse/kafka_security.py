@@ -1,0 +1,106 @@
+"""TLS and SASL of Kafka's clients: what is refused before anything connects, and librdkafka's words in Java's.
+
+The driver reads with librdkafka, Spark with Kafka's Java client; a pipeline file says it once, in librdkafka's words.
+Nothing is ever less secure on one side than on the other: what only one of them could be told is refused. Private
+keys are read here, on the driver, and travel as secret options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from oncehouse.errors import ConfigurationError
+
+_PLAIN_TEXT = {"PLAINTEXT", "SASL_PLAINTEXT"}
+_PROTOCOLS = {*_PLAIN_TEXT, "SSL", "SASL_SSL"}
+_PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
+
+
+def refuse_unused_security(options: Mapping[str, str | SecretStr]) -> None:
+    """Whoever writes a certificate or a password means a secure connection; Kafka's default is a plain one."""
+    asked = options.get("security.protocol", "PLAINTEXT")
+    protocol = str(asked.get_secret_value() if isinstance(asked, SecretStr) else asked).upper()
+    if protocol not in _PROTOCOLS:
+        raise ValueError(f"security.protocol must be one of {', '.join(sorted(_PROTOCOLS))}")
+    for name in options:
+        if name.startswith("ssl.") and protocol in _PLAIN_TEXT:
+            raise ValueError(
+                f"{name!r} has no effect with security.protocol {protocol}, which is never encrypted; write SSL or "
+                "SASL_SSL"
+            )
+        if name.startswith("sasl.") and "SASL" not in protocol:
+            raise ValueError(
+                f"{name!r} has no effect with security.protocol {protocol}, which asks for no user; write SASL_SSL"
+            )
+    _demand_verification(options)
+
+
+def _demand_verification(options: Mapping[str, str | SecretStr]) -> None:
+    if str(options.get("enable.ssl.certificate.verification", "true")).lower() != "true":
+        raise ValueError(
+            "'enable.ssl.certificate.verification' cannot be switched off: Spark's client would check all the same. "
+            "Name the broker's certificate authority in 'ssl.ca.location'"
+        )
+
+
+def spell_for_java(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of librdkafka as Kafka's Java client spells them; others are passed on as they are."""
+    spelt = dict(options)
+    _spell_user(spelt)
+    _spell_certificates(spelt)
+    spelt.pop("enable.ssl.certificate.verification", None)
+    if spelt.get("ssl.endpoint.identification.algorithm") == "none":
+        spelt["ssl.endpoint.identification.algorithm"] = ""
+    if "security.protocol" in spelt:
+        spelt["security.protocol"] = spelt["security.protocol"].upper()
+    return spelt
+
+
+def _spell_user(options: dict[str, str]) -> None:
+    user, password = options.pop("sasl.username", None), options.pop("sasl.password", None)
+    mechanism = options.pop("sasl.mechanisms", None) or options.get("sasl.mechanism")
+    if mechanism is not None:
+        options["sasl.mechanism"] = mechanism
+    if user is not None:
+        module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
+        options["sasl.jaas.config"] = (
+            f"org.apache.kafka.common.security.{module} required "
+            f"username={_jaas(user)} password={_jaas(password or '')};"
+        )
+
+
+def _spell_certificates(options: dict[str, str]) -> None:
+    if "ssl.ca.location" in options:
+        options["ssl.truststore.location"] = options.pop("ssl.ca.location")
+        options["ssl.truststore.type"] = "PEM"
+    certificate, key = options.pop("ssl.certificate.location", None), options.pop("ssl.key.location", None)
+    if certificate is None or key is None:
+        return
+    options["ssl.keystore.type"] = "PEM"
+    options["ssl.keystore.certificate.chain"] = _read(certificate, "ssl.certificate.location")
+    options["ssl.keystore.key"] = _demand_pkcs8(_read(key, "ssl.key.location"), key)
+
+
+def _read(path: str, option: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not PEM text"
+        raise ConfigurationError(f"source.kafka.options: {option} {path!r} cannot be read: {why}") from None
+
+
+def _demand_pkcs8(key: str, path: str) -> str:
+    if not any(header in key for header in _PKCS8):
+        raise ConfigurationError(
+            f"source.kafka.options: ssl.key.location {path!r} is no key in PKCS #8, which Kafka's Java client needs. "
+            f"Convert it: openssl pkcs8 -topk8 -in {path} -out KEY.pem"
+        )
+    return key
+
+
+def _jaas(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

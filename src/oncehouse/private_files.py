@@ -1,0 +1,63 @@
+"""Files and folders for their owner alone, whatever the umask: events, ids and catalogs are nobody else's business.
+
+Rights are set when a name is made, so that there is no moment in which others could open it. What stands there
+already keeps the rights that somebody gave it, except in the folder for temporary files: there anybody may have
+made a folder of our name, and only one that is ours is used.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from oncehouse.errors import ConfigurationError
+
+_FOLDER_RIGHTS = 0o700
+_FILE_RIGHTS = 0o600
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a folder and those above it; `parents=True` would leave those above open to others."""
+    if not folder.is_dir():
+        make_private_folder(folder.parent)
+        folder.mkdir(mode=_FOLDER_RIGHTS, exist_ok=True)
+        _sync_folder(folder.parent)
+
+
+def make_private_file(path: Path) -> None:
+    """An empty file that a library may then open by name; one that is there already is left as it is."""
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, _FILE_RIGHTS))
+
+
+def open_private(path: Path, *, new: bool) -> int:
+    """A descriptor to write with: into a file that must not exist yet, or over an older one of ours."""
+    handle = os.open(
+        path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | (os.O_EXCL if new else os.O_TRUNC), _FILE_RIGHTS
+    )
+    os.fchmod(handle, _FILE_RIGHTS)
+    return handle
+
+
+def own_temporary_folder(name: str) -> Path:
+    """A folder of this user below the one for temporary files; refused where somebody else has made it."""
+    folder = Path(tempfile.gettempdir()) / name
+    folder.mkdir(mode=_FOLDER_RIGHTS, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & _WRITABLE_BY_OTHERS:
+        raise ConfigurationError(
+            f"{folder} is not a folder of this user alone, so what stands in it cannot be trusted. Remove it, or set "
+            "TMPDIR to a folder of your own."
+        )
+    return folder
+
+
+def _sync_folder(folder: Path) -> None:
+    # A file's name survives a power cut only if the names of the folders above it do.
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
