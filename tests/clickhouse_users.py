@@ -6,6 +6,10 @@ The embedded server takes no CREATE USER, so they stand in a settings file besid
 from __future__ import annotations
 
 from pathlib import Path
+from xml.sax.saxutils import escape
+
+from oncehouse.clickhouse.grants import Role, role_grants
+from oncehouse.config import Pipeline
 
 PASSWORD = "of-the-tests"
 
@@ -48,6 +52,40 @@ _USERS = {
 }
 
 
+ROLES_DATABASE = "of_roles"
+ROLES_TABLES = (f"{ROLES_DATABASE}.events", f"{ROLES_DATABASE}.it's `x`; --")
+"""The tables whose rights the users of roles have; the second bears a name that has to be quoted."""
+ROLES_FIELDS = {"id": "UInt64", "na`me": "String"}
+
+
+def roles_pipeline(**sections: object) -> Pipeline:
+    """A pipeline of the two tables; `oncehouse grants` over it are the rights of the users below."""
+    document = {
+        "pipeline": "roles",
+        "source": {
+            "kafka": {"bootstrap_servers": "127.0.0.1:9", "topics": ["none"]},
+            "fields": dict(ROLES_FIELDS),
+            "new_fields": "add",
+        },
+        "identity": {"fields": ["id"]},
+        "tables": [{"name": name} for name in ROLES_TABLES],
+        "clickhouse": {"url": "http://127.0.0.1:9"},
+        "ledger": {"catalog": "sqlite:///none.db", "files": "none"},
+    }
+    return Pipeline(**document | sections)
+
+
+def role_users() -> dict[str, tuple[str, ...]]:
+    """User -> rights: `role_writer` with all that its role needs, `role_writer_less_0` without the first of them."""
+    users: dict[str, tuple[str, ...]] = {}
+    for role in Role:
+        rights = tuple(grant.right for grant in role_grants(roles_pipeline(), role) if not grant.optional)
+        users[f"role_{role}"] = rights
+        for at in range(len(rights)):
+            users[f"role_{role}_less_{at}"] = rights[:at] + rights[at + 1 :]
+    return users
+
+
 def add_users(clickhouse_folder: Path) -> None:
     """Put the users where the server will find them: beside the settings of the engine, or of a binary."""
     for settings in (clickhouse_folder / "home" / ".clickhouse-local", clickhouse_folder):
@@ -58,13 +96,15 @@ def add_users(clickhouse_folder: Path) -> None:
 
 def _document() -> str:
     profiles = "".join(f"<{name}>{body}</{name}>" for name, body in _PROFILES.items())
-    users = "".join(_user(name, profile, grants) for name, (profile, grants) in _USERS.items())
+    roles = {name: ("plain", rights) for name, rights in role_users().items()}
+    users = "".join(_user(name, profile, grants) for name, (profile, grants) in (_USERS | roles).items())
     return f"<clickhouse><profiles>{profiles}</profiles><users>{users}</users></clickhouse>"
 
 
 def _user(name: str, profile: str, grants: tuple[str, ...]) -> str:
     queries = "".join(
-        f"<query>{grant if grant.startswith('REVOKE') else 'GRANT ' + grant}</query>" for grant in grants
+        f"<query>{escape(grant if grant.startswith('REVOKE') else 'GRANT ' + grant)}</query>"
+        for grant in grants
     )
     return (
         f"<{name}><password>{PASSWORD}</password><networks><ip>127.0.0.1</ip></networks>"

@@ -19,6 +19,7 @@ from oncehouse import __version__
 from oncehouse.cli import batches, dead_letters, etl, inbox, outbox, schema, table
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.check import check
+from oncehouse.cli.grants import grants
 from oncehouse.cli.importing import import_folder
 from oncehouse.cli.init import init
 from oncehouse.cli.leases import leases
@@ -82,6 +83,7 @@ app.command()(run)
 app.command()(status)
 app.command()(leases)
 app.command()(verify)
+app.command()(grants)
 app.command("import")(import_folder)
 app.command()(replay)
 app.command("rebuild-index")(rebuild_index)

@@ -11,11 +11,13 @@ import logging
 import math
 import os
 import re
+import ssl
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import clickhouse_connect
+import urllib3
 import urllib3.exceptions as transport
 from clickhouse_connect.driver import exceptions as driver
 from clickhouse_connect.driver.external import ExternalData
@@ -166,6 +168,7 @@ def error_class(failure: Failure) -> type[OncehouseError]:
 def _open(config: ClickHouse, _process: int) -> HttpClient:
     """One driver a server and process: a forked worker must not share its parent's sockets."""
     parts = urlsplit(config.url)
+    _check_trust(config)
     client = clickhouse_connect.get_client(
         interface=parts.scheme,
         host=parts.hostname,
@@ -189,6 +192,21 @@ def _open(config: ClickHouse, _process: int) -> HttpClient:
     if async_insert is not None and not async_insert.readonly:
         client.set_client_setting("async_insert", 0)
     return client
+
+
+def _check_trust(config: ClickHouse) -> None:
+    """Refuse certificates that cannot be read; the driver would take them for a server that is away."""
+    if not config.verify_tls:
+        urllib3.disable_warnings(transport.InsecureRequestWarning)  # it was asked for
+    if config.ca_file is None:
+        return
+    try:
+        ssl.create_default_context(cafile=config.ca_file)
+    except OSError as error:
+        raise ConfigurationError(
+            f"clickhouse.ca_file {config.ca_file!r} holds no certificates that can be read: "
+            f"{error.strerror or error}. Name a file of certificates in PEM."
+        ) from error
 
 
 def _in_chunks(stream: pa.Buffer) -> Generator[bytes, None, None]:

@@ -27,9 +27,7 @@ __all__ = ["Finding", "Level", "Needs", "inspect", "judge", "judge_server", "nee
 def inspect(client: Client, needs: Needs) -> tuple[Finding, ...]:
     """Read the server and the table, and judge them. Raises when the server cannot be asked."""
     facts = describe_table(client, needs.table)
-    found = judge_server(read_server(client, needs.table, adds_columns=needs.adds_columns), needs) + judge(
-        facts, needs
-    )
+    found = judge_server(read_server(client, needs), needs) + judge(facts, needs)
     if facts is None or not facts.is_merge_tree:
         return found
     views = tuple(judge_views(read_views(client, facts), needs))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from oncehouse.clickhouse.client import failure_of
+from oncehouse.clickhouse.grants import writer_grants
 from oncehouse.clickhouse.insert import insert_settings
 from oncehouse.clickhouse.names import quote_table
 from oncehouse.errors import ConfigurationError, PermanentError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from oncehouse.clickhouse.client import Client
+    from oncehouse.clickhouse.needs import Needs
 
 _SYNTAX_ERROR = 62
 
@@ -46,16 +48,16 @@ class ServerFacts:
     """The profile's `readonly`: with anything but 0 the user cannot insert."""
 
 
-def read_server(client: Client, table: str, *, adds_columns: bool = False) -> ServerFacts:
-    """`adds_columns`: the pipeline gives the table columns for new fields."""
+def read_server(client: Client, needs: Needs) -> ServerFacts:
+    table = quote_table(needs.table)
     readonly = client.query("SELECT value FROM system.settings WHERE name = 'readonly'")
     return ServerFacts(
         version=client.server_version(),
         user=client.config.user,
         missing_grants=tuple(
-            grant
-            for grant in _grants_needed(table, adds_columns=adds_columns)
-            if not _is_granted(client, grant, unknown=True)
+            grant.right
+            for grant in writer_grants(needs, on=table)
+            if not _is_granted(client, grant.right, unknown=True)
         ),
         excess_grants=tuple(
             grant for grant in _grants_to_leave_out(table) if _is_granted(client, grant, unknown=False)
@@ -66,15 +68,7 @@ def read_server(client: Client, table: str, *, adds_columns: bool = False) -> Se
     )
 
 
-def _grants_needed(table_name: str, *, adds_columns: bool) -> tuple[str, ...]:
-    table = quote_table(table_name)
-    # KILL QUERY asks for system.processes; a user may end queries of its own without a further grant.
-    needed = (f"INSERT ON {table}", f"SELECT ON {table}", "SELECT ON system.processes")
-    return (*needed, f"ALTER ADD COLUMN ON {table}") if adds_columns else needed
-
-
-def _grants_to_leave_out(table_name: str) -> tuple[str, ...]:
-    table = quote_table(table_name)
+def _grants_to_leave_out(table: str) -> tuple[str, ...]:
     return (
         f"DROP TABLE ON {table}",
         f"TRUNCATE ON {table}",
