@@ -1,5 +1,6 @@
-"""The outbox as a Django app: put `oncehouse.messaging.django` into INSTALLED_APPS and run `migrate`.
+"""Outbox and inbox as a Django app: put `oncehouse.messaging.django` into INSTALLED_APPS and run `migrate`.
 
-`from oncehouse.messaging.django import outbox` then writes messages in Django's own transactions. The table is the one
-that the relay knows, made by the same statements as `oncehouse outbox init`.
+`from oncehouse.messaging.django import inbox, outbox` then writes messages in Django's own transactions, and remembers
+there which ones were handled. The tables are those that relay and workers know, made by the same statements as by
+`oncehouse outbox init` and `oncehouse inbox init`.
 """

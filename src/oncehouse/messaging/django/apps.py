@@ -8,4 +8,4 @@ from django.apps import AppConfig
 class OutboxConfig(AppConfig):
     name = "oncehouse.messaging.django"
     label = "oncehouse_outbox"
-    verbose_name = "Outbox"
+    verbose_name = "Outbox and inbox"

@@ -1,5 +1,5 @@
-"""The outbox table as a model, to look at in queries and the admin. Messages are added by `outbox.add`, never here:
-buckets and ids are made there."""
+"""The tables as models, to look at in queries and the admin. Messages are added by `outbox.add` and remembered by
+`inbox.once`, never here: buckets, ids and times are made there."""
 
 from __future__ import annotations
 
@@ -32,3 +32,18 @@ class OutboxRow(models.Model):
 
     def __str__(self) -> str:
         return f"{self.id} for {self.topic}"
+
+
+class SeenRow(models.Model):
+    pk = models.CompositePrimaryKey("consumer", "message_id")
+    consumer = models.TextField()
+    message_id = models.TextField()
+    seen_at = models.FloatField()
+    keep_until = models.FloatField()
+
+    class Meta:
+        managed = False
+        db_table = "oncehouse_inbox_seen"
+
+    def __str__(self) -> str:
+        return f"{self.message_id} of {self.consumer}"

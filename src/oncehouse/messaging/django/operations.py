@@ -1,12 +1,14 @@
-"""The operation of the first migration. `sqlmigrate` shows its statements as it does those of others."""
+"""The operations of the migrations. `sqlmigrate` shows their statements as it does those of others."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django.db.migrations.operations.base import Operation
+from sqlalchemy.dialects import postgresql, sqlite
 
 from oncehouse.errors import ConfigurationError
+from oncehouse.messaging.inbox.tables import ddl, inbox, seen
 from oncehouse.messaging.outbox.outbox import Outbox
 
 
@@ -18,7 +20,7 @@ class CreateOutbox(Operation):
         """The model is told by an operation of its own."""
 
     def database_forwards(self, app_label: str, schema_editor: Any, _before: Any, _after: Any) -> None:
-        if not self._is_meant(app_label, schema_editor):
+        if not _is_meant(app_label, schema_editor, "outboxrow"):
             return
         vendor = schema_editor.connection.vendor
         if vendor not in {"postgresql", "sqlite"}:
@@ -31,7 +33,7 @@ class CreateOutbox(Operation):
             schema_editor.execute(statement, params=None)
 
     def database_backwards(self, app_label: str, schema_editor: Any, _before: Any, _after: Any) -> None:
-        if not self._is_meant(app_label, schema_editor):
+        if not _is_meant(app_label, schema_editor, "outboxrow"):
             return
         table = schema_editor.quote_name(Outbox().table.name)
         schema_editor.execute(f"DROP TABLE IF EXISTS {table}", params=None)
@@ -42,8 +44,33 @@ class CreateOutbox(Operation):
     def describe(self) -> str:
         return "Create the outbox table and those of its relays"
 
-    @staticmethod
-    def _is_meant(app_label: str, schema_editor: Any) -> bool:
-        from django.db import router
 
-        return bool(router.allow_migrate(schema_editor.connection.alias, app_label, model_name="outboxrow"))
+class CreateInbox(Operation):
+    reduces_to_sql = True
+    reversible = True
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        """The model is told by an operation of its own."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, _before: Any, _after: Any) -> None:
+        if _is_meant(app_label, schema_editor, "seenrow"):
+            dialect = postgresql if schema_editor.connection.vendor == "postgresql" else sqlite
+            for statement in ddl(dialect.dialect()):
+                schema_editor.execute(statement, params=None)
+
+    def database_backwards(self, app_label: str, schema_editor: Any, _before: Any, _after: Any) -> None:
+        if _is_meant(app_label, schema_editor, "seenrow"):
+            # The tables of leases are the outbox's too and stay.
+            for table in (seen, inbox):
+                schema_editor.execute(
+                    f"DROP TABLE IF EXISTS {schema_editor.quote_name(table.name)}", params=None
+                )
+
+    def describe(self) -> str:
+        return "Create the tables of the inbox"
+
+
+def _is_meant(app_label: str, schema_editor: Any, model: str) -> bool:
+    from django.db import router
+
+    return bool(router.allow_migrate(schema_editor.connection.alias, app_label, model_name=model))

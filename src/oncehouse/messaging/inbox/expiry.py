@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine, delete, select, tuple_
+from sqlalchemy import Connection, Delete, Engine, delete, select, tuple_
 
 from oncehouse.databases import DatabaseClock
 from oncehouse.messaging.database import transact, wrapped_errors
@@ -27,6 +27,12 @@ class Cleaned:
 
 
 def expire_ids(connection: Connection, rows: int = BATCH_ROWS) -> int:
+    with wrapped_errors("Cleaning up message ids", absent=ABSENT):
+        return connection.execute(expiring_ids(rows)).rowcount
+
+
+def expiring_ids(rows: int) -> Delete:
+    """The statement behind `expire_ids`, for those who have a cursor and no SQLAlchemy."""
     identity = (seen.c.consumer, seen.c.message_id)
     old = (
         select(*identity)
@@ -35,8 +41,7 @@ def expire_ids(connection: Connection, rows: int = BATCH_ROWS) -> int:
         .limit(rows)
         .with_for_update(skip_locked=True)
     )
-    with wrapped_errors("Cleaning up message ids", absent=ABSENT):
-        return connection.execute(delete(seen).where(tuple_(*identity).in_(old))).rowcount
+    return delete(seen).where(tuple_(*identity).in_(old))
 
 
 def expire_messages(connection: Connection, rows: int = BATCH_ROWS) -> int:

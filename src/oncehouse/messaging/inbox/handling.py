@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from oncehouse import crash
@@ -45,7 +46,7 @@ def _is_ours(error: BaseException) -> bool:
     """Whether it says something of the lease or the database, not of the message."""
     if isinstance(error, DBAPIError):
         return is_passing(error)
-    return isinstance(error, NotOursError | FencedError | TransientError)
+    return isinstance(error, NotOursError | FencedError | TransientError | PoolTimeoutError)
 
 
 @dataclass(frozen=True, kw_only=True)

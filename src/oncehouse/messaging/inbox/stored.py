@@ -106,7 +106,7 @@ class StoredInbox:
         dispatcher = Dispatcher(self.engine, self.name, chosen, holder=holder or make_holder())
         dispose = None
         if sessions is None and inspect.iscoroutinefunction(handler):
-            own = open_async_engine(self.engine)
+            own = open_async_engine(self.engine, connections=chosen.concurrency)
             sessions, dispose = async_sessionmaker(own), own.dispose
         attempts = Attempts(
             handler=handler,
@@ -127,11 +127,11 @@ class StoredInbox:
         self.engine.dispose()
 
 
-def open_async_engine(engine: Engine) -> AsyncEngine:
+def open_async_engine(engine: Engine, *, connections: int = 8) -> AsyncEngine:
     """The same database for async sessions. psycopg serves both kinds; SQLite needs aiosqlite."""
     url = engine.url.set(drivername="sqlite+aiosqlite") if engine.dialect.name == "sqlite" else engine.url
     try:
-        return create_async_engine(url)
+        return create_async_engine(url, pool_size=connections, pool_pre_ping=True)
     except ModuleNotFoundError:
         raise ConfigurationError(
             "An async handler on SQLite needs the package aiosqlite; install it, or write a plain handler."

@@ -1,0 +1,111 @@
+"""`@inbox.once` in Django: the same memory as `Inbox.once`, through Django's own connection and transactions.
+
+    from oncehouse.messaging.django import inbox
+
+    @inbox.once(consumer="billing", keep="7d")
+    def bill(message): ...
+
+A call is one `transaction.atomic`, a savepoint inside an outer one: what is remembered and what the handler wrote
+commit together or not at all.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from django.db import connections, router, transaction
+from django.db.utils import OperationalError, ProgrammingError
+from sqlalchemy.dialects import postgresql, sqlite
+
+from oncehouse.errors import ConfigurationError
+from oncehouse.messaging.database import check_dialect
+from oncehouse.messaging.django.models import SeenRow
+from oncehouse.messaging.inbox.expiry import BATCH_ROWS, expiring_ids
+from oncehouse.messaging.inbox.ids import check_consumer, check_keep
+from oncehouse.messaging.inbox.once import Counter, Counts, delivery_of
+from oncehouse.messaging.inbox.seen import remembering
+from oncehouse.messaging.message import Message
+
+__all__ = ["clean_up", "counts", "once"]
+
+HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
+
+_counter = Counter()
+
+
+def once(*, consumer: str, keep: str | float, using: str | None = None) -> Callable[[HandlerT], HandlerT]:
+    """Wrap a handler `(message)` or `(messages)` that writes through Django to the database `using`.
+
+    Without `using` the routers are asked, as they are for models. `keep` is for how long ids are remembered: longer
+    than a message can come again.
+    """
+    check_consumer(consumer)
+    keep_seconds = check_keep(keep)
+    _counter.register(consumer)
+
+    def decorate(handler: HandlerT) -> HandlerT:
+        if inspect.iscoroutinefunction(handler):
+            raise ConfigurationError(
+                f"Inbox of {consumer}: Django's transactions are for plain functions; write a plain handler, and call "
+                "it by sync_to_async where that is needed"
+            )
+
+        @functools.wraps(handler)
+        def run(given: Message | Iterable[Message]) -> Any:
+            delivery, alias = delivery_of(given), using or router.db_for_write(SeenRow)
+            if not delivery.messages:
+                return None
+            with transaction.atomic(using=alias):
+                ids = _execute(
+                    alias,
+                    lambda vendor: remembering(vendor, consumer, delivery.ids, keep_seconds),
+                    fetch=True,
+                )
+                fresh = delivery.fresh({row[0] for row in ids})
+                _counter.add(consumer, handled=len(fresh), repeated=len(delivery.messages) - len(fresh))
+                return handler(delivery.argument(fresh)) if fresh else None
+
+        wrapped: Any = run
+        return wrapped  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def counts() -> dict[str, Counts]:
+    """By consumer, since this process started."""
+    return _counter.read()
+
+
+def clean_up(*, using: str | None = None, batch_rows: int = BATCH_ROWS) -> int:
+    """Forget ids whose time is over, in batches that are transactions of their own; tells how many."""
+    alias = using or router.db_for_write(SeenRow)
+    total = 0
+    while True:
+        with transaction.atomic(using=alias):
+            deleted: int = _execute(alias, lambda _vendor: expiring_ids(batch_rows), fetch=False)
+        total += deleted
+        if deleted < batch_rows:
+            return total
+
+
+def _execute(alias: str, make: Callable[[str], Any], *, fetch: bool) -> Any:
+    """Run a statement of SQLAlchemy's on Django's connection; its rows, or how many it touched."""
+    connection = connections[alias]
+    vendor = check_dialect(connection.vendor)
+    dialect: Any = postgresql.dialect if vendor == "postgresql" else sqlite.dialect
+    compiled = make(vendor).compile(dialect=dialect(paramstyle="pyformat"))
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(str(compiled), compiled.params)
+            return cursor.fetchall() if fetch else cursor.rowcount
+    except (ProgrammingError, OperationalError) as error:
+        cause = error.__cause__
+        if getattr(cause, "sqlstate", None) == "42P01" or "no such table" in str(cause):
+            raise ConfigurationError(
+                "There is no table oncehouse_inbox_seen in this database. `python manage.py migrate` makes it once "
+                "oncehouse.messaging.django is among INSTALLED_APPS; nothing was written."
+            ) from error
+        raise
