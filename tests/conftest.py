@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ import clickhouse_connect
 import psycopg
 import pytest
 from clickhouse_connect.driver.client import Client
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from clickhouse_users import add_users
@@ -136,6 +137,9 @@ def topic(kafka_admin: AdminClient) -> Iterator[Callable[..., str]]:
         new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
         kafka_admin.create_topics([new])[name].result(timeout=30)
         made.append(name)
+        # A broker under load hears of a topic a little later than its creator.
+        while kafka_admin.describe_topics(TopicCollection([name]))[name].exception(timeout=30) is not None:
+            time.sleep(0.05)
         return name
 
     yield make

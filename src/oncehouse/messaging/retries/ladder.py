@@ -23,8 +23,10 @@ from oncehouse.messaging.message import (
     Message,
 )
 
-BOOKKEEPING = frozenset({ORIGIN, ORIGIN_TIME, ATTEMPT, ERROR, FAILED_AT, NOT_BEFORE})
-"""Headers that are ours to write when a message is put aside."""
+REPLAYED = "oncehouse-replayed"
+"""On a mark in a dead-letter topic: the offsets of its own partition that were replayed, with commas between."""
+BOOKKEEPING = frozenset({ORIGIN, ORIGIN_TIME, ATTEMPT, ERROR, FAILED_AT, NOT_BEFORE, REPLAYED})
+"""Headers that are ours alone to write on what is put aside."""
 
 _ERROR_BYTES = 1000
 _MOST_DIGITS = 18
