@@ -6,11 +6,15 @@ holder of the leases. In the end the rest is drained, and the destination is hel
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -126,24 +130,27 @@ class Destination:
         return Inserted(rows=request.rows, seconds=0)
 
 
+def describe_pipeline(folder: Path) -> Pipeline:
+    return Pipeline(
+        pipeline="road",
+        source={
+            "kafka": {"bootstrap_servers": "127.0.0.1:9", "topics": [TOPIC]},
+            "fields": {"id": "UInt64", "note": "String"},
+        },
+        identity={"fields": ["id"], "buckets": 4},
+        tables=[{"name": TABLE}],
+        clickhouse={"url": "http://127.0.0.1:9"},
+        ledger={"catalog": f"sqlite:///{folder}/catalog.db", "files": str(folder / "files")},
+        batch={"min_rows": 1, "max_rows": 15, "max_wait": 0, "min_interval": 0},
+    )
+
+
 class Simulation:
-    def __init__(self, folder: Path) -> None:
-        self.pipeline = Pipeline(
-            pipeline="road",
-            source={
-                "kafka": {"bootstrap_servers": "127.0.0.1:9", "topics": [TOPIC]},
-                "fields": {"id": "UInt64", "note": "String"},
-            },
-            identity={"fields": ["id"], "buckets": 4},
-            tables=[{"name": TABLE}],
-            clickhouse={"url": "http://127.0.0.1:9"},
-            ledger={"catalog": f"sqlite:///{folder}/catalog.db", "files": str(folder / "files")},
-            batch={"min_rows": 1, "max_rows": 15, "max_wait": 0, "min_interval": 0},
-        )
-        self.catalog = Catalog(f"sqlite:///{folder}/catalog.db", "road")
-        self.catalog.prepare()
-        self.catalog.adopt(identity_of(self.pipeline))
-        self.store = FileStore(str(folder / "files"))
+    def __init__(self, pipeline: Pipeline, catalog: Catalog) -> None:
+        """On a ledger that was made ready for this pipeline, and that nobody has used."""
+        self.pipeline = pipeline
+        self.catalog = catalog
+        self.store = FileStore(pipeline.ledger.files)
         self.spark: Any = InlineSpark()
         self.destination = Destination()
         self.kafka: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
@@ -357,12 +364,48 @@ def dying(point: str | None) -> Iterator[None]:
         yield
 
 
+class Ground:
+    """A ledger that was made ready once, and is laid out again for each simulation.
+
+    One engine for all of them: it keeps its statements compiled, which is most of what a short schedule costs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.pipeline = describe_pipeline(folder)
+        self.catalog = Catalog(f"sqlite:///{folder}/catalog.db", "road")
+        self.catalog.prepare()
+        self.catalog.adopt(identity_of(self.pipeline))
+        self.catalog.close()
+        self._ready = {path.name: path.read_bytes() for path in folder.glob("catalog.db*")}
+        self._taken = threading.Lock()
+
+    @contextmanager
+    def laid_out(self) -> Iterator[Simulation]:
+        assert self._taken.acquire(blocking=False), "one simulation at a time"
+        try:
+            self._clear()
+            yield Simulation(self.pipeline, self.catalog)
+        finally:
+            self.catalog.close()
+            self._taken.release()
+
+    def _clear(self) -> None:
+        shutil.rmtree(self.folder)
+        self.folder.mkdir(mode=0o700)
+        for name, content in self._ready.items():
+            (self.folder / name).write_bytes(content)
+
+
+@cache
+def ground() -> Ground:
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    folder = Path(tempfile.mkdtemp(dir=memory))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Ground(folder)
+
+
 @contextmanager
 def simulate() -> Iterator[Simulation]:
-    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
-        simulation = Simulation(Path(folder))
-        try:
-            yield simulation
-        finally:
-            simulation.catalog.close()
+    with ground().laid_out() as simulation:
+        yield simulation
