@@ -143,8 +143,8 @@ def test_a_check_that_comes_after_the_insert_would_be_caught(place, monkeypatch)
         scheduler = real(*arguments, **keys)
         plan = scheduler._runner.plan_decision
 
-        def reorder(decision):
-            step = plan(decision)
+        def reorder(decision, found=None):
+            step = plan(decision, found)
             write_next, look, fix, insert, *rest = step.operations
             return replace(step, operations=(write_next, fix, insert, look, *rest))
 
@@ -204,7 +204,7 @@ def test_a_rebuilt_table_that_is_not_what_was_expected_is_not_put_in_place(place
     assert isinstance(place.run(topic)[0], Done)
     place.add(6, 5, country="NULL")
     (failed,) = place.run(topic)
-    assert f"5 of 10 rows (50%). What was built stands in {place.database}.fact2" in failed.why
+    assert f"5 of 10 rows (50%). What was built stands in {place.database}.fact_aside_" in failed.why
     assert place.facts() == (5, 5)
     place.forgive()
     assert isinstance(place.run(replace(topic, expect=(replace(NO_NULLS, otherwise="warn"),)))[0], Done)

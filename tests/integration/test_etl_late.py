@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
@@ -16,7 +18,7 @@ from oncehouse.etl.coverage import count_late
 from oncehouse.etl.late import read_insertions
 from oncehouse.etl.planning import Waiting
 from oncehouse.etl.records import Check, Expectation, Late, Template, Topic
-from oncehouse.etl.scheduler import Failed
+from oncehouse.etl.scheduler import Failed, Scheduler
 
 
 @pytest.fixture(autouse=True)
@@ -270,3 +272,59 @@ def test_what_is_rebuilt_is_rebuilt_from_its_late_rows_on(shop, template):
     assert [one.lane for one in done] == ["repair"]
     assert shop.sql("SELECT n FROM {db}.days ORDER BY day") == [(15,), (10,), (10,)]
     assert late_rows(shop) == 0
+
+
+def add_from_the_future(shop: Shop) -> None:
+    shop.run("INSERT INTO {db}.stage SELECT now64(3) + INTERVAL 40 YEAR, 7, 70")
+
+
+def test_a_row_with_a_wrong_date_waits_and_makes_no_other_row_late(shop):
+    shop.add(0, 50)
+    add_from_the_future(shop)
+    shop.catch_up()
+    shop.add(100, 50)  # in order, though behind the one from the future
+    shop.catch_up()
+    assert late_rows(shop) == 0
+    assert shop.sql("SELECT count(), uniqExact(id), max(pos) < now() FROM {db}.fact") == [(200, 100, 1)]
+    shop.run("DELETE FROM {db}.stage WHERE pos > now()")
+    shop.check_exact()
+
+
+def test_a_row_from_the_future_that_is_taken_for_the_source_s_time_would_be_caught(shop):
+    """The seeded defect: no bound."""
+    shop.add(0, 50)
+    add_from_the_future(shop)
+    with Scheduler(
+        shop.client, shop.store, (shop.topic,), folder=Path(), ahead_seconds=50 * 366 * 86400
+    ) as scheduler:
+        scheduler.run_until_idle()
+        shop.add(100, 50)
+        scheduler.run_until_idle()
+    assert shop.sql("SELECT uniqExact(id) FROM {db}.fact WHERE id != 7") == [(49,)], (
+        "the others are late for good"
+    )
+
+
+def test_rows_whose_position_is_the_time_of_their_insert_are_built_once(shop):
+    """Inserts side by side, of which a slower one may come with an older time, while processes come and go."""
+    topic = replace(repairing(shop), delay_seconds=0.02)
+    shop.run("ALTER TABLE {db}.stage MODIFY COLUMN pos DateTime64(3) DEFAULT now64(3)")
+
+    def insert(first: int) -> None:
+        for start in range(first, first + 200, 40):
+            shop.run(f"INSERT INTO {{db}}.stage (id, v) SELECT number, number * 10 FROM numbers({start}, 40)")
+
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        writers = [pool.submit(insert, first) for first in (0, 1000, 2000)]
+        while not all(writer.done() for writer in writers):
+            with shop.scheduler(topic, hostid=uuid.uuid4().hex, lease_seconds=0) as scheduler:
+                scheduler.run_round()
+        for writer in writers:
+            writer.result()
+    shop.run(
+        "INSERT INTO {db}.stage SELECT now64(3) + INTERVAL 1 MINUTE, 9999, 0"
+    )  # the delay is past for all others
+    shop.catch_up(topic)
+    shop.run("DELETE FROM {db}.stage WHERE id = 9999")
+    shop.check_exact()
+    assert shop.sql("SELECT count() FROM {db}.stage") == [(600,)]

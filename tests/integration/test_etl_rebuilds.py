@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from oncehouse import crash
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config import ClickHouse
+from oncehouse.etl import offsets, statements
+from oncehouse.etl.mutex import MutexError, Worker
 from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
+from oncehouse.etl.operations import Exchange, Insert, ReplacePartitions, WriteLast
+from oncehouse.etl.planning import Resume
 from oncehouse.etl.records import Template, Topic
-from oncehouse.etl.runner import Done
+from oncehouse.etl.runner import Done, Runner
 from oncehouse.etl.scheduler import Failed, Outcome, Scheduler
 
 
@@ -47,6 +52,10 @@ def run_once(client: Client, store: RocksDbOffsets, topic: Topic, folder: Path) 
         return scheduler.run_round().outcomes
 
 
+def left_aside(client: Client, database: str) -> list[str]:
+    return [name for (name,) in client.query(f"SHOW TABLES FROM {database} LIKE 'fact_aside%'")]
+
+
 def test_a_reload_replaces_the_table_whole_and_identical_rows_are_not_dropped(
     client, database, store, tmp_path
 ):
@@ -66,7 +75,7 @@ def test_a_reload_replaces_the_table_whole_and_identical_rows_are_not_dropped(
     for _ in range(2):
         run_once(client, store, topic, tmp_path)
         assert client.query(f"SELECT count() FROM {database}.fact") == [(51,)]
-    assert client.query(f"EXISTS TABLE {database}.fact2") == [(0,)]
+    assert left_aside(client, database) == []
 
 
 def test_a_reload_that_lost_half_its_rows_is_not_put_in_place(client, database, store, tmp_path):
@@ -131,3 +140,51 @@ def test_a_range_that_yields_half_a_partition_replaces_nothing(client, database,
     assert isinstance(outcome, Failed)
     assert "whole partitions" in outcome.why
     assert client.query(f"SELECT count() FROM {database}.fact") == [(10,)]
+
+
+@pytest.mark.parametrize("template", [Template.RELOAD, Template.RANGE])
+def test_a_host_that_stood_still_before_the_swap_puts_nothing_of_another_in_place(
+    client, database, store, ranged, tmp_path, monkeypatch, template
+):
+    """Another one took the topic over, and had not filled its own table yet when the first one woke."""
+    topic = replace(ranged, template=template, gate_share=0.0)
+    fill(client, database, 1, 10)
+    slow = Runner(client, store, Worker(hostid="slow"), tmp_path)
+    quick = Runner(client, store, Worker(hostid="quick"), tmp_path)
+    with Scheduler(client, store, (topic,), folder=tmp_path) as scheduler:
+        (decision,) = scheduler.decide()
+    step = slow.plan_decision(decision)
+    points: list[str] = []
+
+    def reach(name: str) -> None:
+        points.append(name)
+        if name == "etl-before-swap" and points.count(name) == 1:
+            take_over()
+
+    def take_over() -> None:
+        offsets.unlock(store, "Days")
+        seen = store.read_all().offsets["Days"]
+        again = quick.plan_decision(Resume(topic=topic, offset=seen))
+        begun = tuple(one for one in again.operations if not isinstance(one, Insert | WriteLast))
+        until = next(
+            number for number, one in enumerate(begun) if isinstance(one, Exchange | ReplacePartitions)
+        )
+        quick.perform(replace(again, operations=begun[:until]))
+
+    monkeypatch.setattr(crash, "reach", reach)
+    client.command(f"INSERT INTO {database}.fact SELECT '2026-01-01', number, 7 FROM numbers(10)")
+    with pytest.raises(MutexError, match="MUTEX"):
+        slow.perform(step)
+    assert client.query(f"SELECT count(), sum(v) FROM {database}.fact") == [(10, 70)], "as it was"
+    offsets.unlock(store, "Days")
+    assert [type(one) for one in run_once(client, store, topic, tmp_path)] == [Done]
+    assert client.query(f"SELECT count(), sum(v) FROM {database}.fact") == [(10, 10)]
+    assert left_aside(client, database) == []
+
+
+def test_a_side_table_that_runs_share_would_be_caught(client, database, store, ranged, tmp_path, monkeypatch):
+    """The seeded defect: every run builds into the same name."""
+    monkeypatch.setattr(statements, "aside_table", lambda dst, _token: f"{dst}_aside_0123456789abcdef")
+    test = test_a_host_that_stood_still_before_the_swap_puts_nothing_of_another_in_place
+    with pytest.raises(AssertionError, match="as it was"):
+        test(client, database, store, ranged, tmp_path, monkeypatch, Template.RELOAD)

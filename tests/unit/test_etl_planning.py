@@ -14,6 +14,7 @@ from oncehouse.etl.explaining import explain
 from oncehouse.etl.mutex import MORE, PAUSED, SIZING, MutexError, Worker, blank
 from oncehouse.etl.offsets import Decide, Snapshot
 from oncehouse.etl.operations import (
+    ClearAside,
     Exchange,
     Execute,
     Expect,
@@ -28,7 +29,7 @@ from oncehouse.etl.planning import Due, Paused, Resume, Waiting, due_steps, retr
 from oncehouse.etl.records import START, Check, Expectation, Offset, Position, SourceState, Template, Topic
 from oncehouse.etl.sources import Range, tables_to_ask
 from oncehouse.etl.statements import rebuild_operations, step_operations, token_of
-from oncehouse.etl.templates import Transform, bind, find_transform
+from oncehouse.etl.transforms import Transform, bind, find_transform
 
 TOPIC = Topic(topic="Orders", dst="dwh.orders", depends_on=("stage.orders", "stage.customers"))
 LAST = Position(time_ms=1_000, id=7)
@@ -186,8 +187,11 @@ def test_a_rebuild_stands_aside_until_it_is_put_in_place(template, swap):
     topic = replace(TOPIC, template=template)
     operations = rebuild_operations(topic, TRANSFORM, {"a": "UInt8"}, SPAN, hostid="me", token="fresh")
     kinds = [type(one) for one in operations]
-    assert kinds == [WriteNext, Execute, Execute, Insert, swap, Execute, WriteLast]
-    assert operations[3].sql.startswith("INSERT INTO `dwh`.`orders2` ")
+    assert kinds == [WriteNext, ClearAside, Execute, Insert, swap, Execute, WriteLast]
+    aside = operations[4].aside
+    assert operations[3].sql.startswith(f"INSERT INTO `dwh`.`{aside.removeprefix('dwh.')}` ")
+    again = rebuild_operations(topic, TRANSFORM, {"a": "UInt8"}, SPAN, hostid="me", token="another")
+    assert again[4].aside != aside, "each run builds a table of its own"
     assert all(explain(one) for one in operations)
 
 

@@ -19,7 +19,7 @@ from oncehouse.etl.planning import Due, Resume, due_steps
 from oncehouse.etl.records import Check, Expectation, Offset, Position, SourceState, Topic
 from oncehouse.etl.sources import Range
 from oncehouse.etl.statements import step_operations
-from oncehouse.etl.templates import Transform
+from oncehouse.etl.transforms import Transform
 
 MAIN, OTHER = "stage.main", "stage.other"
 LEASE_MS = 60_000

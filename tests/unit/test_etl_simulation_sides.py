@@ -34,7 +34,7 @@ from oncehouse.etl.side_steps import SidePlanner
 from oncehouse.etl.sides import Side, open_gaps
 from oncehouse.etl.sources import Range
 from oncehouse.etl.statements import step_operations
-from oncehouse.etl.templates import Transform
+from oncehouse.etl.transforms import Transform
 
 TRANSFORM = Transform(name="t", select="SELECT 1", offsets_table=None, has_range=True)
 COLUMNS = {"pos": "DateTime64(3)", "id": "UInt64"}

@@ -54,7 +54,7 @@ def open_etl(file: Path) -> Iterator[Etl]:
     from oncehouse.clickhouse.client import connect
 
     settings = load_settings(file)
-    client = connect(settings.clickhouse)
+    client = connect(settings.clickhouse, "oncehouse etl check")
     with open_store(settings, client) as store:
         lineage = name_transforms(load_lineage(settings.lineage), settings.database)
         yield Etl(settings=settings, lineage=lineage, client=client, store=store)

@@ -75,6 +75,7 @@ def open_scheduler(etl: Etl) -> Scheduler:
         side_by_side=etl.settings.parallel,
         database=etl.settings.database,
         late_every_seconds=etl.settings.late_every,
+        ahead_seconds=etl.settings.ahead,
     )
 
 

@@ -5,7 +5,7 @@ It changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from oncehouse.cli.arguments import AsJson
@@ -58,7 +58,7 @@ class TopicStatus:
     last: Position
     next: Position
     rows: int
-    """Of the last step."""
+    """Of the last step: those of the main source that it took; of a reload or a range, those it put in place."""
     state: str
     hostid: str
     lag_seconds: dict[str, float | None]
@@ -70,6 +70,8 @@ class TopicStatus:
     repaired_rows: int = 0
     repair_why: str = ""
     """Why the latest repair failed."""
+    rows_ahead: dict[str, int] = field(default_factory=dict)
+    """Source and how many of its rows are too far in the future to be taken for its time."""
     gaps: tuple[GapStatus, ...] = ()
     backfill: BackfillStatus | None = None
     checks: tuple[CheckRow, ...] = ()
@@ -88,16 +90,21 @@ def status(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) ->
 
 def read_status(etl: Etl) -> list[TopicStatus]:
     from oncehouse.etl.planning import due_steps
-    from oncehouse.etl.sources import read_sources, tables_to_ask
+    from oncehouse.etl.sources import count_ahead, hold_back, read_sources, tables_to_ask
 
     snapshot = read_offsets(etl)
-    sources = read_sources(etl.client, tables_to_ask(etl.work))
+    upto_ms = snapshot.now_ms + round(etl.settings.ahead * 1000)
+    sources = hold_back(etl.client, read_sources(etl.client, tables_to_ask(etl.work)), upto_ms)
     decisions = due_steps(
         etl.work, snapshot.offsets, sources, snapshot.now_ms, lease_seconds=etl.settings.lease
     )
     makers = {topic.dst: topic.topic for topic in etl.work}
+    ahead = count_ahead(etl.client, sources.values(), upto_ms)
     described = (
-        _describe(etl, _look_closer(etl, decision), makers, snapshot.offsets, sources)
+        replace(
+            _describe(etl, _look_closer(etl, decision), makers, snapshot.offsets, sources),
+            rows_ahead={table: ahead[table] for table in decision.topic.depends_on if table in ahead},
+        )
         for decision in decisions
     )
     return _add_checks(etl, described)

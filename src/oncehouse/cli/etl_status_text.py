@@ -49,6 +49,8 @@ def list_notes(one: TopicStatus) -> Iterator[str]:
 
 def _list_sides(one: TopicStatus) -> Iterator[str]:
     """What there is beside the forward runs."""
+    for table, rows in one.rows_ahead.items():
+        yield f"{rows:,} rows of {table} are further in the future than `ahead` allows, and wait until then"
     if one.late_rows or one.repaired_rows:
         yield f"{one.late_rows:,} rows came late and are not built, {one.repaired_rows:,} were repaired"
     if one.repair_why:

@@ -39,6 +39,7 @@ logging.getLogger("clickhouse_connect").addHandler(logging.NullHandler())
 
 _Answer = TypeVar("_Answer")
 
+CHECK_COMMAND = "oncehouse check"
 _CHUNK_BYTES = 1 << 20
 _FRAME = re.compile(
     r"^Received ClickHouse exception, code: \d+, server response: | \(for url [^)]*\)$|\bHTTPS?Connection\([^)]*\): "
@@ -49,11 +50,13 @@ _DRIVER_ERRORS = (driver.Error, transport.HTTPError, OSError)
 class Client:
     """What oncehouse asks of ClickHouse. Raises TransientError, PermanentError or ConfigurationError."""
 
-    def __init__(self, config: ClickHouse) -> None:
+    def __init__(self, config: ClickHouse, check_command: str = CHECK_COMMAND) -> None:
+        """`check_command` is what a person runs to find out what is wrong with the tables."""
         self.config = config
+        self.check_command = check_command
 
-    def __reduce__(self) -> tuple[type[Client], tuple[ClickHouse]]:
-        return Client, (self.config,)
+    def __reduce__(self) -> tuple[type[Client], tuple[ClickHouse, str]]:
+        return Client, (self.config, self.check_command)
 
     @property
     def address(self) -> str:
@@ -137,12 +140,12 @@ class Client:
 
     def _raise(self, error: Exception) -> NoReturn:
         failure = classify(error)
-        raise error_class(failure)(_say(failure, self.config, self.address)) from error
+        raise error_class(failure)(_say(failure, self.config, self.address, self.check_command)) from error
 
 
-def connect(config: ClickHouse) -> Client:
+def connect(config: ClickHouse, check_command: str = CHECK_COMMAND) -> Client:
     """A client for the server of the pipeline file. It connects at its first call."""
-    return Client(config)
+    return Client(config, check_command)
 
 
 def failure_of(error: OncehouseError) -> Failure:
@@ -224,11 +227,11 @@ def _database(parts: SplitResult) -> str:
     return unquote(parts.path.strip("/"))
 
 
-def _say(failure: Failure, config: ClickHouse, address: str) -> str:
+def _say(failure: Failure, config: ClickHouse, address: str, check_command: str) -> str:
     message = essence(failure.message)
     if secret := config.password.get_secret_value():
         message = message.replace(secret, "***")
-    return f"ClickHouse at {address} (user {config.user!r}): {message}\n{_advise(failure)}"
+    return f"ClickHouse at {address} (user {config.user!r}): {message}\n{_advise(failure, check_command)}"
 
 
 def essence(message: str) -> str:
@@ -237,7 +240,7 @@ def essence(message: str) -> str:
     return text or message
 
 
-def _advise(failure: Failure) -> str:
+def _advise(failure: Failure, check_command: str) -> str:
     match failure.kind:
         case Kind.TRANSIENT if not failure.outcome_unknown and failure.code is None:
             return (
@@ -254,6 +257,4 @@ def _advise(failure: Failure) -> str:
                 "Check clickhouse.user and clickhouse.password, and the user's grants and settings profile."
             )
         case Kind.PERMANENT | Kind.UNLISTED:
-            return (
-                "Trying again will not help by itself; run `oncehouse check` to compare table and pipeline."
-            )
+            return f"Trying again will not help by itself; run `{check_command}` to see what does not fit."

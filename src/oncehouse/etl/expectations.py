@@ -77,12 +77,15 @@ def judge(expectations: Sequence[Expectation], row: Sequence[Any]) -> tuple[Verd
     return tuple(_judge(expectation, rows, source_rows, figures) for expectation in expectations)
 
 
-def explain_stop(topic: Topic, span: Range, stopped: Sequence[Verdict], *, lane: str = "") -> str:
-    """What did not hold, and how the topic can go on. `lane` is the back-fill or repair that it was, if any."""
+def explain_stop(
+    topic: Topic, span: Range, stopped: Sequence[Verdict], *, lane: str = "", aside: str = ""
+) -> str:
+    """What did not hold, and how the topic can go on. `lane` is the back-fill or repair that it was, if any; `aside`
+    is where a reload or a range was built."""
     others = f" (and {len(stopped) - 1} more, see `oncehouse etl log checks`)" if len(stopped) > 1 else ""
     found = f"{stopped[0]}{others}"
     if topic.template != Template.STEP:
-        how = f"What was built stands in {topic.dst}2. It is built anew with each retry"
+        how = f"What was built stands in {aside}. It is built anew with each retry"
     elif lane:
         # No advice to seek: that would move the forward runs, which stand elsewhere.
         how = f"No row of this {lane}'s range went in. It is looked at again with each retry, the forward runs go on"

@@ -10,6 +10,7 @@ from oncehouse.clickhouse.names import quote_table
 from oncehouse.etl.expectations import spell_expectation
 from oncehouse.etl.mutex import INSERTING
 from oncehouse.etl.operations import (
+    ClearAside,
     Exchange,
     Execute,
     Expect,
@@ -28,7 +29,7 @@ from oncehouse.etl.records import START, Position
 from oncehouse.etl.statements import BLOCK_ROWS
 
 
-def explain(operation: Operation) -> str:  # noqa: C901, PLR0911 - one line an operation
+def explain(operation: Operation) -> str:  # noqa: C901, PLR0911, PLR0912 - one line an operation
     """One operation as `plan` prints it."""
     match operation:
         case WriteNext():
@@ -59,6 +60,8 @@ def explain(operation: Operation) -> str:  # noqa: C901, PLR0911 - one line an o
         case Insert():
             bound = _explain_bound(operation.parameters)
             return f"{operation.sql}\n  as one block, token {operation.token}{bound}"
+        case ClearAside():
+            return f"drop what earlier runs have left beside {quote_table(operation.dst)}"
         case Exchange():
             return (
                 f"EXCHANGE TABLES {quote_table(operation.dst)} AND {quote_table(operation.aside)}, "

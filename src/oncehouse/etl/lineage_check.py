@@ -24,7 +24,7 @@ from oncehouse.etl.lineage import is_source
 from oncehouse.etl.lineage_tables import TableState, read_tables, window_setting
 from oncehouse.etl.records import Late, Template, Topic
 from oncehouse.etl.repairs import KEEPING_ENGINES
-from oncehouse.etl.templates import find_transform, read_columns
+from oncehouse.etl.transforms import find_transform, read_columns
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client

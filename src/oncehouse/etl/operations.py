@@ -93,6 +93,13 @@ class Insert:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClearAside:
+    """Drop what earlier runs have built beside the table: whoever stood still in one can no longer put it in place."""
+
+    dst: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Exchange:
     """Put the table built aside in place, if it has rows enough."""
 
@@ -131,6 +138,7 @@ Operation = (
     | FixRange
     | Execute
     | Insert
+    | ClearAside
     | Exchange
     | ReplacePartitions
     | WriteLast

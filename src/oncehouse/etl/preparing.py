@@ -16,7 +16,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.etl.destinations import check_destination
 from oncehouse.etl.expectations import check_columns
 from oncehouse.etl.records import Template, Topic
-from oncehouse.etl.templates import Transform, Version, find_transform, read_columns, read_version
+from oncehouse.etl.transforms import Transform, Version, find_transform, read_columns, read_version
 
 _TRUST_SECONDS = 1.0
 """For so long what was looked up about a topic is taken as it was."""
@@ -47,7 +47,7 @@ class Preparation:
     def prepare(self, topic: Topic) -> Prepared:
         """Looked up anew only when the table or the transform has changed: one question a second instead of five."""
         known, now = self._prepared.get(topic.topic), time.monotonic()
-        if known is not None and known.version is not None and now - known.looked_at < _TRUST_SECONDS:
+        if known is not None and now - known.looked_at < _TRUST_SECONDS:
             return known
         version = read_version(self._client, topic, self._folder)
         if version is not None and known is not None and known.version == version:

@@ -13,6 +13,7 @@ from oncehouse.etl.book import EMPTY, Book
 from oncehouse.etl.positions import START, Position
 
 __all__ = [
+    "AHEAD_SECONDS",
     "GATE_SHARE",
     "LATE_EVERY_SECONDS",
     "LATE_WITHIN_SECONDS",
@@ -82,6 +83,8 @@ class Late(StrEnum):
 
 LATE_WITHIN_SECONDS = 86400.0
 LATE_EVERY_SECONDS = 60.0
+AHEAD_SECONDS = 86400.0
+"""Rows of a source that are further in the future than this are not taken for its time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,4 +158,6 @@ class SourceState:
 
     table: str
     newest: Position | None
-    """None: no rows at all."""
+    """None: no rows at all, or none up to now."""
+    is_ahead: bool = False
+    """It has rows too far in the future, which are left alone until their time has come."""

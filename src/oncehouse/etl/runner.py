@@ -1,8 +1,8 @@
-"""Performs one topic's step: carries out its operations in their order.
+"""Performs one topic's step: carries out its operations in their order, and writes the topic's row.
 
 Holds: what `plan_decision` returns is what `perform` does; a range whose insert may have begun is never changed;
 whatever fails leaves the range open and the topic free, with a state that says why. Laying a step out is for
-`step_planner.py`, when to run for the scheduler.
+`step_planner.py`, changing tables for `table_work.py`, when to run for the scheduler.
 """
 
 from __future__ import annotations
@@ -10,18 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from oncehouse import crash
-from oncehouse.clickhouse.client import Client, failure_of
-from oncehouse.errors import OncehouseError, PermanentError
-from oncehouse.etl import mutex, offsets, swaps
-from oncehouse.etl.destinations import (
-    Presence,
-    explain_overflow,
-    find_presence,
-)
+from oncehouse.clickhouse.client import Client
+from oncehouse.etl import mutex, offsets
 from oncehouse.etl.expectations import (
     ExpectationError,
     Outcome,
@@ -29,20 +22,16 @@ from oncehouse.etl.expectations import (
     explain_stop,
     judge,
 )
-from oncehouse.etl.lanes import begin_side, mark_covered
+from oncehouse.etl.lanes import begin_side
 from oncehouse.etl.mutex import INSERTING, Worker
 from oncehouse.etl.offsets import OffsetStore
 from oncehouse.etl.operations import (
     Begin,
     Exchange,
-    Execute,
     Expect,
     Fit,
     FixRange,
     Freeze,
-    Insert,
-    MarkCovered,
-    Operation,
     ReplacePartitions,
     WriteLast,
     WriteNext,
@@ -50,8 +39,8 @@ from oncehouse.etl.operations import (
 )
 from oncehouse.etl.planning import Due, Resume
 from oncehouse.etl.preparing import Preparation
-from oncehouse.etl.records import Offset, Template
-from oncehouse.etl.repairs import count_built, drop_left, freeze
+from oncehouse.etl.records import Offset
+from oncehouse.etl.repairs import drop_left, freeze
 from oncehouse.etl.sides import Side
 from oncehouse.etl.sizing import Sizing
 from oncehouse.etl.sources import Range
@@ -60,7 +49,8 @@ from oncehouse.etl.statements import (
     before_operations,
 )
 from oncehouse.etl.step_planner import Step, StepPlanner
-from oncehouse.etl.takeovers import end_inserts, make_query_id
+from oncehouse.etl.table_work import TableWork
+from oncehouse.etl.takeovers import end_inserts
 
 _TOO_MANY_PARTS = 252
 
@@ -116,6 +106,7 @@ class Runner:
         self._hold = hold
         self._note = note
         self._sizing = Sizing(client, block_rows)
+        self._work = TableWork(client=client, store=store, worker=worker, sizing=self._sizing)
         self._planner = StepPlanner(
             client=client,
             store=store,
@@ -156,7 +147,9 @@ class Runner:
                         self._write_last(operation, begun, lock)
                         begun = None
                     else:
-                        self._carry_out(operation, done)
+                        placed = self._work.carry_out(operation, done)
+                        if placed is not None and not _lane_of(step):
+                            done = _with_rows(done, placed)
             except mutex.MutexError:
                 raise
             except Exception as error:
@@ -219,10 +212,7 @@ class Runner:
         """From then on it is known how many rows the repair is about."""
         drop_left(self._client, step.topic, operation.number)
         rows = freeze(self._client, step.topic, operation)
-        operations = tuple(
-            replace(one, rows=rows) if isinstance(one, WriteLast) else one for one in step.operations
-        )
-        return replace(step, span=replace(step.span, rows=rows), operations=operations)
+        return replace(_with_rows(step, rows), span=replace(step.span, rows=rows))
 
     def _fit_range(self, step: Step, lock: AbstractContextManager[object]) -> Step:
         """Narrow the range until its output fits; what stands before it runs again for the narrower one."""
@@ -241,7 +231,7 @@ class Runner:
                 )
             step = self._planner.assemble(step.topic, step.seen, span, step.prepared, is_fixed=False)
             for operation in before_operations(step.topic, step.prepared.transform, span):
-                self._carry_out(operation, step)
+                self._work.carry_out(operation, step)
         return step
 
     def _fix_range(self, operation: FixRange, lock: AbstractContextManager[object]) -> Offset:
@@ -262,55 +252,19 @@ class Runner:
         self._note(operation.topic, step.span, verdicts)
         stopped = [verdict for verdict in verdicts if verdict.outcome == Outcome.STOPPED]
         if stopped:
-            raise ExpectationError(explain_stop(step.topic, step.span, stopped, lane=_lane_of(step)))
+            swap = next(
+                (one for one in step.operations if isinstance(one, Exchange | ReplacePartitions)), None
+            )
+            aside = swap.aside if swap else ""
+            why = explain_stop(step.topic, step.span, stopped, lane=_lane_of(step), aside=aside)
+            raise ExpectationError(why)
         return tuple(str(verdict) for verdict in verdicts if verdict.outcome == Outcome.WARNED)
 
-    def _carry_out(self, operation: Operation, step: Step) -> None:
-        match operation:
-            case Insert():
-                self._insert(operation, step)
-            case Execute():
-                self._client.command(operation.sql, operation.parameters)
-            case Exchange():
-                self._check_mine(step)
-                swaps.exchange(self._client, operation)
-            case ReplacePartitions():
-                self._check_mine(step)
-                swaps.replace_partitions(self._client, operation)
-            case MarkCovered():
-                mark_covered(self._store, self._worker, step.seen, operation.after, operation.upto)
-            case WriteNext() | WriteSide() | Freeze() | Fit() | Expect() | FixRange() | WriteLast():
-                raise AssertionError(f"{operation} changes no tables")
 
-    def _check_mine(self, step: Step) -> None:
-        """A host that slept must not put in place what another one is building by now."""
-        row = self._store.read_all().offsets.get(step.topic.topic)
-        mutex.check_held(row or mutex.blank(step.topic.topic), self._worker)
-
-    def _insert(self, operation: Insert, step: Step) -> None:
-        if step.topic.template == Template.STEP and step.before is not None:
-            frozen = next((one for one in step.operations if isinstance(one, Freeze)), None)
-            presence = find_presence(
-                self._client,
-                step.topic,
-                step.before,
-                now_ms=self._store.read_all().now_ms,
-                count_expected=lambda: self._sizing.count_output(step.prepared.transform, step.span, frozen),
-                count_found=partial(count_built, self._client, step.topic, frozen) if frozen else None,
-            )
-            if presence is Presence.THERE:
-                return
-        if step.prepared.transform.guard_table is None:
-            # The insert itself cannot look whether the topic is still this host's.
-            offsets.beat(self._store, self._worker, step.topic.topic)
-        settings = {**operation.settings, "query_id": make_query_id(step.topic)}
-        try:
-            self._client.command(operation.sql, operation.parameters, settings)
-        except OncehouseError as error:
-            if failure_of(error).code == _TOO_MANY_PARTS and "partitions for single INSERT" in str(error):
-                raise PermanentError(explain_overflow(step.topic, step.prepared.narrowest)) from error
-            raise
-        crash.reach("etl-after-insert")
+def _with_rows(step: Step, rows: int) -> Step:
+    """With the number of rows that is written down at its end."""
+    operations = (replace(one, rows=rows) if isinstance(one, WriteLast) else one for one in step.operations)
+    return replace(step, operations=tuple(operations))
 
 
 def _lane_of(step: Step) -> str:

@@ -30,10 +30,10 @@ from oncehouse.etl.lineage import is_source
 from oncehouse.etl.mutex import MutexError, Worker
 from oncehouse.etl.offsets import OffsetStore
 from oncehouse.etl.planning import Decision, Due, Resume, due_steps
-from oncehouse.etl.records import LATE_EVERY_SECONDS, Position, Topic
+from oncehouse.etl.records import AHEAD_SECONDS, LATE_EVERY_SECONDS, Position, Topic
 from oncehouse.etl.runner import Done, Runner, note_nowhere
 from oncehouse.etl.sides import Side
-from oncehouse.etl.sources import read_sources, tables_to_ask
+from oncehouse.etl.sources import hold_back, read_sources, tables_to_ask
 from oncehouse.etl.step_planner import Step
 
 
@@ -85,8 +85,12 @@ class Scheduler:
         side_by_side: int = 4,
         database: str | None = None,
         late_every_seconds: float = LATE_EVERY_SECONDS,
+        ahead_seconds: float = AHEAD_SECONDS,
     ) -> None:
-        """`database` is the scheduler's own, where results of expectations are kept; None: they are not."""
+        """`database` is the scheduler's own, where results of expectations are kept; None: they are not.
+
+        `ahead_seconds`: rows of a source that are further in the future are left alone until their time has come.
+        """
         self.topics = tuple(topic for topic in topics if not is_source(topic))
         self.worker = worker or Worker(hostid=unique_hostid())
         self._client = client
@@ -115,6 +119,7 @@ class Scheduler:
         """Topics whose back-fill or repair is under way in this process."""
         self._late = LateWatch(client, store, self.topics)
         self._late_every_seconds = late_every_seconds
+        self._ahead_ms = round(ahead_seconds * 1000)
 
     def __enter__(self) -> Self:
         return self
@@ -138,7 +143,7 @@ class Scheduler:
         if looks_ahead:
             self._ahead.ask(self._pool)
         snapshot = self._store.read_all()
-        sources = asked.result()
+        sources = hold_back(self._client, asked.result(), snapshot.now_ms + self._ahead_ms)
         return due_steps(
             self.topics,
             snapshot.offsets,

@@ -16,7 +16,7 @@ from oncehouse.config import ClickHouse, Section
 from oncehouse.config_file import PlaceKind, parse_section, read_text
 from oncehouse.config_values import Count, Name, Seconds
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.records import LATE_EVERY_SECONDS
+from oncehouse.etl.records import AHEAD_SECONDS, LATE_EVERY_SECONDS
 
 if TYPE_CHECKING:
     import os
@@ -72,6 +72,8 @@ class EtlSettings(Section):
     """How many topics may be worked on side by side."""
     late_every: Annotated[Seconds, Field(ge=1)] = LATE_EVERY_SECONDS
     """How often late rows are looked for, by one of all hosts."""
+    ahead: Annotated[Seconds, Field(ge=1)] = AHEAD_SECONDS
+    """Rows of a source that are further in the future than this are left alone until their time has come."""
 
     @field_validator("database")
     @classmethod

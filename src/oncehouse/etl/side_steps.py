@@ -17,7 +17,7 @@ from oncehouse.etl.repairs import check_repairable, find_end
 from oncehouse.etl.sides import Side
 from oncehouse.etl.sources import Range, count_range, find_range
 from oncehouse.etl.statements import rebuild_operations, repair_operations, side_operations, step_operations
-from oncehouse.etl.templates import Transform
+from oncehouse.etl.transforms import Transform
 
 _VIEW_ROWS = 131_072
 """A view that reads the offsets cannot be counted before they are written, so its steps are small from the start."""

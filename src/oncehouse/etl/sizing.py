@@ -10,7 +10,7 @@ from oncehouse.etl.operations import Freeze
 from oncehouse.etl.records import Position, Topic
 from oncehouse.etl.sources import Range, count_range, find_range
 from oncehouse.etl.statements import bind_select, late_condition
-from oncehouse.etl.templates import Transform
+from oncehouse.etl.transforms import Transform
 
 _SURE_FAN_OUT = 64
 """A range is not counted first if its output fits even when each source row becomes this many."""

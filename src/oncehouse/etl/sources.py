@@ -6,8 +6,8 @@ questions read a few granules. Positions have milliseconds; rows of one millisec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.names import quote_table
@@ -55,20 +55,40 @@ def tables_to_ask(topics: Sequence[Topic]) -> tuple[str, ...]:
     return tuple(asked)
 
 
-def read_sources(client: Client, tables: Iterable[str]) -> dict[str, SourceState]:
-    """The newest position of each table; None where it has no rows."""
+def read_sources(
+    client: Client, tables: Iterable[str], *, upto_ms: int | None = None
+) -> dict[str, SourceState]:
+    """The newest position of each table, or the newest up to a time; None where it has no rows."""
+    where = "" if upto_ms is None else f"WHERE pos < fromUnixTimestamp64Milli({upto_ms + 1})"
     names = tuple(tables)
     found: dict[str, SourceState] = {name: SourceState(table=name, newest=None) for name in names}
     for start in range(0, len(names), _TABLES_PER_QUERY):
         chunk = names[start : start + _TABLES_PER_QUERY]
         sql = " UNION ALL ".join(
-            f"(SELECT {number} AS number, {_POSITION} FROM {quote_table(name)} ORDER BY pos DESC, id DESC LIMIT 1)"  # noqa: S608 - names are quoted
+            f"(SELECT {number} AS number, {_POSITION} FROM {quote_table(name)} {where} "  # noqa: S608 - names are quoted
+            "ORDER BY pos DESC, id DESC LIMIT 1)"
             for number, name in enumerate(chunk)
         )
         for number, time_ms, id_ in client.query(sql, settings=_SETTINGS):
             newest = Position(time_ms=time_ms, id=id_)
             found[chunk[number]] = SourceState(table=chunk[number], newest=newest)
     return found
+
+
+def hold_back(client: Client, sources: Mapping[str, SourceState], upto_ms: int) -> dict[str, SourceState]:
+    """The sources as they are up to a time. One row with a wrong date would else take every topic past all that is
+    still to come. Asks only about those that have such rows."""
+    ahead = [name for name, one in sources.items() if one.newest and one.newest.time_ms > upto_ms]
+    held = read_sources(client, ahead, upto_ms=upto_ms)
+    return {**sources, **{name: replace(one, is_ahead=True) for name, one in held.items()}}
+
+
+def count_ahead(client: Client, sources: Iterable[SourceState], upto_ms: int) -> dict[str, int]:
+    """Rows that `hold_back` has left alone, of the sources that have some."""
+    start, end = Position(time_ms=upto_ms, id=MAX_ID), Position(time_ms=1 << 53, id=MAX_ID)
+    return {
+        one.table: count_range(client, one.table, last=start, next_=end) for one in sources if one.is_ahead
+    }
 
 
 def find_range(
@@ -80,6 +100,7 @@ def find_range(
         f"SELECT count(), max((time_ms, id)) FROM (SELECT {_POSITION} FROM {quote_table(table)} "  # noqa: S608 - quoted
         f"WHERE {_between(last, upper)} ORDER BY pos, id LIMIT {{limit:UInt64}})",
         {"limit": maxstep_rows},
+        {"max_threads": 1},  # reads in order and stops: more threads read what is then thrown away
     )
     count, (time_ms, id_) = rows[0]
     if not count:

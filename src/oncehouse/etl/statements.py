@@ -16,6 +16,7 @@ from oncehouse.etl.book import Lane, Opened
 from oncehouse.etl.expectations import measure_sql
 from oncehouse.etl.mutex import DONE, INSERTING, MORE, SIZING
 from oncehouse.etl.operations import (
+    ClearAside,
     Exchange,
     Execute,
     Expect,
@@ -31,8 +32,10 @@ from oncehouse.etl.operations import (
 )
 from oncehouse.etl.records import Check, Position, Template, Topic
 from oncehouse.etl.sources import Range
-from oncehouse.etl.templates import Transform, bind, bind_guard, insert_sql
+from oncehouse.etl.transforms import Transform, bind, bind_guard, insert_sql
 
+ASIDE = "_aside_"
+"""Between the name of a table and what tells apart the runs that build it anew."""
 BLOCK_ROWS = 1_048_576
 """Rows of a transform's output that are inserted as one block; a range that yields more is halved."""
 
@@ -134,14 +137,14 @@ def rebuild_operations(
     hostid: str,
     token: str,
 ) -> tuple[Operation, ...]:
-    """Reload and Range: build aside, look at the rows, put in place. `token` is fresh for each run."""
-    aside = f"{topic.dst}2"
+    """Reload and Range: build aside, look at the rows, put in place. `token` is fresh for each run, and so is the name
+    of what it builds: nobody else can put that in place, nor fill it."""
+    aside = aside_table(topic.dst, token)
     replaces_partitions = topic.template is Template.RANGE
-    drop = Execute(sql=f"DROP TABLE IF EXISTS {quote_table(aside)} SYNC")
     swap = ReplacePartitions if replaces_partitions else Exchange
     return (
         WriteNext(topic=topic.topic, next=span.next, state=INSERTING),
-        drop,
+        ClearAside(dst=topic.dst),
         Execute(sql=f"CREATE TABLE {quote_table(aside)} AS {quote_table(topic.dst)}"),
         *before_operations(topic, transform, span),
         Insert(
@@ -153,9 +156,13 @@ def rebuild_operations(
         *([_expect_aside(topic, columns, aside)] if topic.expect else []),
         swap(dst=topic.dst, aside=aside, gate_share=topic.gate_share),
         *_after_operations(topic, transform, span),
-        drop,
+        Execute(sql=f"DROP TABLE IF EXISTS {quote_table(aside)} SYNC"),
         WriteLast(topic=topic.topic, rows=span.rows, state=DONE, is_whole=not replaces_partitions),
     )
+
+
+def aside_table(dst: str, token: str) -> str:
+    return f"{dst}{ASIDE}{hashlib.sha256(token.encode()).hexdigest()[:16]}"
 
 
 def before_operations(topic: Topic, transform: Transform, span: Range) -> tuple[Execute, ...]:

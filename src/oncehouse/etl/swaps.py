@@ -1,14 +1,62 @@
-"""Putting in place what was built aside: whole tables, or partitions. A gate on row counts stands before each."""
+"""Putting in place what was built aside: whole tables, or partitions. A gate on row counts stands before each.
+
+Each run builds a table of its own. Who begins one drops those of others first; so a host that stood still, however
+close to the end, finds nothing left to put in place.
+"""
 
 from __future__ import annotations
 
-from oncehouse.clickhouse.client import Client
-from oncehouse.clickhouse.names import quote_table, split_table
-from oncehouse.errors import PermanentError
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from oncehouse.clickhouse.client import Client, failure_of
+from oncehouse.clickhouse.names import TableName, quote_table, split_table
+from oncehouse.errors import OncehouseError, PermanentError
+from oncehouse.etl.mutex import MutexError
 from oncehouse.etl.operations import Exchange, ReplacePartitions
+from oncehouse.etl.statements import ASIDE
+
+_UNKNOWN_TABLE = 60
 
 
-def exchange(client: Client, operation: Exchange) -> None:
+def clear_aside(client: Client, dst: str) -> None:
+    name = split_table(dst)
+    database = name.database or client.database
+    rows = client.query(
+        "SELECT name FROM system.tables WHERE database = {database:String} AND startsWith(name, {prefix:String}) "
+        "AND match(substring(name, length({prefix:String}) + 1), '^[0-9a-f]{16}$')",
+        {"database": database, "prefix": f"{name.table}{ASIDE}"},
+    )
+    for (left,) in rows:
+        client.command(f"DROP TABLE IF EXISTS {TableName(database=database, table=left).quoted} SYNC")
+
+
+def exchange(client: Client, operation: Exchange) -> int:
+    """How many rows were put in place."""
+    with _told_when_gone(operation):
+        return _exchange(client, operation)
+
+
+def replace_partitions(client: Client, operation: ReplacePartitions) -> int:
+    """How many rows were put in place."""
+    with _told_when_gone(operation):
+        return _replace_partitions(client, operation)
+
+
+@contextmanager
+def _told_when_gone(operation: Exchange | ReplacePartitions) -> Iterator[None]:
+    try:
+        yield
+    except OncehouseError as error:
+        if failure_of(error).code != _UNKNOWN_TABLE or split_table(operation.aside).table not in str(error):
+            raise
+        raise MutexError(
+            f"MUTEX: what was built in {operation.aside} is gone: another process has taken the topic over and builds "
+            f"{operation.dst} anew. This run stops."
+        ) from error
+
+
+def _exchange(client: Client, operation: Exchange) -> int:
     dst, aside = quote_table(operation.dst), quote_table(operation.aside)
     had, has = (
         int(client.query(f"SELECT count() FROM {table}")[0][0])  # noqa: S608 - names are quoted
@@ -21,9 +69,10 @@ def exchange(client: Client, operation: Exchange) -> None:
             "that is right."
         )
     client.command(f"EXCHANGE TABLES {dst} AND {aside}")
+    return has
 
 
-def replace_partitions(client: Client, operation: ReplacePartitions) -> None:
+def _replace_partitions(client: Client, operation: ReplacePartitions) -> int:
     had, has = (_rows_by_partition(client, table) for table in (operation.dst, operation.aside))
     for partition, rows in has.items():
         if rows < had.get(partition, 0) * operation.gate_share:
@@ -38,6 +87,7 @@ def replace_partitions(client: Client, operation: ReplacePartitions) -> None:
             f"FROM {quote_table(operation.aside)}",
             {"partition": partition},
         )
+    return sum(has.values())
 
 
 def _rows_by_partition(client: Client, table: str) -> dict[str, int]:
