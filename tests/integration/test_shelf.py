@@ -1,4 +1,4 @@
-"""What an Aside is promised of its brokers, by Kafka and by the twin in memory alike."""
+"""What an Aside is promised of its brokers, by Kafka and by its twins in memory alike."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.messaging.aside import Failure, Placement
+from oncehouse.messaging.consumer import MemoryBroker
 from oncehouse.messaging.message import ERROR, ORIGIN, Message
 from oncehouse.messaging.retries import kafka_shelf
 from oncehouse.messaging.retries.asides import RetryTopics
@@ -69,10 +70,30 @@ class MemoryBrokers:
         return [(one.offset, one.key, one.value, one.headers) for one in log]
 
 
-@pytest.fixture(params=["memory", "kafka"])
+class ConsumersBroker:
+    """The broker in memory that consumers are tested with."""
+
+    def __init__(self):
+        self.broker = MemoryBroker()
+        self.shelf = self.broker.shelf("g")
+
+    def make(self, partitions):
+        name = f"events-{uuid.uuid4().hex[:8]}"
+        self.broker.create_topic(name, partitions)
+        return name
+
+    def commit(self, topic, partition, offset):
+        self.broker._group("g").committed[topic, partition] = (offset, "")
+
+    def read(self, topic, partition):
+        found = (one for one in self.broker.messages(topic) if one.partition == partition)
+        return [(one.offset, one.key, one.value, one.headers) for one in found]
+
+
+@pytest.fixture(params=["world", "memory", "kafka"])
 def brokers(request):
-    if request.param == "memory":
-        yield MemoryBrokers()
+    if request.param != "kafka":
+        yield {"world": MemoryBrokers, "memory": ConsumersBroker}[request.param]()
         return
     kafka, topic = request.getfixturevalue("kafka"), request.getfixturevalue("topic")
     brokers = KafkaBrokers(kafka, topic, f"group-{uuid.uuid4().hex[:8]}")
