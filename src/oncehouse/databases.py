@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     Engine,
     Float,
@@ -26,6 +25,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 from oncehouse.private_files import make_private_file, make_private_folder
@@ -96,10 +96,12 @@ def _open_sqlite(url: str, database: str | None) -> Engine:
     return engine
 
 
-class DatabaseClock(ColumnElement[float]):
+class DatabaseClock(FunctionElement[float]):
     """Now, in seconds since 1970, on the database's clock: leases must not depend on a driver's."""
 
+    # A function, because statements with a bare column element of one's own are compiled anew each time.
     inherit_cache = True
+    name = "database_clock"
     type = Float()
 
 

@@ -1,9 +1,9 @@
 """What messaging makes of a database's errors."""
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 
-from oncehouse.databases import open_engine
+from oncehouse.databases import DatabaseClock, open_engine
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.messaging.database import check_dialect, wrapped_errors
 
@@ -47,3 +47,11 @@ def test_a_database_that_is_away_may_be_tried_again():
         wrapped_errors("Reading", absent="Make it."),
     ):
         engine.connect()
+
+
+def test_statements_by_the_databases_clock_are_compiled_once(engine):
+    cache: dict[object, object] = {}
+    with engine.execution_options(compiled_cache=cache).connect() as connection:
+        for seconds in (1.0, 2.0):
+            connection.execute(select(DatabaseClock() + seconds))
+    assert len(cache) == 1
