@@ -38,6 +38,11 @@ SPARK_KAFKA_CONNECTOR = Coordinates(
     organisation="org.apache.spark", module="spark-sql-kafka-0-10_2.13", revision="4.0.0"
 )
 
+KAFKA_CONNECT = Coordinates(organisation="org.apache.kafka", module="connect-runtime", revision="4.1.0")
+DEBEZIUM_POSTGRES = Coordinates(
+    organisation="io.debezium", module="debezium-connector-postgres", revision="3.3.1.Final"
+)
+
 
 def keep_quiet(_message: str) -> None:
     """The listener of those who do not want to hear about progress."""
@@ -57,6 +62,16 @@ def connector_jars(say: Callable[[str], None] = keep_quiet) -> list[Path]:
     """Spark's Kafka connector with what it needs, without what Spark itself ships: for `spark.jars`."""
     shipped = {artifact_of(jar) for jar in spark_jars_folder().glob("*.jar")}
     return [jar for jar in _retrieve(SPARK_KAFKA_CONNECTOR, say) if artifact_of(jar) not in shipped]
+
+
+def connect_jars(say: Callable[[str], None] = keep_quiet) -> list[Path]:
+    """All jars of a Kafka Connect worker, without connectors."""
+    return _retrieve(KAFKA_CONNECT, say)
+
+
+def debezium_jars(say: Callable[[str], None] = keep_quiet) -> list[Path]:
+    """Debezium's connector for PostgreSQL with what it needs, all in one folder: for `plugin.path`."""
+    return _retrieve(DEBEZIUM_POSTGRES, say)
 
 
 def artifact_of(jar: Path) -> str:
@@ -111,8 +126,8 @@ def _ivy_command(wanted: Coordinates, into: Path) -> list[str]:
 def main() -> int:
     """Fetch everything that is not there yet: `python -m oncehouse.devstack.jars`."""
     try:
-        kafka_broker_jars(print)
-        connector_jars(print)
+        for fetch in (kafka_broker_jars, connector_jars, connect_jars, debezium_jars):
+            fetch(print)
     except OncehouseError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -16,6 +16,9 @@ _ADVICE = (
 )
 _OLDEST, _TOO_NEW = 17, 24
 
+LOGGING_JARS = ("slf4j-api-*.jar", "log4j-slf4j2-impl-*.jar", "log4j-api-2*.jar", "log4j-core-*.jar")
+"""PySpark's logging set. It must stand first on a class path: Kafka's own slf4j-api is older and knows no log4j 2."""
+
 LOG4J_PROPERTIES = """\
 rootLogger.level = info
 rootLogger.appenderRef.out.ref = out

@@ -16,11 +16,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from oncehouse.devstack.jars import kafka_broker_jars
-from oncehouse.devstack.java import LOG4J_PROPERTIES, find_java, spark_jars
+from oncehouse.devstack.java import LOG4J_PROPERTIES, LOGGING_JARS, find_java, spark_jars
 from oncehouse.devstack.part import LOCALHOST, Launch, Place, answers
 from oncehouse.errors import PermanentError
-
-_LOGGING_JARS = ("slf4j-api-*.jar", "log4j-slf4j2-impl-*.jar", "log4j-api-2*.jar", "log4j-core-*.jar")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +65,7 @@ class Kafka:
         return self.place.folder / "data"
 
     def _java(self, logging: Path) -> tuple[str, ...]:
-        # The broker's own slf4j-api is older and knows no log4j 2: PySpark's set must come first.
-        classpath = os.pathsep.join(str(jar) for jar in [*spark_jars(*_LOGGING_JARS), *kafka_broker_jars()])
+        classpath = os.pathsep.join(str(jar) for jar in [*spark_jars(*LOGGING_JARS), *kafka_broker_jars()])
         return find_java(), "-cp", classpath, f"-Dlog4j2.configurationFile={logging}"
 
     def _format(self) -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from oncehouse.devstack.clickhouse import ClickHouse
-from oncehouse.devstack.jars import kafka_broker_jars, keep_quiet
+from oncehouse.devstack.connect import Connect
+from oncehouse.devstack.jars import connect_jars, debezium_jars, kafka_broker_jars, keep_quiet
 from oncehouse.devstack.kafka import Kafka
 from oncehouse.devstack.part import Part, Place
 from oncehouse.devstack.postgres import Postgres
@@ -27,11 +28,11 @@ from oncehouse.errors import ConfigurationError, PermanentError
 
 DEFAULT_FOLDER = Path(".oncehouse/dev")
 DEFAULT_PARTS = ("kafka", "clickhouse")
-EXTRA_PARTS = ("postgres", "redis", "zookeeper")
+EXTRA_PARTS = ("postgres", "redis", "zookeeper", "connect")
 
-# In the order in which they start: ClickHouse looks for ZooKeeper.
-_PARTS: dict[str, type[ZooKeeper | Kafka | ClickHouse | Postgres | Redis]] = {
-    part.name: part for part in (ZooKeeper, Kafka, ClickHouse, Postgres, Redis)
+# In the order in which they start: ClickHouse looks for ZooKeeper, Connect for Kafka.
+_PARTS: dict[str, type[ZooKeeper | Kafka | ClickHouse | Postgres | Redis | Connect]] = {
+    part.name: part for part in (ZooKeeper, Kafka, ClickHouse, Postgres, Redis, Connect)
 }
 _STOP_PATIENCE_SECONDS = 20.0
 _LOG_LINES_SHOWN = 15
@@ -103,6 +104,10 @@ class Stack:
     def zookeeper(self) -> ZooKeeper:
         return ZooKeeper(place=self._place("zookeeper"))
 
+    @property
+    def connect(self) -> Connect:
+        return Connect(place=self._place("connect"))
+
     def up(self, parts: Iterable[str] = DEFAULT_PARTS, say: Callable[[str], None] = keep_quiet) -> None:
         wanted = in_starting_order(parts)
         with exclusive(self.folder) as lock:
@@ -112,6 +117,9 @@ class Stack:
             save_ports(self.folder, ports)
             if Kafka.name in wanted:
                 kafka_broker_jars(say)  # takes a minute the first time, so somebody should hear of it
+            if Connect.name in wanted:
+                connect_jars(say)
+                debezium_jars(say)
             for name in wanted:
                 self._start(name, lock)
             for name in wanted:
