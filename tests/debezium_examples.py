@@ -11,6 +11,7 @@ from oncehouse.columns import parse_type
 from oncehouse.pipeline.debezium_decode import DebeziumDecoder
 from oncehouse.pipeline.decoding import Decoded, Limits
 
+FIRST_OFFSET = 1000
 OWN = {
     "_version": "UInt64",
     "_deleted": "UInt8",
@@ -69,6 +70,7 @@ def decode(
     block = {
         "key": pa.array(keys or [b'{"id":1}'] * len(values), pa.binary()),
         "value": pa.array(values, pa.binary()),
+        "offset": pa.array(range(FIRST_OFFSET, FIRST_OFFSET + len(values)), pa.int64()),
     }
     return decoder.decode(pa.record_batch(block))
 

@@ -31,7 +31,12 @@ def blocks(page: str, kind: str) -> list[str]:
 def decode(page: str, values: list[bytes | None], schemas: tuple[Schema, ...] = ()) -> Decoded:
     source = Source(**(yaml.safe_load(blocks(page, "yaml")[0]) | {"kafka": KAFKA}))
     format_ = format_of(source)
-    raw = pa.record_batch({"key": pa.nulls(len(values), pa.binary()), "value": pa.array(values, pa.binary())})
+    columns = {
+        "key": pa.nulls(len(values), pa.binary()),
+        "value": pa.array(values, pa.binary()),
+        "offset": pa.array(range(len(values)), pa.int64()),
+    }
+    raw = pa.record_batch(columns)
     types = {name: _parse(text) for name, text in source.fields.items()}
     limits = Limits(max_message_bytes=source.max_message_bytes, max_depth=source.max_depth)
     return format_.make_decoder(types, schemas, limits).decode(format_.unfold(raw))

@@ -1,8 +1,8 @@
 """Debezium's change events into rows: the row after the change, or before it when it was deleted.
 
 The envelope is read by the JSON decoder as any other object, with the members that a change has; so a bad
-message costs only itself here too. A row gets a version that grows with the log and a mark when it is deleted,
-as ReplacingMergeTree wants them. Columns of a deleted row that the log does not have are filled with defaults.
+message costs only itself here too. A row gets a version that grows with every change of its key, which is its place
+in Kafka, and a mark when it is deleted, as ReplacingMergeTree wants them. Columns of a deleted row that the log does not have are filled with defaults.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from oncehouse import columns as c
 from oncehouse.pipeline.debezium_columns import read_meaning
 from oncehouse.pipeline.debezium_envelope import Envelopes, describe_row, open_envelopes
 from oncehouse.pipeline.debezium_fill import fill_defaults
-from oncehouse.pipeline.debezium_source import SOURCE, count_versions, name_positions, name_tables
-from oncehouse.pipeline.debezium_types import Meaning, Wire, wire_of_declared, wire_of_schema
+from oncehouse.pipeline.debezium_source import SOURCE, name_positions, name_tables
+from oncehouse.pipeline.debezium_toast import find_unavailable
+from oncehouse.pipeline.debezium_types import Wire, wire_of_declared, wire_of_schema
 from oncehouse.pipeline.decoding import Decoded, Limits, Places
 from oncehouse.pipeline.fit import fit
 from oncehouse.pipeline.fit_explain import find_misfit
@@ -35,14 +36,13 @@ OWN_FIELDS = (VERSION, DELETED, OPERATION, TABLE, KEY, POSITION)
 _TEXT = c.Nullable(inner=c.String())
 _MOST_READERS = 256
 _CHANGES = pa.array(["c", "u", "d", "r"])
-_UNAVAILABLE = "__debezium_unavailable_value"
-_UNAVAILABLE_BASE64 = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
 _NO_CHANGE = Problem(reason=Reason.MALFORMED, detail="op: no operation of Debezium; this is no change event")
 _TRUNCATED = Problem(
     reason=Reason.UNSUPPORTED,
     detail="op: the table was truncated, which no row can say; truncate it here too",
 )
 _NO_POSITION = Problem(reason=Reason.MALFORMED, detail="source: names no place in the database's log")
+_NOT_IN_LOG = "not changed, and therefore not in the log; set REPLICA IDENTITY FULL of the table"
 _NO_ROW = Problem(
     reason=Reason.MISSING_FIELD,
     detail="the row is missing: after is null, or before of a deletion; see REPLICA IDENTITY of the table",
@@ -63,13 +63,18 @@ class _Changes(NamedTuple):
     rows: pa.RecordBatch
     payloads: pa.Array
     keys: pa.Array
+    offsets: pa.Array
 
     def filter(self, kept: Mask) -> _Changes:
         if kept.all():
             return self
         mask = pa.array(kept)
         return _Changes(
-            self.places[kept], self.rows.filter(mask), self.payloads.filter(mask), self.keys.filter(mask)
+            self.places[kept],
+            self.rows.filter(mask),
+            self.payloads.filter(mask),
+            self.keys.filter(mask),
+            self.offsets.filter(mask),
         )
 
 
@@ -90,8 +95,9 @@ class DebeziumDecoder:
         told: list[Places] = [skipped]
         indices = pa.array(places)
         keys = _payloads_of_keys(block.column("key").take(indices))
+        offsets = block.column("offset")
         for envelopes in open_envelopes(block.column("value").take(indices)):
-            self._decode_envelopes(gathering, places, keys, envelopes, told)
+            self._decode_envelopes(gathering, places, keys, offsets, envelopes, told)
         return gathering.finish(np.sort(np.concatenate(told)))
 
     def _decode_envelopes(
@@ -99,6 +105,7 @@ class DebeziumDecoder:
         gathering: Gathering,
         places: Places,
         keys: pa.Array,
+        offsets: pa.Array,
         envelopes: Envelopes,
         skipped: list[Places],
     ) -> None:
@@ -118,6 +125,7 @@ class DebeziumDecoder:
             decoded.rows,
             envelopes.payloads.take(taken),
             keys.take(pa.array(envelopes.places)).take(taken),
+            offsets.take(pa.array(mine[decoded.taken])),
         )
         self._keep(gathering, _sort_operations(gathering, changes, skipped), reader.wires)
 
@@ -160,7 +168,9 @@ class DebeziumDecoder:
         arrays = []
         for name, type_ in self._fields.items():
             meant, bad = (
-                (own[name], None) if name in own else _read_column(changes, deleted, name, type_, wires)
+                (own[name], None)
+                if name in own
+                else _read_column(changes, deleted, name, type_, wires, problems)
             )
             arrays.append(_fit_column(meant, bad, type_, f"field {name}", deleted, problems))
         rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -208,14 +218,13 @@ def _own_fields(changes: _Changes, deleted: Mask, problems: dict[int, Problem]) 
     source = changes.rows.column("source")
     snapshot = _is(changes.rows.column("op"), "r")
     positions, nowhere = name_positions(source, snapshot)
-    versions, timeless = count_versions(source, snapshot)
-    for row in np.flatnonzero(nowhere | timeless | null_mask(source)).tolist():
+    for row in np.flatnonzero(nowhere | null_mask(source)).tolist():
         problems[row] = _NO_POSITION
     # A table without a primary key has no keys; then the row itself tells changes at one place apart.
     images = pc.replace_substring_regex(changes.payloads, rb'(?s),"source":\{.*$', b"")
     keys = pc.coalesce(changes.keys, images)
     return {
-        VERSION: versions,
+        VERSION: changes.offsets,
         DELETED: pa.array(deleted.astype(np.uint8)),
         OPERATION: changes.rows.column("op"),
         TABLE: name_tables(source),
@@ -225,7 +234,12 @@ def _own_fields(changes: _Changes, deleted: Mask, problems: dict[int, Problem]) 
 
 
 def _read_column(
-    changes: _Changes, deleted: Mask, name: str, type_: c.ColumnType, wires: Mapping[str, Wire]
+    changes: _Changes,
+    deleted: Mask,
+    name: str,
+    type_: c.ColumnType,
+    wires: Mapping[str, Wire],
+    problems: dict[int, Problem],
 ) -> tuple[pa.Array, Mask | None]:
     if name not in wires:
         return pa.nulls(len(changes.places)), None
@@ -237,16 +251,9 @@ def _read_column(
         rows = len(changes.places)
         picked = np.where(deleted, np.arange(rows), np.arange(rows) + rows)
         chosen = pa.concat_arrays([before, after]).take(pa.array(picked))
-    meant, bad = read_meaning(chosen, wires[name], type_)
-    return _without_unavailable(chosen, meant, wires[name]), bad
-
-
-def _without_unavailable(chosen: pa.Array, meant: pa.Array, wire: Wire) -> pa.Array:
-    """A large value that a change did not touch is not in the log: its placeholder is no value."""
-    if not pa.types.is_string(chosen.type) or wire.meaning not in {Meaning.ITSELF, Meaning.BASE64}:
-        return meant
-    absent = _is(chosen, _UNAVAILABLE if wire.meaning is Meaning.ITSELF else _UNAVAILABLE_BASE64)
-    return pc.if_else(pa.array(absent), pa.scalar(None, meant.type), meant) if absent.any() else meant
+    for row in np.flatnonzero(find_unavailable(chosen) & ~deleted).tolist():
+        problems[row] = Problem(reason=Reason.MISSING_FIELD, detail=f"field {name}: {_NOT_IN_LOG}")
+    return read_meaning(chosen, wires[name], type_)
 
 
 def _fit_column(

@@ -1,13 +1,12 @@
-"""Where a change stands in the log of its database, out of the envelope's `source`: for versions and identity.
+"""Where a change stands in the log of its database, out of the envelope's `source`: for identity.
 
 PostgreSQL writes each change of a row at an own place in its log (lsn), MySQL and MariaDB in a file, at a
-position, as a row of it. Two changes of one row never share a place, and the later one has the greater: rows
-are locked while they change. Rows that one statement writes together may share it; their keys differ.
+position, as a row of it. Two changes of one key never share a place. They may stand in another order than they took
+effect, though: a row can be written before, and committed after, the deletion of the one whose key it takes. So
+places tell changes apart and say nothing about which is newer; connectors write changes to Kafka in their order.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,17 +38,9 @@ SOURCE = c.Nullable(
         fields=(
             *((name, _TEXT) for name in _NAMES),
             *_PLACES.items(),
-            ("ts_ms", _LONG),
-            ("ts_us", _LONG),
-            ("ts_ns", _LONG),
         )
     )
 )
-_POSITION_BITS = 40
-_GREATEST = (1 << 63) - 1
-
-Versions = np.ndarray[Any, np.dtype[np.uint64]]
-
 
 def name_tables(source: pa.Array) -> pa.Array:
     """`database.schema.table`, as far as the database has each."""
@@ -71,34 +62,3 @@ def _join(pieces: list[pa.Array], between: str) -> pa.Array:
     # Arrow can skip nulls by itself, but loses the rows that have nothing else (pyarrow 26).
     marked = [pc.fill_null(pc.binary_join_element_wise(between, piece, ""), "") for piece in pieces]
     return pc.utf8_slice_codeunits(pc.binary_join_element_wise(*marked, ""), start=1)
-
-
-def count_versions(source: pa.Array, snapshot: Mask) -> tuple[pa.Array, Mask]:
-    """A number that grows with every change of a row, and which rows have none.
-
-    One bit stands below the place in the log: a change at the very place of a snapshot is the later one.
-    """
-    number, file = _numbers(source.field("lsn")), _file_numbers(source.field("file"))
-    position = _numbers(source.field("pos"))
-    in_file = (file >= 0) & (position >= 0)
-    in_file &= (file < 1 << (62 - _POSITION_BITS)) & (position < 1 << _POSITION_BITS)
-    number = np.where(number >= 0, number, np.where(in_file, (file << _POSITION_BITS) | position, -1))
-    for name, factor in (("ts_ns", 1), ("ts_us", 1_000), ("ts_ms", 1_000_000)):
-        ticks = _numbers(source.field(name))
-        usable = (number < 0) & (ticks >= 0) & (ticks <= _GREATEST // factor)
-        number = np.where(usable, np.where(usable, ticks, 0) * factor, number)
-    missing = number < 0
-    versions: Versions = (np.where(missing, 0, number).astype(np.uint64) << np.uint64(1)) | ~snapshot
-    return pa.array(versions), missing
-
-
-def _numbers(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    filled: np.ndarray[Any, np.dtype[np.int64]] = array.fill_null(-1).to_numpy(zero_copy_only=False)
-    return filled
-
-
-def _file_numbers(files: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """3 for binlog.000003; -1 where the name does not end so."""
-    numbered = pc.match_substring_regex(files, r"\.[0-9]{1,9}$")
-    digits = pc.replace_substring_regex(files, r"^.*\.([0-9]{1,9})$", r"\1")
-    return _numbers(pc.if_else(numbered, digits, None).cast(pa.int64()))
