@@ -151,6 +151,11 @@ def check_registry_url(value: str) -> str:
     return value
 
 
+def check_connect_url(value: str) -> str:
+    _split_address(value, "write it like http://localhost:8083", section="cdc")
+    return value
+
+
 def _split_address(value: str, advice: str, *, section: str) -> SplitResult:
     if _CONTROL.search(value) or " " in value:
         raise ValueError(f"the URL holds a space or control character; {advice}")
@@ -284,6 +289,9 @@ Servers = Annotated[str, AfterValidator(check_servers)]
 HttpUrl = Annotated[str, AfterValidator(check_http_url), Field(json_schema_extra={"pattern": "^https?://"})]
 RegistryUrl = Annotated[
     str, AfterValidator(check_registry_url), Field(json_schema_extra={"pattern": "^https?://"})
+]
+ConnectUrl = Annotated[
+    str, AfterValidator(check_connect_url), Field(json_schema_extra={"pattern": "^https?://"})
 ]
 ColumnTypeText = Annotated[str, AfterValidator(check_column_type)]
 FromSchema = Annotated[

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from oncehouse import __version__
-from oncehouse.cli import batches, dead_letters, dlq, etl, inbox, outbox, schema, table
+from oncehouse.cli import batches, cdc, dead_letters, dlq, etl, inbox, outbox, schema, table
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.check import check
 from oncehouse.cli.grants import grants
@@ -96,6 +96,7 @@ app.add_typer(etl.app, name="etl")
 app.add_typer(inbox.app, name="inbox")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(dlq.app, name="dlq")
+app.add_typer(cdc.app, name="cdc")
 
 
 def _mount_dev() -> None:

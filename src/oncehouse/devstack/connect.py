@@ -86,7 +86,9 @@ class Connect:
 
     def _properties(self) -> str:
         if "kafka" not in self.place.neighbours:
-            raise ConfigurationError("Kafka Connect needs the stack's Kafka. Start both: oncehouse dev up --with connect")
+            raise ConfigurationError(
+                "Kafka Connect needs the stack's Kafka. Start both: oncehouse dev up --with connect"
+            )
         settings = {
             "bootstrap.servers": f"{LOCALHOST}:{self.place.neighbours['kafka']['broker']}",
             "group.id": "connect",

@@ -16,6 +16,7 @@ from oncehouse.config_file import PlaceKind, parse_section, read_text
 from oncehouse.config_values import SecretSettings, Servers
 from oncehouse.errors import ConfigurationError
 from oncehouse.kafka_security import refuse_unused_security
+from oncehouse.messaging.cdc.settings import CdcSettings
 from oncehouse.messaging.inbox.settings import InboxSettings
 from oncehouse.messaging.outbox.settings import OutboxSettings
 
@@ -46,6 +47,8 @@ class MessagingSettings(Section):
     """Stored inboxes: their workers and the HTTP inlet."""
     outbox: OutboxSettings = OutboxSettings()
     """The outbox table and its relay."""
+    cdc: CdcSettings = CdcSettings()
+    """Kafka Connect, and the limits of the slots that it reads."""
 
     def require_kafka(self) -> KafkaAddress:
         if self.kafka is None:

@@ -1,8 +1,9 @@
 """Debezium's change events into rows: the row after the change, or before it when it was deleted.
 
-The envelope is read by the JSON decoder as any other object, with the members that a change has; so a bad
-message costs only itself here too. A row gets a version that grows with every change of its key, which is its place
-in Kafka, and a mark when it is deleted, as ReplacingMergeTree wants them. Columns of a deleted row that the log does not have are filled with defaults.
+The envelope is read by the JSON decoder as any other object, with the members that a change has; so a bad message
+costs only itself here too. A row gets a version that grows with every change of its key, which is its place in Kafka,
+and a mark when it is deleted, as ReplacingMergeTree wants them. Columns of a deleted row that the log does not have are
+filled with defaults.
 """
 
 from __future__ import annotations

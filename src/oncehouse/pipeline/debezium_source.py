@@ -42,6 +42,7 @@ SOURCE = c.Nullable(
     )
 )
 
+
 def name_tables(source: pa.Array) -> pa.Array:
     """`database.schema.table`, as far as the database has each."""
     return _join([source.field(name) for name in _NAMES], ".")

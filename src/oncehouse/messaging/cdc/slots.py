@@ -1,0 +1,175 @@
+"""How much of its log a database keeps for its slots, how much room is left for it, and when somebody should look.
+
+A slot that nobody reads, or not fast enough, keeps the log until the disk is full or, with max_slot_wal_keep_size,
+until the slot is given up and changes are lost. Looking is SQL, judging is pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from oncehouse.config_values import format_duration
+
+_NOW = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_lsn() END"
+_LIST_SLOTS = text(
+    f"SELECT slot_name, active, wal_status, pg_wal_lsn_diff({_NOW}, confirmed_flush_lsn)::bigint AS lag, "  # noqa: S608
+    f"pg_wal_lsn_diff({_NOW}, restart_lsn)::bigint AS kept, safe_wal_size "
+    "FROM pg_replication_slots WHERE slot_type = 'logical' AND NOT temporary ORDER BY slot_name"
+)
+_READ_SERVER = text(
+    "SELECT (SELECT setting::bigint << 20 FROM pg_settings WHERE name = 'max_slot_wal_keep_size') AS keep_limit, "
+    "has_function_privilege('pg_ls_waldir()', 'execute') AS may_list, "
+    "(SELECT wal_bytes / greatest(extract(epoch FROM now() - stats_reset), 1) FROM pg_stat_wal) AS pace"
+)
+_SUM_LOG = text("SELECT coalesce(sum(size), 0)::bigint FROM pg_ls_waldir()")
+
+_UNBOUNDED = (
+    "nothing bounds the log that is kept: set max_slot_wal_keep_size in the database, or cdc.wal_disk so that this "
+    "command can tell how much room is left"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotState:
+    name: str
+    active: bool
+    wal_status: str
+    """`reserved`, `extended`, `unreserved` or `lost`."""
+    lag_bytes: int | None
+    """Log that its reader has not confirmed."""
+    kept_bytes: int | None
+    """Log that the server keeps because of it."""
+    safe_bytes: int | None
+    """Log that may still be written before the slot is in danger of being given up; None without a limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerState:
+    keep_limit_bytes: int | None
+    """max_slot_wal_keep_size; None where nothing bounds it."""
+    log_bytes: int | None
+    """What the log takes on the disk; None where the user may not look (pg_monitor may)."""
+    bytes_per_second: float
+    """How fast the log has grown since the server's statistics began."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotLimits:
+    lag_bytes: int
+    full_share: float
+    disk_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotReport:
+    slot: SlotState
+    room_bytes: int | None
+    """Log that may still be written; None where nothing says how much there is room for."""
+    used_share: float | None
+    full_in_seconds: float | None
+    """When the room is used up if the slot stands still, at the pace of the server's log so far."""
+    problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def read_slots(connection: Connection) -> tuple[SlotState, ...]:
+    return tuple(
+        SlotState(
+            name=row.slot_name,
+            active=row.active,
+            wal_status=row.wal_status or "lost",
+            lag_bytes=row.lag,
+            kept_bytes=row.kept,
+            safe_bytes=row.safe_wal_size,
+        )
+        for row in connection.execute(_LIST_SLOTS)
+    )
+
+
+def read_server(connection: Connection) -> ServerState:
+    row = connection.execute(_READ_SERVER).one()
+    return ServerState(
+        keep_limit_bytes=row.keep_limit if row.keep_limit >= 0 else None,
+        log_bytes=connection.execute(_SUM_LOG).scalar_one() if row.may_list else None,
+        bytes_per_second=float(row.pace or 0),
+    )
+
+
+def judge_slot(slot: SlotState, server: ServerState, limits: SlotLimits) -> SlotReport:
+    room, share = _measure_room(slot, server, limits)
+    seconds = room / server.bytes_per_second if room is not None and server.bytes_per_second > 0 else None
+    problems = []
+    if slot.wal_status == "lost":
+        problems.append(
+            "the database has thrown away log that this slot had not read: changes are lost. Drop the slot, "
+            "and take a new snapshot with a new prefix"
+        )
+    elif slot.wal_status == "unreserved":
+        problems.append(
+            "the next checkpoint may throw away log that this slot has not read; let its reader run"
+        )
+    if not slot.active:
+        problems.append("nobody reads it: start its connector, or drop the slot if it is not needed any more")
+    if slot.kept_bytes is not None and slot.kept_bytes > limits.lag_bytes:
+        problems.append(
+            f"the database keeps {spell_bytes(slot.kept_bytes)} of log for it, more than cdc.lag_limit "
+            f"({spell_bytes(limits.lag_bytes)})"
+        )
+    if share is not None and room is not None and share >= limits.full_share:
+        problems.append(f"{share:.0%} of the room for the log is used; {_tell_end(room, seconds, server)}")
+    return SlotReport(
+        slot=slot,
+        room_bytes=room,
+        used_share=share,
+        full_in_seconds=seconds,
+        problems=tuple(problems),
+        notes=_note(room),
+    )
+
+
+def _measure_room(
+    slot: SlotState, server: ServerState, limits: SlotLimits
+) -> tuple[int | None, float | None]:
+    """What is left, and the used share, of the smaller of the two: the server's limit and the disk."""
+    rooms: list[tuple[int, float]] = []
+    if server.keep_limit_bytes is not None and slot.safe_bytes is not None:
+        rooms.append((max(slot.safe_bytes, 0), _share(slot.kept_bytes or 0, server.keep_limit_bytes)))
+    used = server.log_bytes if server.log_bytes is not None else slot.kept_bytes
+    if limits.disk_bytes is not None and used is not None:
+        rooms.append((max(limits.disk_bytes - used, 0), _share(used, limits.disk_bytes)))
+    return min(rooms) if rooms else (None, None)
+
+
+def _share(used: int, whole: int) -> float:
+    return used / whole if whole > 0 else 1.0
+
+
+def _tell_end(room: int, seconds: float | None, server: ServerState) -> str:
+    what = (
+        "the disk is full" if server.keep_limit_bytes is None else "the slot is given up and changes are lost"
+    )
+    when = f", in about {spell_duration(seconds)} at the pace so far" if seconds is not None else ""
+    return f"after {spell_bytes(room)} more {what}{when}"
+
+
+def _note(room: int | None) -> tuple[str, ...]:
+    return (_UNBOUNDED,) if room is None else ()
+
+
+def spell_bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TB"
+
+
+def spell_duration(seconds: float) -> str:
+    """Rounded to the unit that a person would say."""
+    for size in (86_400, 3_600, 60):
+        if seconds >= 2 * size:
+            return format_duration(seconds // size * size)
+    return f"{seconds:.0f}s"

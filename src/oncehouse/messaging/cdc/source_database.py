@@ -1,0 +1,45 @@
+"""The PostgreSQL database whose changes are followed: opened to look at it, and never to change it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection
+
+from oncehouse.databases import open_engine
+from oncehouse.errors import ConfigurationError
+from oncehouse.messaging.cdc.connectors import Database, check_reference
+from oncehouse.messaging.database import wrapped_errors
+
+_DEFAULT_PORT = 5432
+
+
+@contextmanager
+def open_source(url: str, what: str) -> Iterator[Connection]:
+    """`what` names what is attempted, for messages."""
+    if not url.startswith("postgresql"):
+        raise ConfigurationError(
+            "database must be postgresql+psycopg://…: it is PostgreSQL's log that is followed"
+        )
+    engine = open_engine(url, setting="database")
+    try:
+        absent = "This needs PostgreSQL 14 or newer."
+        with wrapped_errors(what, absent=absent), engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def locate(connection: Connection, password: str) -> Database:
+    """The database as Kafka Connect is told of it; `password` is the reference that stands for one."""
+    url = connection.engine.url
+    sslmode = url.query.get("sslmode")
+    return Database(
+        host=url.host or "localhost",
+        port=url.port or _DEFAULT_PORT,
+        name=url.database or url.username or "postgres",
+        user=url.username or "postgres",
+        password=check_reference(password) if url.password else None,
+        tls=sslmode if isinstance(sslmode, str) else None,
+    )

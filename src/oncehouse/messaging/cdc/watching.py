@@ -1,0 +1,85 @@
+"""How changes fare on their way out of the database: connectors, slots, and everything that somebody should look at.
+
+The database is asked even when Kafka Connect is away: that is when slots grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from oncehouse.errors import OncehouseError
+from oncehouse.messaging.cdc.connect_client import ConnectClient, ConnectorState
+from oncehouse.messaging.cdc.connectors import slot_of
+from oncehouse.messaging.cdc.settings import CdcSettings
+from oncehouse.messaging.cdc.slots import (
+    ServerState,
+    SlotLimits,
+    SlotReport,
+    judge_slot,
+    read_server,
+    read_slots,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CdcStatus:
+    connectors: tuple[ConnectorState, ...]
+    slots: tuple[SlotReport, ...]
+    server: ServerState
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def look(connection: Connection, client: ConnectClient, settings: CdcSettings) -> CdcStatus:
+    limits = SlotLimits(
+        lag_bytes=settings.lag_limit, full_share=settings.full_share, disk_bytes=settings.wal_disk
+    )
+    server = read_server(connection)
+    slots = tuple(judge_slot(slot, server, limits) for slot in read_slots(connection))
+    away: tuple[str, ...] = ()
+    connectors: tuple[ConnectorState, ...] = ()
+    try:
+        connectors = list_connectors(client)
+    except OncehouseError as error:
+        away = (str(error),)
+    return CdcStatus(
+        connectors=connectors,
+        slots=slots,
+        server=server,
+        problems=(*away, *judge(connectors, slots)),
+        notes=tuple(dict.fromkeys(note for report in slots for note in report.notes)),
+    )
+
+
+def list_connectors(client: ConnectClient) -> tuple[ConnectorState, ...]:
+    """Debezium's connectors for PostgreSQL, with their slots."""
+    found: list[ConnectorState] = []
+    for name in client.list_names():
+        slot = slot_of(client.read_config(name) or {})
+        if slot is not None:
+            state = client.read_state(name) or ConnectorState(name=name, state="UNASSIGNED", tasks=())
+            found.append(replace(state, slot=slot))
+    return tuple(found)
+
+
+def judge(connectors: Sequence[ConnectorState], slots: Sequence[SlotReport]) -> tuple[str, ...]:
+    """What somebody should look at, connectors first."""
+    problems = []
+    known = {report.slot.name for report in slots}
+    for one in connectors:
+        if one.failed:
+            problems.append(f"connector {one.name} failed: {one.problem}")
+        elif not one.running:
+            problems.append(
+                f"connector {one.name} does not run: it is {one.state} with {len(one.tasks)} tasks"
+            )
+        if one.slot is not None and one.slot not in known:
+            problems.append(
+                f"connector {one.name}: the database has no slot {one.slot}; it was never made, or was dropped and "
+                "changes since then are lost"
+            )
+    problems += [f"slot {report.slot.name}: {problem}" for report in slots for problem in report.problems]
+    return tuple(problems)
