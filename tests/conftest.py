@@ -1,6 +1,6 @@
 """Real servers for the tests, started when the first test asks for them and stopped when the session ends.
 
-`kafka`, `clickhouse`, `postgres`, `redis` and `zookeeper` live as long as the session; what a test makes in
+`kafka`, `clickhouse`, `postgres`, `redis`, `zookeeper` and `connect` live as long as the session; what a test makes in
 them (topics, databases) is its own. A server that a test killed is started again before the next test. Tests
 that touch a server carry the marker `servers`, so that `-m "not servers"` runs without any.
 """
@@ -25,6 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from clickhouse_users import add_users
 from oncehouse.devstack.clickhouse import ClickHouse
+from oncehouse.devstack.connect import Connect
 from oncehouse.devstack.kafka import Kafka
 from oncehouse.devstack.postgres import Postgres
 from oncehouse.devstack.redis import Redis
@@ -32,7 +33,7 @@ from oncehouse.devstack.stack import Stack
 from oncehouse.devstack.state import load_ports
 from oncehouse.devstack.zookeeper import ZooKeeper
 
-_PARTS = {"kafka", "clickhouse", "postgres", "redis", "zookeeper"}
+_PARTS = {"kafka", "clickhouse", "postgres", "redis", "zookeeper", "connect"}
 _FOLDER_PREFIX = "oncehouse-tests-"
 _STACK = pytest.StashKey[Stack]()
 
@@ -120,6 +121,14 @@ def zookeeper(stack: Stack) -> ZooKeeper:
     """ClickHouse is told of ZooKeeper too, and restarted for that if it runs already."""
     stack.up(["zookeeper", "clickhouse"])
     return stack.zookeeper
+
+
+@pytest.fixture(scope="session")
+def connect(stack: Stack, kafka: Kafka, postgres: Postgres) -> Connect:
+    """Kafka Connect with Debezium; what a test puts there, it deletes."""
+    del kafka, postgres
+    stack.up(["connect"])
+    return stack.connect
 
 
 @pytest.fixture(scope="session")

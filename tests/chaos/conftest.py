@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cdc_fixtures import cdc, make_cdc
 from road_fixtures import make_road, road, spark
 
-__all__ = ["make_road", "road", "spark"]
+__all__ = ["cdc", "make_cdc", "make_road", "road", "spark"]
 
 
 @pytest.fixture

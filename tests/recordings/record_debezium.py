@@ -19,14 +19,10 @@ from typing import Any
 import psycopg
 from confluent_kafka import Consumer, TopicPartition
 
-from oncehouse.devstack.jars import Coordinates, _retrieve
-from oncehouse.devstack.java import find_java, spark_jars
+from oncehouse.devstack.jars import connect_jars, debezium_jars
+from oncehouse.devstack.java import LOGGING_JARS, find_java, spark_jars
 from oncehouse.devstack.stack import Stack
 
-CONNECT = Coordinates(organisation="org.apache.kafka", module="connect-runtime", revision="4.1.0")
-DEBEZIUM = Coordinates(
-    organisation="io.debezium", module="debezium-connector-postgres", revision="3.3.1.Final"
-)
 TARGET = Path(__file__).with_name("debezium-postgres.jsonl")
 
 TABLE = """
@@ -99,7 +95,7 @@ def connector(name: str, *, schemas: bool, plugin_port: int) -> dict[str, object
 def start_connect(folder: Path, servers: str, postgres_port: int) -> subprocess.Popen[bytes]:
     plugins = folder / "plugins" / "debezium"
     plugins.mkdir(parents=True)
-    for jar in _retrieve(DEBEZIUM, print):
+    for jar in debezium_jars(print):
         (plugins / jar.name).symlink_to(jar)
     worker = write_properties(
         folder / "worker.properties",
@@ -120,8 +116,7 @@ def start_connect(folder: Path, servers: str, postgres_port: int) -> subprocess.
         )
         for name, schemas in (("plain", False), ("described", True))
     ]
-    logging = ("slf4j-api-*.jar", "log4j-slf4j2-impl-*.jar", "log4j-api-2*.jar", "log4j-core-*.jar")
-    jars = os.pathsep.join(str(jar) for jar in [*spark_jars(*logging), *_retrieve(CONNECT, print)])
+    jars = os.pathsep.join(str(jar) for jar in [*spark_jars(*LOGGING_JARS), *connect_jars(print)])
     command = [find_java(), "-Xmx400m", "-cp", jars, "org.apache.kafka.connect.cli.ConnectStandalone", worker]
     log = (folder / "connect.log").open("wb")
     return subprocess.Popen([*command, *files], stdout=log, stderr=log, stdin=subprocess.DEVNULL)

@@ -180,7 +180,10 @@ def test_a_value_that_is_not_in_the_log_is_a_dead_letter_and_never_taken_for_nul
         return
     assert decoded.taken.tolist() == [0, 2]
     assert decoded.rejected[0].reason is Reason.MISSING_FIELD
-    assert "field v: not changed, and therefore not in the log; set REPLICA IDENTITY FULL" in decoded.rejected[0].detail
+    assert (
+        "field v: not changed, and therefore not in the log; set REPLICA IDENTITY FULL"
+        in decoded.rejected[0].detail
+    )
 
 
 # -- types ------------------------------------------------------------------------------------------------
