@@ -288,6 +288,26 @@ def test_the_other_stores_serve_the_same_commands(
     assert run(f"SELECT count() FROM {database}.fact") == 10
 
 
+def test_rows_from_the_future_are_counted_and_errors_name_the_scheduler_s_own_check(
+    shop_folder, clickhouse_client, capsys
+):
+    database, run = shop_folder, clickhouse_client.command
+    command(capsys, "init", "--yes")
+    run(f"CREATE TABLE {database}.stage (id UInt64, pos DateTime64(3)) ENGINE = MergeTree ORDER BY (pos, id)")
+    run(f"INSERT INTO {database}.stage SELECT number, now64(3) + INTERVAL 2 DAY FROM numbers(3)")
+    (status,) = command(capsys, "status")
+    (topic,) = status["topics"]
+    assert (topic["rows_ahead"], topic["reason"]) == (
+        {f"{database}.stage": 3},
+        f"no rows yet in {database}.stage",
+    )
+    assert run_command(["etl", "status"]) == 0
+    assert "3 rows of" in capsys.readouterr().out
+    run(f"DROP TABLE {database}.stage SYNC")
+    assert run_command(["etl", "plan"]) != 0
+    assert "run `oncehouse etl check`" in capsys.readouterr().err
+
+
 def test_a_held_topic_is_named_and_unlocked(shop_folder, clickhouse_client, capsys):
     command(capsys, "init", "--yes")
     clickhouse_client.command(

@@ -70,6 +70,7 @@ def test_a_reload_replaces_the_table_whole_and_identical_rows_are_not_dropped(
     fill(client, database, 1, 50)
     assert isinstance(run_once(client, store, topic, tmp_path)[0], Done)
     assert client.query(f"SELECT count() FROM {database}.fact") == [(50,)]
+    assert store.read_all().offsets["Small"].rows == 50
     assert run_once(client, store, topic, tmp_path) == ()
     fill(client, database, 2, 1)
     for _ in range(2):
@@ -126,6 +127,7 @@ def test_a_range_replaces_its_partitions_and_leaves_the_others_alone(
     assert isinstance(run_once(client, store, ranged, tmp_path)[0], Done)
     days = client.query(f"SELECT day, count(), sum(v) FROM {database}.fact GROUP BY day ORDER BY day")
     assert [row[1:] for row in days] == [(10, 10), (11, 99)]
+    assert store.read_all().offsets["Days"].rows == 11, "of the partition that was put in place"
 
 
 def test_a_range_that_yields_half_a_partition_replaces_nothing(client, database, store, ranged, tmp_path):
