@@ -1,4 +1,4 @@
-"""`oncehouse outbox`: make its table, and look where a message is."""
+"""`oncehouse outbox`: make its table, take its messages to Kafka, look how it stands and where a message is."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from typing import Annotated
 import typer
 
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
+from oncehouse.cli.outbox_relay import relay
+from oncehouse.cli.outbox_status import drop, retry, status
 from oncehouse.cli.outbox_trace import trace
 from oncehouse.cli.output import say, show_json
 
 app = typer.Typer(
     no_args_is_help=True, help="Outbox: messages that a transaction hands over, and their way to Kafka."
 )
+app.command()(relay)
+app.command()(status)
+app.command()(retry)
+app.command()(drop)
 app.command()(trace)
 
 

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import typer
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from oncehouse.pipeline.report import RunResult
+
+Result = TypeVar("Result")
 
 INTERRUPTED_EXIT_CODE = 130
 UNMET_EXIT_CODE = 1
@@ -101,9 +103,9 @@ class Stop:
         self.asked.set()
 
 
-def in_thread(work: Callable[[], RunResult]) -> RunResult:
+def in_thread(work: Callable[[], Result]) -> Result:
     """Run `work` beside the main thread, which stays free for signals; raises what it raises."""
-    future: Future[RunResult] = Future()
+    future: Future[Result] = Future()
 
     def guarded() -> None:
         try:

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from pydantic import SecretStr
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.kafka_client import client_settings, describe_error
+from oncehouse.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
 from oncehouse.messaging.outbox.kafka_flight import Flight
 from oncehouse.messaging.outbox.kafka_topics import KnownTopics
 from oncehouse.messaging.outbox.relay_records import Refusal, Row, Sent
@@ -39,6 +39,10 @@ def producer_settings(bootstrap_servers: str, options: Mapping[str, str | Secret
             f"kafka.options sets {', '.join(taken)}, which the relay's promises hang on; take it out"
         )
     return client_settings(bootstrap_servers, options) | _OURS
+
+
+def _bound_wait(give_up_at: float) -> float:
+    return min(TIMEOUT_SECONDS, max(_FLUSH_SECONDS, give_up_at - time.monotonic()))
 
 
 class KafkaSender:
@@ -71,7 +75,9 @@ class KafkaSender:
             self._producer = Producer(self._settings)
         producer = self._producer
         try:
-            missing = self._topics.find_missing(producer, {row.topic for row in rows})
+            missing = self._topics.find_missing(
+                producer, {row.topic for row in rows}, timeout_seconds=_bound_wait(give_up_at)
+            )
         except KafkaException as error:
             return self._give_up(Flight(positions=self._positions), [], describe_error(error))
         flight = Flight(positions=self._positions)

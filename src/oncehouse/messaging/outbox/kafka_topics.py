@@ -27,7 +27,9 @@ class KnownTopics:
         self._there: set[str] = set()
         self._missing: dict[str, tuple[float, str]] = {}
 
-    def find_missing(self, producer: Producer, topics: Iterable[str]) -> dict[str, str]:
+    def find_missing(
+        self, producer: Producer, topics: Iterable[str], *, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> dict[str, str]:
         """Why messages cannot go to these topics; nothing for those that are there. Raises KafkaException."""
         missing: dict[str, str] = {}
         for topic in topics:
@@ -35,7 +37,7 @@ class KnownTopics:
                 continue
             until, reason = self._missing.get(topic, (0.0, ""))
             if self._monotonic() >= until:
-                reason = self._ask(producer, topic)
+                reason = self._ask(producer, topic, timeout_seconds)
             if reason:
                 missing[topic] = reason
         return missing
@@ -44,9 +46,9 @@ class KnownTopics:
         """After a failure: a topic may have been deleted."""
         self._there.clear()
 
-    def _ask(self, producer: Producer, topic: str) -> str:
+    def _ask(self, producer: Producer, topic: str, timeout_seconds: float) -> str:
         for seconds in (*_ASK_AGAIN_SECONDS, None):
-            error = producer.list_topics(topic, timeout=TIMEOUT_SECONDS).topics[topic].error
+            error = producer.list_topics(topic, timeout=timeout_seconds).topics[topic].error
             if error is None or error.code() in _PASSING:
                 self._there.add(topic)
                 self._missing.pop(topic, None)

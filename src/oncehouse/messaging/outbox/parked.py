@@ -116,6 +116,15 @@ def drop(engine: Engine, tables: OutboxTables, which: Which) -> Moved:
         return Moved(messages=len(ids), freed=freed)
 
 
+def count(engine: Engine, tables: OutboxTables, which: Which) -> Moved:
+    """What letting go or dropping would move; changes nothing."""
+    outbox = tables.outbox
+    with begin(engine, whose=f"Outbox {tables.name}") as connection:
+        ids = _lock(connection, tables, which)
+        behind = select(func.count()).select_from(outbox).where(outbox.c.behind.in_(ids))
+        return Moved(messages=len(ids), freed=connection.execute(behind).scalar_one())
+
+
 def _is_parked(tables: OutboxTables) -> ColumnElement[bool]:
     outbox = tables.outbox
     return and_(outbox.c.parked_at.is_not(None), outbox.c.behind.is_(None))
@@ -133,8 +142,9 @@ def _lock(connection: Connection, tables: OutboxTables, which: Which) -> list[UU
     lock_buckets(connection, tables.leases, tables.name, buckets)
     ids = [row.id for row in connection.execute(asked) if row.bucket in buckets]
     if unknown := sorted(str(one) for one in set(which.ids) - set(ids)):
+        more = f", nor are {len(unknown) - 1} more of those" if len(unknown) > 1 else ""
         raise ConfigurationError(
-            f"{unknown[0]} is not parked in {tables.name} (and {len(unknown) - 1} more); nothing was changed. "
-            "`oncehouse outbox status` lists what is."
+            f"{unknown[0]} is not parked in {tables.name}{more}; nothing was changed. `oncehouse outbox status` lists "
+            "what is parked; what waits behind a parked message goes with that one."
         )
     return ids

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from oncehouse.config import Section
+from oncehouse.messaging.outbox.relay_settings import RelaySettings
 
 
 def _check_table(name: str) -> str:
@@ -23,3 +24,5 @@ def _check_table(name: str) -> str:
 class OutboxSettings(Section):
     table: Annotated[str, AfterValidator(_check_table)] = "oncehouse_outbox"
     """The outbox table, with its schema before it where it has one: `sales.outbox`."""
+    relay: RelaySettings = RelaySettings()
+    """How the relay works."""

@@ -1,0 +1,169 @@
+"""`oncehouse outbox status`, `retry` and `drop`: how the outbox stands, and a hand on what is parked."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
+
+import typer
+
+from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
+from oncehouse.cli.output import say, show_facts, show_json, show_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from sqlalchemy import Engine
+
+    from oncehouse.messaging.outbox.parked import Moved, ParkedMessage, Which
+    from oncehouse.messaging.outbox.status import OutboxStatus
+    from oncehouse.messaging.outbox.tables import OutboxTables
+
+Ids = Annotated[
+    list[UUID] | None, typer.Option("--id", metavar="ID", help="A parked message; may stand several times.")
+]
+Topic = Annotated[str | None, typer.Option("--topic", help="All parked messages of this topic.")]
+All = Annotated[bool, typer.Option("--all", help="All parked messages.")]
+
+
+def status(file: MessagingFile = DEFAULT_MESSAGING_FILE, *, as_json: AsJson = False) -> None:
+    """What waits and for how long, what is parked and why, and which relays are at work."""
+    from oncehouse.messaging.outbox.status import read_status
+
+    with open_outbox(file) as (engine, tables), engine.connect() as connection:
+        found = read_status(connection, tables)
+    if as_json:
+        show_json(found)
+        return
+    show_facts(list_facts(found))
+    if found.relays:
+        say("")
+        show_table(
+            ["relay", "buckets", "state"],
+            [
+                (r.holder, r.buckets, "gone" if not r.live else "asleep" if r.asleep else "busy")
+                for r in found.relays
+            ],
+            empty="",
+        )
+    if found.parked:
+        say("")
+        show_parked(found.parked_messages)
+        if found.parked > len(found.parked_messages):
+            say(f"and {found.parked - len(found.parked_messages):,} more")
+
+
+def list_facts(found: OutboxStatus) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "outbox": found.table,
+        "waiting": found.waiting,
+        "oldest": spell_age(found.oldest_seconds),
+        "parked": found.parked,
+        "behind them": found.behind,
+    }
+    if found.sent_kept:
+        facts["sent, kept"] = found.sent_kept
+    if found.failing:
+        facts["failing"] = f"{found.attempts:,} attempts so far, the last: {found.last_error}"
+    if not any(relay.live for relay in found.relays):
+        facts["relays"] = "none at work; `oncehouse outbox relay` starts one"
+    elif found.free_buckets:
+        facts["buckets without a relay"] = found.free_buckets
+    return facts
+
+
+def show_parked(messages: tuple[ParkedMessage, ...]) -> None:
+    show_table(
+        ["parked", "topic", "key", "behind", "attempts", "age", "why"],
+        [
+            (m.id, m.topic, spell_key(m.key), m.behind, m.attempts, spell_age(m.age_seconds), m.error)
+            for m in messages
+        ],
+        empty="nothing is parked",
+    )
+
+
+def retry(
+    file: MessagingFile = DEFAULT_MESSAGING_FILE,
+    *,
+    ids: Ids = None,
+    topic: Topic = None,
+    every: All = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let parked messages be sent again, with what waits behind them, in their order."""
+    from oncehouse.messaging.outbox import parked
+
+    moved = _move(file, ids, topic, every, parked.retry)
+    if as_json:
+        show_json(moved)
+    else:
+        say(f"let go: {moved.messages:,} messages, and {moved.freed:,} that waited behind them")
+
+
+def drop(
+    file: MessagingFile = DEFAULT_MESSAGING_FILE,
+    *,
+    ids: Ids = None,
+    topic: Topic = None,
+    every: All = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; they are never sent.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show parked messages; with --yes, delete them unsent. What waits behind them is sent."""
+    from oncehouse.messaging.outbox import parked
+
+    moved = _move(file, ids, topic, every, parked.drop if yes else parked.count)
+    if as_json:
+        show_json({"dropped": yes, "messages": moved.messages, "freed": moved.freed})
+        return
+    said = "dropped" if yes else "nothing was changed; --yes would drop"
+    say(f"{said}: {moved.messages:,} messages; {moved.freed:,} that wait behind them are sent")
+
+
+def _move(
+    file: Path,
+    ids: list[UUID] | None,
+    topic: str | None,
+    every: bool,
+    move: Callable[[Engine, OutboxTables, Which], Moved],
+) -> Moved:
+    from oncehouse.messaging.outbox.parked import Which
+
+    which = Which(ids=ids or (), topic=topic, all=every)
+    with open_outbox(file) as (engine, tables):
+        return move(engine, tables, which)
+
+
+@contextmanager
+def open_outbox(file: Path) -> Iterator[tuple[Engine, OutboxTables]]:
+    from sqlalchemy.exc import DBAPIError
+
+    from oncehouse.databases import open_engine, wrap_error
+    from oncehouse.messaging.outbox.tables import outbox_tables
+    from oncehouse.messaging.settings import load_messaging
+
+    settings = load_messaging(file)
+    tables = outbox_tables(settings.outbox.table)
+    engine = open_engine(settings.require_database(), setting="database")
+    try:
+        yield engine, tables
+    except DBAPIError as error:
+        raise wrap_error(error, engine, whose=f"Outbox {tables.name}") from error
+    finally:
+        engine.dispose()
+
+
+def spell_key(key: bytes | None) -> str | None:
+    return None if key is None else key.decode("utf-8", errors="backslashreplace")
+
+
+def spell_age(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length * 2:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{max(0.0, seconds):.1f}s"

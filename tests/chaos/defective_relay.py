@@ -1,0 +1,37 @@
+"""`oncehouse outbox relay` for the tests that kill it, with a defect put in where RELAY_DEFECT names one."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from oncehouse.cli.app import run_command
+from oncehouse.messaging.outbox.lane import Lane
+from oncehouse.messaging.outbox.relay_records import Position, Sent
+from oncehouse.messaging.outbox.relay_store_postgres import PostgresStore
+
+
+def settle_first() -> None:
+    """Rows are deleted when they are claimed, before Kafka has them."""
+    claim = PostgresStore.claim
+
+    def claim_and_delete(self, tokens, **limits):
+        rows = claim(self, tokens, **limits)
+        seqs = [row.seq for row in rows]
+        self.settle(tokens, Sent(acknowledged=seqs, positions=[Position(seq, 0, 0) for seq in seqs]))
+        return rows
+
+    PostgresStore.claim = claim_and_delete
+
+
+def send_backwards() -> None:
+    """Rows of a round are sent in another order than they were written."""
+    send = Lane._send
+    Lane._send = lambda self, rows: send(self, rows[::-1])
+
+
+DEFECTS = {"": lambda: None, "settle": settle_first, "order": send_backwards}
+
+if __name__ == "__main__":
+    DEFECTS[os.environ.get("RELAY_DEFECT", "")]()
+    sys.exit(run_command(["outbox", "relay", sys.argv[1]]))

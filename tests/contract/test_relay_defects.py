@@ -1,0 +1,221 @@
+"""What would go wrong in a relay made otherwise: each scenario holds for the relay as it is, and finds its defect.
+
+One lane at a time, step by step, on PostgreSQL and with a Kafka in memory, so that nothing hangs on luck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from sqlalchemy import Connection, Engine, delete, insert, select
+
+from oncehouse.backoff import Backoff
+from oncehouse.databases import begin, open_engine
+from oncehouse.messaging.bucket_leases import BucketLeases
+from oncehouse.messaging.outbox.ids import make_id
+from oncehouse.messaging.outbox.lane import Lane, Limits
+from oncehouse.messaging.outbox.relay_records import Position, Row, Sent
+from oncehouse.messaging.outbox.relay_store_postgres import PostgresStore
+from oncehouse.messaging.outbox.tables import BUCKETS, bucket_of
+from outbox_examples import TABLES, MemoryKafka, check_order, open_outbox, write
+
+OUTBOX = TABLES.outbox
+KEY = b"k"
+
+
+class CrashError(Exception):
+    """The process dies here."""
+
+
+class Sound(PostgresStore):
+    """The store as it is."""
+
+
+class SettlesFirst(PostgresStore):
+    def claim(self, tokens, **limits):
+        rows = super().claim(tokens, **limits)
+        places = [Position(row.seq, 0, 0) for row in rows]
+        self.settle(tokens, Sent(acknowledged=[row.seq for row in rows], positions=places))
+        return rows
+
+
+class RemembersHowFar(PostgresStore):
+    highest = 0
+
+    def claim(self, tokens, **limits):
+        rows = [row for row in super().claim(tokens, **limits) if row.seq > self.highest]
+        self.highest = max([self.highest, *(row.seq for row in rows)])
+        return rows
+
+
+class ForgetsWhoIsParked(PostgresStore):
+    def claim(self, tokens, **limits):
+        return [row._replace(behind=None) for row in super().claim(tokens, **limits)]
+
+
+class LocksRowsAlone(PostgresStore):
+    """Rows claimed by SKIP LOCKED whatever their key, as queues often are: no buckets, no leases."""
+
+    transaction: Connection | None = None
+
+    def claim(self, tokens, **limits):
+        self.transaction = self._engine.connect()
+        waiting = select(OUTBOX).where(OUTBOX.c.parked_at.is_(None)).order_by(OUTBOX.c.seq).limit(2)
+        found = self.transaction.execute(waiting.with_for_update(skip_locked=True)).all()
+        if not found:
+            self.transaction.close()
+        return [Row(r.seq, r.bucket, str(r.id), r.topic, r.key, r.value, r.headers, None) for r in found]
+
+    def settle(self, tokens, sent):
+        self.transaction.execute(delete(OUTBOX).where(OUTBOX.c.seq.in_(sent.acknowledged)))
+        self.transaction.commit()
+        self.transaction.close()
+        return len(sent.acknowledged)
+
+
+@dataclass
+class Sender:
+    kafka: MemoryKafka
+    before: list[Callable[[], None]] = field(default_factory=list)
+    """What happens when rows have been claimed and not yet sent, once each."""
+
+    def send(self, rows: Sequence[Row], *, give_up_at: float) -> Sent:
+        if self.before:
+            self.before.pop()()
+        return self.kafka.take(rows)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Process:
+    lane: Lane
+    sender: Sender
+    store: PostgresStore
+    tokens: Mapping[int, int]
+
+    def step(self) -> int:
+        return self.lane.run_round(self.tokens).claimed
+
+    def finish(self) -> None:
+        while self.step():
+            pass
+
+
+@dataclass
+class World:
+    engine: Engine
+    url: str
+    kafka: MemoryKafka = field(default_factory=MemoryKafka)
+    opened: list[PostgresStore] = field(default_factory=list)
+
+    def start(self, kind: type[PostgresStore], *, tokens: Mapping[int, int] | None = None) -> Process:
+        """A relay's process with one lane; it takes the buckets that are free, or believes it has these."""
+        store = kind(open_engine(self.url, setting="database"), TABLES)
+        self.opened.append(store)
+        leases = BucketLeases(
+            self.engine, name=TABLES.name, buckets=BUCKETS, holder=str(len(self.opened)), tables=TABLES.leases
+        )
+        sender = Sender(self.kafka)
+        lane = Lane(
+            store=store,
+            sender=sender,
+            limits=Limits(),
+            backoff=Backoff(base_seconds=0, longest_seconds=0),
+            may_go_on=lambda: True,
+            tell=lambda _: None,
+        )
+        return Process(lane, sender, store, leases.tend().tokens if tokens is None else tokens)
+
+    def numbers(self) -> list[int]:
+        return [int(value) for value in self.kafka.values(KEY)]
+
+
+@pytest.fixture
+def world(postgres_url) -> Iterator[World]:
+    with open_outbox(postgres_url) as engine:
+        made = World(engine, postgres_url)
+        yield made
+        for store in made.opened:
+            store.close()
+
+
+def write_numbers(world: World, *numbers: int) -> None:
+    write(world.engine, [(KEY, b"%d" % number) for number in numbers])
+
+
+def scenarios(defect: type[PostgresStore], wrong: str):
+    return pytest.mark.parametrize(
+        ("kind", "wrong"), [(Sound, None), (defect, wrong)], ids=["sound", "defect"]
+    )
+
+
+def expect(found: str | None, wrong: str | None) -> None:
+    assert (found is None) == (wrong is None), found
+    assert wrong is None or wrong in found
+
+
+@scenarios(SettlesFirst, "missing")
+def test_a_process_that_dies_before_it_sent_what_it_claimed_loses_nothing(world, kind, wrong):
+    write_numbers(world, 0, 1, 2)
+    first = world.start(kind)
+
+    def die() -> None:
+        raise CrashError
+
+    first.sender.before.append(die)
+    with pytest.raises(CrashError):
+        first.step()
+    # Whoever comes next has the buckets under a token of its own; here it is enough that it goes on.
+    world.start(Sound, tokens=first.tokens).finish()
+    expect(check_order(world.numbers(), 3), wrong)
+
+
+@scenarios(RemembersHowFar, "missing")
+def test_a_row_that_commits_late_is_sent_all_the_same(world, kind, wrong):
+    process = world.start(kind)
+    with begin(world.engine, whose="test") as late:
+        values = {"id": make_id(), "bucket": bucket_of(KEY, make_id()), "topic": "orders", "key": KEY}
+        late.execute(insert(OUTBOX).values(value=b"0", **values))
+        write(world.engine, [(b"another", b"0")])
+        process.finish()
+    process.finish()
+    expect(check_order(world.numbers(), 1), wrong)
+
+
+@scenarios(ForgetsWhoIsParked, "came after")
+def test_nothing_overtakes_a_parked_message_of_its_key(world, kind, wrong):
+    write_numbers(world, 0)
+    write(world.engine, [(KEY, b"poison")])
+    process = world.start(kind)
+    process.finish()
+    write_numbers(world, 2)
+    process.finish()
+    numbers = world.numbers()
+    expect(check_order(numbers, max(numbers) + 1) and f"{numbers[-1]} came after {numbers[0]}", wrong)
+
+
+@scenarios(LocksRowsAlone, "came after")
+def test_a_second_relay_sends_nothing_of_a_key_that_the_first_is_at(world, kind, wrong):
+    write_numbers(world, 0, 1, 2, 3)
+    first = world.start(kind)
+    second = world.start(kind, tokens=None if kind is Sound else first.tokens)
+    first.sender.before.append(second.step)
+    first.step()
+    first.finish()
+    expect(check_order(world.numbers(), 4), wrong)
+
+
+@pytest.mark.parametrize("fenced", [True, False], ids=["sound", "defect"])
+def test_without_a_crash_nothing_is_sent_twice(world, fenced):
+    write_numbers(world, 0, 1)
+    first = world.start(Sound)
+    # The defect: the second believes it holds the first one's buckets.
+    second = world.start(Sound, tokens=None if fenced else first.tokens)
+    first.sender.before.append(second.finish)
+    first.finish()
+    assert check_order(world.numbers(), 2) is None
+    assert (world.numbers() == [0, 1]) == fenced
