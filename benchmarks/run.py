@@ -1,5 +1,5 @@
 """`make bench`: how fast events come from Kafka into ClickHouse, against the bare read of the same topic; what
-the scheduler of Fact tables costs; and how fast protobuf and Avro are decoded.
+the scheduler of Fact tables costs; how fast an outbox is relayed; and how fast protobuf and Avro are decoded.
 
 Prints a table and writes build/bench.json, a list of {name, value, unit}. --quick takes a tenth of the events;
 --profile shows besides where the time of the road goes.
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import avro
 import etl
+import outbox
 import protobuf
 import where_time_goes
 from measure import (
@@ -97,6 +98,7 @@ def main() -> int:
     try:
         found = measure(asked.events or (QUICK_EVENTS if asked.quick else EVENTS), profile=asked.profile)
         found += etl.measure(etl.TOPICS)
+        found += outbox.measure()
         found += protobuf.measure()
         found += avro.measure()
     except KeyboardInterrupt:

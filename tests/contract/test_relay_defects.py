@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from sqlalchemy import Connection, Engine, delete, insert, select
+from sqlalchemy import Connection, Engine, delete, insert, select, update
 
 from oncehouse.backoff import Backoff
 from oncehouse.databases import begin, open_engine
@@ -219,3 +219,34 @@ def test_without_a_crash_nothing_is_sent_twice(world, fenced):
     first.finish()
     assert check_order(world.numbers(), 2) is None
     assert (world.numbers() == [0, 1]) == fenced
+
+
+def test_a_relay_that_slept_through_its_lease_only_repeats_and_changes_nothing(world):
+    write_numbers(world, 0, 1)
+    first = world.start(Sound)
+
+    def take_over() -> None:
+        for table in (TABLES.leases.leases, TABLES.leases.members):
+            with begin(world.engine, whose="test") as connection:
+                connection.execute(update(table).values(expires_at=1.0))
+        write_numbers(world, 2)
+        second = world.start(Sound)
+        assert set(second.tokens) == set(first.tokens)
+        second.step()
+        write_numbers(world, 3)
+
+    first.sender.before.append(take_over)
+    first.step()
+    assert world.numbers() == [0, 1, 2, 0, 1]
+    with world.engine.connect() as connection:
+        assert connection.execute(select(OUTBOX.c.value)).scalars().all() == [b"3"]
+    assert first.step() == 0, "its buckets are another's now"
+    assert first.lane.run_round({}).claimed == 0
+
+
+def test_a_relay_that_could_not_renew_its_leases_sends_nothing_of_what_it_claimed(world):
+    write_numbers(world, 0)
+    first = world.start(Sound)
+    first.lane._may_go_on = lambda: False
+    assert first.lane.run_round(first.tokens).error == "the leases could not be renewed in time"
+    assert world.numbers() == []
