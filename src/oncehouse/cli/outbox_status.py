@@ -12,14 +12,12 @@ from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFil
 from oncehouse.cli.output import say, show_facts, show_json, show_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from sqlalchemy import Engine
-
-    from oncehouse.messaging.outbox.parked import Moved, ParkedMessage, Which
+    from oncehouse.messaging.outbox.opening import OpenedOutbox
+    from oncehouse.messaging.outbox.parked import ParkedMessage, Which
     from oncehouse.messaging.outbox.status import OutboxStatus
-    from oncehouse.messaging.outbox.tables import OutboxTables
 
 Ids = Annotated[
     list[UUID] | None, typer.Option("--id", metavar="ID", help="A parked message; may stand several times.")
@@ -30,10 +28,8 @@ All = Annotated[bool, typer.Option("--all", help="All parked messages.")]
 
 def status(file: MessagingFile = DEFAULT_MESSAGING_FILE, *, as_json: AsJson = False) -> None:
     """What waits and for how long, what is parked and why, and which relays are at work."""
-    from oncehouse.messaging.outbox.status import read_status
-
-    with open_outbox(file) as (engine, tables), engine.connect() as connection:
-        found = read_status(connection, tables)
+    with open_file(file) as outbox:
+        found = outbox.status()
     if as_json:
         show_json(found)
         return
@@ -94,9 +90,9 @@ def retry(
     as_json: AsJson = False,
 ) -> None:
     """Let parked messages be sent again, with what waits behind them, in their order."""
-    from oncehouse.messaging.outbox import parked
-
-    moved = _move(file, ids, topic, every, parked.retry)
+    which = _which(ids, topic, every=every)
+    with open_file(file) as outbox:
+        moved = outbox.retry(which)
     if as_json:
         show_json(moved)
     else:
@@ -113,9 +109,9 @@ def drop(
     as_json: AsJson = False,
 ) -> None:
     """Show parked messages; with --yes, delete them unsent. What waits behind them is sent."""
-    from oncehouse.messaging.outbox import parked
-
-    moved = _move(file, ids, topic, every, parked.drop if yes else parked.count)
+    which = _which(ids, topic, every=every)
+    with open_file(file) as outbox:
+        moved = outbox.drop(which) if yes else outbox.count(which)
     if as_json:
         show_json({"dropped": yes, "messages": moved.messages, "freed": moved.freed})
         return
@@ -123,37 +119,20 @@ def drop(
     say(f"{said}: {moved.messages:,} messages; {moved.freed:,} that wait behind them are sent")
 
 
-def _move(
-    file: Path,
-    ids: list[UUID] | None,
-    topic: str | None,
-    every: bool,
-    move: Callable[[Engine, OutboxTables, Which], Moved],
-) -> Moved:
-    from oncehouse.messaging.outbox.parked import Which
-
-    which = Which(ids=ids or (), topic=topic, all=every)
-    with open_outbox(file) as (engine, tables):
-        return move(engine, tables, which)
-
-
 @contextmanager
-def open_outbox(file: Path) -> Iterator[tuple[Engine, OutboxTables]]:
-    from sqlalchemy.exc import DBAPIError
-
-    from oncehouse.databases import open_engine, wrap_error
-    from oncehouse.messaging.outbox.tables import outbox_tables
+def open_file(file: Path) -> Iterator[OpenedOutbox]:
+    from oncehouse.messaging.outbox.opening import open_outbox
     from oncehouse.messaging.settings import load_messaging
 
     settings = load_messaging(file)
-    tables = outbox_tables(settings.outbox.table)
-    engine = open_engine(settings.require_database(), setting="database")
-    try:
-        yield engine, tables
-    except DBAPIError as error:
-        raise wrap_error(error, engine, whose=f"Outbox {tables.name}") from error
-    finally:
-        engine.dispose()
+    with open_outbox(settings.require_database(), settings.outbox.table) as opened:
+        yield opened
+
+
+def _which(ids: list[UUID] | None, topic: str | None, *, every: bool) -> Which:
+    from oncehouse.messaging.outbox.parked import Which
+
+    return Which(ids=ids or (), topic=topic, all=every)
 
 
 def spell_key(key: bytes | None) -> str | None:
