@@ -56,9 +56,9 @@ def _tell_scan(scan: Scan) -> Iterator[str]:
         return
     looked = f"{scan.scanned:,} messages of {', '.join(scan.topics)} from {spell_time(scan.since)} on"
     if scan.stopped is None:
-        yield f"{'all of' if scan.places else 'not among'} {looked}, to the end of the topic"
+        yield f"looked at all {looked}" if scan.places else f"not among all {looked}"
     else:
-        yield f"{'among' if scan.places else 'not found among'} {looked}; stopped because {scan.stopped}"
+        yield f"{'looked at' if scan.places else 'not among'} {looked}; stopped because {scan.stopped}"
 
 
 def _tell_record(record: RecordTrace) -> Iterator[str]:

@@ -19,7 +19,8 @@ from oncehouse.errors import TransientError
 from oncehouse.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
 from oncehouse.messaging.message import MESSAGE_ID
 
-_POLL_SECONDS = 0.5
+# A poll waits this long for a full lot of messages, also at the end of a topic.
+_POLL_SECONDS = 0.1
 _MESSAGES_A_POLL = 10_000
 
 
