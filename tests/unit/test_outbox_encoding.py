@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncehouse.errors import ConfigurationError
@@ -31,6 +31,7 @@ def encode(**message):
     return encode_message(OutboxMessage(**({"topic": "orders"} | message)))
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), JSON) | st.lists(JSON))
 def test_what_json_can_say_comes_back_from_the_bytes_that_are_sent(value):
     encoded = encode(value=value).value
