@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import Engine, func, select
 
-from oncehouse.errors import PermanentError
-from oncehouse.messaging.outbox import parked
+from oncehouse.databases import begin
+from oncehouse.errors import ConfigurationError, PermanentError
+from oncehouse.messaging.outbox import opening, parked
 from oncehouse.messaging.outbox.parked import Which
 from oncehouse.messaging.outbox.relay import Relay
 from oncehouse.messaging.outbox.relay_records import RelayProgress
@@ -173,3 +174,12 @@ def test_what_ends_a_lane_ends_the_relay(engine, make_relay):
     with pytest.raises(PermanentError, match="no rights"):
         relay.run(once=True)
     assert count_rows(engine) == 1
+
+
+def test_an_outbox_that_was_never_made_is_told_with_what_makes_it(engine, make_relay, catalog_url):
+    with begin(engine, whose="test") as connection:
+        TABLES.outbox.drop(connection)
+    with pytest.raises(ConfigurationError, match="outbox init --yes"):
+        make_relay().run(once=True)
+    with pytest.raises(ConfigurationError, match="outbox init --yes"), opening.open_outbox(catalog_url):
+        pass

@@ -12,7 +12,7 @@ from oncehouse.databases import begin, open_engine
 from oncehouse.messaging.outbox import parked
 from oncehouse.messaging.outbox.parked import Moved, Which
 from oncehouse.messaging.outbox.status import OutboxStatus, read_status
-from oncehouse.messaging.outbox.tables import DEFAULT_TABLE, OutboxTables, outbox_tables
+from oncehouse.messaging.outbox.tables import DEFAULT_TABLE, OutboxTables, check_made, outbox_tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,10 @@ class OpenedOutbox:
 
 @contextmanager
 def open_outbox(database: str, table: str = DEFAULT_TABLE) -> Iterator[OpenedOutbox]:
-    engine = open_engine(database, setting="database")
+    """Raises ConfigurationError where the outbox has not been made yet."""
+    engine, tables = open_engine(database, setting="database"), outbox_tables(table)
     try:
-        yield OpenedOutbox(engine=engine, tables=outbox_tables(table))
+        check_made(engine, tables)
+        yield OpenedOutbox(engine=engine, tables=tables)
     finally:
         engine.dispose()

@@ -27,7 +27,7 @@ from oncehouse.messaging.outbox.relay_pace import Pace
 from oncehouse.messaging.outbox.relay_records import RelayProgress, RelayStore, Sender
 from oncehouse.messaging.outbox.relay_settings import RelaySettings
 from oncehouse.messaging.outbox.relay_store import SqlStore
-from oncehouse.messaging.outbox.tables import BUCKETS, DEFAULT_TABLE, OutboxTables, outbox_tables
+from oncehouse.messaging.outbox.tables import BUCKETS, DEFAULT_TABLE, OutboxTables, check_made, outbox_tables
 from oncehouse.messaging.outbox.throughput import Throughput
 
 if TYPE_CHECKING:
@@ -87,8 +87,9 @@ class Relay:
         progress: Callable[[RelayProgress], None] = lambda _: None,
     ) -> RelayProgress:
         """Relay until `stop` is set or, with `once`, until nothing waits any more. Drains before it returns."""
-        run = _Run(self, stop or threading.Event(), progress)
         try:
+            check_made(self._engine, self._tables)
+            run = _Run(self, stop or threading.Event(), progress)
             try:
                 run.go(once=once)
             finally:

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Column,
     Connection,
     Dialect,
+    Engine,
     Float,
     Identity,
     Index,
@@ -31,11 +32,12 @@ from sqlalchemy import (
     Text,
     Uuid,
     and_,
+    inspect,
     text,
 )
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from oncehouse.databases import DatabaseClock
+from oncehouse.databases import DatabaseClock, begin
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.bucket_leases import LeaseTables, define_lease_tables
 
@@ -165,6 +167,15 @@ def create_outbox(connection: Connection, tables: OutboxTables) -> None:
     """Make the tables in the caller's transaction; what exists is kept."""
     for statement in ddl_statements(tables, connection.dialect):
         connection.exec_driver_sql(statement.replace("%", "%%"))
+
+
+def check_made(engine: Engine, tables: OutboxTables) -> None:
+    """Raises ConfigurationError where the outbox has not been made yet."""
+    with begin(engine, whose=f"Outbox {tables.name}") as connection:
+        if not inspect(connection).has_table(tables.outbox.name, schema=tables.outbox.schema):
+            raise ConfigurationError(
+                f"There is no table {tables.name} in this database. `oncehouse outbox init --yes` makes it."
+            )
 
 
 def _wake_statements(tables: OutboxTables, dialect: Dialect) -> tuple[str, str]:
