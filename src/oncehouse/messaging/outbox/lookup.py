@@ -10,8 +10,9 @@ from uuid import UUID
 from sqlalchemy import Engine, Row, select
 from sqlalchemy.exc import DBAPIError
 
-from oncehouse.databases import DatabaseClock, open_engine, wrap_error
-from oncehouse.messaging.outbox.tables import OutboxTables, outbox_tables
+from oncehouse.databases import DatabaseClock, wrap_error
+from oncehouse.messaging.outbox.opening import open_outbox
+from oncehouse.messaging.outbox.tables import OutboxTables
 
 
 class RowState(StrEnum):
@@ -83,8 +84,5 @@ def _state(row: Row[Any]) -> RowState:
 
 def look_up(url: str, table: str, message_id: UUID) -> OutboxRowView | None:
     """As `find_row`, in the database of a messaging file."""
-    engine = open_engine(url, setting="database")
-    try:
-        return find_row(engine, outbox_tables(table), message_id)
-    finally:
-        engine.dispose()
+    with open_outbox(url, table) as opened:
+        return find_row(opened.engine, opened.tables, message_id)
