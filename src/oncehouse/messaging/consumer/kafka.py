@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 import confluent_kafka as ck
@@ -63,10 +62,11 @@ class KafkaClient:
         self._gone: set[Partition] = set()
 
     def open_shelf(self) -> Shelf:
-        shelf: Shelf = import_module("oncehouse.messaging.retries.kafka_shelf").KafkaShelf(
+        from oncehouse.messaging.retries.kafka_shelf import KafkaShelf
+
+        return KafkaShelf(
             bootstrap_servers=self._bootstrap_servers, group=self._group, options=self._shared_options()
         )
-        return shelf
 
     def _shared_options(self) -> dict[str, str | SecretStr]:
         """Those that a producer or an admin client understands too: how to reach the brokers."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 _FADING = 0.8
 _DEAD_BAND = 0.2
+_LEAST_SPREAD = 0.25
 _CALLS_TO_TARGET = 5
 _WAIT_TO_CALL = 4
 _LONGEST_WAIT_FACTOR = 10
@@ -30,6 +31,8 @@ class PaceLimits:
 class Pace:
     size: int
     wait_seconds: float
+    call_seconds: float = 0.0
+    """What a call costs, as far as it could be told."""
     weight: float = 0.0
     records: float = 0.0
     seconds: float = 0.0
@@ -70,6 +73,7 @@ def adapt(pace: Pace, seen: Sighting, limits: PaceLimits) -> Pace:
     return Pace(
         size=size,
         wait_seconds=wait,
+        call_seconds=cost.call_seconds,
         weight=remembered.weight,
         records=remembered.records,
         seconds=remembered.seconds,
@@ -79,11 +83,12 @@ def adapt(pace: Pace, seen: Sighting, limits: PaceLimits) -> Pace:
 
 
 def estimate(pace: Pace) -> Cost:
-    """Least squares over what is remembered; where all batches had one size, calls are taken to be free."""
+    """Least squares over what is remembered. Batches of much the same size say nothing of a call's cost: it stays."""
     mean_records, mean_seconds = pace.records / pace.weight, pace.seconds / pace.weight
     spread = pace.records_squared / pace.weight - mean_records**2
-    if spread <= (0.01 * mean_records) ** 2:
-        return Cost(call_seconds=0.0, record_seconds=mean_seconds / mean_records)
+    if spread <= (_LEAST_SPREAD * mean_records) ** 2:
+        call = min(pace.call_seconds, mean_seconds)
+        return Cost(call_seconds=call, record_seconds=(mean_seconds - call) / mean_records)
     slope = (pace.records_seconds / pace.weight - mean_records * mean_seconds) / spread
     slope = min(max(slope, 0.0), mean_seconds / mean_records)
     return Cost(call_seconds=mean_seconds - slope * mean_records, record_seconds=slope)
@@ -94,6 +99,7 @@ def _remember(pace: Pace, seen: Sighting) -> Pace:
     return Pace(
         size=pace.size,
         wait_seconds=pace.wait_seconds,
+        call_seconds=pace.call_seconds,
         weight=pace.weight * _FADING + 1,
         records=pace.records * _FADING + records,
         seconds=pace.seconds * _FADING + seconds,
