@@ -1,4 +1,4 @@
-"""The consumer's core: events and times in, actions out. Its coverage is held at 100 % by test_consumer_core_coverage."""
+"""The consumer's core: events and times in, actions out. test_consumer_core_coverage holds its coverage at 100 %."""
 
 from __future__ import annotations
 
@@ -390,8 +390,8 @@ def test_a_failed_put_stops_the_partition_and_is_tried_again():
 def test_nothing_is_handed_out_before_the_partition_is_prepared():
     drive = Drive(aside=True, size=1)
     drive.assign()
-    drive.fetch(0)
     drive.tell(ev.PrepareFailed(ticket=drive.tickets[P], error="cannot read"))
+    drive.fetch(0)
     assert drive.core.states[P].stopped == "cannot read"
     assert len(of(ev.Prepare, drive.pass_time(1.0))) == 1
     actions = drive.tell(ev.Prepared(ticket=drive.tickets[P]))

@@ -88,6 +88,8 @@ class ThreadWorkers:
 
 
 def run_plain(job: Job) -> None:
+    if job.cancelled:  # while it waited for its thread
+        return
     try:
         job.handler(job.batch)
     except BaseException as error:  # noqa: BLE001 - SystemExit of a handler ends its attempt, not the consumer

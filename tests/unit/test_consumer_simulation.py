@@ -1,0 +1,224 @@
+"""Random lives of a group of consumers over the broker in memory, and seeded defects that the oracle has to see."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from consumer_world import POISON, TOPIC, World
+from oncehouse.messaging.consumer import events as ev
+from oncehouse.messaging.consumer.partition import PartitionState
+from oncehouse.messaging.consumer.plan import Position
+from oncehouse.messaging.consumer.runner import Runner
+
+SEEDS = range(40)
+
+
+class Lives(RuleBasedStateMachine):
+    @initialize(partitions=st.integers(1, 3), eager=st.booleans(), size=st.integers(1, 5))
+    def begin(self, partitions, eager, size):
+        self.world = World(partitions=partitions, eager=eager, size=size)
+        self.world.join()
+
+    @rule(partition=st.integers(0, 2), count=st.integers(1, 8), poison=st.booleans())
+    def send(self, partition, count, poison):
+        for number in range(count):
+            value = POISON if poison and number == count // 2 else b"%d" % number
+            self.world.broker.send(TOPIC, value, partition=partition % self.world.partitions)
+
+    @precondition(lambda self: self.world.members)
+    @rule(which=st.integers(0, 3))
+    def step(self, which):
+        self.world.members[which % len(self.world.members)].runner.step()
+
+    @precondition(lambda self: self.world.members)
+    @rule(which=st.integers(0, 3), count=st.integers(1, 3))
+    def work(self, which, count):
+        for _ in range(count):
+            self.world.members[which % len(self.world.members)].crew.run_one()
+
+    @rule(seconds=st.floats(0.1, 3.0))
+    def wait(self, seconds):
+        self.world.clock.advance(seconds)
+
+    @precondition(lambda self: len(self.world.members) < 3)
+    @rule()
+    def join(self):
+        self.world.join()
+
+    @precondition(lambda self: self.world.members)
+    @rule(which=st.integers(0, 3))
+    def crash(self, which):
+        self.world.crash(which % len(self.world.members))
+
+    @precondition(lambda self: self.world.members)
+    @rule(which=st.integers(0, 3))
+    def stop(self, which):
+        self.world.stop(which % len(self.world.members))
+
+    @rule()
+    def throw_out(self):
+        self.world.throw_out()
+
+    @rule(handler=st.integers(0, 2), aside=st.integers(0, 2), commits=st.integers(0, 2))
+    def break_things(self, handler, aside, commits):
+        self.world.transient_failures = handler
+        self.world.aside.failing = aside
+        # A refused last commit is a repeat that nobody promised to prevent.
+        if commits:
+            self.world.broker.refuse_commits(commits)
+            self.world.crashes += 1
+
+    @invariant()
+    def what_was_handled_is_right(self):
+        if hasattr(self, "world"):
+            self.world.check_order_and_repeats()
+
+    def teardown(self):
+        if hasattr(self, "world"):
+            self.world.come_to_rest()
+            self.world.check_all_done()
+
+
+Lives.TestCase.settings = settings(
+    max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestLives = Lives.TestCase
+
+
+def live(seed: int) -> None:
+    """A life with crashes, losses, rebalances and poison, the same for the same seed."""
+    die = random.Random(seed)
+    world = World(partitions=2, eager=die.random() < 0.5)
+    world.join()
+    for _ in range(150):
+        pick = die.random()
+        if pick < 0.2:
+            for number in range(die.randint(1, 6)):
+                world.broker.send(TOPIC, POISON if die.random() < 0.05 else b"%d" % number)
+        elif pick < 0.25 and len(world.members) < 3:
+            world.join()
+        elif pick < 0.28 and world.members:
+            world.crash(die.randrange(len(world.members)))
+        elif pick < 0.30 and world.members:
+            world.stop(die.randrange(len(world.members)))
+        elif pick < 0.32:
+            world.throw_out()
+        elif pick < 0.4:
+            world.clock.advance(die.random())
+        elif world.members:
+            member = die.choice(world.members)
+            member.runner.step() if die.random() < 0.6 else member.crew.run_one()
+        world.check_order_and_repeats()
+    world.come_to_rest()
+    world.check_all_done()
+
+
+def test_lives_of_fixed_seeds_end_well():
+    for seed in SEEDS:
+        live(seed)
+
+
+def commit_before_success(patch: pytest.MonkeyPatch) -> None:
+    begin = PartitionState.begin
+
+    def hasty(self, now):
+        begun = begin(self, now)
+        if isinstance(begun, ev.HandOut):
+            self.done = begun.records.last_offset + 1
+        return begun
+
+    patch.setattr(PartitionState, "begin", hasty)
+
+
+def commit_one_too_many(patch: pytest.MonkeyPatch) -> None:
+    commit = PartitionState.commit
+
+    def greedy(self, now):
+        found = commit(self, now)
+        if found is None or found.position.offset is None:
+            return found
+        position = Position(offset=found.position.offset + 1, ends=found.position.ends)
+        self._in_flight = position
+        return ev.Commit(partition=found.partition, position=position)
+
+    patch.setattr(PartitionState, "commit", greedy)
+
+
+def leave_without_commit(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PartitionState, "last_commit", lambda self: None)
+
+
+def hand_out_before_the_plan_is_in_kafka(patch: pytest.MonkeyPatch) -> None:
+    begin = PartitionState.begin
+
+    def hasty(self, now):
+        if self.closed:
+            self._acked = Position(offset=self._acked.offset, ends=(self.closed[0].end,))
+        return begin(self, now)
+
+    patch.setattr(PartitionState, "begin", hasty)
+
+
+def forget_the_plan_of_others(patch: pytest.MonkeyPatch) -> None:
+    start = PartitionState.__post_init__
+
+    def deaf(self):
+        self.start = Position(offset=self.start.offset)
+        start(self)
+
+    patch.setattr(PartitionState, "__post_init__", deaf)
+
+
+def listen_to_late_answers(patch: pytest.MonkeyPatch) -> None:
+    from oncehouse.messaging.consumer.core import Core
+
+    def careless(self, ticket):
+        state = self._states.get(ticket.partition)
+        return state if state is not None and state.task is not None else None
+
+    patch.setattr(Core, "_state_of", careless)
+
+
+def keep_working_while_leaving(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Runner, "on_revoked", lambda self, partitions: None)
+
+
+def bisect_right_to_left(patch: pytest.MonkeyPatch) -> None:
+    split = PartitionState._bisect
+
+    def turned(self, work, now):
+        split(self, work, now)
+        first = self.closed.popleft()
+        self.closed.insert(1, first)
+
+    patch.setattr(PartitionState, "_bisect", turned)
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        commit_before_success,
+        commit_one_too_many,
+        leave_without_commit,
+        hand_out_before_the_plan_is_in_kafka,
+        forget_the_plan_of_others,
+        listen_to_late_answers,
+        keep_working_while_leaving,
+        bisect_right_to_left,
+    ],
+)
+def test_a_seeded_defect_is_seen(defect, monkeypatch):
+    defect(monkeypatch)
+    caught = 0
+    for seed in SEEDS:
+        try:
+            live(seed)
+        except (AssertionError, KeyError, IndexError):
+            caught += 1
+            break
+    assert caught, f"{defect.__name__} went unseen"
