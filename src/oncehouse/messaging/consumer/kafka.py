@@ -32,6 +32,7 @@ _OURS = {
     "bootstrap.servers": "give it as bootstrap_servers=…",
 }
 _READ_POSITIONS_SECONDS = 60.0
+_NEW_TOPIC_SECONDS = 2.0
 _FATAL = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: "create the topic again, or take it out of the consumer",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant Read on the topic to this user",
@@ -110,20 +111,29 @@ class KafkaClient:
             raise
 
     def _check(self, topics: Sequence[str]) -> None:
+        deadline = time.monotonic() + _NEW_TOPIC_SECONDS
         for topic in topics:
-            try:
-                found = self._consumer.list_topics(topic, timeout=TIMEOUT_SECONDS).topics[topic]
-            except KafkaException as error:
-                raise TransientError(
-                    f"Kafka at {self._bootstrap_servers} did not answer: {describe_error(error)}; "
-                    "check the address and that the brokers run"
-                ) from error
-            if found.error is not None and found.error.code() in _FATAL:
-                raise ConfigurationError(
-                    f"topic {topic}: {found.error.str()}; {_FATAL[found.error.code()]}"
-                    if found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART
-                    else f"there is no topic {topic} at {self._bootstrap_servers}; create it first"
-                )
+            while (error := self._ask_for(topic)) is not None:
+                if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise ConfigurationError(
+                        f"topic {topic}: {error.str()}; {_FATAL.get(error.code(), 'look at it')}"
+                    )
+                # A broker may not have heard yet of a topic that was made a moment ago.
+                if time.monotonic() > deadline:
+                    raise ConfigurationError(
+                        f"there is no topic {topic} at {self._bootstrap_servers}; create it first"
+                    )
+                time.sleep(0.1)
+
+    def _ask_for(self, topic: str) -> KafkaError | None:
+        try:
+            found = self._consumer.list_topics(topic, timeout=TIMEOUT_SECONDS).topics[topic].error
+        except KafkaException as error:
+            raise TransientError(
+                f"Kafka at {self._bootstrap_servers} did not answer: {describe_error(error)}; "
+                "check the address and that the brokers run"
+            ) from error
+        return found if found is not None and found.code() in _FATAL else None
 
     def consume(self, count: int, timeout_seconds: float) -> list[Any]:
         try:

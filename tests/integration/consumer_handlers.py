@@ -1,0 +1,39 @@
+"""Handlers that a worker process imports by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from oncehouse.errors import TransientError
+from oncehouse.messaging.consumer import Batch
+
+
+def die_once(batch: Batch) -> None:
+    """Dies by the signal or exit that the first value names, unless the batch was tried before."""
+    folder, how = (value.decode() for value in batch.values[:2] if value is not None)
+    with (Path(folder) / "attempts").open("a") as file:
+        file.write(f"{batch.attempt} {batch.token} {[message.offset for message in batch]}\n")
+    if batch.attempt == 1:
+        match how:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "exit":
+                sys.exit(3)
+            case "transient":
+                raise TransientError("from the process")
+            case "local":
+
+                class LocalError(Exception):
+                    """Cannot be pickled."""
+
+                raise LocalError("from the process")
+
+
+def sleep_for_long(batch: Batch) -> None:
+    (folder,) = (value.decode() for value in batch.values if value is not None)
+    (Path(folder) / "pid").write_text(str(os.getpid()))
+    time.sleep(600)

@@ -1,0 +1,90 @@
+"""Handlers in processes of their own: what dies there is a failed attempt, and nothing is left behind."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from consumer_handlers import die_once, sleep_for_long
+from oncehouse.backoff import Backoff
+from oncehouse.errors import ConfigurationError
+from oncehouse.messaging.clock import SystemClock
+from oncehouse.messaging.consumer import Batch, Consumer, MemoryBroker, MemoryMetrics
+from oncehouse.messaging.consumer.process_workers import describe_exit
+
+QUICKLY = Backoff(base_seconds=0.01, longest_seconds=0.01)
+PATIENCE_SECONDS = 60.0
+
+
+def wait_for(condition, what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"in vain: {what}"
+        time.sleep(0.01)
+
+
+def test_a_handler_that_dies_fails_its_attempt_and_the_consumer_goes_on(tmp_path, caplog):
+    broker = MemoryBroker({"events": 4}, clock=SystemClock())
+    metrics = MemoryMetrics()
+    consumer = Consumer(group="g", broker=broker, metrics=metrics)
+    consumer.batch("events", size=2, isolation="process", backoff=QUICKLY, concurrency=1)(die_once)
+    hows = ("kill", "exit", "transient", "local")
+    for partition, how in enumerate(hows):
+        (tmp_path / how).mkdir()
+        for value in (str(tmp_path / how), how):
+            broker.send("events", value.encode(), partition=partition)
+    thread = Thread(target=consumer.run)
+    thread.start()
+    wait_for(lambda: [broker.committed("g", "events", at) for at in range(4)] == [2] * 4, "all batches")
+    consumer.stop()
+    thread.join(PATIENCE_SECONDS)
+    for partition, how in enumerate(hows):
+        lines = (tmp_path / how / "attempts").read_text().splitlines()
+        assert lines == [f"{attempt} events/{partition}/0-1 [0, 1]" for attempt in (1, 2)]
+    assert metrics.counts["batches.failed"] == 4
+    said = caplog.text
+    assert "ended with signal SIGKILL" in said
+    assert "ended with exit code 3" in said
+    assert "TransientError: from the process" in said
+    assert "LocalError: from the process" in said
+
+
+def test_a_process_that_is_over_time_is_killed(tmp_path):
+    broker = MemoryBroker({"events": 1}, clock=SystemClock())
+    consumer = Consumer(group="g", broker=broker, drain=0.1)
+    consumer.batch("events", size=1, isolation="process")(sleep_for_long)
+    broker.send("events", str(tmp_path).encode())
+    thread = Thread(target=consumer.run)
+    thread.start()
+    pid = tmp_path / "pid"
+    wait_for(lambda: pid.exists() and pid.read_text() != "", "the handler")
+    consumer.stop()
+    thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
+    wait_for(lambda: not Path(f"/proc/{pid.read_text()}").exists(), "the end of its process")
+    assert broker.committed("g", "events") == 0
+
+
+def test_handlers_that_a_process_cannot_have_are_refused(caplog):
+    broker = MemoryBroker({"events": 1}, clock=SystemClock())
+    consumer = Consumer(group="g", broker=broker)
+
+    async def handle(batch: Batch) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="takes plain handlers"):
+        consumer.batch("events", isolation="process")(handle)
+    consumer.batch("events", size=1, isolation="process")(lambda batch: None)
+    broker.send("events", b"1")
+    thread = Thread(target=consumer.run)
+    thread.start()
+    wait_for(lambda: "imported by name" in caplog.text, "the advice")
+    consumer.stop()
+    thread.join(PATIENCE_SECONDS)
+
+
+def test_exits_are_told_in_words():
+    assert describe_exit(-9) == "signal SIGKILL"
+    assert describe_exit(3) == "exit code 3"
