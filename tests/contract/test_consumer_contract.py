@@ -125,7 +125,7 @@ def test_records_are_handled_in_order_and_committed_and_a_second_run_goes_on(wor
 def test_a_subscription_to_a_missing_topic_fails_with_advice(world, group):
     consumer = world.consumer(group)
     consumer.batch("nowhere-at-all")(lambda batch: None)
-    with pytest.raises(ConfigurationError, match="no topic nowhere-at-all .*create it first"):
+    with pytest.raises(ConfigurationError, match=r"no topic nowhere-at-all .*create it first"):
         consumer.run()
 
 
@@ -217,17 +217,19 @@ def test_async_handlers_run_in_the_callers_loop_and_cancellation_drains(world, g
     seen: list[bytes | None] = []
     loops: set[Any] = set()
     consumer = world.consumer(group)
+    all_seen = asyncio.Event()
 
     @consumer.batch(topic, size=3)
     async def handle(batch: Batch) -> None:
         loops.add(asyncio.get_running_loop())
         await asyncio.sleep(0.01)
         seen.extend(batch.values)
+        if len(seen) == 6:
+            all_seen.set()
 
     async def scenario() -> None:
         task = asyncio.create_task(consumer.run_async())
-        while len(seen) < 6:
-            await asyncio.sleep(0.01)
+        await all_seen.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -1,4 +1,4 @@
-"""The consumer on a real broker where only a real one will do: rebalances under load, slow handlers, lost partitions."""
+"""The consumer where only a real broker will do: rebalances under load, slow handlers, lost partitions."""
 
 from __future__ import annotations
 
