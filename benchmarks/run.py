@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import avro
+import consumer
 import etl
 import outbox
 import protobuf
@@ -98,6 +99,7 @@ def main() -> int:
     try:
         found = measure(asked.events or (QUICK_EVENTS if asked.quick else EVENTS), profile=asked.profile)
         found += etl.measure(etl.TOPICS)
+        found += consumer.measure()
         found += outbox.measure()
         found += protobuf.measure()
         found += avro.measure()
