@@ -1,5 +1,6 @@
 """`make bench`: how fast events come from Kafka into ClickHouse, against the bare read of the same topic; what
-the scheduler of Fact tables costs; how fast an outbox is relayed; and how fast protobuf and Avro are decoded.
+the scheduler of Fact tables costs; the batch consumer beside the bare client; how fast an outbox is relayed; and how
+fast protobuf and Avro are decoded.
 
 Prints a table and writes build/bench.json, a list of {name, value, unit}. --quick takes a tenth of the events;
 --profile shows besides where the time of the road goes.
