@@ -173,22 +173,26 @@ def draw(ways: dict[str, Way], files: list[Path]) -> None:
         for panel, moments in ((panels[0], way.inserts), (panels[2], way.errors)):
             steps = [0.0, *moments, way.seconds]
             counts = [*range(len(moments) + 1), len(moments)]
-            panel.step(steps, counts, where="post", color=colour, label=WAYS[way.name])
+            panel.step(steps, counts, where="post", color=colour, linewidth=2, label=WAYS[way.name])
         panels[1].plot(
             [at for at, _ in way.parts], [count for _, count in way.parts], color=colour, linewidth=0.8
         )
     panels[1].axhline(PARTS_TO_THROW, color="grey", linestyle=":", label="inserts are refused")
     for panel, title in zip(
-        panels, ("inserts so far", "active parts", "refused inserts so far"), strict=True
+        panels, ("inserts so far (logarithmic)", "active parts", "refused inserts so far"), strict=True
     ):
         panel.set_title(title)
         panel.set_xlabel("seconds")
         panel.set_ylim(bottom=0)
-    panels[0].legend()
-    panels[1].legend()
+    panels[0].set_yscale("log")
+    panels[0].set_ylim(bottom=1)
+    panels[0].legend(loc="lower right")
+    panels[1].legend(loc="upper right")
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(file, dpi=120)
+        # No dates and addresses of other projects inside: the same figures make the same file.
+        unsaid = {"Date": None, "Creator": None} if file.suffix == ".svg" else {"Software": None}
+        figure.savefig(file, dpi=120, metadata=unsaid)
     plt.close(figure)
 
 

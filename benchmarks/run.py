@@ -1,6 +1,6 @@
 """`make bench`: how fast events come from Kafka into ClickHouse, against the bare read of the same topic; what
-the scheduler of Fact tables costs; the batch consumer beside the bare client; how fast an outbox is relayed; and how
-fast protobuf and Avro are decoded.
+the scheduler of Fact tables costs; the batch consumer beside the bare client; how fast an outbox is relayed; how
+fast protobuf and Avro are decoded; and inserts by message and by batch.
 
 Prints a table and writes build/bench.json, a list of {name, value, unit}. --quick takes a tenth of the events;
 --profile shows besides where the time of the road goes.
@@ -20,6 +20,7 @@ from pathlib import Path
 import avro
 import consumer
 import etl
+import insert_frequency
 import outbox
 import protobuf
 import where_time_goes
@@ -104,6 +105,7 @@ def main() -> int:
         found += outbox.measure()
         found += protobuf.measure()
         found += avro.measure()
+        found += insert_frequency.measure()
     except KeyboardInterrupt:
         return 130
     for figure in found:

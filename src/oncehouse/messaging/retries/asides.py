@@ -157,8 +157,9 @@ class _Source:
         if not self._held.is_open(number, level):
             # Somebody else decides about these by now; none of them may be tried here.
             return list(range(len(messages)))
-        # Also what another hand has written into a retry topic holds up the levels below it.
-        self._held.hold(number, ((one.key, level, one.offset) for one in messages))
+        if level:
+            # Also what another hand has written into a retry topic holds up the levels below it.
+            self._held.hold(number, ((one.key, level, one.offset) for one in messages))
         return self._held.behind(number, level, messages)
 
     def send_and_hold(self, topic: str, placements: Sequence[Placement]) -> None:

@@ -79,4 +79,6 @@ class HeldKeys:
         """Places of the messages whose key has something unsettled above their level."""
         with self._lock:
             places = self._views[number][level].places
+            if not places:
+                return []
             return [at for at, message in enumerate(messages) if message.key in places]
