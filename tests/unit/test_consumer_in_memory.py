@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from oncehouse.backoff import Backoff
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.messaging.aside import Failure, Shelf
+from oncehouse.messaging.clock import SystemClock
 from oncehouse.messaging.consumer import Batch, Consumer, MemoryBroker, MemoryMetrics
 
 GROUP = "g"
@@ -334,3 +337,54 @@ def test_the_report_says_where_time_went():
     assert (report.records, report.batches, report.handler_seconds) == (5, 1, 4.0)
     assert report.backoff_seconds > 0
     assert "handler" in str(report)
+
+
+def test_a_rebalance_waits_for_a_handler_no_longer_than_it_may_and_the_batch_comes_again_under_its_token():
+    broker = MemoryBroker({"events": 2}, clock=SystemClock())
+    tokens: list[str] = []
+    blocked, go = Event(), Event()
+
+    def make(*, blocks: bool) -> Consumer:
+        consumer = Consumer(group=GROUP, broker=broker, revoke=0.05)
+
+        @consumer.batch("events", size=1)
+        def handle(batch: Batch) -> None:
+            tokens.append(batch.token)
+            if blocks:
+                blocked.set()
+                go.wait(30)
+
+        return consumer
+
+    broker.send("events", b"x", partition=1)
+    consumers = make(blocks=True), make(blocks=False)
+    threads = [Thread(target=consumer.run) for consumer in consumers]
+    threads[0].start()
+    assert blocked.wait(30)
+    threads[1].start()
+    deadline = time.monotonic() + 30
+    while broker.committed(GROUP, "events", 1) != 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    go.set()
+    for consumer, thread in zip(consumers, threads, strict=True):
+        consumer.stop()
+        thread.join(30)
+    assert broker.committed(GROUP, "events", 1) == 1
+    assert tokens == ["events/1/0-0"] * 2
+
+
+def test_adaptive_batches_shrink_for_a_slow_handler_and_all_is_handled():
+    broker, metrics = MemoryBroker({"events": 1}), MemoryMetrics()
+    consumer = Consumer(group=GROUP, broker=broker, metrics=metrics)
+    sizes: list[int] = []
+
+    @consumer.batch("events", size=500, adaptive=True, target="1s")
+    def handle(batch: Batch) -> None:
+        sizes.append(len(batch))
+        broker.clock.advance(0.01 * len(batch))  # type: ignore[attr-defined]
+
+    fill(broker, 5_000)
+    consumer.run_until_idle()
+    assert sum(sizes) == 5_000
+    assert sizes[0] == 500
+    assert sizes[-2] < 300
