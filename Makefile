@@ -10,7 +10,7 @@ ADVICE_JAVA := oncehouse needs Java 17 or 21; on Debian or Ubuntu: apt install o
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check chaos fuzz bench lock clean java
+.PHONY: help setup demo test check chaos fuzz bench audit lock clean java
 MAKEFLAGS += --no-print-directory
 
 help: ## show this list
@@ -41,9 +41,12 @@ bench: setup ## speed on this machine; figures go to build/bench.json too
 	@mkdir -p build
 	@$(BIN)/python benchmarks/run.py
 
+audit: build/audit/.wheels ## known vulnerabilities, bandit, and a bill of materials in build/sbom.json
+	@build/audit/bin/python tools/audit.py
+
 lock: ## pin requirements anew, with hashes and without addresses
 	@$(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet uv
-	@for name in runtime dev; do build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	@for name in runtime dev audit; do build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
 		requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 
@@ -61,6 +64,12 @@ java:
 	@echo "setting up .venv (once)"
 	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv --clear .venv >/dev/null || { echo "$(ADVICE_VENV)"; exit 1; } >&2
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@touch $@
+
+build/audit/.wheels: requirements/audit.txt
+	@[ -n "$(PYTHON)" ] || { echo "$(ADVICE_PYTHON)"; exit 1; } >&2
+	@$(PYTHON) -m venv --clear build/audit >/dev/null || { echo "$(ADVICE_VENV)"; exit 1; } >&2
+	@build/audit/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/audit.txt
 	@touch $@
 
 .venv/.package: .venv/.wheels pyproject.toml

@@ -115,7 +115,11 @@ class SecureKafka(Kafka):
             "org.apache.kafka.common.security.plain.PlainLoginModule required "
             f'user_{USER}="{quoted}";'.replace("\\", "\\\\")
         )
+        protocols = ("PLAINTEXT", "SSL", "SASL_SSL")
         more = {
+            "listener.security.protocol.map": ",".join(
+                ["CONTROLLER:PLAINTEXT", *(f"{name}:{name}" for name in protocols)]
+            ),
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
             "listener.name.sasl_ssl.plain.sasl.jaas.config": jaas,
             "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": (
@@ -135,7 +139,7 @@ def run_secure_kafka(folder: Path, authority: Authority) -> Iterator[SecureKafka
     pair = authority.issue("broker")
     keys = folder / "broker-keys.pem"
     keys.write_bytes(pair.key.read_bytes() + pair.certificate.read_bytes())
-    ports = dict(zip(("broker", "controller", "tls", "sasl"), _free_ports(4), strict=True))
+    ports = dict(zip(("broker", "controller", "tls", "sasl"), free_ports(4), strict=True))
     kafka = SecureKafka(place=Place(folder=folder, ports=ports), authority=authority, keys=keys)
     kafka.prepare()
     launch = kafka.launch()
@@ -164,7 +168,7 @@ def _add_scram_user(kafka: SecureKafka) -> None:
         future.result(timeout=30)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     sockets = [socket.create_server((LOCALHOST, 0)) for _ in range(count)]
     ports = [opened.getsockname()[1] for opened in sockets]
     for opened in sockets:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from oncehouse import kafka_client
@@ -43,8 +43,9 @@ class Topics:
 
     def __init__(self, kafka: Kafka) -> None:
         self.kafka = kafka
+        self._refusal: str | None = None
         try:
-            self._admin = AdminClient(client_settings(kafka))
+            self._admin = AdminClient(client_settings(kafka) | {"error_cb": self._notice})
         except KafkaException as error:
             raise ConfigurationError(f"source.kafka.options: {describe_error(error)}") from error
 
@@ -111,8 +112,22 @@ class Topics:
             found[partition.topic, partition.partition] = offset
         return found
 
+    def _notice(self, error: KafkaError) -> None:
+        """The client goes on trying, and a call only times out: why the broker was refused, or refused us, is here."""
+        text = str(error.str())
+        if error.name() == "_AUTHENTICATION" or "certificate verify failed" in text:
+            self._refusal = text
+
     def _wrapped(self, topic: str, error: KafkaException) -> Exception:
         code = _code(error)
+        self._refusal = None
+        self._admin.poll(0)
+        if self._refusal is not None:
+            return ConfigurationError(
+                f"Kafka at {self.kafka.bootstrap_servers}: no secure connection ({self._refusal}). Check the user, the "
+                "password and ssl.ca.location in source.kafka.options, and that the brokers' certificates name the "
+                "hosts in source.kafka.bootstrap_servers."
+            )
         if code in {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_ID"}:
             other = "correct source.kafka.topics" if topic in self.kafka.topics else "name another"
             return ConfigurationError(

@@ -1,0 +1,120 @@
+"""TLS and SASL on a real broker: librdkafka on the driver and Java in Spark read through both, or are refused."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from oncehouse.config import Kafka
+from oncehouse.errors import ConfigurationError
+from oncehouse.pipeline import source
+from oncehouse.pipeline.source import Topics, java_options
+from secure_servers import (
+    PLAIN_PASSWORD,
+    SCRAM_PASSWORD,
+    USER,
+    Authority,
+    SecureKafka,
+    run_secure_kafka,
+)
+
+MESSAGES = [f"message {number}".encode() for number in range(10)]
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"), "ours")
+
+
+@pytest.fixture(scope="module")
+def secure_kafka(authority, tmp_path_factory) -> Iterator[SecureKafka]:
+    with run_secure_kafka(tmp_path_factory.mktemp("secure"), authority) as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="module")
+def filled_topic(secure_kafka) -> str:
+    name = f"events-{uuid.uuid4().hex[:8]}"
+    settings = {"bootstrap.servers": secure_kafka.bootstrap_servers, "log_level": 0}
+    admin = AdminClient(settings)  # its futures end with it
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(timeout=30)
+    producer = Producer(settings)
+    for message in MESSAGES:
+        producer.produce(name, message)
+    assert producer.flush(30) == 0
+    return name
+
+
+@pytest.fixture
+def _impatient(monkeypatch):
+    monkeypatch.setattr(source, "TIMEOUT_SECONDS", 3.0)
+
+
+def sasl(kafka: SecureKafka, topic: str, *, servers: str | None = None, **changes: str) -> Kafka:
+    options = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanisms": "SCRAM-SHA-512",
+        "sasl.username": USER,
+        "sasl.password": SCRAM_PASSWORD,
+        "ssl.ca.location": str(kafka.authority.file),
+    }
+    options |= {name.replace("_", "."): value for name, value in changes.items()}
+    return Kafka(bootstrap_servers=servers or kafka.sasl_servers, topics=[topic], options=options)
+
+
+def mutual_tls(kafka: SecureKafka, topic: str) -> Kafka:
+    client = kafka.authority.issue(f"client-{uuid.uuid4().hex[:8]}")
+    options = {
+        "security.protocol": "ssl",
+        "ssl.ca.location": str(kafka.authority.file),
+        "ssl.certificate.location": str(client.certificate),
+        "ssl.key.location": str(client.key),
+    }
+    return Kafka(bootstrap_servers=kafka.tls_servers, topics=[topic], options=options)
+
+
+def plain(kafka: SecureKafka, topic: str) -> Kafka:
+    return sasl(kafka, topic, sasl_mechanisms="PLAIN", sasl_password=PLAIN_PASSWORD)
+
+
+WAYS = {"SCRAM over TLS": sasl, "PLAIN over TLS": plain, "client certificates": mutual_tls}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_the_driver_and_spark_read_through_the_same_settings(way, secure_kafka, filled_topic, spark):
+    kafka = way(secure_kafka, filled_topic)
+    assert Topics(kafka).latest([(filled_topic, 0)]) == {(filled_topic, 0): len(MESSAGES)}
+    read = (
+        spark.read.format("kafka")
+        .option("subscribe", filled_topic)
+        .option("endingOffsets", "latest")
+        .options(**java_options(kafka))
+    )
+    assert [bytes(row.value) for row in read.load().select("value").collect()] == MESSAGES
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_an_authority_that_does_not_vouch_for_the_broker_is_refused(secure_kafka, filled_topic, tmp_path):
+    other = Authority(tmp_path, "other")
+    topics = Topics(sasl(secure_kafka, filled_topic, ssl_ca_location=str(other.file)))
+    with pytest.raises(ConfigurationError, match=r"certificate verify failed.*ssl\.ca\.location"):
+        topics.describe()
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_a_host_that_the_brokers_certificate_does_not_name_is_refused(secure_kafka, filled_topic):
+    servers = secure_kafka.sasl_servers.replace("127.0.0.1", "localhost")
+    with pytest.raises(ConfigurationError, match=r"certificate verify failed.*name the hosts"):
+        Topics(sasl(secure_kafka, filled_topic, servers=servers)).describe()
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_a_wrong_password_is_refused_without_telling_it(secure_kafka, filled_topic):
+    topics = Topics(sasl(secure_kafka, filled_topic, sasl_password="c4nary-wrong"))
+    with pytest.raises(ConfigurationError, match=r"(?i)authentication failed.*password") as refusal:
+        topics.describe()
+    assert "c4nary" not in str(refusal.value)
