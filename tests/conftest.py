@@ -33,7 +33,7 @@ from oncehouse.devstack.stack import Stack
 from oncehouse.devstack.state import load_ports
 from oncehouse.devstack.zookeeper import ZooKeeper
 
-_PARTS = {"kafka", "clickhouse", "postgres", "redis", "zookeeper", "connect"}
+_PARTS = {"kafka", "secure_kafka", "clickhouse", "postgres", "redis", "zookeeper", "connect"}
 _FOLDER_PREFIX = "oncehouse-tests-"
 _STACK = pytest.StashKey[Stack]()
 

@@ -29,6 +29,7 @@ REFUSED = {
     "tab": "a\tb",
     "escape sequence": "\x1b[2Ja",
     "10,000 characters": "x" * 10_000,
+    "10,000 dots": "x." * 5_000,
     "right-to-left override": "a\u202eb",
     "right-to-left mark": "a\u200fb",
     "isolate": "a\u2066b",

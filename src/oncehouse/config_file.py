@@ -18,7 +18,7 @@ from pydantic import SecretStr, ValidationError
 
 from oncehouse.config import Pipeline, SectionT
 from oncehouse.config_problems import Path as KeyPath
-from oncehouse.config_problems import Problem, dotted, explain, printable
+from oncehouse.config_problems import Problem, dotted, explain, printable, shortened
 from oncehouse.config_values import format_duration, format_size
 from oncehouse.config_yaml import MAX_FILE_BYTES, SECOND_PLACE, Document, UnreadableError, read_yaml
 from oncehouse.errors import ConfigurationError
@@ -134,7 +134,10 @@ def parse_section(
 def tell_with_lines(problems: list[Problem], name: str, document: Document) -> str:
     """One line a problem, in the order of the file, in the form that editors and terminals make links of."""
     lines = sorted(
-        {(document.line(problem.path), dotted(_shown(problem.path)), problem.text) for problem in problems}
+        {
+            (document.line(problem.path), dotted(_shown(problem.path)), shortened(problem.text))
+            for problem in problems
+        }
     )
     return "\n".join(f"{name}:{line}: {key + ': ' if key else ''}{text}" for line, key, text in lines)
 

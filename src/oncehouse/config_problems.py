@@ -51,6 +51,9 @@ _OTHER_WORDS = {
 }
 
 
+_LONGEST_TEXT = 800
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
     path: Path
@@ -81,8 +84,14 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
 def tell(problems: Sequence[Problem], *, where: str) -> str:
     """One line a problem, for a pipeline that was built in Python."""
     return "\n".join(
-        f"{where}: {dotted(problem.path)}: {problem.text}".replace(": : ", ": ") for problem in problems
+        f"{where}: {dotted(problem.path)}: {shortened(problem.text)}".replace(": : ", ": ")
+        for problem in problems
     )
+
+
+def shortened(text: str) -> str:
+    """A message without the middle of whatever somebody wrote into it; the advice stands at its end."""
+    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 300]} … {text[-250:]}"
 
 
 def combine_problems(

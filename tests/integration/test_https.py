@@ -12,11 +12,6 @@ from oncehouse.errors import ConfigurationError, OncehouseError
 from secure_servers import Authority, TlsProxy
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"), "ours")
-
-
 @pytest.fixture
 def proxy(authority, clickhouse, tmp_path) -> Iterator[TlsProxy]:
     proxy = TlsProxy(authority.issue("clickhouse"), clickhouse.place.ports["http"])

@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from oncehouse.config import Kafka
-from oncehouse.errors import ConfigurationError
+from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.pipeline import source
 from oncehouse.pipeline.source import Topics, java_options
-from secure_servers import (
-    PLAIN_PASSWORD,
-    SCRAM_PASSWORD,
-    USER,
-    Authority,
-    SecureKafka,
-    run_secure_kafka,
-)
+from road import PATIENCE_SECONDS
+from secure_servers import PLAIN_PASSWORD, SCRAM_PASSWORD, USER, Authority, SecureKafka
 
 MESSAGES = [f"message {number}".encode() for number in range(10)]
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"), "ours")
-
-
-@pytest.fixture(scope="module")
-def secure_kafka(authority, tmp_path_factory) -> Iterator[SecureKafka]:
-    with run_secure_kafka(tmp_path_factory.mktemp("secure"), authority) as kafka:
-        yield kafka
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +34,23 @@ def filled_topic(secure_kafka) -> str:
 
 
 @pytest.fixture
-def _impatient(monkeypatch):
-    monkeypatch.setattr(source, "TIMEOUT_SECONDS", 3.0)
+def refusal_of(monkeypatch) -> Callable[[Kafka], str]:
+    """Ask until the client has tried to connect: a slow machine only takes longer."""
+    monkeypatch.setattr(source, "TIMEOUT_SECONDS", 0.5)
+
+    def ask(kafka: Kafka) -> str:
+        topics, end = Topics(kafka), time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < end:
+            try:
+                topics.describe()
+            except TransientError:
+                continue
+            except ConfigurationError as error:
+                return str(error)
+            raise AssertionError("the broker was trusted")
+        raise AssertionError("nobody said why")
+
+    return ask
 
 
 def sasl(kafka: SecureKafka, topic: str, *, servers: str | None = None, **changes: str) -> Kafka:
@@ -97,24 +96,23 @@ def test_the_driver_and_spark_read_through_the_same_settings(way, secure_kafka, 
     assert [bytes(row.value) for row in read.load().select("value").collect()] == MESSAGES
 
 
-@pytest.mark.usefixtures("_impatient")
-def test_an_authority_that_does_not_vouch_for_the_broker_is_refused(secure_kafka, filled_topic, tmp_path):
+def test_an_authority_that_does_not_vouch_for_the_broker_is_refused(
+    secure_kafka, filled_topic, tmp_path, refusal_of
+):
     other = Authority(tmp_path, "other")
-    topics = Topics(sasl(secure_kafka, filled_topic, ssl_ca_location=str(other.file)))
-    with pytest.raises(ConfigurationError, match=r"certificate verify failed.*ssl\.ca\.location"):
-        topics.describe()
+    refusal = refusal_of(sasl(secure_kafka, filled_topic, ssl_ca_location=str(other.file)))
+    assert "certificate verify failed" in refusal
+    assert "ssl.ca.location" in refusal
 
 
-@pytest.mark.usefixtures("_impatient")
-def test_a_host_that_the_brokers_certificate_does_not_name_is_refused(secure_kafka, filled_topic):
+def test_a_host_that_the_brokers_certificate_does_not_name_is_refused(secure_kafka, filled_topic, refusal_of):
     servers = secure_kafka.sasl_servers.replace("127.0.0.1", "localhost")
-    with pytest.raises(ConfigurationError, match=r"certificate verify failed.*name the hosts"):
-        Topics(sasl(secure_kafka, filled_topic, servers=servers)).describe()
+    refusal = refusal_of(sasl(secure_kafka, filled_topic, servers=servers))
+    assert "certificate verify failed" in refusal
+    assert "name the hosts" in refusal
 
 
-@pytest.mark.usefixtures("_impatient")
-def test_a_wrong_password_is_refused_without_telling_it(secure_kafka, filled_topic):
-    topics = Topics(sasl(secure_kafka, filled_topic, sasl_password="c4nary-wrong"))
-    with pytest.raises(ConfigurationError, match=r"(?i)authentication failed.*password") as refusal:
-        topics.describe()
-    assert "c4nary" not in str(refusal.value)
+def test_a_wrong_password_is_refused_without_telling_it(secure_kafka, filled_topic, refusal_of):
+    refusal = refusal_of(sasl(secure_kafka, filled_topic, sasl_password="c4nary-wrong"))
+    assert "authentication failed" in refusal.lower()
+    assert "c4nary" not in refusal

@@ -24,12 +24,14 @@ from clickhouse_users import PASSWORD
 from oncehouse.devstack.jars import connector_jars
 from road import FIELDS, encode, make_event, wait_until
 from road import Road as Oracle
-from secure_servers import SCRAM_PASSWORD, USER, Authority, TlsProxy, free_ports, run_secure_kafka
+from secure_servers import SCRAM_PASSWORD, USER, TlsProxy, free_ports
 
 SPARK_SECRET = "c4nary-of-spark"
 SECRETS = (SCRAM_PASSWORD, PASSWORD, SPARK_SECRET)
 TABLE, FIELD = "it's `x`; --", "we`ird; DROP TABLE x; --"
+PLANS = "/api/v1/applications/{app}/sql?details=true&planDescription=true&length=1000"
 PAGES = (
+    PLANS,
     "/environment/",
     "/jobs/",
     "/stages/",
@@ -37,7 +39,6 @@ PAGES = (
     "/StreamingQuery/",
     "/executors/",
     "/api/v1/applications/{app}/environment",
-    "/api/v1/applications/{app}/sql?details=true&planDescription=true&length=1000",
     "/api/v1/applications/{app}/jobs",
     "/api/v1/applications/{app}/stages?details=true",
 )
@@ -45,17 +46,16 @@ _ROWS = 30
 
 
 @pytest.fixture
-def secure_run(clickhouse, clickhouse_client, database, tmp_path, tmp_path_factory) -> Iterator[SecureRun]:
-    outside = tmp_path_factory.mktemp("servers")
-    authority = Authority(outside, "ours")
+def secure_run(
+    secure_kafka, authority, clickhouse, clickhouse_client, database, tmp_path
+) -> Iterator[SecureRun]:
     proxy = TlsProxy(authority.issue("clickhouse"), clickhouse.place.ports["http"])
-    with run_secure_kafka(outside, authority) as kafka:
-        run = SecureRun(kafka, authority, proxy, database, clickhouse_client, tmp_path)
-        try:
-            yield run
-        finally:
-            run.end()
-            proxy.close()
+    run = SecureRun(secure_kafka, authority, proxy, database, clickhouse_client, tmp_path)
+    try:
+        yield run
+    finally:
+        run.end()
+        proxy.close()
 
 
 class SecureRun:
@@ -177,7 +177,7 @@ def test_a_run_over_tls_under_strange_names_leaves_no_secret_and_nothing_for_oth
 
     pages = run.pages()
     assert "spark.hadoop.fs.s3a.secret.key" in pages["/environment/"]
-    assert "events" in pages["/api/v1/applications/{app}/sql?details=true&planDescription=true&length=1000"]
+    assert "planDescription" in pages[PLANS]
     for page, text in pages.items():
         assert not [secret for secret in SECRETS if secret in text], page
     commands = run.commands()

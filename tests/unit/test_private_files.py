@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from oncehouse.cli.init import write_new
 from oncehouse.cli.letter_editing import _export_to_file
 from oncehouse.config import Pipeline
 from oncehouse.databases import open_engine
@@ -72,6 +73,11 @@ def test_sparks_log_even_where_an_older_one_was_open_to_all(umask, tmp_path):
 
 def test_letters_written_to_a_file(umask, tmp_path):
     _export_to_file(tmp_path / "letters.jsonl", iter(()), as_json=True)
+    assert open_to_others(tmp_path) == []
+
+
+def test_files_of_settings_that_init_writes(umask, tmp_path):
+    write_new(tmp_path / "pipeline.yaml", "pipeline: shop\n")
     assert open_to_others(tmp_path) == []
 
 

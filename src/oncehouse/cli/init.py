@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.output import say, show_json
 from oncehouse.errors import ConfigurationError
+from oncehouse.private_files import open_private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,8 +29,9 @@ def init(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
 
 
 def write_new(file: Path, text: str) -> None:
+    """For its owner alone: sooner or later a password stands in it."""
     try:
-        with file.open("x", encoding="utf-8") as stream:
+        with os.fdopen(open_private(file, new=True), "w", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
         raise ConfigurationError(f"{file} exists already; name another file or remove it first") from None

@@ -123,8 +123,9 @@ def log_view_ddl(
         selected.append(f"CAST(map({counts}), 'Map(String, UInt64)') AS nulls")
     selected.append("queryID() AS query_id")
     body = ",\n    ".join(selected)
-    return (  # nosec B608 - names and literals are quoted
-        f"CREATE MATERIALIZED VIEW IF NOT EXISTS {quote_table(log_view_name(database, topic))} "
+    view = quote_table(log_view_name(database, topic))
+    return (
+        f"CREATE MATERIALIZED VIEW IF NOT EXISTS {view} "  # nosec B608 - names and literals are quoted
         f"TO {quote(database)}.{quote('Log')} AS\n"
         f"SELECT\n    {body}\nFROM {quote_table(topic.dst)} AS f"
     )
