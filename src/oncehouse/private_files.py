@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from oncehouse.errors import ConfigurationError
 
 _FOLDER_RIGHTS = 0o700
 _FILE_RIGHTS = 0o600
+_RIGHTS_OF_OTHERS = 0o077
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -52,6 +55,16 @@ def own_temporary_folder(name: str) -> Path:
             "TMPDIR to a folder of your own."
         )
     return folder
+
+
+@contextmanager
+def private_by_default() -> Iterator[None]:
+    """For programs that are started inside: what they write by themselves is for its owner too."""
+    before = os.umask(_RIGHTS_OF_OTHERS)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -209,9 +209,7 @@ def judge_ledger(ledger: Path) -> None:
     everything = list(ledger.rglob("*"))
     assert {path.suffix for path in everything} >= {".db", ".parquet", ".arrow", ".log"}
     for path in everything:
-        # Spark writes checkpoints by itself, into a folder that lets nobody else in.
-        if "checkpoints" not in path.relative_to(ledger).parts[:-1]:
-            demand_private(path)
+        demand_private(path)
         assert re.fullmatch(r"[A-Za-z0-9._/-]+", str(path.relative_to(ledger))), path
         if path.is_file():
             judge_format(path)

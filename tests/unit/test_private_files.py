@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,13 @@ from oncehouse.databases import open_engine
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline.session import _log_path, _stderr_to, scratch_folder
-from oncehouse.private_files import make_private_file, make_private_folder, open_private, own_temporary_folder
+from oncehouse.private_files import (
+    make_private_file,
+    make_private_folder,
+    open_private,
+    own_temporary_folder,
+    private_by_default,
+)
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct)
@@ -128,3 +135,10 @@ def test_a_folder_of_another_user_is_not_trusted(temporary, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: (temporary / "oncehouse-1").stat().st_uid + 1)
     with pytest.raises(ConfigurationError, match="cannot be trusted"):
         own_temporary_folder("oncehouse-1")
+
+
+def test_programs_started_inside_write_for_their_owner_and_the_umask_comes_back(umask, tmp_path):
+    with private_by_default():
+        subprocess.run(["sh", "-c", f"mkdir {tmp_path}/made; echo x > {tmp_path}/made/file"], check=True)
+    assert open_to_others(tmp_path) == []
+    assert os.umask(umask) == umask

@@ -158,3 +158,58 @@ def test_a_partition_added_to_a_known_topic_must_still_begin_at_its_beginning():
         check_topics(FACTS, {"events": "first"}, {("events", 0): 5}, {("events", 0): 0, ("events", 1): 1000})
     # A topic that was never read begins where it begins.
     check_topics(FACTS, {}, {}, {("events", 0): 7, ("events", 1): 1000})
+
+
+REFUSED_SECURITY = {
+    "a certificate on a plain line": {"ssl.ca.location": "/ca.pem"},
+    "a certificate on a plain line with a user": {
+        "security.protocol": "SASL_PLAINTEXT",
+        "ssl.ca.location": "/ca.pem",
+    },
+    "a password that nobody asks for": {"security.protocol": "SSL", "sasl.password": "x"},
+    "no check of certificates": {
+        "security.protocol": "SSL",
+        "enable.ssl.certificate.verification": "false",
+    },
+    "a protocol that there is not": {"security.protocol": "TLS"},
+}
+
+
+@pytest.mark.parametrize("options", REFUSED_SECURITY.values(), ids=REFUSED_SECURITY)
+def test_settings_that_look_secure_and_are_not_are_refused(options):
+    with pytest.raises(ConfigurationError, match=r"security\.protocol|certificate\.verification"):
+        Kafka(bootstrap_servers=SERVERS, topics=["events"], options=options)
+
+
+def test_a_client_certificate_travels_by_its_bytes(tmp_path):
+    (tmp_path / "c.pem").write_text("certificate")
+    (tmp_path / "k.pem").write_text("-----BEGIN PRIVATE KEY-----")
+    options = {
+        "security.protocol": "SSL",
+        "ssl.certificate.location": str(tmp_path / "c.pem"),
+        "ssl.key.location": str(tmp_path / "k.pem"),
+        "ssl.endpoint.identification.algorithm": "none",
+    }
+    assert java_options(Kafka(bootstrap_servers=SERVERS, topics=["events"], options=options)) == {
+        "kafka.bootstrap.servers": SERVERS,
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.keystore.type": "PEM",
+        "kafka.ssl.keystore.certificate.chain": "certificate",
+        "kafka.ssl.keystore.key": "-----BEGIN PRIVATE KEY-----",
+        "kafka.ssl.endpoint.identification.algorithm": "",
+    }
+
+
+def test_a_key_that_java_cannot_read_is_refused_with_the_command_that_converts_it(tmp_path):
+    (tmp_path / "k.pem").write_text("-----BEGIN RSA PRIVATE KEY-----")
+    options = {
+        "security.protocol": "SSL",
+        "ssl.certificate.location": str(tmp_path / "k.pem"),
+        "ssl.key.location": str(tmp_path / "k.pem"),
+    }
+    kafka = Kafka(bootstrap_servers=SERVERS, topics=["events"], options=options)
+    with pytest.raises(ConfigurationError, match="openssl pkcs8 -topk8"):
+        java_options(kafka)
+    missing = options | {"ssl.certificate.location": str(tmp_path / "absent.pem")}
+    with pytest.raises(ConfigurationError, match=r"ssl\.certificate\.location .* cannot be read"):
+        java_options(Kafka(bootstrap_servers=SERVERS, topics=["events"], options=missing))

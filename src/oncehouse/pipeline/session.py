@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING
 
 from oncehouse.config_values import SECRET_SETTINGS, is_secret_setting
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.private_files import make_private_folder, open_private, own_temporary_folder
+from oncehouse.private_files import (
+    make_private_folder,
+    open_private,
+    own_temporary_folder,
+    private_by_default,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,7 +82,7 @@ def open_session(pipeline: Pipeline, jars: Sequence[Path] = ()) -> SparkSession:
             builder = builder.config(name, value)
     log = _log_path(pipeline)
     try:
-        with _stderr_to(log), _secrets_by_file(secrets, log.parent):
+        with _stderr_to(log), _secrets_by_file(secrets, log.parent), private_by_default():
             return builder.getOrCreate()
     except Exception as error:  # the JVM's failures come in many classes, all meaning the same here
         raise ConfigurationError(
