@@ -18,6 +18,7 @@ from oncehouse.cli import app as cli
 from oncehouse.cli.output import say, show_error, show_facts, show_json, show_table
 from oncehouse.config import ClickHouse, Kafka, Ledger, Spark
 from oncehouse.config_values import HIDDEN, SECRET_SETTINGS, is_secret_setting
+from oncehouse.messaging.cdc.connectors import check_reference
 from oncehouse.messaging.settings import load_messaging
 from oncehouse.pipeline.session import _SETTINGS
 from oncehouse.redaction import redact
@@ -219,4 +220,7 @@ def options_of(command: Any) -> Iterator[str]:
 def test_no_command_takes_a_secret_as_an_argument_where_every_user_of_the_machine_could_read_it():
     known = list(options_of(typer.main.get_command(cli.app)))
     assert "--role" in known
-    assert [option for option in known if is_secret_setting(option)] == []
+    # That of `cdc init` is a reference for Kafka Connect, and refused when it is anything else.
+    assert [option for option in known if is_secret_setting(option)] == ["--password"]
+    with pytest.raises(cli.OncehouseError, match="reference"):
+        check_reference(CANARY)
