@@ -102,6 +102,7 @@ class SecureRun:
                     "spark.ui.enabled": True,
                     "spark.ui.port": self.ui_port,
                     "spark.hadoop.fs.s3a.secret.key": SPARK_SECRET,
+                    "spark.hadoop.registry.userinfo": SPARK_SECRET,  # Spark alone would show this one
                 },
             },
         }
@@ -176,7 +177,7 @@ def test_a_run_over_tls_under_strange_names_leaves_no_secret_and_nothing_for_oth
     assert run.proxy.accepted
 
     pages = run.pages()
-    assert "spark.hadoop.fs.s3a.secret.key" in pages["/environment/"]
+    assert "spark.hadoop.registry.userinfo" in pages["/environment/"]
     assert "planDescription" in pages[PLANS]
     for page, text in pages.items():
         assert not [secret for secret in SECRETS if secret in text], page
