@@ -29,6 +29,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 from oncehouse.private_files import make_private_file, make_private_folder
+from oncehouse.redaction import remember
 
 _SUPPORTED = ("sqlite", "postgresql")
 
@@ -48,6 +49,7 @@ def open_engine(url: str, *, setting: str, ping: bool = True) -> Engine:
 
     `ping` asks PostgreSQL before each use of a connection whether it is there; who tries again anyway can do without.
     """
+    remember(url)
     try:
         parsed = make_url(url)
     except ArgumentError as error:

@@ -11,6 +11,9 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from oncehouse.config_values import is_secret_setting
+from oncehouse.redaction import remember
+
 TIMEOUT_SECONDS = 15.0
 
 
@@ -24,6 +27,11 @@ def client_settings(bootstrap_servers: str, options: Mapping[str, str | SecretSt
 
 
 def plain_options(options: Mapping[str, str | SecretStr]) -> dict[str, str]:
+    for name, value in options.items():
+        if isinstance(value, SecretStr):
+            remember(value.get_secret_value())
+        elif is_secret_setting(name):
+            remember(value)
     return {
         name: value.get_secret_value() if isinstance(value, SecretStr) else value
         for name, value in options.items()

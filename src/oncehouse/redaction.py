@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import BaseModel, SecretStr
 
@@ -18,14 +18,18 @@ from oncehouse.config_values import HIDDEN, is_secret_setting
 
 _LEAST_LENGTH = 4
 _LEAST_LETTERS = 12
+_URL = re.compile(r"[a-z0-9+]+://", re.IGNORECASE)
 _QUOTED_PASSWORD = re.compile(r'password\s*=\s*"((?:[^"\\]|\\.)*)"', re.IGNORECASE)
 
 _known: set[str] = set()
 
 
 def remember(secret: str) -> None:
-    """Keep a secret out of all that is printed from now on, as it stands and as programs spell it."""
-    for part in {secret, *_parts(secret)}:
+    """Keep a secret out of all that is printed from now on, as it stands and as programs spell it.
+
+    Of a URL only the passwords are secret: messages have to name the database that they are about.
+    """
+    for part in set(_url_passwords(secret)) if _URL.match(secret) else {secret, *_jaas_passwords(secret)}:
         if len(part) >= (_LEAST_LETTERS if part.isalpha() else _LEAST_LENGTH):
             _known.update({part, repr(part)[1:-1], ascii(part)[1:-1]})
 
@@ -48,7 +52,7 @@ def _secrets_in(value: Any) -> Iterable[str]:
     match value:
         case SecretStr():
             yield value.get_secret_value()
-        case str() if "://" in value and "@" in value:
+        case str() if _URL.match(value):
             yield from _url_passwords(value)
         case Mapping():
             for name, inner in value.items():
@@ -58,21 +62,21 @@ def _secrets_in(value: Any) -> Iterable[str]:
                     yield from _secrets_in(inner)
 
 
-def _parts(secret: str) -> Iterable[str]:
-    """A driver tells less than the whole: the password of a URL, or of a line of JAAS."""
-    yield from _url_passwords(secret)
+def _jaas_passwords(secret: str) -> Iterable[str]:
+    """A driver tells less than the whole line."""
     for found in _QUOTED_PASSWORD.finditer(secret):
         yield found[1]
         yield re.sub(r"\\(.)", r"\1", found[1])
 
 
 def _url_passwords(text: str) -> Iterable[str]:
-    if "://" not in text:
-        return
     try:
-        password = urlsplit(text).password
+        parts = urlsplit(text)
+        password = parts.password
     except ValueError:
         return
-    if password:
-        yield password
-        yield unquote(password)
+    asked = [value for name, value in parse_qsl(parts.query) if is_secret_setting(name)]
+    for found in (password, *asked):
+        if found:
+            yield found
+            yield unquote(found)

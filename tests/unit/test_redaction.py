@@ -18,6 +18,8 @@ from oncehouse.cli import app as cli
 from oncehouse.cli.output import say, show_error, show_facts, show_json, show_table
 from oncehouse.config import ClickHouse, Kafka, Ledger, Spark
 from oncehouse.config_values import HIDDEN, SECRET_SETTINGS, is_secret_setting
+from oncehouse.databases import open_engine
+from oncehouse.kafka_client import plain_options
 from oncehouse.messaging.cdc.connectors import check_reference
 from oncehouse.messaging.settings import load_messaging
 from oncehouse.pipeline.session import _SETTINGS
@@ -179,6 +181,23 @@ def test_every_way_to_print_hides_what_a_section_holds(make, capsys):
 def test_a_password_is_found_as_its_url_spells_it_and_as_it_is():
     Ledger(catalog=f"postgresql+psycopg://me:{ENCODED}@h/d", files="f")
     assert redact(f"a {ENCODED} b c4n@ry/cage") == f"a {HIDDEN} b {HIDDEN}"
+
+
+def test_a_password_among_the_parameters_of_a_url_is_one_too():
+    Ledger(catalog=f"postgresql+psycopg://h/d?user=me&sslpassword={CANARY}", files="f")
+    assert redact(f"a {CANARY} b") == f"a {HIDDEN} b"
+
+
+def test_a_url_without_a_password_may_be_named():
+    for url in ("sqlite:////var/ledger/catalog.db", "postgresql+psycopg://me@host/ledger"):
+        Ledger(catalog=url, files="s3://bucket/prefix")
+        assert redact(f"{url} does not answer") == f"{url} does not answer"
+
+
+def test_what_no_file_has_declared_is_remembered_when_it_is_opened():
+    plain_options({"sasl.password": CANARY, "linger.ms": "5000"})
+    open_engine("postgresql+psycopg://me:c4nary-of-code@h/d", setting="url").dispose()
+    assert redact(f"{CANARY} 5000 c4nary-of-code") == f"{HIDDEN} 5000 {HIDDEN}"
 
 
 def test_a_secret_inside_another_leaves_no_rest():
