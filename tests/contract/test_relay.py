@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, create_engine, func, select
 
 from oncehouse.databases import begin
 from oncehouse.errors import ConfigurationError, PermanentError
@@ -183,3 +183,32 @@ def test_an_outbox_that_was_never_made_is_told_with_what_makes_it(engine, make_r
         make_relay().run(once=True)
     with pytest.raises(ConfigurationError, match="outbox init --yes"), opening.open_outbox(catalog_url):
         pass
+
+
+def test_the_rights_that_the_page_names_are_enough(postgres_url, memory_kafka):
+    rights = """
+        CREATE ROLE outbox_writer LOGIN; CREATE ROLE outbox_relay LOGIN;
+        GRANT INSERT ON oncehouse_outbox TO outbox_writer;
+        GRANT SELECT ON oncehouse_bucket_members TO outbox_writer;
+        GRANT SELECT, UPDATE, DELETE ON oncehouse_outbox TO outbox_relay;
+        GRANT SELECT, INSERT, UPDATE, DELETE ON oncehouse_bucket_leases, oncehouse_bucket_members TO outbox_relay;
+    """
+    with open_outbox(postgres_url) as owner:
+        with owner.begin() as connection:
+            connection.exec_driver_sql(rights)
+        try:
+            writer = create_engine(postgres_url.replace("postgres@", "outbox_writer@"))
+            write(writer, [(b"a", b"1"), (b"b", b"poison")])
+            writer.dispose()
+            relay = Relay(
+                database=postgres_url.replace("postgres@", "outbox_relay@"),
+                bootstrap_servers="nowhere:1",
+                settings=RelaySettings(keep=0),
+                open_sender=memory_kafka.open_sender,
+            )
+            assert relay.run(once=True).sent == 1
+        finally:
+            with owner.begin() as connection:
+                connection.exec_driver_sql(
+                    "DROP OWNED BY outbox_writer, outbox_relay; DROP ROLE outbox_writer, outbox_relay"
+                )

@@ -57,6 +57,8 @@ _QUEUE_TABLE = {
     "autovacuum_analyze_scale_factor": 0,
     "autovacuum_analyze_threshold": 50_000,
     "autovacuum_vacuum_cost_delay": 0,
+    # Giving empty pages back takes a lock that stops everybody; a queue needs them again in a moment.
+    "vacuum_truncate": "false",
 }
 _WAKE_FUNCTION = """CREATE OR REPLACE FUNCTION {function} RETURNS trigger LANGUAGE plpgsql AS $wake$
 BEGIN
