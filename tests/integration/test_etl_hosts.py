@@ -102,7 +102,7 @@ def test_hosts_that_do_not_look_who_holds_the_topic_would_be_caught(shop, monkey
     monkeypatch.setattr(offsets, "check_held", lambda *_arguments: None)
     slow._begin(first, first.operations[0], threading.Lock())
     quick.perform(second)
-    slow._insert(first.operations[-2], first)
+    slow._work.carry_out(first.operations[-2], first)
     shop.catch_up()
     with pytest.raises(AssertionError):
         shop.check_exact()
@@ -195,7 +195,7 @@ def test_rebuilt_tables_are_not_put_in_place_by_a_host_that_lost_its_topic(shop)
     slept._begin(step, step.operations[0], threading.Lock())
     shop.catch_up(hostid="next")
     with pytest.raises(mutex.MutexError, match="no longer held by slept"):
-        slept._check_mine(step)
+        slept._work._check_mine(step)
 
 
 @pytest.mark.parametrize("shop", [BOUND, FROM_OFFSETS], ids=["catalog", "server"], indirect=True)
@@ -213,7 +213,7 @@ def test_a_host_whose_clock_differs_neither_takes_over_nor_loses_its_place(shop,
             patch.setattr(time, "time_ns", lambda: int((real() + skew_seconds) * 1e9))
             (held,) = wrong.decide()
             assert getattr(held, "reason", "") == "right works on it"
-            right._runner._insert(step.operations[-2], step)
+            right._runner._work.carry_out(step.operations[-2], step)
             right._runner._write_last(step.operations[-1], None, threading.Lock())
             rounds = wrong.run_until_idle()
     assert sum(one.rows for each in rounds for one in each.outcomes if isinstance(one, Done)) == 60
@@ -252,7 +252,7 @@ def die_at(shop: Shop, monkeypatch, point: str) -> None:
 
 def insert_before_next(patch: pytest.MonkeyPatch) -> None:
     def begin(self, step, operation, lock):
-        self._insert(next(one for one in step.operations if isinstance(one, Insert)), step)
+        self._work.carry_out(next(one for one in step.operations if isinstance(one, Insert)), step)
         crash.reach("etl-before-next")
         return self._write_next(step, operation, lock)
 

@@ -52,6 +52,13 @@ def test_the_range_after_a_cut_one_is_known_once():
     assert ahead.take(AFTER) is None
 
 
+def test_a_topic_that_does_not_go_on_is_not_asked_about_again():
+    ahead, asked = look(NEXT), AtOnce()
+    asked.submit = lambda *_arguments: pytest.fail("asked again")
+    ahead.ask(asked)
+    assert ahead.take(AFTER) is None
+
+
 @pytest.mark.parametrize(
     ("ahead", "decision"),
     [

@@ -34,22 +34,21 @@ class LookAhead:
 
     def note(self, decision: Due, span: Range) -> None:
         """A step was done."""
-        name = decision.topic.topic
         if span.is_cut:
-            self._cut[name] = _Cut(topic=decision.topic, last=span.next, upper_ms=decision.upper_ms)
-        else:
-            self._cut.pop(name, None)
+            topic = decision.topic
+            self._cut[topic.topic] = _Cut(topic=topic, last=span.next, upper_ms=decision.upper_ms)
 
     def ask(self, pool: Executor) -> None:
-        """Begin to look, without waiting for it."""
-        for name, cut in tuple(self._cut.items()):
-            self._asked[name] = (cut, pool.submit(self._find, cut.topic, cut.last, cut.upper_ms))
+        """Begin to look, without waiting for it; once after each step."""
+        cuts, self._cut = self._cut, {}
+        self._asked = {
+            name: (cut, pool.submit(self._find, cut.topic, cut.last, cut.upper_ms))
+            for name, cut in cuts.items()
+        }
 
     def take(self, decision: Due) -> Range | None:
         """The range of the step that was decided on, if it is known by now. Each is taken once."""
-        name = decision.topic.topic
-        cut, found = self._asked.pop(name, (None, None))
-        self._cut.pop(name, None)
+        cut, found = self._asked.pop(decision.topic.topic, (None, None))
         if cut is None or found is None or cut.last != decision.offset.last or cut.topic != decision.topic:
             return None
         if cut.upper_ms > decision.upper_ms or found.exception() is not None:

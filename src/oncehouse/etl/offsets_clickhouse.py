@@ -47,6 +47,7 @@ _KEEPER_EXCEPTION = 999
 _THROWN = 395
 _SAME_QUERY_ID = 216
 _ONE_ROW = {"max_threads": 1}
+_TURNS = {"replace_running_query": 0}  # who comes second waits, and does not end the first
 _ATTEMPTS = 50
 _TURN_SECONDS = 60
 _ID_CHANGED = "the query id was changed on its way"
@@ -180,7 +181,9 @@ class RocksDbOffsets(_ClickHouseOffsets):
         while True:
             try:
                 self._client.command(
-                    sql, {**_texts(row, wanted), "query_id": query_id}, {"query_id": query_id, **_ONE_ROW}
+                    sql,
+                    {**_texts(row, wanted), "query_id": query_id},
+                    {"query_id": query_id, **_ONE_ROW, **_TURNS},
                 )
             except OncehouseError as error:
                 if _ID_CHANGED in str(error):
