@@ -87,7 +87,7 @@ def trace_record(
             read = offset < read_positions(view).get((topic, partition), 0)
             return _whole(at, Fate.PAST_WINDOW if read else Fate.NOT_READ, None, None)
         files = tracing.list_files_of(view, epoch)
-        rows = [*_find_events(view, store, at, files), *_find_letters(view, store, at)]
+        rows = [*_find_events(view, store, at, files), *_find_letters(view, store, at, epoch)]
         settled = tracing.read_epoch(view, epoch)
     settled_at = None if settled is None else settled.registered_at
     if rows:
@@ -176,10 +176,11 @@ def _destination(catalog: Catalog, part: Part) -> Destination:
     return Destination(table=part.table, part=part.part, batch=batch)
 
 
-def _find_letters(catalog: Catalog, store: FileStore, at: Span) -> Iterator[RowTrace]:
-    """Letters at this position that were not tried again since."""
+def _find_letters(catalog: Catalog, store: FileStore, at: Span, epoch: int) -> Iterator[RowTrace]:
+    """Letters at this position that were not tried again since; none is older than the epoch that settled it."""
     for kind, fate in ((LetterKind.DEAD, Fate.DEAD_LETTER), (LetterKind.WAITING, Fate.WAITING)):
-        for file in list_dead_letter_files(catalog, kind=kind):
+        files = [file for file in list_dead_letter_files(catalog, kind=kind) if file.epoch >= epoch]
+        for file in files:
             for found in find_letters(store, file.file, Selection(positions=(at,))):
                 names = ["row", "reason", "detail", "schema"]
                 for letter in found.letters.select(names).to_pylist():

@@ -6,7 +6,7 @@ import time
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 
 from oncehouse.errors import TransientError
 from oncehouse.messaging.outbox.locating import Scan, locate
@@ -73,3 +73,17 @@ def test_a_scan_that_was_cut_short_says_so(kafka, topic, find):
 def test_a_topic_that_is_not_there_is_told(find):
     with pytest.raises(TransientError, match="Unknown topic"):
         find(str(uuid4()), "no-such-topic")
+
+
+def test_what_kafka_has_deleted_is_told_to_be_unseen(kafka, kafka_admin, topic, find):
+    name, wanted = topic(), str(uuid4())
+    send(kafka, name, [wanted, None, None])
+    assert not find(wanted, name).perhaps_deleted
+    for deleted in kafka_admin.delete_records([TopicPartition(name, 0, 1)]).values():
+        deleted.result(timeout=30)
+    found = find(wanted, name)
+    assert (found.places, found.scanned, found.perhaps_deleted) == ((), 2, True)
+    for deleted in kafka_admin.delete_records([TopicPartition(name, 0, 3)]).values():
+        deleted.result(timeout=30)
+    found = find(wanted, name)
+    assert (found.places, found.scanned, found.perhaps_deleted) == ((), 0, True)

@@ -152,7 +152,9 @@ def test_looking_makes_no_database(messaging, capsys):
 
 def test_a_database_without_the_table_is_told(messaging, tmp_path, capsys):
     (tmp_path / "app.db").touch()
-    assert "no such table" in run_json(capsys, "trace", uuid4(), messaging, code=75)["outbox"]["why"]
+    assert (
+        "no table oncehouse_outbox" in run_json(capsys, "trace", uuid4(), messaging, code=75)["outbox"]["why"]
+    )
 
 
 def test_what_is_no_id_is_told(messaging, capsys):

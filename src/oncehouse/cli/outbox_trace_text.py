@@ -59,6 +59,8 @@ def _tell_scan(scan: Scan) -> Iterator[str]:
         yield f"looked at all {looked}" if scan.places else f"not among all {looked}"
     else:
         yield f"{'looked at' if scan.places else 'not among'} {looked}; stopped because {scan.stopped}"
+    if scan.perhaps_deleted and not scan.places:
+        yield "what Kafka has deleted by its retention could not be looked at"
 
 
 def _tell_record(record: RecordTrace) -> Iterator[str]:

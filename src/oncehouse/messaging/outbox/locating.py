@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 from pydantic import SecretStr
 
@@ -42,6 +42,8 @@ class Scan:
     scanned: int
     stopped: str | None
     """Why the scan ended before the end of the topics; None: all was seen."""
+    perhaps_deleted: bool = False
+    """The topics hold nothing older than where the scan began: what Kafka has deleted was not seen."""
 
 
 def locate(
@@ -70,7 +72,7 @@ def locate(
         try:
             # A person waits for this: an absent broker is not waited for longer than the whole scan may take.
             timeout = min(TIMEOUT_SECONDS, max(1.0, max_seconds))
-            ends = _seek(consumer, topics, since, timeout)
+            ends, cut = _seek(consumer, topics, since, timeout)
             scan = _Scanner(message_id.encode(), ends, all_copies=all_copies)
             stopped = scan.run(consumer, max_messages=max_messages, until=time.monotonic() + max_seconds)
         finally:
@@ -81,29 +83,36 @@ def locate(
             "that the broker is up and that the topic exists."
         ) from error
     return Scan(
-        topics=tuple(topics), since=since, places=tuple(scan.places), scanned=scan.scanned, stopped=stopped
+        topics=tuple(topics),
+        since=since,
+        places=tuple(scan.places),
+        scanned=scan.scanned,
+        stopped=stopped,
+        perhaps_deleted=cut,
     )
 
 
 def _seek(
     consumer: Consumer, topics: Sequence[str], since: float, timeout: float
-) -> dict[tuple[str, int], int]:
-    """Assign what is to be read; gives the end of each partition that has anything from this time on."""
+) -> tuple[dict[tuple[str, int], int], bool]:
+    """Assign what is to be read; gives the end of each partition that has anything, and whether some may have gone."""
     asked = [
         TopicPartition(topic, partition, int(since * 1000))
         for topic, partition in _partitions(consumer, topics, timeout)
     ]
-    starts, ends = [], {}
+    starts, ends, cut = [], {}, False
     for start in consumer.offsets_for_times(asked, timeout=timeout):
-        _, end = consumer.get_watermark_offsets(start, timeout=timeout)
+        low, end = consumer.get_watermark_offsets(start, timeout=timeout)
         if start.error:
             raise KafkaException(start.error)
+        # No time before the first record that is left: those that went may have been of the time asked for.
+        cut = cut or (low > 0 and start.offset in {low, OFFSET_END})
         if 0 <= start.offset < end:
             starts.append(start)
             ends[start.topic, start.partition] = end
     if starts:
         consumer.assign(starts)
-    return ends
+    return ends, cut
 
 
 def _partitions(consumer: Consumer, topics: Sequence[str], timeout: float) -> Iterator[tuple[str, int]]:
