@@ -59,12 +59,22 @@ class CdcWorld:
         self.url = postgres_url.replace("+psycopg", "")
         self.database = psycopg.connect(self.url, autocommit=True)
         self.messaging = folder / "messaging.yaml"
+        self._settle(postgres_url)
+
+    def _settle(self, database: str) -> None:
         settings = {
-            "kafka": {"bootstrap_servers": bootstrap_servers},
-            "database": postgres_url,
-            "cdc": {"connect": connect.url},
+            "kafka": {"bootstrap_servers": self.servers},
+            "database": database,
+            "cdc": {"connect": self.connect.url},
         }
         self.messaging.write_text(yaml.safe_dump(settings), encoding="utf-8")
+
+    def use_password(self, password: str) -> str:
+        """Give the database's user a password, tell Connect of it in a file, and return the reference to that."""
+        self._settle(self.url.replace("postgresql://postgres@", f"postgresql+psycopg://postgres:{password}@"))
+        file = self.connect.secrets / f"{self.prefix}.properties"
+        file.write_text(f"password={password}\n", encoding="utf-8")
+        return f"${{file:{file}:password}}"
 
     # The commands
 

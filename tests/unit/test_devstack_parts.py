@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from oncehouse.devstack import jars
 from oncehouse.devstack.cli import app
 from oncehouse.devstack.clickhouse import ClickHouse
+from oncehouse.devstack.connect import Connect
 from oncehouse.devstack.java import find_java, parse_java_major, spark_jars_folder
 from oncehouse.devstack.part import Place
 from oncehouse.devstack.stack import Stack, in_starting_order
@@ -102,6 +103,26 @@ def test_clickhouse_settings_are_sound_whatever_the_folder_is_called(tmp_path):
     assert parsed.findtext("path") == f"{tmp_path}/a & <b>/data/"
     assert parsed.findtext("listen_host") == "127.0.0.1"
     assert parsed.find("zookeeper") is None
+
+
+def test_connect_is_told_of_the_stacks_own_kafka_and_of_nothing_beyond_its_secrets(tmp_path):
+    place = Place(folder=tmp_path, ports={"rest": 1}, neighbours={"kafka": {"broker": 7, "controller": 8}})
+    part = Connect(place=place)
+    part.prepare()
+    part.prepare()
+    settings = dict(
+        line.split("=", 1) for line in part.launch().files[tmp_path / "worker.properties"].splitlines()
+    )
+    assert settings["bootstrap.servers"] == "127.0.0.1:7"
+    assert settings["listeners"] == part.url == "http://127.0.0.1:1"
+    assert settings["config.providers.file.param.allowed.paths"] == str(part.secrets)
+    plugins = Path(settings["plugin.path"])
+    assert list(plugins.glob("debezium/debezium-connector-postgres-*.jar"))
+
+
+def test_connect_without_kafka_says_what_to_start(tmp_path):
+    with pytest.raises(ConfigurationError, match="oncehouse dev up --with connect"):
+        Connect(place=Place(folder=tmp_path, ports={"rest": 1})).launch()
 
 
 def test_ports_once_chosen_stay_and_never_meet():
