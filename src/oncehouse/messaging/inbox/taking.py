@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, null, select, text, update
+from sqlalchemy import ColumnElement, Connection, Float, Select, bindparam, null, select, text, update
 
 from oncehouse.databases import DatabaseClock
 from oncehouse.messaging.inbox.ids import BUCKETS
@@ -58,20 +58,29 @@ def mark_begun(connection: Connection, rows: Sequence[Waiting]) -> dict[int, int
 
 def claim(connection: Connection, row: Waiting, *, keep_seconds: float) -> bool:
     """Mark a message as done in the handler's transaction, before the handler runs. False: it is not ours to handle."""
-    now = DatabaseClock()
-    done = (
-        update(inbox)
-        .where(inbox.c.sequence.in_(_free([row.sequence])))
-        .values(
-            state=State.DONE,
-            answered=inbox.c.attempts,
-            settled_at=now,
-            keep_until=now + keep_seconds,
-            held_until=null(),
-            error=null(),
-        )
+    found = connection.execute(_CLAIM, {"the_sequence": row.sequence, "the_keep": keep_seconds})
+    return found.rowcount == 1
+
+
+# Made once: this one runs for every message.
+_CLAIM = (
+    update(inbox)
+    .where(
+        inbox.c.sequence
+        == select(inbox.c.sequence)
+        .where(inbox.c.sequence == bindparam("the_sequence"), inbox.c.state == State.WAITING)
+        .with_for_update(skip_locked=True)
+        .scalar_subquery()
     )
-    return connection.execute(done).rowcount == 1
+    .values(
+        state=State.DONE,
+        answered=inbox.c.attempts,
+        settled_at=DatabaseClock(),
+        keep_until=DatabaseClock() + bindparam("the_keep", type_=Float(53)),
+        held_until=null(),
+        error=null(),
+    )
+)
 
 
 def _free(sequences: Iterable[int]) -> Select[Any]:
