@@ -16,7 +16,8 @@ from sqlalchemy import create_engine, text
 
 from oncehouse.messaging import Outbox, OutboxMessage
 
-KEYS = 60
+KEYS = 200
+MOST_OF_A_KEY = 20
 ROLLED_BACK_SHARE = 0.2
 SLOW_SHARE = 0.02
 MAKE_COUNTERS = "CREATE TABLE counters (key integer PRIMARY KEY, number integer NOT NULL)"
@@ -45,7 +46,7 @@ def run(url: str, topic: str, rows: int, writer: int, seed: int) -> dict[str, li
         with engine.connect() as connection, connection.begin() as transaction:
             written: list[tuple[str, int, int]] = []
             for key in keys:
-                taken = chance.randint(1, 6)
+                taken = chance.randint(1, MOST_OF_A_KEY)
                 number = connection.execute(TAKE, {"key": key, "taken": taken}).scalar_one()
                 messages = [make_message(topic, writer, key, number + more) for more in range(taken)]
                 ids = outbox.add_many(connection, messages)

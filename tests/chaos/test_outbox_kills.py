@@ -196,6 +196,7 @@ def make_world(kafka, postgres_url, topic, tmp_path) -> Iterator[Callable[..., W
     return make
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("rows", "writers", "kills", "every_seconds"),
     [pytest.param(4_000, 2, 2, 1.0, marks=pytest.mark.short), (200_000, 8, 20, 3.0)],
