@@ -9,11 +9,14 @@ import sys
 import uuid
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+import typer
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from oncehouse.cli.app import run_command
+from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
 from oncehouse.messaging.aside import Failure
 from oncehouse.messaging.message import MESSAGE_ID, ORIGIN, Message
+from oncehouse.messaging.retries import letter_topic
 from oncehouse.messaging.retries.asides import DeadLetterTopic
 from oncehouse.messaging.retries.kafka_shelf import KafkaShelf, read_to_end
 
@@ -189,11 +192,32 @@ def test_without_marks_a_killed_replay_would_send_letters_twice(place, capsys, m
     assert len(place.read(place.source)) == 6
 
 
-def test_a_purge_says_what_goes_and_asks_first(place, capsys):
+@pytest.mark.parametrize(
+    ("code", "kind", "said"),
+    [
+        (KafkaError._FENCED, FencedError, "another replay of the same topic has begun"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, ConfigurationError, "Grant the user what is missing"),
+        (KafkaError.MSG_SIZE_TOO_LARGE, PermanentError, "max.message.bytes"),
+        (KafkaError._TRANSPORT, TransientError, "not done twice"),
+    ],
+)
+def test_what_cuts_a_replay_off_is_told_with_advice(code, kind, said):
+    judged = letter_topic._judge(KafkaException(KafkaError(code)), "the replay was cut off")
+    assert type(judged) is kind
+    assert said in str(judged)
+
+
+def test_a_purge_says_what_goes_and_asks_first(place, capsys, monkeypatch):
     place.fail(4)
     place.fail(2, start=4, failed_at=1_700_009_999.0)
     refused = place.ask(capsys, "purge", place.source, str(place.file), code=2)
     assert "say --yes" in refused
+    assert len(place.read(f"{place.source}.dlq")) == 6
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    asked = []
+    monkeypatch.setattr(typer, "confirm", asked.append)
+    place.ask(capsys, "purge", place.source, str(place.file), code=1)
+    assert asked == [f"\nDelete 6 letters of {place.source}.dlq, 6 of them never replayed?"]
     assert len(place.read(f"{place.source}.dlq")) == 6
     said = place.ask(capsys, "purge", place.source, str(place.file), "--yes", "--until", "2023-11-15T00:00")
     assert "4 deleted" in said
