@@ -153,6 +153,19 @@ def test_a_batch_is_handed_out_only_after_its_end_is_in_kafka():
     assert ranges(drive.tell(ev.Committed(partition=P, position=commit.position))) == [(7, 9)]
 
 
+def test_all_is_settled_when_nothing_runs_and_everything_done_is_committed():
+    drive = Drive(acknowledge=False)
+    drive.assign()
+    assert drive.core.is_settled()
+    drive.fetch(0, 1, 2)
+    drive.tell(ev.Committed(partition=P, position=Position(offset=0, ends=(2,))))
+    assert not drive.core.is_settled()
+    drive.handled()
+    assert not drive.core.is_settled()
+    drive.tell(ev.Committed(partition=P, position=Position(offset=3)))
+    assert drive.core.is_settled()
+
+
 def test_an_answer_to_another_commit_changes_nothing():
     drive = Drive(acknowledge=False)
     drive.assign()
@@ -165,9 +178,9 @@ def test_a_failed_commit_is_tried_again_with_back_off():
     drive.assign()
     drive.fetch(0, 1, 2)
     drive.tell(ev.CommitFailed(partition=P, error="away"))
-    assert of(ev.Commit, drive.pass_time(0.9)) == []
+    assert of(ev.Commit, drive.pass_time(0.05)) == []
     assert drive.core.wake_at(drive.now) < inf
-    assert len(of(ev.Commit, drive.pass_time(0.1))) == 1
+    assert len(of(ev.Commit, drive.pass_time(0.05))) == 1
 
 
 def test_the_next_batches_are_planned_while_one_is_handled():

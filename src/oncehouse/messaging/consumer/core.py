@@ -76,6 +76,10 @@ class Core:
         keys = self._states if partitions is None else partitions
         return any(key in self._states and self._states[key].task is not None for key in keys)
 
+    def is_settled(self) -> bool:
+        """Whether no work is under way and all that is done is committed."""
+        return not self.busy() and all(state.last_commit() is None for state in self._states.values())
+
     def wake_at(self, now: float) -> float:
         """When `Ticked` should come at the latest."""
         moments = [state.wake_at(now) for state in self._states.values()]

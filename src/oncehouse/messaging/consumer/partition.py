@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
 
+from oncehouse.backoff import Backoff
 from oncehouse.messaging.aside import Partition
 from oncehouse.messaging.consumer.events import (
     Action,
@@ -35,6 +36,8 @@ from oncehouse.messaging.consumer.rules import Rules
 
 # A fetch brings many records at once, so that the buffer of small batches must hold some fetches.
 LEAST_ROOM = 2_000
+# Commits are refused for moments in every rebalance; others wait for them.
+COMMIT_BACKOFF = Backoff(base_seconds=0.1, longest_seconds=2.0)
 Level = Literal["hungry", "full", "over"]
 
 
@@ -328,7 +331,7 @@ class PartitionState:
     def end_commit_failed(self, now: float) -> None:
         self._in_flight = None
         self._commit_failures += 1
-        wait = self.rules.backoff.wait_seconds(self._commit_failures, chance=self.chance())
+        wait = COMMIT_BACKOFF.wait_seconds(self._commit_failures, chance=self.chance())
         self._commit_hold_until = now + wait
 
     # What the core asks about.

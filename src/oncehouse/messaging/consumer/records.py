@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, repeat
+from operator import is_
 from typing import Any, Protocol, overload
 
 from oncehouse.messaging.aside import Partition
@@ -115,7 +116,8 @@ def by_partition(raw: list[Any]) -> list[tuple[Partition, Records]]:
 
 def split_errors(raw: list[Any]) -> tuple[list[Any], list[Any]]:
     """The records that are records, and those through which the client tells of an error."""
-    if not raw or list(map(type(raw[0]).error, raw)).count(None) == len(raw):
+    # By identity: confluent-kafka 2.16 breaks when one of its errors is compared with None.
+    if not raw or all(map(is_, map(type(raw[0]).error, raw), repeat(None))):
         return raw, []
     return [record for record in raw if record.error() is None], [
         record for record in raw if record.error() is not None

@@ -35,6 +35,8 @@ from oncehouse.messaging.consumer.workers import Workers
 _IDLE_POLL_SECONDS = 0.25
 _BUSY_POLL_SECONDS = 0.01
 _HOUSEKEEPING_SECONDS = 1.0
+_LAST_COMMIT_SECONDS = 5.0
+_BETWEEN_COMMITS_SECONDS = 0.1
 _MOST_RECORDS, _LEAST_RECORDS = 10_000, 1_000
 _log = logging.getLogger("oncehouse.consumer")
 
@@ -154,17 +156,23 @@ class Runner:
 
     def _drain(self) -> None:
         self.feed(ev.Stopping())
-        deadline = self._clock.monotonic() + self._bounds.drain_seconds
+        begun = self._clock.monotonic()
         try:
-            # The poll goes on, so that a long drain does not cost the partitions before their commit.
-            while self.core.busy() and self._clock.monotonic() < deadline and not self._has_stalled():
+            # The poll goes on, so that a long drain does not cost the partitions, and commits that a rebalance
+            # refuses are tried again.
+            while self._is_draining(self._clock.monotonic() - begun):
+                before = self.news
                 self.step()
+                # Without threads nobody else will end what runs.
+                if isinstance(self._crew, InlineCrew) and not self._crew.run_one() and self.news == before:
+                    break
         except OncehouseError as error:
             _log.error("group %s: %s", self._group, error)
 
-    def _has_stalled(self) -> bool:
-        # Without threads nobody else will end what runs.
-        return isinstance(self._crew, InlineCrew) and not self._crew.run_one()
+    def _is_draining(self, seconds: float) -> bool:
+        if self.core.busy():
+            return seconds < self._bounds.drain_seconds
+        return not self.core.is_settled() and seconds < self._bounds.drain_seconds + _LAST_COMMIT_SECONDS
 
     # One turn.
 
@@ -274,15 +282,21 @@ class Runner:
                     assert_never(action)
 
     def _commit_now(self, positions: Mapping[Partition, Position]) -> None:
-        try:
-            self._client.commit_now(positions)
-            self._metrics.increment("commits.done", len(positions))
-        except TransientError as error:
-            self._metrics.increment("commits.failed", len(positions))
-            _log.error(
-                "group %s: the last commit of %s failed: %s; their last batches will come again",
-                self._group, ", ".join(f"{topic}/{partition}" for topic, partition in positions), error,
-            )  # fmt: skip
+        deadline = self._clock.monotonic() + _LAST_COMMIT_SECONDS
+        while True:
+            try:
+                self._client.commit_now(positions)
+                self._metrics.increment("commits.done", len(positions))
+            except TransientError as error:
+                self._metrics.increment("commits.failed", len(positions))
+                # In a rebalance the brokers refuse commits for moments only.
+                if self._clock.monotonic() < deadline and not isinstance(self._crew, InlineCrew):
+                    time.sleep(_BETWEEN_COMMITS_SECONDS)
+                    continue
+                where = ", ".join(f"{topic}/{partition}" for topic, partition in positions)
+                words = "group %s: the last commit of %s failed: %s; their last batches will come again"
+                _log.error(words, self._group, where, error)
+            return
 
     # What the client tells.
 
@@ -323,7 +337,7 @@ class Runner:
 
     def on_commit_failed(self, partition: Partition, error: str) -> None:
         self._metrics.increment("commits.failed")
-        _log.warning("group %s: %s/%s: a commit failed: %s; tried again", self._group, *partition, error)
+        _log.info("group %s: %s/%s: a commit failed: %s; tried again", self._group, *partition, error)
         self.feed(ev.CommitFailed(partition=partition, error=error))
 
     # What people see.
