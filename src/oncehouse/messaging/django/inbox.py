@@ -85,21 +85,22 @@ def clean_up(*, using: str | None = None, batch_rows: int = BATCH_ROWS) -> int:
     total = 0
     while True:
         with transaction.atomic(using=alias):
-            deleted: int = _execute(alias, lambda _vendor: expiring_ids(batch_rows), fetch=False)
+            deleted: int = _execute(alias, lambda _vendor: (expiring_ids(batch_rows), {}), fetch=False)
         total += deleted
         if deleted < batch_rows:
             return total
 
 
-def _execute(alias: str, make: Callable[[str], Any], *, fetch: bool) -> Any:
+def _execute(alias: str, make: Callable[[str], tuple[Any, dict[str, Any]]], *, fetch: bool) -> Any:
     """Run a statement of SQLAlchemy's on Django's connection; its rows, or how many it touched."""
     connection = connections[alias]
     vendor = check_dialect(connection.vendor)
     dialect: Any = postgresql.dialect if vendor == "postgresql" else sqlite.dialect
-    compiled = make(vendor).compile(dialect=dialect(paramstyle="pyformat"))
+    statement, values = make(vendor)
+    compiled = statement.compile(dialect=dialect(paramstyle="pyformat"))
     try:
         with connection.cursor() as cursor:
-            cursor.execute(str(compiled), compiled.params)
+            cursor.execute(str(compiled), compiled.construct_params(values))
             return cursor.fetchall() if fetch else cursor.rowcount
     except (ProgrammingError, OperationalError) as error:
         cause = error.__cause__

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ARRAY, Connection, Text, delete, func, literal, literal_column, select, text
+from sqlalchemy import ARRAY, Connection, Float, Text, bindparam, delete, func, literal_column, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from oncehouse.databases import DatabaseClock
@@ -23,28 +24,37 @@ def remember(connection: Connection, consumer: str, ids: Collection[str], keep_s
     """Those of the ids that were not remembered yet, and are from now on if the transaction commits."""
     refuse_autocommit(connection, consumer)
     with wrapped_errors(f"Inbox of {consumer}: looking up {len(ids)} message ids", absent=ABSENT):
-        statement = remembering(connection.dialect.name, consumer, ids, keep_seconds)
-        return set(connection.execute(statement).scalars())
+        statement, values = remembering(connection.dialect.name, consumer, ids, keep_seconds)
+        return set(connection.execute(statement, values).scalars())
 
 
-def remembering(dialect: str, consumer: str, ids: Iterable[str], keep_seconds: float) -> Any:
-    """The statement behind `remember`, for those who have a cursor and no SQLAlchemy."""
-    check_dialect(dialect)
+def remembering(
+    dialect: str, consumer: str, ids: Iterable[str], keep_seconds: float
+) -> tuple[Any, dict[str, Any]]:
+    """The statement behind `remember` and its values, for those who have a cursor and no SQLAlchemy."""
     # In one order for everybody: two batches that overlap would otherwise wait for each other.
-    rows = _rows(dialect, consumer, sorted(set(ids)), keep_seconds)
-    insert: Any = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    columns = ["consumer", "message_id", "seen_at", "keep_until"]
-    return insert(seen).from_select(columns, rows).on_conflict_do_nothing().returning(seen.c.message_id)
+    ordered = sorted(set(ids))
+    given = ordered if check_dialect(dialect) == "postgresql" else json.dumps(ordered)
+    values = {"the_consumer": consumer, "the_ids": given, "the_keep": keep_seconds}
+    return _insertion(dialect), values
 
 
-def _rows(dialect: str, consumer: str, ids: list[str], keep_seconds: float) -> Any:
-    now, name = DatabaseClock(), literal(consumer, Text)
+@cache
+def _insertion(dialect: str) -> Any:
+    """Made once: it runs for every message."""
+    insert: Any = (postgresql if dialect == "postgresql" else sqlite).insert(seen)
+    consumer, now = bindparam("the_consumer", type_=Text), DatabaseClock()
+    keep_until = DatabaseClock() + bindparam("the_keep", type_=Float(53))
     if dialect == "postgresql":
-        return select(name, func.unnest(literal(ids, ARRAY(Text))), now, now + keep_seconds)
-    given = func.json_each(literal(json.dumps(ids), Text))
-    rows = select(name, literal_column("value", Text), now, now + keep_seconds).select_from(given)
-    # Without a WHERE SQLite takes the ON of ON CONFLICT for one of a join.
-    return rows.where(text("1 = 1"))
+        each = func.unnest(bindparam("the_ids", type_=ARRAY(Text)))
+        rows = select(consumer, each, now, keep_until)
+    else:
+        given = func.json_each(bindparam("the_ids", type_=Text))
+        rows = select(consumer, literal_column("value", Text), now, keep_until).select_from(given)
+        # Without a WHERE SQLite takes the ON of ON CONFLICT for one of a join.
+        rows = rows.where(text("1 = 1"))
+    columns = ["consumer", "message_id", "seen_at", "keep_until"]
+    return insert.from_select(columns, rows).on_conflict_do_nothing().returning(seen.c.message_id)
 
 
 def forget(connection: Connection, consumer: str, ids: Collection[str]) -> None:
