@@ -57,19 +57,16 @@ class Authority:
         self.file = self._folder / "ca.pem"
         self.file.write_bytes(self.certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, *, key_password: str | None = None) -> Pair:
+    def issue(self, name: str) -> Pair:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         pair = Pair(certificate=self._folder / f"{name}.pem", key=self._folder / f"{name}.key")
         signed = self._sign(subject, key.public_key(), ca=False)
         pair.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-        hidden = (
-            serialization.NoEncryption()
-            if key_password is None
-            else serialization.BestAvailableEncryption(key_password.encode())
-        )
         pair.key.write_bytes(
-            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, hidden)
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
         )
         return pair
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -153,7 +154,11 @@ class SecureRun:
 
     def commands(self) -> list[str]:
         family = psutil.Process(self.process.pid)
-        return [" ".join(each.cmdline()) for each in (family, *family.children(recursive=True))]
+        found = []
+        for each in (family, *family.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):  # workers come and go
+                found.append(" ".join(each.cmdline()))
+        return found
 
     def end(self) -> None:
         if self.process is not None:

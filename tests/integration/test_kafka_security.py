@@ -65,10 +65,9 @@ def sasl(kafka: SecureKafka, topic: str, *, servers: str | None = None, **change
     return Kafka(bootstrap_servers=servers or kafka.sasl_servers, topics=[topic], options=options)
 
 
-def mutual_tls(kafka: SecureKafka, topic: str, key_password: str | None = None) -> Kafka:
-    client = kafka.authority.issue(f"client-{uuid.uuid4().hex[:8]}", key_password=key_password)
-    options = {} if key_password is None else {"ssl.key.password": key_password}
-    options |= {
+def mutual_tls(kafka: SecureKafka, topic: str) -> Kafka:
+    client = kafka.authority.issue(f"client-{uuid.uuid4().hex[:8]}")
+    options = {
         "security.protocol": "ssl",
         "ssl.ca.location": str(kafka.authority.file),
         "ssl.certificate.location": str(client.certificate),
@@ -81,16 +80,7 @@ def plain(kafka: SecureKafka, topic: str) -> Kafka:
     return sasl(kafka, topic, sasl_mechanisms="PLAIN", sasl_password=PLAIN_PASSWORD)
 
 
-def mutual_tls_with_a_hidden_key(kafka: SecureKafka, topic: str) -> Kafka:
-    return mutual_tls(kafka, topic, "c4nary-of-the-key")
-
-
-WAYS = {
-    "SCRAM over TLS": sasl,
-    "PLAIN over TLS": plain,
-    "client certificates": mutual_tls,
-    "client certificates with an encrypted key": mutual_tls_with_a_hidden_key,
-}
+WAYS = {"SCRAM over TLS": sasl, "PLAIN over TLS": plain, "client certificates": mutual_tls}
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)

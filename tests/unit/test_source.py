@@ -200,15 +200,16 @@ def test_a_client_certificate_travels_by_its_bytes(tmp_path):
     }
 
 
-def test_a_key_that_java_cannot_read_is_refused_with_the_command_that_converts_it(tmp_path):
-    (tmp_path / "k.pem").write_text("-----BEGIN RSA PRIVATE KEY-----")
+@pytest.mark.parametrize("kind", ["RSA PRIVATE KEY", "ENCRYPTED PRIVATE KEY"])
+def test_a_key_that_java_cannot_read_is_refused_with_the_command_that_converts_it(kind, tmp_path):
+    (tmp_path / "k.pem").write_text(f"-----BEGIN {kind}-----")
     options = {
         "security.protocol": "SSL",
         "ssl.certificate.location": str(tmp_path / "k.pem"),
         "ssl.key.location": str(tmp_path / "k.pem"),
     }
     kafka = Kafka(bootstrap_servers=SERVERS, topics=["events"], options=options)
-    with pytest.raises(ConfigurationError, match="openssl pkcs8 -topk8"):
+    with pytest.raises(ConfigurationError, match="openssl pkcs8 -topk8 -nocrypt"):
         java_options(kafka)
     missing = options | {"ssl.certificate.location": str(tmp_path / "absent.pem")}
     with pytest.raises(ConfigurationError, match=r"ssl\.certificate\.location .* cannot be read"):
