@@ -45,9 +45,8 @@ class Run:
 
 
 def fill(servers: str, topic: str, records: int) -> None:
-    AdminClient({"bootstrap.servers": servers}).create_topics(
-        [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1)]
-    )[topic].result(30)
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1)])[topic].result(30)
     producer = Producer(
         {
             "bootstrap.servers": servers,
