@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from oncehouse.cli.app import main
 from oncehouse.progress import Progress
 
-def run_pipeline(pipeline, *, once, stop, progress, say, wait):
+def run_pipeline(pipeline, *, once, stop, progress, say, wait, only):
     print("running", flush=True)
     stop.wait()
     print("asked to stop", flush=True)
