@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from oncehouse.cli.app import run_command
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
-from oncehouse.messaging.aside import Failure
-from oncehouse.messaging.message import MESSAGE_ID, ORIGIN, Message
+from oncehouse.messaging.aside import Failure, Placement
+from oncehouse.messaging.message import FAILED_AT, MESSAGE_ID, ORIGIN, Message
 from oncehouse.messaging.retries import letter_topic
 from oncehouse.messaging.retries.asides import DeadLetterTopic
 from oncehouse.messaging.retries.kafka_shelf import KafkaShelf, read_to_end
@@ -82,9 +82,13 @@ def place(kafka, topic, tmp_path):
 def test_letters_are_listed_by_error_and_shown_without_harm(place, capsys):
     place.fail(3)
     place.fail(1, error="KeyError: \x1b[2Jgone", start=3, value=HOSTILE, headers=(("trace", b"\x1b]0;x"),))
+    far = Placement(
+        topic=f"{place.source}.dlq", partition=0, key=None, value=b"", headers=((FAILED_AT, b"9" * 18),)
+    )
+    place.shelf.send([far])
     out = place.ask(capsys, "list", place.source, str(place.file))
     assert "\x1b" not in out
-    assert "ValueError        3" in out
+    assert "ValueError              3" in out
     assert f"{place.source}.dlq/1/1" in out
     assert f"from {place.source}/1/3" in out
     asked = json.loads(
@@ -98,7 +102,7 @@ def test_letters_are_listed_by_error_and_shown_without_harm(place, capsys):
     assert "[bold]x[/bold]" in shown
     whole = json.loads(place.ask(capsys, "show", newest["position"], str(place.file), "--json"))
     assert whole["headers"] == [{"name": "trace", "value": "G10wO3g="}]
-    assert place.ask(capsys, "list", place.source, str(place.file), "--limit", "0").count("\n") == 3
+    assert place.ask(capsys, "list", place.source, str(place.file), "--limit", "0").count("\n") == 4
 
 
 def test_a_replay_goes_to_the_first_topic_and_partition_with_what_an_inbox_knows_it_by(place, capsys):

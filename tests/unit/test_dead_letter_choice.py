@@ -118,6 +118,13 @@ def test_a_topic_stands_for_its_dead_letters_unless_it_is_named_as_such():
     assert dead_letters_of("orders.DLT", named=True) == "orders.DLT"
 
 
+@pytest.mark.parametrize("claimed", [b"999999999999999999", b"253402300799001", b"-5", b"soon"])
+def test_a_time_that_no_calendar_has_is_none(claimed):
+    headers = ((FAILED_AT, claimed), (ORIGIN_TIME, claimed))
+    one = Letter(message=Message(topic="t", partition=0, offset=0, key=None, value=b"", headers=headers))
+    assert (one.failed_at, one.origin_time) == (None, None)
+
+
 @given(st.lists(st.tuples(st.sampled_from([ORIGIN, ORIGIN_TIME, ATTEMPT, ERROR, FAILED_AT]), st.binary())))
 def test_any_headers_of_a_letter_are_survived(headers):
     one = Letter(

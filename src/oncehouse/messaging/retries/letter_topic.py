@@ -36,6 +36,7 @@ from oncehouse.messaging.retries.letters import (
     Letter,
     Marks,
     collect_marks,
+    is_mark,
     is_replayed,
     pick_letters,
 )
@@ -86,7 +87,9 @@ class LetterTopic:
                 return None
             reader.assign([here])
             message = next((_as_message(raw) for raw in read_to_end(reader, self.topic)), None)
-        return None if message is None or message.offset != offset else Letter(message=message)
+        if message is None or message.offset != offset or is_mark(message):
+            return None
+        return Letter(message=message)
 
     def replay(self, choice: Choice, *, to: str | None = None) -> Replayed:
         """Send the letters that are meant and were not replayed before, to where they came from or to one topic."""

@@ -17,6 +17,7 @@ from oncehouse.messaging.retries.ladder import REPLAYED, Position, parse_positio
 
 _CLASS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}")
 _KIND_CHARACTERS = 80
+_LAST_MOMENT = 253_402_300_799_000  # the end of the year 9999
 _SPAN = re.compile(r"([^/]+)/([0-9]{1,10})/([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _MARK = re.compile(rb"[0-9]{1,18}(?:,[0-9]{1,18})*")
 
@@ -179,4 +180,5 @@ def plan_purge(messages: Iterable[Message], until: float | None) -> tuple[dict[i
 
 
 def _seconds(milliseconds: int | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000
+    """A moment that a calendar has; producers may claim any."""
+    return None if milliseconds is None or not 0 <= milliseconds <= _LAST_MOMENT else milliseconds / 1000
