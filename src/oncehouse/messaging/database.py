@@ -40,6 +40,13 @@ def wrapped_errors(what: str, *, absent: str) -> Iterator[None]:
 
 
 @contextmanager
+def reading(engine: Engine, what: str, *, absent: str) -> Iterator[Connection]:
+    """A look at what is committed, which no writer holds up."""
+    with wrapped_errors(what, absent=absent), engine.connect() as connection:
+        yield connection
+
+
+@contextmanager
 def transact(engine: Engine, what: str, *, absent: str) -> Iterator[Connection]:
     """A transaction that may write, of its own."""
     with (

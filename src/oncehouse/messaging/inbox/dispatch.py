@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, select
 
 from oncehouse.errors import FencedError, OncehouseError
 from oncehouse.messaging.bucket_leases import BucketLeases, Share
-from oncehouse.messaging.database import transact
+from oncehouse.messaging.database import reading, transact
 from oncehouse.messaging.inbox.expiry import expire_ids, expire_messages
 from oncehouse.messaging.inbox.ids import BUCKETS
 from oncehouse.messaging.inbox.queues import KeyQueues
@@ -145,7 +145,7 @@ class Dispatcher:
         if time.monotonic() < self._tend_at:
             return
         if self._share is None:
-            with self._transaction("looking for its table") as connection:
+            with self._look("looking for its table") as connection:
                 connection.execute(select(inbox.c.sequence).limit(1))
         share = self._leases.tend()
         busy = {row.bucket for row in self._queues.running}
@@ -174,7 +174,7 @@ class Dispatcher:
         if not ours or self._queues.ready >= self._settings.concurrency or now < self._read_at:
             return False
         self._resting = {key: until for key, until in self._resting.items() if until > now}
-        with self._transaction("reading messages") as connection:
+        with self._look("reading messages") as connection:
             found = read_waiting(
                 connection,
                 self._name,
@@ -230,6 +230,9 @@ class Dispatcher:
             for expire in (expire_ids, expire_messages):
                 with self._transaction("cleaning up") as connection:
                     expire(connection)
+
+    def _look(self, doing: str) -> AbstractContextManager[Connection]:
+        return reading(self._engine, f"Inbox {self._name}: {doing}", absent=ABSENT)
 
     def _transaction(self, doing: str) -> AbstractContextManager[Connection]:
         return transact(self._engine, f"Inbox {self._name}: {doing}", absent=ABSENT)

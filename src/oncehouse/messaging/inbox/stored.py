@@ -21,7 +21,7 @@ from sqlalchemy.orm import sessionmaker
 
 from oncehouse.databases import open_engine
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.messaging.database import check_dialect, transact
+from oncehouse.messaging.database import check_dialect, reading, transact
 from oncehouse.messaging.inbox.dispatch import Dispatcher
 from oncehouse.messaging.inbox.expiry import Cleaned, clean_database
 from oncehouse.messaging.inbox.handling import Attempts
@@ -55,7 +55,7 @@ class StoredInbox:
 
     def check(self) -> None:
         """Raises TransientError when the database is away, ConfigurationError when the tables are missing."""
-        with transact(self.engine, f"Inbox {self.name}: looking for its table", absent=ABSENT) as connection:
+        with reading(self.engine, f"Inbox {self.name}: looking for its table", absent=ABSENT) as connection:
             connection.execute(select(inbox.c.sequence).limit(1))
 
     def store(self, messages: Iterable[Message]) -> Stored:
