@@ -51,7 +51,9 @@ class Kafka:
         return self._topic(partitions=partitions)
 
     def consumer(self, group: str, **settings: Any) -> Consumer:
-        return Consumer(group=group, bootstrap_servers=self._servers, **settings)
+        # Members hear of a rebalance by their heartbeats.
+        options = {"heartbeat.interval.ms": "200"}
+        return Consumer(group=group, bootstrap_servers=self._servers, options=options, **settings)
 
     def committed(self, group: str, topic: str, partition: int = 0) -> int | None:
         reader = KafkaConsumer({"bootstrap.servers": self._servers, "group.id": group, "log_level": 0})
