@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any
@@ -64,12 +64,12 @@ class PostgresStore(SqlStore):
         asked = self._leased(tokens)
         if self._keep:
             asked |= {
-                "seqs": [place.seq for place in sent.positions],
-                "partitions": [place.partition for place in sent.positions],
-                "offsets": [place.offset for place in sent.positions],
+                "seqs": _spell_array(place.seq for place in sent.positions),
+                "partitions": _spell_array(place.partition for place in sent.positions),
+                "offsets": _spell_array(place.offset for place in sent.positions),
             }
         else:
-            asked["seqs"] = list(sent.acknowledged)
+            asked["seqs"] = _spell_array(sent.acknowledged)
         with self._cursor() as cursor:
             cursor.execute(self._settle, asked)
             return cursor.rowcount
@@ -128,6 +128,11 @@ class PostgresStore(SqlStore):
             self._opened.remove(pooled)
             _close(pooled)
         self._threads.connection, self._threads.listens = None, False
+
+
+def _spell_array(numbers: Iterable[int]) -> str:
+    # As text: the driver walks a list number by number in Python, at three microseconds each.
+    return "{" + ",".join(map(str, numbers)) + "}"
 
 
 def _close(pooled: PoolProxiedConnection) -> None:
