@@ -118,7 +118,7 @@ def tell_packages(packages: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
         shown = ", ".join(unknown[:5]) + (", …" if len(unknown) > 5 else "")
         print(
             f"NOT AUDITED: no service answered for {len(unknown) or 'any'} packages{f' ({shown})' if shown else ''}. "
-            "Whether they are vulnerable is not known; run `make audit` where pypi.org or api.osv.dev can be reached.",
+            "Whether they are vulnerable is not known; run `make audit` where the package index can be reached.",
             file=sys.stderr,
         )
     return len(vulnerable), len(unknown) or int(not packages)

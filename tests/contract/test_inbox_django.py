@@ -32,7 +32,7 @@ def alias(catalog_url) -> Iterator[str]:
 
 @pytest.fixture
 def migrated(alias) -> str:
-    call_command("migrate", "oncehouse_outbox", database=alias, verbosity=0)
+    call_command("migrate", "oncehouse_messaging", database=alias, verbosity=0)
     return alias
 
 
@@ -116,10 +116,10 @@ def test_ids_are_forgotten_after_their_time(migrated, bill, catalog_url):
 def test_migrate_makes_the_tables_of_the_inbox_and_takes_them_back(migrated, catalog_url):
     engine = create_engine(catalog_url)
     assert set(inspect(engine).get_table_names()) >= set(metadata.tables)
-    call_command("migrate", "oncehouse_outbox", "0001", database=migrated, verbosity=0)
+    call_command("migrate", "oncehouse_messaging", "0001", database=migrated, verbosity=0)
     assert not inspect(engine).has_table("oncehouse_inbox_seen")
     assert inspect(engine).has_table("oncehouse_outbox")
-    call_command("migrate", "oncehouse_outbox", database=migrated, verbosity=0)
+    call_command("migrate", "oncehouse_messaging", database=migrated, verbosity=0)
     assert inspect(engine).has_table("oncehouse_inbox_seen")
     engine.dispose()
 

@@ -31,7 +31,7 @@ def alias(catalog_url) -> Iterator[str]:
 
 @pytest.fixture
 def migrated(alias) -> str:
-    call_command("migrate", "oncehouse_outbox", database=alias, verbosity=0)
+    call_command("migrate", "oncehouse_messaging", database=alias, verbosity=0)
     return alias
 
 
@@ -45,9 +45,9 @@ def test_migrate_makes_the_tables_that_the_relay_knows_and_can_take_the_outbox_b
     assert found == {column.name for column in Outbox().table.columns}
     assert indexes == {index.name for index in Outbox().table.indexes}
     assert tables >= set(Outbox().metadata.tables)
-    call_command("migrate", "oncehouse_outbox", "zero", database=migrated, verbosity=0)
+    call_command("migrate", "oncehouse_messaging", "zero", database=migrated, verbosity=0)
     assert not inspect(engine).has_table("oncehouse_outbox")
-    call_command("migrate", "oncehouse_outbox", database=migrated, verbosity=0)
+    call_command("migrate", "oncehouse_messaging", database=migrated, verbosity=0)
     assert inspect(engine).has_table("oncehouse_outbox")
     engine.dispose()
 
@@ -63,12 +63,12 @@ def test_the_model_says_what_the_table_has(migrated):
 
 
 def test_nothing_is_left_for_makemigrations():
-    call_command("makemigrations", "oncehouse_outbox", check=True, dry_run=True, verbosity=0)
+    call_command("makemigrations", "oncehouse_messaging", check=True, dry_run=True, verbosity=0)
 
 
 def test_sqlmigrate_shows_the_statements_of_outbox_init(alias):
     shown = StringIO()
-    call_command("sqlmigrate", "oncehouse_outbox", "0001", database=alias, stdout=shown)
+    call_command("sqlmigrate", "oncehouse_messaging", "0001", database=alias, stdout=shown)
     dialect = connections[alias].vendor
     for statement in Outbox().ddl(dialect):
         assert statement.splitlines()[0] in shown.getvalue()
@@ -113,7 +113,7 @@ def test_a_database_that_routers_keep_the_app_from_is_left_alone(alias, catalog_
     from django.db import router
 
     monkeypatch.setattr(router, "routers", [KeepAway()])
-    call_command("migrate", "oncehouse_outbox", database=alias, verbosity=0)
+    call_command("migrate", "oncehouse_messaging", database=alias, verbosity=0)
     engine = create_engine(catalog_url)
     assert not inspect(engine).has_table("oncehouse_outbox")
     engine.dispose()
@@ -125,7 +125,7 @@ def test_a_database_of_another_kind_is_refused_with_advice():
             alias, vendor = "default", "oracle"
 
     with pytest.raises(ConfigurationError, match="cannot be made in oracle"):
-        CreateOutbox().database_forwards("oncehouse_outbox", Editor, None, None)
+        CreateOutbox().database_forwards("oncehouse_messaging", Editor, None, None)
 
 
 def test_errors_of_the_callers_own_transaction_stay_djangos(migrated, monkeypatch):

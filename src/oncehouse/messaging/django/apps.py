@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.apps import AppConfig
 
 
-class OutboxConfig(AppConfig):
+class MessagingConfig(AppConfig):
     name = "oncehouse.messaging.django"
-    label = "oncehouse_outbox"
+    label = "oncehouse_messaging"
     verbose_name = "Outbox and inbox"

@@ -8,7 +8,7 @@ from oncehouse.messaging.django.operations import CreateInbox
 
 
 class Migration(migrations.Migration):
-    dependencies = (("oncehouse_outbox", "0001_outbox"),)
+    dependencies = (("oncehouse_messaging", "0001_outbox"),)
     operations = (
         CreateInbox(),
         migrations.CreateModel(
