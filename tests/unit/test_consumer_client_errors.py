@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import time
+
 import pytest
 from confluent_kafka import KafkaError, Message
 
@@ -61,3 +64,45 @@ def test_the_end_of_a_partition_is_no_error():
 def test_what_nobody_gets_over_ends_the_consumer_with_advice(code, kind, words):
     with pytest.raises(kind, match=words):
         consume(code)
+
+
+class Stream:
+    """A consumer that gives out so many records at once."""
+
+    def __init__(self, records: int) -> None:
+        self._records = [Message(topic="t", partition=0, offset=number) for number in range(records)]
+
+    def consume(self, count: int, timeout: float) -> list[Message]:
+        assert not gc.isenabled()
+        return self._records
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_cycle_collector_rests_in_a_full_stream_and_always_comes_back(monkeypatch):
+    client = KafkaClient(bootstrap_servers="127.0.0.1:9", group="g", options={}, metrics=MemoryMetrics())
+    client._consumer = Stream(1)
+    client.consume(10, 0.0)
+    assert gc.isenabled()
+    client._consumer = Stream(5_000)
+    client.consume(5_000, 0.0)
+    assert not gc.isenabled()
+    client.close()
+    assert gc.isenabled()
+    client.consume(5_000, 0.0)
+    now = time.monotonic()
+    monkeypatch.setattr("oncehouse.messaging.consumer.kafka.time.monotonic", lambda: now + 1.0)
+    client.consume(5_000, 0.0)
+    assert gc.isenabled()
+
+
+def test_a_collector_that_the_program_turned_off_stays_off():
+    client = KafkaClient(bootstrap_servers="127.0.0.1:9", group="g", options={}, metrics=MemoryMetrics())
+    client._consumer = Stream(1)
+    gc.disable()
+    try:
+        client.consume(10, 0.0)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

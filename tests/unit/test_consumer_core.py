@@ -515,11 +515,11 @@ def test_records_that_are_not_due_for_long_pause_their_partition():
 
 
 def test_bytes_make_a_partition_full_too():
-    drive = Drive(max_bytes=100, size=1000)
+    drive = Drive(max_bytes=100, size=10_000)
     drive.assign()
-    drive.fetch(*range(4), size=100)
+    drive.fetch(*range(6), size=100)
     assert drive.core.states[P].level == "full"
-    drive.fetch(*range(4, 6), size=100)
+    drive.fetch(*range(6, 8), size=100)
     assert drive.core.states[P].level == "over"
 
 

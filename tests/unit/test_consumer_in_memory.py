@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Callable
 from threading import Event, Thread
 from typing import Any
@@ -388,3 +390,17 @@ def test_adaptive_batches_shrink_for_a_slow_handler_and_all_is_handled():
     assert sum(sizes) == 5_000
     assert sizes[0] == 500
     assert sizes[-2] < 300
+
+
+def test_records_are_free_when_their_batch_is_done_without_the_cycle_collector():
+    broker = MemoryBroker({"events": 1})
+    consumer = Consumer(group=GROUP, broker=broker)
+    alive: list[weakref.ref[Batch]] = []
+    consumer.batch("events", size=2)(lambda batch: alive.append(weakref.ref(batch)))
+    fill(broker, 6)
+    gc.disable()
+    try:
+        consumer.run_until_idle()
+        assert [found() for found in alive] == [None] * 3
+    finally:
+        gc.enable()

@@ -20,7 +20,7 @@ from oncehouse.messaging.consumer.metrics import Metrics
 from oncehouse.messaging.consumer.records import Records
 from oncehouse.messaging.consumer.subscription import Subscription
 from oncehouse.messaging.consumer.time_report import TimeSums
-from oncehouse.messaging.consumer.workers import Job, Workers
+from oncehouse.messaging.consumer.workers import Flag, Job, Workers
 from oncehouse.messaging.message import Message
 
 _log = logging.getLogger("oncehouse.consumer")
@@ -144,7 +144,7 @@ class Handling:
 
     def _hand_out(self, action: ev.HandOut, records: Records) -> None:
         ticket, (topic, partition) = action.ticket, action.ticket.partition
-        started = self._clock.monotonic()
+        started, flag = self._clock.monotonic(), Flag()
 
         def done(error: BaseException | None) -> None:
             self._end(ticket)
@@ -163,9 +163,10 @@ class Handling:
                 first_offset=action.records.first_offset,
                 last_offset=action.records.last_offset,
                 attempt=action.attempt,
-                is_cancelled=lambda: job.cancelled,
+                is_cancelled=lambda: flag.is_up,
             ),
             done=done,
+            flag=flag,
         )
         with self._lock:
             if ticket not in self._jobs:

@@ -33,6 +33,8 @@ _OURS = {
 }
 _READ_POSITIONS_SECONDS = 60.0
 _NEW_TOPIC_SECONDS = 2.0
+_LONGEST_REST_SECONDS = 0.5
+_HOT_RECORDS = 1_000
 _FATAL = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: "create the topic again, or take it out of the consumer",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant Read on the topic to this user",
@@ -41,6 +43,39 @@ _FATAL = {
     KafkaError.INCONSISTENT_GROUP_PROTOCOL: "every consumer of a group needs the same partition.assignment.strategy",
 }
 _log = logging.getLogger("oncehouse.consumer")
+
+
+class _Collector:
+    """Python's cycle collector, which would walk over all waiting records for every 700 that the client makes.
+
+    It rests while the client makes records; in a full stream also between, but never longer than half a second.
+    """
+
+    def __init__(self) -> None:
+        self._was_on = True
+        self._rests_since: float | None = None
+        self._is_hot = False
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        now = time.monotonic()
+        if self._rests_since is None:
+            self._was_on, self._rests_since = gc.isenabled(), now
+            gc.disable()
+        self._is_hot = False
+        try:
+            yield
+        finally:
+            if not self._is_hot or now > self._rests_since + _LONGEST_REST_SECONDS:
+                self.wake()
+
+    def note(self, records: int) -> None:
+        self._is_hot = records >= _HOT_RECORDS
+
+    def wake(self) -> None:
+        if self._rests_since is not None and self._was_on:
+            gc.enable()
+        self._rests_since = None
 
 
 class KafkaClient:
@@ -61,6 +96,7 @@ class KafkaClient:
         self._beginning: Collection[str] = ()
         self._turned: dict[Partition, Position] = {}
         self._gone: set[Partition] = set()
+        self._collector = _Collector()
 
     def open_shelf(self) -> Shelf:
         from oncehouse.messaging.retries.kafka_shelf import KafkaShelf
@@ -137,8 +173,9 @@ class KafkaClient:
 
     def consume(self, count: int, timeout_seconds: float) -> list[Any]:
         try:
-            with _collector_at_rest():
+            with self._collector.at_rest():
                 raw = self._consumer.consume(count, timeout_seconds)
+                self._collector.note(len(raw))
         except KafkaException as error:
             raise self._judge(error.args[0]) or TransientError(describe_error(error)) from error
         records, errors = split_errors(raw)
@@ -280,19 +317,8 @@ class KafkaClient:
         return found[0] if found is not None else None
 
     def close(self) -> None:
+        self._collector.wake()
         self._consumer.close()
-
-
-@contextmanager
-def _collector_at_rest() -> Iterator[None]:
-    """Python's cycle collector, left on, would walk over all waiting records for every 700 that the client makes."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _to_commit(partition: Partition, position: Position) -> TopicPartition:

@@ -95,7 +95,7 @@ class ProcessWorkers:
 
     def cancel(self, job: Job) -> None:
         with self._lock:
-            job.cancelled = True
+            job.flag.is_up = True
             worker = self._working.get(id(job))
             if worker is not None:
                 worker.cancelled = True

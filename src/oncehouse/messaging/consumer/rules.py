@@ -30,5 +30,8 @@ class Rules:
 
     @property
     def ahead(self) -> int:
-        """How many batches are cut and planned while one is being handled: more when they are small."""
-        return max(2, min(48, 2_000 // self.size))
+        """How many batches are cut and planned at once, the one under way included: more when they are small.
+
+        A plan takes Kafka some tens of milliseconds; in that time fast handlers take some batches.
+        """
+        return max(4, min(48, 30_000 // self.size))

@@ -21,13 +21,24 @@ Done = Callable[[BaseException | None], None]
 
 
 @dataclass(kw_only=True)
+class Flag:
+    """Apart from the job: a batch that held its job would be a cycle, and its records free only by the collector."""
+
+    is_up: bool = False
+
+
+@dataclass(kw_only=True)
 class Job:
     ticket: Ticket
     handler: Callable[[Batch], Any]
     batch: Batch
     done: Done
     """Called once, from any thread, with what the handler raised."""
-    cancelled: bool = False
+    flag: Flag
+
+    @property
+    def cancelled(self) -> bool:
+        return self.flag.is_up
 
 
 class Workers(Protocol):
@@ -81,7 +92,7 @@ class ThreadWorkers:
         self._crew.submit(lambda: run_plain(job))
 
     def cancel(self, job: Job) -> None:
-        job.cancelled = True
+        job.flag.is_up = True
 
     def close(self) -> None:
         pass
@@ -122,7 +133,7 @@ class LoopWorkers:
         task.add_done_callback(lambda _: self._tasks.pop(job.ticket, None))
 
     def cancel(self, job: Job) -> None:
-        job.cancelled = True
+        job.flag.is_up = True
         self._loop.call_soon_threadsafe(self._cancel, job.ticket)
 
     def _cancel(self, ticket: Ticket) -> None:
