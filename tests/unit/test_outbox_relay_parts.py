@@ -121,12 +121,14 @@ def test_what_follows_a_row_that_cannot_be_sent_stays_with_its_key():
         make_row(4, None, topic="gone"),
         make_row(5, None),
         make_row(6, b"c", headers="{"),
+        make_row(7, b"d", headers="[" * 100_000),
     ]
     refused = flight.take_off(producer, rows, {"gone": "no such topic"})
     assert [(refusal.row.seq, bool(refusal.error)) for refusal in refused] == [
         (1, True),
         (4, True),
         (6, True),
+        (7, True),
     ]
     assert [taken[1] for taken in producer.taken] == [b"b", None]
 
@@ -137,6 +139,16 @@ def test_a_producer_that_is_at_its_end_takes_nothing_more():
     assert len(producer.taken) == 1
     assert flight.grounded
     producer.report({})
+    assert not flight.is_whole
+
+
+def test_a_producer_that_stays_full_is_not_waited_for_beyond_the_time():
+    asked = iter([True, True, False])
+    producer, flight = FakeProducer(), Flight(positions=False, may_wait=lambda: next(asked))
+    producer.full = 10
+    assert flight.take_off(producer, [make_row(1), make_row(2)], {}) == []
+    assert not producer.taken
+    assert "full" in (flight.grounded or "")
     assert not flight.is_whole
 
 

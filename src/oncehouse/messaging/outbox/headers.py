@@ -22,7 +22,10 @@ def decode_headers(text: str | None) -> Pairs:
     """Raises ValueError for what is no such list: rows may be written by others."""
     if not text:
         return []
-    listed = json.loads(text)
+    try:
+        listed = json.loads(text)
+    except RecursionError:
+        raise ValueError("headers are nested too deeply to be read") from None
     if not isinstance(listed, list):
         raise ValueError("headers must be a JSON list of [name, value]")  # noqa: TRY004 - one error for bad text
     return [_read(pair) for pair in listed]

@@ -6,7 +6,8 @@ of the client may be called.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -38,13 +39,15 @@ _ROOM_SECONDS = 0.05
 
 
 class Flight:
-    def __init__(self, *, positions: bool) -> None:
+    def __init__(self, *, positions: bool, may_wait: Callable[[], bool] = lambda: True) -> None:
+        """`may_wait` is asked while a full producer takes nothing; False grounds the rest."""
         self.taken = 0
         self.acknowledged: list[int] = []
         self.positions: list[Position] = []
         self.failed: dict[int, KafkaError] = {}
         self.grounded: str | None = None
         """Why the producer takes nothing more at all; the rows from there on have not left."""
+        self._may_wait = may_wait
         self._report = self._report_position if positions else self._report_success
 
     def take_off(self, producer: Producer, rows: Sequence[Row], missing: Mapping[str, str]) -> list[Refusal]:
@@ -75,7 +78,12 @@ class Flight:
                     row.topic, row.value, row.key, headers=headers, on_delivery=partial(self._report, row.seq)
                 )
             except BufferError:
-                producer.poll(_ROOM_SECONDS)
+                if not self._may_wait():
+                    self.grounded = "the producer is full and gets nothing off"
+                    return None
+                # A fatal error is raised here once; produce says it again.
+                with suppress(KafkaException, SystemError):
+                    producer.poll(_ROOM_SECONDS)
                 del headers[:-1]
             except KafkaException as error:
                 if error.args[0].code() in REFUSALS:

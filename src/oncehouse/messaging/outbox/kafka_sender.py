@@ -79,8 +79,8 @@ class KafkaSender:
                 producer, {row.topic for row in rows}, timeout_seconds=_bound_wait(give_up_at)
             )
         except KafkaException as error:
-            return self._give_up(Flight(positions=self._positions), [], describe_error(error))
-        flight = Flight(positions=self._positions)
+            return self._give_up(self._flight(give_up_at), [], describe_error(error))
+        flight = self._flight(give_up_at)
         refused = flight.take_off(producer, rows, missing)
         if not self._land(producer, give_up_at):
             return self._give_up(flight, refused, self._heard)
@@ -108,7 +108,7 @@ class KafkaSender:
         queues = [list(reversed(rows)) for rows in suspects]
         while queues:
             heads = [queue.pop() for queue in queues]
-            once = Flight(positions=self._positions)
+            once = self._flight(give_up_at)
             refused += once.take_off(alone, heads, {})
             landed = self._land(alone, give_up_at)
             flight.acknowledged += once.acknowledged
@@ -132,9 +132,15 @@ class KafkaSender:
                 # has no report then, and counts as not sent. What is under way would never be reported.
                 self._purge(producer)
                 return True
-            if time.monotonic() >= give_up_at or not self._may_go_on():
+            if not self._may_wait(give_up_at):
                 self._purge(producer)
                 return False
+
+    def _flight(self, give_up_at: float) -> Flight:
+        return Flight(positions=self._positions, may_wait=lambda: self._may_wait(give_up_at))
+
+    def _may_wait(self, give_up_at: float) -> bool:
+        return time.monotonic() < give_up_at and self._may_go_on()
 
     def _purge(self, producer: Producer) -> None:
         producer.purge()
