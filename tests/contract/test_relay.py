@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import Engine, create_engine, func, select
+from sqlalchemy import Engine, create_engine, func, select, update
 
 from oncehouse.databases import begin
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.messaging.outbox import opening, parked
 from oncehouse.messaging.outbox.parked import Which
 from oncehouse.messaging.outbox.relay import Relay
-from oncehouse.messaging.outbox.relay_records import RelayProgress
+from oncehouse.messaging.outbox.relay_records import RelayProgress, Row, Sent
 from oncehouse.messaging.outbox.relay_settings import RelaySettings
 from oncehouse.messaging.outbox.status import OutboxStatus, read_status
 from outbox_examples import TABLES, MemoryKafka, check_order, open_outbox, write
@@ -165,6 +166,42 @@ def test_an_idle_relay_is_woken_by_a_writer(engine, memory_kafka, make_relay):
             write(engine, [(b"a", str(number).encode())])
             wait_until(lambda: count_rows(engine) == 0, "an empty table")
     assert memory_kafka.values() == [b"0", b"1", b"2"]
+
+
+class PausedSender:
+    """Its process is paused while it sends: the leases run out, and another relay has had the buckets meanwhile."""
+
+    def __init__(self, engine: Engine, may_go_on: Callable[[], bool], answers: list[bool]) -> None:
+        self._engine, self._may_go_on, self._answers = engine, may_go_on, answers
+
+    def send(self, rows: Sequence[Row], *, give_up_at: float) -> Sent:
+        leases = TABLES.leases.leases
+        with begin(self._engine, whose="test") as connection:
+            connection.execute(
+                update(leases).values(holder="another", token=leases.c.token + 1, expires_at=0.0)
+            )
+        tended_by = time.monotonic() + 1.5
+        while self._may_go_on() and time.monotonic() < tended_by:
+            time.sleep(0.02)
+        self._answers.append(self._may_go_on())
+        return Sent(acknowledged=(), error="given up")
+
+    def close(self) -> None:
+        pass
+
+
+def test_what_was_claimed_before_a_pause_is_given_up_though_the_relay_holds_leases_again(engine, catalog_url):
+    write(engine, [(b"a", b"1")])
+    answers: list[bool] = []
+    relay = Relay(
+        database=catalog_url,
+        bootstrap_servers="nowhere:1",
+        settings=RelaySettings(lease=1, lanes=1),
+        open_sender=lambda may_go_on: PausedSender(engine, may_go_on, answers),
+    )
+    with running(relay):
+        wait_until(lambda: bool(answers), "an answer")
+    assert answers[0] is False
 
 
 def test_what_ends_a_lane_ends_the_relay(engine, make_relay):

@@ -58,7 +58,7 @@ class Lane:
         self._tell = tell
         self._changed = threading.Condition()
         self._tokens: Tokens = {}
-        self._under_way: frozenset[int] = frozenset()
+        self._under_way: Tokens = {}
         self._awake = False
         self._wakes = 0
         self._stopped = False
@@ -91,7 +91,12 @@ class Lane:
     def under_way(self) -> frozenset[int]:
         """Buckets of the round that has begun and not ended."""
         with self._changed:
-            return self._under_way
+            return frozenset(self._under_way)
+
+    def holds(self, tokens: Tokens) -> bool:
+        """Whether every bucket of the round under way is among these, under the token it was claimed with."""
+        with self._changed:
+            return self._under_way.items() <= tokens.items()
 
     # What its own thread does
 
@@ -149,12 +154,12 @@ class Lane:
                 self._changed.wait()
             if self._stopped:
                 return None
-            self._under_way = frozenset(self._tokens)
+            self._under_way = self._tokens
             return self._tokens
 
     def _end_round(self) -> None:
         with self._changed:
-            self._under_way = frozenset()
+            self._under_way = {}
 
     def _rest(self, done: Round, failures: int, wakes: int) -> None:
         with self._changed:

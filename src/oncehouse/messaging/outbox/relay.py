@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
@@ -127,13 +128,13 @@ class _Run:
         self._lanes = [
             Lane(
                 store=self._store,
-                sender=relay._open_sender(self._may_go_on),  # noqa: SLF001
+                sender=relay._open_sender(may_go_on),  # noqa: SLF001
                 limits=self._settings.limits,
                 backoff=self._settings.backoff,
-                may_go_on=self._may_go_on,
+                may_go_on=may_go_on,
                 tell=self._hear,
             )
-            for _ in range(self._settings.lanes)
+            for may_go_on in (partial(self._may_go_on, number) for number in range(self._settings.lanes))
         ]
         self._threads = [
             threading.Thread(target=lane.run, name=f"oncehouse-lane-{number}", daemon=True)
@@ -189,8 +190,12 @@ class _Run:
     def progress(self) -> RelayProgress:
         return self._throughput.progress(buckets=len(self._share.tokens), relays=self._share.members)
 
-    def _may_go_on(self) -> bool:
-        return not self._hurry and time.monotonic() < self._share.valid_until
+    def _may_go_on(self, lane: int) -> bool:
+        share = self._share
+        # A lease renewed after a pause may be another one: what was claimed under the former is others' by now.
+        return (
+            not self._hurry and time.monotonic() < share.valid_until and self._lanes[lane].holds(share.tokens)
+        )
 
     def _hear(self, done: Round) -> None:
         self._throughput.add(done)
