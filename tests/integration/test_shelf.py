@@ -203,3 +203,28 @@ def test_missing_rights_are_told_with_the_command_that_somebody_else_may_run():
     passing = judge_creation(KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT)), "t.dlq", 3)
     assert isinstance(passing, TransientError)
     assert isinstance(judge_sending(KafkaError(KafkaError._MSG_TIMED_OUT), PLACEMENT), TransientError)
+
+
+class ForgetfulProducer:
+    """Takes messages and never reports on them; a fatal error is raised over the head of the report."""
+
+    def produce(self, topic, **message):
+        pass
+
+    def poll(self, seconds):
+        raise KafkaException(KafkaError(KafkaError._FATAL))
+
+    def purge(self):
+        pass
+
+
+class ForgetfulShelf(KafkaShelf):
+    def _open_producer(self):
+        return ForgetfulProducer()
+
+
+def test_a_message_without_a_report_counts_as_not_written_and_holds_up_nobody_for_ever(monkeypatch):
+    monkeypatch.setattr(kafka_shelf, "SEND_SECONDS", 0.01)
+    monkeypatch.setattr(kafka_shelf, "_REPORT_SECONDS", 0.01)
+    with pytest.raises(TransientError, match="has not acknowledged"):
+        ForgetfulShelf(bootstrap_servers="127.0.0.1:9", group="g").send([PLACEMENT])

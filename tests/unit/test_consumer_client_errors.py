@@ -6,10 +6,10 @@ import gc
 import time
 
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from oncehouse.errors import DataLossError, PermanentError
-from oncehouse.messaging.consumer import MemoryMetrics
+from oncehouse.errors import DataLossError, PermanentError, TransientError
+from oncehouse.messaging.consumer import MemoryMetrics, kafka
 from oncehouse.messaging.consumer.kafka import KafkaClient
 from oncehouse.messaging.consumer.records import split_errors
 
@@ -106,3 +106,55 @@ def test_a_collector_that_the_program_turned_off_stays_off():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+class Answering:
+    """A consumer that says of one partition that it cannot tell its offset, as often as asked; and refuses a seek."""
+
+    def __init__(self, code: int, times: int = 1) -> None:
+        self._code, self.times = code, times
+
+    def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        answers = [TopicPartition("t", 0, 7), TopicPartition("t.retry.1", 0, -1001)]
+        if self.times:
+            self.times -= 1
+            return [answers[0], Untold(self._code)]
+        return [answers[0], TopicPartition("t.retry.1", 0, 3)]
+
+    def seek(self, place: TopicPartition) -> None:
+        raise KafkaException(KafkaError(self._code))
+
+
+class Untold:
+    """As TopicPartition, whose error nobody can set."""
+
+    topic, partition, offset, metadata = "t.retry.1", 0, -1001, None
+
+    def __init__(self, code: int) -> None:
+        self.error = KafkaError(code)
+
+
+def make_client() -> KafkaClient:
+    return KafkaClient(bootstrap_servers="127.0.0.1:9", group="g", options={}, metrics=MemoryMetrics())
+
+
+def test_an_offset_that_kafka_cannot_tell_is_asked_for_again_and_never_taken_for_none():
+    asked = Answering(KafkaError.UNSTABLE_OFFSET_COMMIT)
+    found = make_client()._read_positions(asked, [TopicPartition("t", 0), TopicPartition("t.retry.1", 0)])
+    assert {key: position.offset for key, position in found.items()} == {("t", 0): 7, ("t.retry.1", 0): 3}
+
+
+def test_an_offset_that_kafka_never_tells_is_an_outage(monkeypatch):
+    monkeypatch.setattr(kafka, "_READ_POSITIONS_SECONDS", 0.0)
+    asked = Answering(KafkaError.UNSTABLE_OFFSET_COMMIT, times=100)
+    with pytest.raises(TransientError, match="where to begin"):
+        make_client()._read_positions(asked, [TopicPartition("t", 0)])
+
+
+def test_a_partition_that_has_not_begun_need_not_be_set_back():
+    client = make_client()
+    client._consumer = Answering(KafkaError._STATE)
+    client._seek(TopicPartition("t", 0, 7))
+    client._consumer = Answering(KafkaError._TIMED_OUT)
+    with pytest.raises(TransientError, match="t/0 could not be set back"):
+        client._seek(TopicPartition("t", 0, 7))

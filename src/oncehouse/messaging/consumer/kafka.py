@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from pydantic import SecretStr
 
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError, TransientError
-from oncehouse.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
+from oncehouse.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error, read_committed
 from oncehouse.messaging.aside import Partition, Shelf
 from oncehouse.messaging.consumer.client import Listener
 from oncehouse.messaging.consumer.metrics import Metrics
@@ -32,6 +32,7 @@ _OURS = {
     "bootstrap.servers": "give it as bootstrap_servers=…",
 }
 _READ_POSITIONS_SECONDS = 60.0
+_ASK_AGAIN_SECONDS = 0.1
 _NEW_TOPIC_SECONDS = 2.0
 _LONGEST_REST_SECONDS = 0.5
 _HOT_RECORDS = 1_000
@@ -211,9 +212,20 @@ class KafkaClient:
             dropped = any((record.topic(), record.partition()) == (topic, partition) for record in records)
             if dropped:
                 start = self._start_of((topic, partition), position)
-                self._consumer.seek(TopicPartition(topic, partition, start))
+                self._seek(TopicPartition(topic, partition, start))
         self._turned, self._gone = {}, set()
         return kept
+
+    def _seek(self, place: TopicPartition) -> None:
+        try:
+            self._consumer.seek(place)
+        except KafkaException as error:
+            # The new assignment has not been begun yet: then none of what was left out was of it.
+            if error.args[0].code() != KafkaError._STATE:  # noqa: SLF001 - the client's own code
+                raise TransientError(
+                    f"group {self._group}: {place.topic}/{place.partition} could not be set back: "
+                    f"{describe_error(error)}"
+                ) from error
 
     # The group's affairs.
 
@@ -241,13 +253,14 @@ class KafkaClient:
         deadline = time.monotonic() + _READ_POSITIONS_SECONDS
         while True:
             try:
-                found = consumer.committed(partitions, timeout=TIMEOUT_SECONDS)
+                found = read_committed(consumer, partitions)
                 break
             except KafkaException as error:
                 if time.monotonic() > deadline:
                     raise TransientError(
                         f"group {self._group}: Kafka does not say where to begin: {describe_error(error)}"
                     ) from error
+                time.sleep(_ASK_AGAIN_SECONDS)
         return {
             (at.topic, at.partition): read_plan(at.offset if at.offset >= 0 else None, at.metadata)
             for at in found

@@ -27,7 +27,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from pydantic import SecretStr
 
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
-from oncehouse.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
+from oncehouse.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error, read_committed
 from oncehouse.messaging.aside import Placement
 
 SEND_SECONDS = 30.0
@@ -38,6 +38,8 @@ _HEADER_ROOM_BYTES = 64 << 10
 _POLL_SECONDS = 0.05
 _NEWS_SECONDS = 1.0
 _READ_SECONDS = 30.0
+_REPORT_SECONDS = 5.0
+"""How long the reports of what was given up may take."""
 _REFUSED = frozenset({
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.INVALID_RECORD,
@@ -119,6 +121,10 @@ class KafkaShelf:
             if time.monotonic() > deadline:
                 # All at once: one that were given up alone would leave a gap before the next.
                 producer.purge()
+            if time.monotonic() > deadline + _REPORT_SECONDS:
+                # The client may raise a fatal error over the head of a report, which then never comes.
+                lost = KafkaError(KafkaError._TIMED_OUT)  # noqa: SLF001 - the client's own code
+                errors |= {at: lost for at in range(sent) if at not in offsets and at not in errors}
         if errors:
             self._drop_producer(producer)
             first = min(errors)
@@ -221,7 +227,7 @@ def _ask_committed(reader: Consumer, here: TopicPartition) -> TopicPartition:
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:
-            return reader.committed([here], timeout=TIMEOUT_SECONDS)[0]
+            return read_committed(reader, [here])[0]
         except KafkaException as error:
             if error.args[0].code() not in _UNSETTLED_COORDINATOR or time.monotonic() > deadline:
                 raise
@@ -290,5 +296,5 @@ def _produce(producer: Producer, placement: Placement, hear: Any) -> None:
 
 def _serve(producer: Producer, seconds: float) -> None:
     # A fatal error is raised here once; each message that it hit is reported with its own by the next calls.
-    with suppress(KafkaException):
+    with suppress(KafkaException, SystemError):
         producer.poll(seconds)
