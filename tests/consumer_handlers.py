@@ -37,3 +37,10 @@ def sleep_for_long(batch: Batch) -> None:
     (folder,) = (value.decode() for value in batch.values if value is not None)
     (Path(folder) / "pid").write_text(str(os.getpid()))
     time.sleep(600)
+
+
+def terminate_itself(batch: Batch) -> None:
+    """As a supervisor does that sends SIGTERM to every process of a service."""
+    (folder,) = (value.decode() for value in batch.values if value is not None)
+    os.kill(os.getpid(), signal.SIGTERM)
+    (Path(folder) / "done").touch()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
-from consumer_handlers import die_once, sleep_for_long
+from consumer_handlers import die_once, sleep_for_long, terminate_itself
 from oncehouse.backoff import Backoff
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.clock import SystemClock
-from oncehouse.messaging.consumer import Batch, Consumer, MemoryBroker, MemoryMetrics
-from oncehouse.messaging.consumer.process_workers import describe_exit
+from oncehouse.messaging.consumer import Batch, Consumer, MemoryBroker, MemoryMetrics, process_workers
+from oncehouse.messaging.consumer.errands import InlineCrew
+from oncehouse.messaging.consumer.process_workers import ProcessWorkers, _Worker, describe_exit
+from oncehouse.messaging.consumer.workers import Flag, Job
+from oncehouse.messaging.retries.asides import DeadLetterTopic
 
 QUICKLY = Backoff(base_seconds=0.01, longest_seconds=0.01)
 PATIENCE_SECONDS = 60.0
@@ -88,3 +94,92 @@ def test_handlers_that_a_process_cannot_have_are_refused(caplog):
 def test_exits_are_told_in_words():
     assert describe_exit(-9) == "signal SIGKILL"
     assert describe_exit(3) == "exit code 3"
+
+
+def test_a_term_signal_to_the_whole_group_of_processes_is_the_consumers_to_judge(tmp_path):
+    broker = MemoryBroker({"events": 1}, clock=SystemClock())
+    consumer = Consumer(group="g", broker=broker)
+    consumer.batch("events", size=1, attempts=1, isolation="process", retries=DeadLetterTopic())(
+        terminate_itself
+    )
+    broker.send("events", str(tmp_path).encode())
+    thread = Thread(target=consumer.run)
+    thread.start()
+    wait_for(lambda: broker.committed("g", "events") == 1, "the batch")
+    consumer.stop()
+    thread.join(PATIENCE_SECONDS)
+    assert (tmp_path / "done").exists()
+    assert broker.messages("events.dlq") == []
+
+
+ENDS_AT_ONCE = """
+import sys, threading, time
+from pathlib import Path
+from consumer_handlers import sleep_for_long
+from oncehouse.messaging.clock import SystemClock
+from oncehouse.messaging.consumer import Consumer, MemoryBroker
+
+if __name__ == "__main__":
+    broker = MemoryBroker({"events": 1}, clock=SystemClock())
+    consumer = Consumer(group="g", broker=broker)
+    consumer.batch("events", size=1, isolation="process")(sleep_for_long)
+    broker.send("events", sys.argv[1].encode())
+    threading.Thread(target=consumer.run, daemon=True).start()
+    while not (Path(sys.argv[1]) / "pid").exists():
+        time.sleep(0.01)
+"""
+
+
+def test_a_program_that_ends_without_a_stop_waits_for_no_handler(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(ENDS_AT_ONCE)
+    paths = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, program, tmp_path],
+        env=os.environ | {"PYTHONPATH": paths},
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0
+
+
+class Process:
+    """A process that may have ended."""
+
+    def __init__(self, *, alive: bool) -> None:
+        self.alive, self.killed = alive, False
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def join(self, seconds: float) -> None:
+        pass
+
+
+class Pipe:
+    def close(self) -> None:
+        pass
+
+
+def test_a_process_that_ended_while_idle_is_not_given_the_next_batch():
+    workers = ProcessWorkers(crew=InlineCrew())
+    living, dead = (_Worker(process=Process(alive=alive), pipe=Pipe()) for alive in (True, False))
+    workers._idle += [living, dead]
+    assert workers._pop_living() is living
+    assert workers._pop_living() is None
+
+
+def test_a_batch_that_is_cancelled_while_its_process_starts_is_killed(monkeypatch):
+    workers, started = ProcessWorkers(crew=InlineCrew()), _Worker(process=Process(alive=True), pipe=Pipe())
+    job = Job(ticket=None, handler=print, batch=None, done=print, flag=Flag())
+
+    def start(handler: object) -> _Worker:
+        workers.cancel(job)
+        return started
+
+    monkeypatch.setattr(process_workers, "_start", start)
+    assert workers._take(job) is started
+    assert started.process.killed

@@ -6,6 +6,7 @@ bytes. A cancelled handler is killed, and so is one that is left when the consum
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import pickle
 import signal
@@ -49,6 +50,10 @@ class ProcessWorkers:
     _working: dict[int, _Worker] = field(default_factory=dict)
     _closed: bool = False
 
+    def __post_init__(self) -> None:
+        # Python's own end of a program asks children politely and then waits for them: these do not listen.
+        atexit.register(self.close)
+
     def start(self, job: Job) -> None:
         self.crew.submit(lambda: self._run(job))
 
@@ -78,12 +83,24 @@ class ProcessWorkers:
         with self._lock:
             if job.cancelled or self._closed:
                 raise WorkerDiedError("the batch was cancelled before its process began")
-            worker = self._idle.pop() if self._idle else None
+            worker = self._pop_living()
         if worker is None:
             worker = _start(job.handler)
         with self._lock:
             self._working[id(job)] = worker
+            if job.cancelled or self._closed:  # while it started, and nobody knew of it
+                worker.cancelled = True
+                worker.process.kill()
         return worker
+
+    def _pop_living(self) -> _Worker | None:
+        """One that ended while it had nothing to do is no fault of the next batch."""
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.process.is_alive():
+                return worker
+            _end(worker)
+        return None
 
     def _give_back(self, job: Job, worker: _Worker) -> None:
         with self._lock:
@@ -108,6 +125,7 @@ class ProcessWorkers:
             self._idle.clear()
         for worker in workers:
             _end(worker)
+        atexit.unregister(self.close)
 
 
 def _start(handler: Callable[[Batch], Any]) -> _Worker:
@@ -131,8 +149,10 @@ def _end(worker: _Worker) -> None:
 
 def serve(handler: Callable[[Batch], Any], pipe: Connection) -> None:
     """The child's life: batches in, answers out, until the pipe is closed."""
-    # Ctrl-C goes to the whole group of processes; the consumer decides what that means for this one.
+    # Ctrl-C goes to the whole group of processes, and some supervisors send SIGTERM to all of them: the consumer
+    # decides what that means for this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         try:
             batch = unpack(pipe.recv_bytes())
