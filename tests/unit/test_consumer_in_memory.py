@@ -310,6 +310,43 @@ def test_wrong_consumers_are_told_at_once():
         consumer.batch("no topic")
 
 
+class WordlessError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def test_an_error_that_cannot_even_say_what_it_is_fails_its_attempt():
+    broker, aside = MemoryBroker({"events": 1}), ListAside()
+    consumer = Consumer(group=GROUP, broker=broker)
+
+    @consumer.batch("events", size=1, attempts=1, retries=aside)
+    def handle(batch: Batch) -> None:
+        if batch.values == [b"0"]:
+            raise WordlessError
+
+    fill(broker, 2)
+    consumer.run_until_idle()
+    assert [failure.error for failure in aside.put_aside] == ["WordlessError: (it cannot say what)"]
+    assert broker.committed(GROUP, "events") == 2
+
+
+class BrokenMetrics:
+    def increment(self, name: str, count: float = 1, **tags: str | int) -> None:
+        raise OSError("no route to the metrics")
+
+    gauge = timing = increment
+
+
+def test_metrics_that_raise_cost_nobody_a_partition(caplog):
+    broker = MemoryBroker({"events": 1})
+    consumer = Consumer(group=GROUP, broker=broker, metrics=BrokenMetrics())
+    consumer.batch("events", size=1)(lambda batch: None)
+    fill(broker, 2)
+    consumer.run_until_idle()
+    assert broker.committed(GROUP, "events") == 2
+    assert "no route to the metrics" in caplog.text
+
+
 def test_offsets_that_kafka_deleted_unread_are_counted():
     broker, metrics = MemoryBroker({"events": 1}), MemoryMetrics()
     consumer = Consumer(group=GROUP, broker=broker, metrics=metrics)

@@ -25,7 +25,7 @@ from oncehouse.messaging.consumer.client import Client
 from oncehouse.messaging.consumer.errands import InlineCrew, Submitter
 from oncehouse.messaging.consumer.health import Health, HealthFile
 from oncehouse.messaging.consumer.memory import MemoryBroker
-from oncehouse.messaging.consumer.metrics import Metrics, NoMetrics
+from oncehouse.messaging.consumer.metrics import GuardedMetrics, Metrics, NoMetrics
 from oncehouse.messaging.consumer.process_workers import ProcessWorkers
 from oncehouse.messaging.consumer.rules import DEFAULT_BACKOFF, Rules
 from oncehouse.messaging.consumer.runner import Bounds, Runner
@@ -64,7 +64,7 @@ class Consumer:
         self._options = dict(options or {})
         self._broker = broker
         self._clock: Clock = SystemClock() if broker is None else broker.clock
-        self._metrics: Metrics = metrics or NoMetrics()
+        self._metrics: Metrics = NoMetrics() if metrics is None else GuardedMetrics(metrics)
         self._health_file = None if health_file is None else HealthFile(Path(health_file))
         self._bounds = Bounds(
             drain_seconds=_seconds("drain", drain), revoke_seconds=_seconds("revoke", revoke)

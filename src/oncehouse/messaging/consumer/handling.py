@@ -221,5 +221,8 @@ def kind_of(error: BaseException) -> ev.FailureKind:
 
 
 def describe(error: BaseException) -> str:
-    words = str(error)
+    try:
+        words = str(error)
+    except Exception:  # noqa: BLE001 - a handler's exceptions are its own; without words the attempt failed all the same
+        words = "(it cannot say what)"
     return f"{type(error).__name__}: {words}" if words else type(error).__name__

@@ -6,10 +6,14 @@ to your own system.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from threading import Lock
 from typing import Final, Protocol
+
+_log = logging.getLogger("oncehouse.consumer")
 
 NAMES: Final[Mapping[str, str]] = {
     # Counters
@@ -56,6 +60,33 @@ class NoMetrics:
 
     def timing(self, name: str, seconds: float, **tags: str | int) -> None:
         pass
+
+
+class GuardedMetrics:
+    """Somebody else's metrics, whose errors must not cost a partition: they are logged, and the consumer goes on."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def increment(self, name: str, count: float = 1, **tags: str | int) -> None:
+        with _logged(name):
+            self._metrics.increment(name, count, **tags)
+
+    def gauge(self, name: str, value: float, **tags: str | int) -> None:
+        with _logged(name):
+            self._metrics.gauge(name, value, **tags)
+
+    def timing(self, name: str, seconds: float, **tags: str | int) -> None:
+        with _logged(name):
+            self._metrics.timing(name, seconds, **tags)
+
+
+@contextmanager
+def _logged(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - whatever somebody else's code raises
+        _log.exception("the metric %s could not be written", name)
 
 
 class MemoryMetrics:

@@ -328,7 +328,14 @@ class Runner:
         _log.warning(
             "group %s: lost %s partitions; others may have them already", self._group, len(partitions)
         )
-        self.feed(ev.Lost(partitions=tuple(partitions)))
+        with self._changed:
+            self.feed(ev.Lost(partitions=tuple(partitions)))
+            # What still waits for its turn is of this term: should the partition come back at once, an old commit
+            # would set it back, and an old pause would never end.
+            kept = [
+                one for one in self._todo if isinstance(one, ev.CommitNow) or one.partition not in partitions
+            ]
+            self._todo = deque(kept)
         self._handling.forget(partitions)
 
     def on_committed(self, partition: Partition, position: Position) -> None:
