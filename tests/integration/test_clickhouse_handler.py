@@ -15,6 +15,8 @@ from oncehouse.clickhouse import insert
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 from oncehouse.messaging import clickhouse_handler
 from oncehouse.messaging.clickhouse_handler import ClickHouseHandler, judge_refusal
+from oncehouse.messaging.consumer import Consumer, MemoryBroker
+from oncehouse.messaging.retries.asides import DeadLetterTopic
 
 WINDOW = "SETTINGS non_replicated_deduplication_window = 20000"
 
@@ -222,9 +224,39 @@ def test_options_that_make_no_sense_are_refused(options, said):
         ClickHouseHandler(**{"url": "http://127.0.0.1:8123", "table": "t", "rows": as_table, **options})
 
 
-def test_a_failure_that_nobody_has_listed_gets_a_few_attempts():
+@pytest.mark.parametrize(
+    ("target", "select"),
+    [
+        ("id UInt64, number Int32", "SELECT id, toInt32(name) AS number"),
+        ("id UInt64, CONSTRAINT few CHECK id < 15", "SELECT id"),
+    ],
+    ids=["its query fails", "its target refuses"],
+)
+def test_a_view_that_refuses_a_row_stops_the_partition_and_doubles_nothing(world, caplog, target, select):
+    world.create()
+    world.run(f"CREATE TABLE {{database}}.copy ({target}) ENGINE = MergeTree ORDER BY id {WINDOW}")
+    world.run(
+        f"CREATE MATERIALIZED VIEW {{database}}.view TO {{database}}.copy AS {select} FROM {{database}}.events"
+    )
+    broker = MemoryBroker({"t": 1})
+    consumer = Consumer(group="g", broker=broker)
+    rows = world.handler(lambda batch: [json.loads(value) for value in batch.values])
+    consumer.batch("t", retries=DeadLetterTopic())(rows)
+    for number in range(20):
+        name = "bad" if number == 7 else str(number)
+        broker.send("t", json.dumps({"id": number, "name": name}).encode())
+    consumer.run_until_idle(for_seconds=30)
+    assert "let the view take them, or drop it" in caplog.text
+    world.run("DROP VIEW {database}.view SYNC")
+    consumer.run_until_idle()
+    assert world.ask("SELECT count(), uniqExact(id) FROM {database}.events") == [(20, 20)]
+    assert broker.messages("t.dlq") == []
+    assert broker.committed("g", "t") == 20
+
+
+def test_after_a_failure_that_nobody_has_listed_no_batch_is_taken_apart():
     from clickhouse_connect.driver.exceptions import DatabaseError
 
     error = PermanentError("?")
     error.__cause__ = DatabaseError("Code: 99999. DB::Exception: new")
-    assert type(judge_refusal(error, "t")) is OncehouseError
+    assert type(judge_refusal(error, "t")) is ConfigurationError

@@ -42,6 +42,8 @@ _TOO_LARGE = frozenset({
     565,  # TOO_MANY_PARTITIONS
     TOO_MANY_PARTS,  # as a refusal: the block itself spreads over too many partitions
 })  # fmt: skip
+# What ClickHouse adds to an error of a materialized view, which comes after the table itself was written.
+_IN_A_VIEW = "while pushing to view"
 _LINE_SETTINGS = {
     # Read by several threads, the lines would become several blocks.
     "input_format_parallel_parsing": 0,
@@ -158,18 +160,23 @@ def send_rows(client: Client, table: str, rows: Rows, *, token: str) -> None:
 def judge_refusal(error: OncehouseError, where: str) -> OncehouseError:
     """What the consumer should do about a failed insert, by the class of the error.
 
-    TransientError: the same batch again. PermanentError: the rows are at fault, so find the one. ConfigurationError: no
-    batch would pass, so stop in place of making dead letters of all. Anything else: a few attempts, then bisect.
+    TransientError: the same batch again. PermanentError: the rows are at fault and none was written, so find the one.
+    ConfigurationError: no batch would pass, or rows of this one may be in the table already: its halves would have
+    tokens that the table does not know. So stop, in place of making dead letters of all or doubling rows.
     """
     failure = failure_of(error)
     message = f"{where}: {error}"
+    of_rows = failure.code is None or failure.code in VALUES | _TOO_LARGE
     match failure.kind:
-        case Kind.PERMANENT if failure.code is None or failure.code in VALUES | _TOO_LARGE:
+        case Kind.PERMANENT if _IN_A_VIEW in str(error):
+            return ConfigurationError(
+                f"{message} The table itself may have taken the rows, so the batch is not taken apart: let the view "
+                "take them, or drop it"
+            )
+        case Kind.PERMANENT if of_rows:
             return PermanentError(message)
-        case Kind.PERMANENT:
+        case Kind.PERMANENT | Kind.UNLISTED:
             return ConfigurationError(message)
-        case Kind.UNLISTED:
-            return OncehouseError(message)
         case _:
             return type(error)(message)
 
