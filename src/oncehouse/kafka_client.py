@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import SecretStr
 
 from oncehouse.config_values import is_secret_setting
 from oncehouse.redaction import remember
-
-if TYPE_CHECKING:
-    from confluent_kafka import Consumer, TopicPartition
 
 TIMEOUT_SECONDS = 15.0
 
@@ -44,19 +41,6 @@ def plain_options(options: Mapping[str, str | SecretStr]) -> dict[str, str]:
 def describe_error(error: Exception) -> str:
     """The words of a KafkaException, which wraps the client's own error object."""
     return str(error.args[0].str()) if error.args and hasattr(error.args[0], "str") else str(error)
-
-
-def read_committed(
-    consumer: Consumer, partitions: list[TopicPartition], *, timeout_seconds: float = TIMEOUT_SECONDS
-) -> list[TopicPartition]:
-    """What the group has committed. Raises KafkaException where a partition cannot be told: that is not "nothing"."""
-    from confluent_kafka import KafkaException
-
-    found = consumer.committed(partitions, timeout=timeout_seconds)
-    for at in found:
-        if at.error is not None:
-            raise KafkaException(at.error)
-    return found
 
 
 def _silent() -> logging.Logger:

@@ -18,12 +18,13 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from pydantic import SecretStr
 
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError, TransientError
-from oncehouse.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error, read_committed
+from oncehouse.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
 from oncehouse.messaging.aside import Partition, Shelf
 from oncehouse.messaging.consumer.client import Listener
 from oncehouse.messaging.consumer.metrics import Metrics
 from oncehouse.messaging.consumer.plan import Position, read_plan, write_plan
 from oncehouse.messaging.consumer.records import split_errors
+from oncehouse.messaging.retries.kafka_shelf import KafkaShelf, read_committed
 
 _OURS = {
     "group.id": "give it as group=…",
@@ -100,8 +101,6 @@ class KafkaClient:
         self._collector = _Collector()
 
     def open_shelf(self) -> Shelf:
-        from oncehouse.messaging.retries.kafka_shelf import KafkaShelf
-
         return KafkaShelf(
             bootstrap_servers=self._bootstrap_servers, group=self._group, options=self._shared_options()
         )

@@ -27,7 +27,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from pydantic import SecretStr
 
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
-from oncehouse.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error, read_committed
+from oncehouse.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
 from oncehouse.messaging.aside import Placement
 
 SEND_SECONDS = 30.0
@@ -220,6 +220,15 @@ class KafkaShelf:
                 yield consumer
             except KafkaException as error:
                 raise TransientError(f"{where} could not be read: {describe_error(error)}") from error
+
+
+def read_committed(consumer: Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    """What the group has committed. Raises KafkaException where a partition cannot be told: that is not "nothing"."""
+    found: list[TopicPartition] = consumer.committed(partitions, timeout=TIMEOUT_SECONDS)
+    for at in found:
+        if at.error is not None:
+            raise KafkaException(at.error)
+    return found
 
 
 def _ask_committed(reader: Consumer, here: TopicPartition) -> TopicPartition:
