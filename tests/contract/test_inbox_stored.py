@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 import threading
 import time
 from collections import Counter
@@ -16,7 +18,7 @@ from sqlalchemy.orm import Session
 from inbox_examples import effect, effects_by_key, message, messages, prepare, read_effects
 from oncehouse.backoff import Backoff
 from oncehouse.databases import begin, open_engine
-from oncehouse.errors import ConfigurationError, PermanentError
+from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.messaging.inbox.records import Stored, WorkerSettings
 from oncehouse.messaging.inbox.stored import StoredInbox
 from oncehouse.messaging.inbox.storing import Receipt
@@ -179,6 +181,67 @@ def test_a_message_that_keeps_failing_is_parked_with_its_reason(engine, stored):
     row = rows(engine)["1"]
     assert (row.attempts, row.error) == (3, "ValueError: bad\\0 amount")
     assert (worker.counts.failed, worker.counts.parked) == (3, 1)
+
+
+class WordlessError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_an_error_whose_text_nobody_can_write_is_a_failure_like_any_other(engine, stored, kind):
+    stored.store([message("half", key="a"), message("none", key="b"), message("exit", key="c"), message("2")])
+
+    def handler(session, one):
+        match one.message_id:
+            case "half":
+                raise ValueError(json.loads('"half of a pair: \\ud800"'))
+            case "none":
+                raise WordlessError
+            case "exit":
+                sys.exit(3)
+
+    async def async_handler(session, one):
+        handler(session, one)
+
+    worker = stored.worker(handler if kind == "plain" else async_handler, settings=QUICK)
+    worker.run(once=True)
+    assert states(engine) == dict.fromkeys(("half", "none", "exit"), State.PARKED) | {"2": State.DONE}
+    assert rows(engine)["half"].error == "ValueError: half of a pair: \\ud800"
+    assert rows(engine)["none"].error == "WordlessError (it cannot say what)"
+    assert rows(engine)["exit"].error == "SystemExit: 3"
+
+
+def test_an_async_handler_that_lets_a_cancellation_of_its_own_out_has_failed(engine, stored):
+    stored.store([message("1")])
+
+    async def handler(_session, _one):
+        inner = asyncio.ensure_future(asyncio.sleep(60))
+        inner.cancel()
+        await inner
+
+    stored.worker(handler, settings=QUICK).run(once=True)
+    assert rows(engine)["1"].error.startswith("CancelledError")
+    assert states(engine) == {"1": State.PARKED}
+
+
+def test_a_database_that_loses_commits_makes_no_dead_letters(engine, stored):
+    """Attempts that came to nothing though their worker lived are none that it died of."""
+    stored.store([message("1")])
+    lost = [0]
+    worker = stored.worker(bill, settings=replace(QUICK, rest_seconds=0.0))
+    attempts = worker._attempts
+
+    def fence(connection, row):
+        lost[0] += 1
+        if lost[0] <= 5:
+            raise TransientError("the connection is gone")
+        attempts.fence(connection, row)
+
+    worker._attempts = replace(attempts, fence=fence)
+    worker.run(once=True)
+    assert (lost[0], worker.counts.withdrawn, states(engine)) == (6, 5, {"1": State.DONE})
+    assert read_effects(engine) == ["1"]
 
 
 def test_a_permanent_error_parks_at_once(engine, stored):
@@ -400,6 +463,8 @@ def test_an_async_handler_that_outlasts_the_drain_is_cancelled_and_undone(engine
     assert not thread.is_alive()
     assert read_effects(engine) == []
     assert states(engine) == {"1": State.WAITING}
+    row = rows(engine)["1"]
+    assert (row.attempts, row.answered) == (1, 1)
 
 
 def test_a_worker_without_tables_says_how_they_are_made(catalog_url):

@@ -153,6 +153,15 @@ def test_what_the_database_or_the_lease_did_is_not_counted_against_a_message(pha
     assert isinstance(judge(row(1, 7), phase, error), Withdrawn)
 
 
+class ConflictError(Exception):
+    sqlstate = "40001"
+
+
+def test_a_transaction_that_others_got_in_the_way_of_is_a_failure_with_its_waits_and_its_end():
+    error = OperationalError("COMMIT", {}, ConflictError("could not serialize access"))
+    assert isinstance(judge(row(1, 7), Phase.COMMITTING, error), Failed)
+
+
 @pytest.mark.parametrize("error", [AWAY, REFUSED, FencedError("x"), TransientError("x"), ValueError("x")])
 def test_whatever_a_handler_raises_is_its_messages_failure(error):
     assert isinstance(judge(row(1, 7), Phase.HANDLING, error), Failed)

@@ -23,7 +23,7 @@ from oncehouse.messaging.inbox.ids import BUCKETS
 from oncehouse.messaging.inbox.queues import KeyQueues
 from oncehouse.messaging.inbox.records import Done, Failed, Outcome, Waiting, Withdrawn, WorkerSettings
 from oncehouse.messaging.inbox.tables import ABSENT, State, inbox, lease_tables
-from oncehouse.messaging.inbox.taking import mark_begun, read_waiting, record_failure
+from oncehouse.messaging.inbox.taking import mark_begun, read_waiting, record_answer, record_failure
 
 _FIRST_POLL_SECONDS = 0.02
 _CLEANING_SECONDS = 60.0
@@ -77,11 +77,11 @@ class Dispatcher:
         self._clean_at = 0.0
         self._poll_seconds = _FIRST_POLL_SECONDS
         self._resting: dict[int, float] = {}
-        self._unwritten: list[Failed] = []
+        self._unwritten: list[Failed | Withdrawn] = []
 
     def turn(self, ended: Sequence[Outcome]) -> Turn:
         self._take(ended)
-        self._write_failures()
+        self._write_ends()
         self._tend()
         empty = self._read()
         begun = self._choose()
@@ -94,7 +94,7 @@ class Dispatcher:
     def drain(self, ended: Sequence[Outcome]) -> bool:
         """A turn that begins nothing. True when all that was begun has ended."""
         self._take(ended)
-        self._write_failures()
+        self._write_ends()
         self._queues.keep_only(())
         if self._queues.running:
             self._tend()
@@ -123,23 +123,30 @@ class Dispatcher:
                 case Failed():
                     self._unwritten.append(outcome)
                     self._rest(outcome.waiting.key_hash)
-                case _:
+                case Withdrawn():
                     self.counts.withdrawn += 1
                     self._rest(outcome.waiting.key_hash)
+                    if outcome.begun:
+                        self._unwritten.append(outcome)
 
     def _rest(self, key_hash: int) -> None:
         # A failed message must not be read again before its failure is written down.
         self._resting[key_hash] = time.monotonic() + self._settings.rest_seconds
 
-    def _write_failures(self) -> None:
+    def _write_ends(self) -> None:
         while self._unwritten:
-            failed = self._unwritten[0]
-            with self._transaction("writing down a failure") as connection:
-                state = record_failure(connection, failed, self._settings, chance=self._chance())
+            ended = self._unwritten[0]
+            with self._transaction("writing down how an attempt ended") as connection:
+                if isinstance(ended, Withdrawn):
+                    # Nobody died of it, whatever kept it from being done.
+                    record_answer(connection, ended.waiting)
+                else:
+                    state = record_failure(connection, ended, self._settings, chance=self._chance())
             del self._unwritten[0]
-            self._resting.pop(failed.waiting.key_hash, None)
-            self.counts.failed += 1
-            self.counts.parked += state is State.PARKED
+            if isinstance(ended, Failed):
+                self._resting.pop(ended.waiting.key_hash, None)
+                self.counts.failed += 1
+                self.counts.parked += state is State.PARKED
 
     def _tend(self) -> None:
         if time.monotonic() < self._tend_at:
@@ -204,10 +211,12 @@ class Dispatcher:
             raise
         finally:
             refused = [
-                Withdrawn(waiting=row, reason="held") for row in choice.run if row.sequence not in begun
+                Withdrawn(waiting=row, reason="held", begun=False)
+                for row in choice.run
+                if row.sequence not in begun
             ]
             self._take([*died, *refused])
-        self._write_failures()
+        self._write_ends()
         return tuple(
             replace(row, attempts=begun[row.sequence]) for row in choice.run if row.sequence in begun
         )

@@ -23,6 +23,9 @@ from oncehouse.errors import FencedError, PermanentError, TransientError
 from oncehouse.messaging.inbox.records import Done, Failed, Outcome, Waiting, Withdrawn
 from oncehouse.messaging.inbox.taking import claim
 
+# The handler's transaction against others' (serialization failure, deadlock): tried again like any failure of its own.
+_CONFLICTS = frozenset({"40001", "40P01"})
+
 
 class Phase(Enum):
     CLAIMING = auto()
@@ -36,7 +39,7 @@ class NotOursError(Exception):
 
 def judge(row: Waiting, phase: Phase, error: BaseException) -> Outcome:
     """What an attempt that raised means for its message."""
-    text = f"{type(error).__name__}: {error}"
+    text = tell(error)
     if phase is not Phase.HANDLING and _is_ours(error):
         return Withdrawn(waiting=row, reason=text)
     return Failed(waiting=row, error=text, final=isinstance(error, PermanentError))
@@ -45,8 +48,17 @@ def judge(row: Waiting, phase: Phase, error: BaseException) -> Outcome:
 def _is_ours(error: BaseException) -> bool:
     """Whether it says something of the lease or the database, not of the message."""
     if isinstance(error, DBAPIError):
-        return is_passing(error)
+        return is_passing(error) and getattr(error.orig, "sqlstate", None) not in _CONFLICTS
     return isinstance(error, NotOursError | FencedError | TransientError | PoolTimeoutError)
+
+
+def tell(error: BaseException) -> str:
+    """In words that every database takes; an exception of the handler's may have none, or halves of characters."""
+    try:
+        words = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - whatever its text raises, the attempt has failed
+        words = f"{type(error).__name__} (it cannot say what)"
+    return words.encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +95,12 @@ class Attempts:
                 await session.flush()
                 phase = Phase.COMMITTING
                 await _run_sync(session, self._finish, row)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            # What cancelled something of its own and let it out has failed; nobody has stopped the worker.
+            if not _is_cancelled():
+                return judge(row, phase, error)
             return Withdrawn(waiting=row, reason="the worker was stopped")
-        except Exception as error:  # noqa: BLE001 - the edge of a task: whatever it is belongs to this message
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the edge of a task: it belongs to this message
             return judge(row, phase, error)
         crash.reach("inbox.committed")
         return Done(waiting=row)
@@ -100,6 +115,11 @@ class Attempts:
         crash.reach("inbox.handled")
         self.fence(connection, row)
         crash.reach("inbox.fenced")
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _run_sync(session: AsyncSession, step: Callable[[Connection, Waiting], None], row: Waiting) -> None:

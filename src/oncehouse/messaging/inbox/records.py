@@ -54,6 +54,8 @@ class Withdrawn:
 
     waiting: Waiting
     reason: str
+    begun: bool = True
+    """Whether an attempt was counted for it."""
 
 
 Outcome = Done | Failed | Withdrawn

@@ -90,6 +90,19 @@ def _free(sequences: Iterable[int]) -> Select[Any]:
     return free.with_for_update(skip_locked=True)
 
 
+def record_answer(connection: Connection, row: Waiting) -> None:
+    """An attempt came to nothing, and its worker lives."""
+    connection.execute(
+        update(inbox)
+        .where(
+            inbox.c.sequence == row.sequence,
+            inbox.c.state == State.WAITING,
+            inbox.c.answered < row.attempts,
+        )
+        .values(answered=row.attempts)
+    )
+
+
 def record_failure(
     connection: Connection, failed: Failed, settings: WorkerSettings, *, chance: float
 ) -> State:

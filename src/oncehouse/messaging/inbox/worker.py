@@ -121,6 +121,7 @@ class Worker:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.to_thread(self._drained, await _collect_async(ended, 0.0))
             await asyncio.to_thread(self._leave)
             if self._dispose is not None:
                 await self._dispose()
