@@ -86,7 +86,7 @@ def test_a_template_may_read_from_the_topics_transform(render):
         ("SELECT 1\n{% macro x() %}{% endmacro %}", "2: `macro` is not available"),
         ("{% include 'other' %}", "1: `include` is not available"),
         ("SELECT\n{% set x %}a{% endset %}", "2: `set … endset` is not available"),
-        ("SELECT {{ 'a\\nb' | identifier }}", "1: the name 'a\\nb' holds the control character"),
+        ("SELECT {{ 'a\\nb' | identifier }}", "1: the name 'a\\nb' holds an invisible or control character"),
         ("SELECT {{ 5 | table }}", "1: the filter `table` takes a name or a list of names"),
         ("SELECT {{ parameters }}", "1: dict cannot be bound"),
         ("SELECT {{ none }}", "1: NoneType cannot be bound"),

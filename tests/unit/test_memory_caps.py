@@ -59,7 +59,9 @@ decoder = format_.make_decoder({{field: parse_type(text) for field, text in decl
 
 def decode(*values):
     keys = pa.nulls(len(values), pa.binary())
-    block = format_.unfold(pa.record_batch([pa.array(values, pa.binary()), keys], ["value", "key"]))
+    offsets = pa.array(range(len(values)), pa.int64())
+    given = [pa.array(values, pa.binary()), keys, offsets]
+    block = format_.unfold(pa.record_batch(given, ["value", "key", "offset"]))
     decoded = decoder.decode(block)
     places = [*decoded.taken.tolist(), *decoded.skipped.tolist(), *(one.index for one in decoded.rejected)]
     return sorted(places) == list(range(block.num_rows))
