@@ -30,6 +30,9 @@ def stop(session, message):
     import os, signal
     os.kill(os.getpid(), signal.SIGTERM)
 
+def alone(message):
+    pass
+
 number = 7
 """
 
@@ -67,6 +70,13 @@ def parked(stored, capsys) -> StoredInbox:
     assert run_command(["inbox", "work", "inbox_shop:bill", "--once"]) == 0
     assert capsys.readouterr().out == "orders: 1 handled, 2 attempts failed, 1 parked\n"
     return stored
+
+
+def test_a_failing_handler_is_told_while_it_works(stored, capsys, caplog):
+    stored.store([message("bad", value=b"bad")])
+    assert run_command(["inbox", "work", "inbox_shop:bill", "--once"]) == 0
+    assert "message bad was not handled: ValueError: no [red]such" in caplog.text
+    assert "`oncehouse inbox list --state waiting --state parked` shows why" in capsys.readouterr().err
 
 
 def test_init_prints_the_statements_and_runs_them_only_when_told(file, capsys):
@@ -170,9 +180,20 @@ def test_a_worker_ends_on_sigterm_when_its_handlers_have_ended(stored, capsys):
         ("inbox_nowhere:bill", "there is no module 'inbox_nowhere'"),
         ("inbox_shop:nothing", "has no function 'nothing'"),
         ("inbox_shop:number", "has no function 'number'"),
+        (
+            "inbox_shop:alone",
+            "is called with (session, message), which it does not take: too many positional",
+        ),
+        ("inbox_broken:bill", "inbox_broken cannot be imported: ZeroDivisionError"),
+        (
+            "inbox_lacking:bill",
+            "inbox_lacking cannot be imported: ModuleNotFoundError: No module named 'inbox_gone'",
+        ),
     ],
 )
-def test_a_handler_that_is_not_there_is_named(stored, capsys, handler, says):
+def test_a_handler_that_cannot_be_called_is_named(stored, capsys, handler, says):
+    Path("inbox_broken.py").write_text("1 / 0\n")
+    Path("inbox_lacking.py").write_text("import inbox_gone\n")
     assert run_command(["inbox", "work", handler]) == 2
     assert says in capsys.readouterr().err
 

@@ -18,6 +18,13 @@ def test_a_name_that_is_not_there_is_told():
         _ = messaging.Nothing
 
 
+def test_a_name_whose_package_is_missing_says_what_to_install(monkeypatch):
+    monkeypatch.delitem(sys.modules, "oncehouse.messaging.inbox.redis_inbox", raising=False)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(ModuleNotFoundError, match=r"install oncehouse\[redis\]"):
+        _ = messaging.RedisInbox
+
+
 def test_importing_messaging_loads_no_driver():
     loaded = "import oncehouse.messaging, sys; print(*sorted(sys.modules))"
     modules = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -38,18 +39,44 @@ def find_handler(text: str) -> Callable[..., Any]:
         )
     if "" not in sys.path:
         sys.path.insert(0, "")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        # A module that is there and misses another one is its author's to see whole.
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise ConfigurationError(
-            f"there is no module {error.name!a} on the path; run this in the folder that has it, or set PYTHONPATH"
-        ) from None
+    found = _import(module_name)
     for part in name.split("."):
         found = getattr(found, part, None)
     if not callable(found):
         raise ConfigurationError(f"the module {module_name} has no function {name!a}")
     handler: Callable[..., Any] = found
+    _check_arguments(handler, text)
     return handler
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise ConfigurationError(
+                f"there is no module {error.name!a} on the path; run this in the folder that has it, or set PYTHONPATH"
+            ) from None
+        raise _tell_broken(name, error) from error
+    except Exception as error:
+        raise _tell_broken(name, error) from error
+
+
+def _tell_broken(name: str, error: Exception) -> ConfigurationError:
+    """The module is somebody else's code: what it raises is no defect of ours, whatever it is."""
+    return ConfigurationError(
+        f"the module {name} cannot be imported: {type(error).__name__}: {error}. "
+        f"`python -c 'import {name}'` shows where"
+    )
+
+
+def _check_arguments(handler: Callable[..., Any], text: str) -> None:
+    """A handler that cannot be called at all would fail on every message until all are parked."""
+    try:
+        inspect.signature(handler).bind(None, None)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{text} is called with (session, message), which it does not take: {error}"
+        ) from None
+    except ValueError:
+        return  # written in C, and does not say what it takes

@@ -53,6 +53,8 @@ def work(
     else:
         counts = worker.counts
         say(f"{name}: {counts.done:,} handled, {counts.failed:,} attempts failed, {counts.parked:,} parked")
+        if counts.failed:
+            _tell("`oncehouse inbox list --state waiting --state parked` shows why")
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED_EXIT_CODE)
 

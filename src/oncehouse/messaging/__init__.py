@@ -52,4 +52,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "redis":
+            raise
+        raise ModuleNotFoundError(
+            f"{name} needs the package redis; install oncehouse[redis]", name=error.name
+        ) from None

@@ -7,6 +7,7 @@ message is `judge`, pure.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -25,6 +26,7 @@ from oncehouse.messaging.inbox.taking import claim
 
 # The handler's transaction against others' (serialization failure, deadlock): tried again like any failure of its own.
 _CONFLICTS = frozenset({"40001", "40P01"})
+_log = logging.getLogger("oncehouse.inbox")
 
 
 class Phase(Enum):
@@ -81,7 +83,7 @@ class Attempts:
                 phase = Phase.COMMITTING
                 self._finish(session.connection(), row)
         except BaseException as error:  # noqa: BLE001 - the edge of a thread: whatever it is belongs to this message
-            return judge(row, phase, error)
+            return _judge_aloud(row, phase, error)
         crash.reach("inbox.committed")
         return Done(waiting=row)
 
@@ -98,10 +100,10 @@ class Attempts:
         except asyncio.CancelledError as error:
             # What cancelled something of its own and let it out has failed; nobody has stopped the worker.
             if not _is_cancelled():
-                return judge(row, phase, error)
+                return _judge_aloud(row, phase, error)
             return Withdrawn(waiting=row, reason="the worker was stopped")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the edge of a task: it belongs to this message
-            return judge(row, phase, error)
+            return _judge_aloud(row, phase, error)
         crash.reach("inbox.committed")
         return Done(waiting=row)
 
@@ -120,6 +122,14 @@ class Attempts:
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def _judge_aloud(row: Waiting, phase: Phase, error: BaseException) -> Outcome:
+    outcome = judge(row, phase, error)
+    if isinstance(outcome, Failed):
+        _log.warning("inbox: message %s was not handled: %s", row.message.message_id, outcome.error)
+        _log.info("inbox: the handler raised", exc_info=error)
+    return outcome
 
 
 async def _run_sync(session: AsyncSession, step: Callable[[Connection, Waiting], None], row: Waiting) -> None:
