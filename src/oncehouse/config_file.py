@@ -67,7 +67,11 @@ def read_text(file: Path, *, absent: str) -> str:
         with file.open("rb") as stream:
             raw = stream.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise ConfigurationError(f"{file}: no such file; {absent.replace('{file}', str(file))}") from None
+        # Who started a command in another folder sees it by the folder's name.
+        where = "" if file.is_absolute() else f" in {file.absolute().parent}"
+        raise ConfigurationError(
+            f"{file}: no such file{where}; {absent.replace('{file}', str(file))}"
+        ) from None
     except OSError as error:
         raise ConfigurationError(f"{file}: cannot be read: {error.strerror}") from None
     try:
@@ -106,7 +110,7 @@ def parse_section(
 ) -> SectionT:
     """One file as one section, with the lines of everything wrong in it; `example` shows what a key looks like."""
     try:
-        document = read_yaml(text)
+        document = read_yaml(text, example=example)
     except UnreadableError as error:
         line, reason = error.args
         raise ConfigurationError(f"{name}:{line}: {reason}") from None

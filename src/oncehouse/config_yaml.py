@@ -73,7 +73,7 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(_CORE + _tag, re.compile(rf"^(?:{_pattern})$"), list(_first))
 
 
-def read_yaml(text: str) -> Document:
+def read_yaml(text: str, *, example: str = "key: value") -> Document:
     """Values and lines of one document. Raises UnreadableError when there is nothing to look at."""
     if len(text.encode("utf-8", "surrogatepass")) > MAX_FILE_BYTES:
         raise UnreadableError(1, f"larger than {MAX_FILE_BYTES >> 20} MB; this is no pipeline file")
@@ -87,7 +87,7 @@ def read_yaml(text: str) -> Document:
         mark = error.problem_mark or error.context_mark
         raise UnreadableError(mark.line + 1 if mark else 1, _yaml_advice(error)) from None
     if node is None:
-        raise UnreadableError(1, "is empty; `oncehouse init` writes an example")
+        raise UnreadableError(1, f"is empty; write keys and values into it, such as `{example}`")
     document = Document(value=None, lines={}, problems=[])
     return Document(value=_build(node, (), document), lines=document.lines, problems=document.problems)
 

@@ -41,6 +41,12 @@ _PASSING_SQLITE_CODES = {
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_CANTOPEN,
 }
+_SHUT_OUT_WORDS = (
+    "does not exist",
+    "authentication failed",
+    "no pg_hba.conf entry",
+    "is not permitted to log in",
+)
 _MIGRATION_LOCK = 0x6F6E6365
 
 
@@ -131,6 +137,11 @@ def wrap_error(error: DBAPIError, engine: Engine, *, whose: str) -> OncehouseErr
 
 def tell_failure(engine: Engine, *, whose: str, text: str, passing: bool) -> OncehouseError:
     where, line = engine.url.render_as_string(hide_password=True), (text.strip().splitlines() or [""])[0]
+    if passing and is_shut_out(text):
+        return TransientError(
+            f"{whose}: the database {where} does not let us in ({line}). Check user, password and database in its URL, "
+            "and that they are there; nothing is lost meanwhile."
+        )
     if passing:
         return TransientError(
             f"{whose}: the database {where} does not answer ({line}). Check that it is up, reachable and has space; "
@@ -140,6 +151,11 @@ def tell_failure(engine: Engine, *, whose: str, text: str, passing: bool) -> Onc
         f"{whose}: the database {where} refused a statement ({line}); nothing was written. Check that the tables are "
         "made and that its user may read and write them."
     )
+
+
+def is_shut_out(text: str) -> bool:
+    """Whether PostgreSQL answered and refused the user or the database; the driver gives no code for it, only words."""
+    return "FATAL: " in text and any(words in text for words in _SHUT_OUT_WORDS)
 
 
 def snapshot_options(engine: Engine) -> dict[str, str]:

@@ -190,7 +190,7 @@ def test_brokers_that_do_not_answer_are_a_passing_failure(monkeypatch):
     shelf = KafkaShelf(bootstrap_servers="127.0.0.1:1", group="g")
     with pytest.raises(TransientError, match="has not acknowledged"):
         shelf.send([PLACEMENT])
-    with pytest.raises(TransientError, match="did not describe the topic"):
+    with pytest.raises(TransientError, match="did not answer for the topic"):
         shelf.count_partitions("t")
     with pytest.raises(TransientError, match="t/0 could not be read"):
         list(shelf.unsettled("t", 0))

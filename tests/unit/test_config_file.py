@@ -181,7 +181,7 @@ def test_a_missing_key_is_told_at_the_section_that_lacks_it():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "p.yaml:1: is empty; `oncehouse init`"),
+        ("", "p.yaml:1: is empty; write keys and values into it, such as `pipeline: events`"),
         ("# only a comment\n", "p.yaml:1: is empty"),
         ("- a\n", "p.yaml:1: must be keys and values"),
         ("a: [", "p.yaml:1: is not valid YAML"),

@@ -2,10 +2,11 @@
 
 import pytest
 from sqlalchemy import select, text
+from sqlalchemy.exc import OperationalError
 
-from oncehouse.databases import DatabaseClock, open_engine
+from oncehouse.databases import DatabaseClock, open_engine, tell_failure
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
-from oncehouse.messaging.database import check_dialect, wrapped_errors
+from oncehouse.messaging.database import check_dialect, wrap_error, wrapped_errors
 
 
 @pytest.fixture
@@ -47,6 +48,26 @@ def test_a_database_that_is_away_may_be_tried_again():
         wrapped_errors("Reading", absent="Make it."),
     ):
         engine.connect()
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ('FATAL:  role "ann" does not exist', "Check user, password and database in its URL"),
+        ('FATAL:  database "shop" does not exist', "Check user, password and database in its URL"),
+        ('FATAL:  password authentication failed for user "ann"', "does not let us in"),
+        ("FATAL:  the database system is starting up", "may be tried again"),
+    ],
+)
+def test_a_database_that_shuts_us_out_points_at_its_url(said, told):
+    error = OperationalError("connect", None, Exception(f"connection failed: {said}"))
+    wrapped = wrap_error(error, "Reading", absent="Make it.")
+    assert isinstance(wrapped, TransientError)
+    assert told in str(wrapped)
+    engine = open_engine("postgresql+psycopg://ann:secret@127.0.0.1:9/shop", setting="database")
+    of_outbox = str(tell_failure(engine, whose="Outbox o", text=str(error.orig), passing=True))
+    assert ("does not let us in" in of_outbox) == ("starting up" not in said)
+    assert "secret" not in of_outbox
 
 
 def test_statements_by_the_databases_clock_are_compiled_once(engine):

@@ -76,20 +76,25 @@ def check(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> 
     with open_etl(file) as etl:
         findings = inspect_lineage(etl.client, etl.lineage, etl.settings.database)
         changes = find_changes(etl)
+        made = is_made(etl)
     ok = all(finding.level is not Level.ERROR for finding in findings)
     if as_json:
         show_json({"ok": ok, "findings": findings, "changes": changes})
     else:
-        _show_findings(etl, findings, changes, ok=ok)
+        _show_findings(etl, findings, changes, made=made, ok=ok)
     raise typer.Exit(0 if ok else ConfigurationError.exit_code)
 
 
-def _show_findings(etl: Etl, findings: tuple[Finding, ...], changes: tuple[Change, ...], *, ok: bool) -> None:
+def _show_findings(
+    etl: Etl, findings: tuple[Finding, ...], changes: tuple[Change, ...], *, made: bool, ok: bool
+) -> None:
     for finding in findings:
         say(f"{finding.level}: {finding.where}: {finding.what}")
         if finding.advice:
             say(f"  {finding.advice}")
-    if changes:
+    if not made:
+        say("the scheduler's own tables are not there yet; `oncehouse etl init --yes` makes them")
+    elif changes:
         table = f"{etl.settings.database}.Lineage"
         say(f"{len(changes)} topics differ from the table {table}; `oncehouse etl sync` shows them")
     if ok:
@@ -113,6 +118,13 @@ def sync(file: SettingsFile = DEFAULT_SETTINGS, *, yes: Yes = False, as_json: As
     )
     if changes:
         say("-- written" if yes else "-- nothing was changed; --yes writes the table")
+
+
+def is_made(etl: Etl) -> bool:
+    """Whether `etl init` has made the scheduler's own tables."""
+    from oncehouse.etl.lineage_table import read_lineage
+
+    return read_lineage(etl.client, etl.settings.database) is not None
 
 
 def find_changes(etl: Etl) -> tuple[Change, ...]:

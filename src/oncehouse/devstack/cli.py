@@ -47,7 +47,9 @@ def down(*, folder: _Folder = stack.DEFAULT_FOLDER, as_json: _Json = False) -> N
     if as_json:
         typer.echo(json.dumps({"stopped": stopped}))
     else:
-        typer.echo(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+        typer.echo(
+            f"stopped {', '.join(stopped)}" if stopped else f"nothing was running in {folder.absolute()}"
+        )
 
 
 @app.command()
@@ -61,7 +63,7 @@ def _show(parts: list[stack.PartStatus], folder: Path, *, as_json: bool) -> None
         typer.echo(json.dumps({"parts": [asdict(part) for part in parts]}, default=str))
         return
     if not parts:
-        typer.echo(f"no stack in {folder}; start one with: oncehouse dev up")
+        typer.echo(f"no stack in {folder.absolute()}; start one with: oncehouse dev up")
         return
     table = Table("part", "state", "pid", "address", Column("log", overflow="fold"), box=None, pad_edge=False)
     for part in parts:

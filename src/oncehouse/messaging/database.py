@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from oncehouse.databases import is_passing
+from oncehouse.databases import is_passing, is_shut_out
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 
 SUPPORTED = ("postgresql", "sqlite")
@@ -61,6 +61,11 @@ def wrap_error(error: SQLAlchemyError, what: str, *, absent: str) -> OncehouseEr
     text = (str(original or error).strip().splitlines() or [type(error).__name__])[0]
     if isinstance(error, DBAPIError) and is_absent(error):
         return ConfigurationError(f"{what}: {text}. {absent}")
+    if is_shut_out(text):
+        return TransientError(
+            f"{what}: the database does not let us in ({text}). Check user, password and database in its URL, and that "
+            "they are there"
+        )
     if isinstance(error, PoolTimeoutError) or (isinstance(error, DBAPIError) and is_passing(error)):
         return TransientError(
             f"{what}: the database does not answer or is busy ({text}); it may be tried again"

@@ -53,13 +53,17 @@ class MessagingSettings(Section):
     def require_kafka(self) -> KafkaAddress:
         if self.kafka is None:
             raise ConfigurationError(
-                "kafka.bootstrap_servers is missing; this command needs to know the brokers"
+                "the messaging file has no kafka.bootstrap_servers, which this command needs; write the brokers' "
+                "addresses there, such as localhost:9092"
             )
         return self.kafka
 
     def require_database(self) -> str:
         if self.database is None:
-            raise ConfigurationError("database is missing; this command needs the URL of the database")
+            raise ConfigurationError(
+                "the messaging file has no database, which this command needs; write its URL there, such as "
+                "postgresql+psycopg://user@host/database"
+            )
         return self.database.get_secret_value()
 
 

@@ -62,6 +62,7 @@ class KafkaSender:
     ) -> None:
         self._settings = producer_settings(bootstrap_servers, options)
         self._settings["error_cb"] = self._hear
+        self._servers = bootstrap_servers
         self._positions = positions
         self._may_go_on = may_go_on
         self._producer: Producer | None = None
@@ -156,7 +157,7 @@ class KafkaSender:
             acknowledged=flight.acknowledged,
             positions=flight.positions,
             refused=refused,
-            error=f"Kafka did not take the messages: {why or 'no acknowledgement in time'}",
+            error=f"Kafka at {self._servers} did not take the messages: {why or 'no acknowledgement in time'}",
         )
 
     def _discard(self) -> None:

@@ -51,7 +51,7 @@ class Which:
 
     def __post_init__(self) -> None:
         if sum([bool(self.ids), self.topic is not None, self.all]) != 1:
-            raise ConfigurationError("Say which parked messages are meant: ids, --topic NAME, or --all.")
+            raise ConfigurationError("Say which parked messages are meant: --id ID, --topic NAME, or --all.")
 
 
 def list_parked(

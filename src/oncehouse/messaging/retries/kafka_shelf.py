@@ -68,6 +68,7 @@ class KafkaShelf:
         self, *, bootstrap_servers: str, group: str, options: Mapping[str, str | SecretStr] | None = None
     ) -> None:
         self._settings = client_settings(bootstrap_servers, options or {})
+        self._servers = bootstrap_servers
         self._group = group
         self._admin = AdminClient(self._settings)
         self._producer: Producer | None = None
@@ -193,7 +194,8 @@ class KafkaShelf:
                     f"Kafka does not let us look at the topic {topic}: {describe_error(error)}. Grant Describe on it"
                 ) from error
             raise TransientError(
-                f"Kafka did not describe the topic {topic}: {describe_error(error)}"
+                f"Kafka at {self._servers} did not answer for the topic {topic}: {describe_error(error)}; check the "
+                "address and that the brokers run"
             ) from error
 
     def _sizes(self, source: str) -> dict[str, str]:

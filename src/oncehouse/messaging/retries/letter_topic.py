@@ -62,6 +62,7 @@ class LetterTopic:
         self, topic: str, *, bootstrap_servers: str, options: Mapping[str, str | SecretStr] | None = None
     ) -> None:
         self.topic = topic
+        self._servers = bootstrap_servers
         self._settings = client_settings(bootstrap_servers, options or {})
         self._admin = AdminClient(self._settings)
 
@@ -166,8 +167,17 @@ class LetterTopic:
             return len(found[topic].result().partitions)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise ConfigurationError(f"there is no topic {topic}") from error
-            raise _judge(error, f"{topic} could not be looked at") from error
+                raise ConfigurationError(self._tell_missing(topic)) from error
+            raise _judge(error, f"{topic} at {self._servers} could not be looked at") from error
+
+    def _tell_missing(self, topic: str) -> str:
+        said = f"there is no topic {topic} at {self._servers}"
+        if topic != self.topic:
+            return f"{said}; create it first"
+        return (
+            f"{said}; a consumer with RetryTopics or DeadLetterTopic makes it when it starts. Where it has another "
+            "name, say that one, with --named if it does not end in .dlq"
+        )
 
     @contextmanager
     def _reader(self) -> Iterator[Consumer]:
@@ -242,4 +252,7 @@ def _judge(error: KafkaException, what: str) -> OncehouseError:
         return ConfigurationError(f"{what}: {said}. Grant the user what is missing")
     if found.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return PermanentError(f"{what}: {said}. Raise max.message.bytes of the target")
-    return TransientError(f"{what}: {said}. Ask again: what was done is not done twice")
+    return TransientError(
+        f"{what}: {said}. Check kafka.bootstrap_servers and that the brokers run, then ask again: what was done is not "
+        "done twice"
+    )
