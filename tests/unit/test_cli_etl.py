@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.cli.app import run_command
+from oncehouse.cli.etl import show_findings
 from oncehouse.cli.etl_hand import parse_position
+from oncehouse.cli.etl_opening import open_etl
 from oncehouse.cli.etl_status import TopicStatus
 from oncehouse.cli.etl_status_text import list_notes, show_status, spell_lag, spell_position
 from oncehouse.clickhouse.client import Client
@@ -16,6 +18,8 @@ from oncehouse.config import ClickHouse
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.check_log import CheckRow
 from oncehouse.etl.expectations import Outcome
+from oncehouse.etl.lineage import compare_lineage
+from oncehouse.etl.lineage_table import as_stored
 from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets
 from oncehouse.etl.records import START, Position
 
@@ -156,3 +160,12 @@ def test_a_server_without_keepermap_is_told_with_the_other_stores():
     client = WithoutKeeperMap(ClickHouse(url="http://nowhere.invalid:1"))
     with pytest.raises(ConfigurationError, match=r"keeper_map_path_prefix.*store: rocksdb"):
         KeeperMapOffsets(client).prepare()
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_check_before_init_points_at_init(settings, capsys, made):
+    with open_etl(settings) as etl:
+        changes = compare_lineage(as_stored(etl.lineage, etl.folder), ())
+        show_findings(etl, (), changes, made=made, ok=False)
+    said = "2 topics differ from the table ETL.Lineage" if made else "`oncehouse etl init --yes` makes them"
+    assert said in capsys.readouterr().out

@@ -81,11 +81,11 @@ def check(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> 
     if as_json:
         show_json({"ok": ok, "findings": findings, "changes": changes})
     else:
-        _show_findings(etl, findings, changes, made=made, ok=ok)
+        show_findings(etl, findings, changes, made=made, ok=ok)
     raise typer.Exit(0 if ok else ConfigurationError.exit_code)
 
 
-def _show_findings(
+def show_findings(
     etl: Etl, findings: tuple[Finding, ...], changes: tuple[Change, ...], *, made: bool, ok: bool
 ) -> None:
     for finding in findings:
