@@ -360,6 +360,23 @@ def test_offsets_that_kafka_deleted_unread_are_counted():
     assert broker.committed(GROUP, "events") == 10
 
 
+def test_offsets_that_kafka_deletes_before_a_slow_consumer_comes_to_them_are_counted(caplog):
+    broker, metrics = MemoryBroker({"events": 1}), MemoryMetrics()
+    consumer = Consumer(group=GROUP, broker=broker, metrics=metrics)
+
+    @consumer.batch("events", size=2)
+    def handle(batch: Batch) -> None:
+        if batch.first_offset == 0:
+            fill(broker, 8)
+            broker.delete_before("events", 0, 5)
+
+    fill(broker, 2)
+    consumer.run_until_idle()
+    assert metrics.counts["records.gone"] == 3
+    assert "was to go on at offset 2, but Kafka has deleted all before 5" in caplog.text
+    assert broker.committed(GROUP, "events") == 10
+
+
 def test_the_report_says_where_time_went():
     broker = MemoryBroker({"events": 1})
     consumer = Consumer(group=GROUP, broker=broker)

@@ -37,6 +37,7 @@ _BUSY_POLL_SECONDS = 0.01
 _HOUSEKEEPING_SECONDS = 1.0
 _LAST_COMMIT_SECONDS = 5.0
 _BETWEEN_COMMITS_SECONDS = 0.1
+_BETWEEN_GAPS_SECONDS = 60.0
 _MOST_RECORDS, _LEAST_RECORDS = 10_000, 1_000
 _log = logging.getLogger("oncehouse.consumer")
 
@@ -105,7 +106,8 @@ class Runner:
         self._state = "running"
         self._kept_house_at = -1e9
         self._started_at = clock.monotonic()
-        self._fresh: dict[Partition, int] = {}
+        self._next_offsets: dict[Partition, int] = {}
+        self._asked_at: dict[Partition, float] = {}
         self._shelf: Shelf | None = None
 
     # Life.
@@ -212,8 +214,7 @@ class Runner:
             return
         self._metrics.increment("records.fetched", len(raw))
         for partition, records in by_partition(raw):
-            if partition in self._fresh:
-                self._look_for_gap(partition, records)
+            self._look_for_gap(partition, records)
             if partition[0] in self._beside:
                 self._take_one_by_one(partition, records)
             else:
@@ -234,8 +235,11 @@ class Runner:
             )
 
     def _look_for_gap(self, partition: Partition, records: Records) -> None:
-        expected = self._fresh.pop(partition)
-        if records.first_offset > expected and (self._client.first_of(partition) or 0) > expected:
+        expected = self._next_offsets.get(partition)
+        self._next_offsets[partition] = records.last_offset + 1
+        if expected is None or records.first_offset <= expected or not self._may_ask(partition):
+            return
+        if (self._client.first_of(partition) or 0) > expected:
             gone = records.first_offset - expected
             self._metrics.increment("records.gone", gone, topic=partition[0], partition=partition[1])
             _log.error(
@@ -243,6 +247,15 @@ class Runner:
                 "handled; look at the topic's retention",
                 self._group, *partition, expected, records.first_offset, gone,
             )  # fmt: skip
+
+    def _may_ask(self, partition: Partition) -> bool:
+        """Transactions and compaction leave gaps too: the brokers are not asked about each of them."""
+        now = self._clock.monotonic()
+        asked_at = self._asked_at.get(partition)
+        if asked_at is not None and now < asked_at + _BETWEEN_GAPS_SECONDS:
+            return False
+        self._asked_at[partition] = now
+        return True
 
     def feed(self, event: ev.Event) -> None:
         with self._changed:
@@ -303,8 +316,11 @@ class Runner:
     def on_assigned(self, positions: Mapping[Partition, Position]) -> None:
         self._metrics.increment("partitions.assigned", len(positions))
         for partition, position in positions.items():
-            if position.offset is not None:
-                self._fresh[partition] = position.offset
+            self._asked_at.pop(partition, None)
+            if position.offset is None:
+                self._next_offsets.pop(partition, None)
+            else:
+                self._next_offsets[partition] = position.offset
             self.feed(ev.Assigned(partition=partition, position=position))
 
     def on_revoked(self, partitions: Collection[Partition]) -> None:
