@@ -159,7 +159,8 @@ def test_keys_are_held_again_after_a_restart_and_let_go_when_their_message_is_se
 def test_kafka_makes_topics_that_take_the_largest_message_and_keep_dead_letters(kafka, kafka_admin, topic):
     from confluent_kafka.admin import ConfigResource, ResourceType
 
-    source = topic(partitions=1, **{"max.message.bytes": "2000000", "cleanup.policy": "compact"})
+    options = {"max.message.bytes": "2000000", "cleanup.policy": "compact", "retention.ms": "-1"}
+    source = topic(partitions=1, **options)
     shelf = KafkaShelf(bootstrap_servers=kafka.bootstrap_servers, group="g")
     RetryTopics(delays=[1]).open(source, shelf)
 
@@ -171,6 +172,8 @@ def test_kafka_makes_topics_that_take_the_largest_message_and_keep_dead_letters(
     assert shelf.send([largest]) == [0]
     assert setting(f"{source}.dlq", "retention.ms") == "-1"
     assert setting(f"{source}.retry.1", "cleanup.policy") == "delete"
+    assert setting(f"{source}.retry.1", "retention.ms") == "-1"
+    assert setting(f"{source}.retry.1", "min.insync.replicas") == setting(source, "min.insync.replicas")
 
 
 def test_a_message_that_kafka_does_not_take_is_refused_and_what_follows_is_not_written(kafka, topic):

@@ -21,6 +21,7 @@ from oncehouse.messaging.message import (
     Message,
 )
 from oncehouse.messaging.retries.asides import DeadLetterTopic, RetryTopics, make_ladder
+from oncehouse.messaging.retries.kafka_shelf import copy_settings
 from oncehouse.messaging.retries.ladder import decide, due_at, origin_of
 from retry_world import SOURCE, MemoryShelf, World, settle_early
 
@@ -181,6 +182,35 @@ def test_topics_that_do_not_fit_are_refused_with_advice(make, topics, said):
         make().open("orders", shelf(**topics))
 
 
+@pytest.mark.parametrize("make", [lambda: RetryTopics(delays=[1]), DeadLetterTopic])
+def test_levels_that_are_taken_out_while_messages_stand_there_are_refused(make):
+    brokers = shelf(orders=2)
+    RetryTopics(delays=[1, 2, 3]).open("orders", brokers)
+    make().open("orders", brokers)
+    brokers.append("orders.retry.3", 1, b"k", b"v")
+    with pytest.raises(ConfigurationError, match=r"orders\.retry\.3 holds messages that nobody would read"):
+        make().open("orders", brokers)
+    brokers.committed["orders.retry.3", 1] = 1
+    make().open("orders", brokers)
+
+
+@pytest.mark.parametrize(
+    ("source", "copied"),
+    [
+        (
+            {"retention.ms": "-1", "min.insync.replicas": "2"},
+            {"retention.ms": "-1", "min.insync.replicas": "2"},
+        ),
+        ({"retention.ms": "60000"}, {"retention.ms": "604800000"}),
+        ({"retention.ms": "2592000000"}, {"retention.ms": "2592000000"}),
+    ],
+)
+def test_topics_beside_a_source_are_as_durable_and_keep_messages_no_shorter(source, copied):
+    assert copy_settings(source) == copied | {"retention.bytes": "-1"}
+    assert copy_settings({}) == {}
+    assert copy_settings({"max.message.bytes": "1000"}) == {"max.message.bytes": "66536"}
+
+
 def test_more_partitions_than_the_source_are_harmless_without_order():
     RetryTopics(delays=[1]).open("orders", shelf(orders=3, **{"orders.retry.1": 4, "orders.dlq": 9}))
 
@@ -192,6 +222,7 @@ def test_more_partitions_than_the_source_are_harmless_without_order():
         ({"delays": ["soon"]}, "is not a duration"),
         ({"delays": [-1]}, "greater than or equal to 0"),
         ({"delays": [1] * 21}, "at most 20"),
+        ({"delays": ["10s", "4d"]}, "3 days at most"),
         ({"order": "partition"}, '"none" or "key"'),
     ],
 )

@@ -22,6 +22,8 @@ from oncehouse.messaging.retries.ladder import Ladder, decide, due_at
 Order = Literal["none", "key"]
 
 _MOST_LEVELS = 20
+# Well within the week for which a retry topic keeps its messages: a consumer may be down for a while, too.
+_LONGEST_SECONDS = 3 * 86_400.0
 
 
 class RetryTopics:
@@ -201,6 +203,19 @@ def ensure_topics(ladder: Ladder, shelf: Shelf, *, exactly: bool) -> None:
                 f"topic {topic} has {found} partitions, {ladder.source} has {partitions}; a message keeps its "
                 f"partition number. {_advise(topic, found, partitions)}"
             )
+    _refuse_left_behind(ladder, shelf)
+
+
+def _refuse_left_behind(ladder: Ladder, shelf: Shelf) -> None:
+    """Levels that were taken out of the delays while messages stand on them: nobody would ever read those."""
+    level = len(ladder.delays_seconds) + 1
+    while (partitions := shelf.count_partitions(topic := f"{ladder.base}.retry.{level}")) is not None:
+        if any(True for number in range(partitions) for _ in shelf.unsettled(topic, number)):
+            raise ConfigurationError(
+                f"topic {topic} holds messages that nobody would read with {level - 1} delays; keep as many as before "
+                "until they are through, or delete the topic"
+            )
+        level += 1
 
 
 def _advise(topic: str, found: int, partitions: int) -> str:
@@ -213,8 +228,14 @@ def _read_delays(delays: Sequence[str | float]) -> tuple[float, ...]:
     if len(delays) > _MOST_LEVELS:
         raise ConfigurationError(f"{len(delays)} delays make as many topics; use at most {_MOST_LEVELS}")
     try:
-        return TypeAdapter(tuple[Seconds, ...]).validate_python(tuple(delays))
+        seconds = TypeAdapter(tuple[Seconds, ...]).validate_python(tuple(delays))
     except ValidationError as error:
         raise ConfigurationError(
             f"delays: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
         ) from None
+    if max(seconds) > _LONGEST_SECONDS:
+        raise ConfigurationError(
+            "delays: a retry topic keeps its messages for a week, so a delay may have 3 days at most; use a scheduler "
+            "or a database for longer ones"
+        )
+    return seconds

@@ -35,6 +35,7 @@ SEND_SECONDS = 30.0
 
 _HEADER_ROOM_BYTES = 64 << 10
 """What our headers may add to a message that was as large as its topic allows."""
+_LEAST_RETENTION_MS = 7 * 86_400_000
 _POLL_SECONDS = 0.05
 _NEWS_SECONDS = 1.0
 _READ_SECONDS = 30.0
@@ -85,7 +86,7 @@ class KafkaShelf:
             topic,
             num_partitions=partitions,
             replication_factor=replicas,
-            config={"cleanup.policy": "delete", **_keeping(topic), **self._sizes(source)},
+            config={"cleanup.policy": "delete", **self._as_the_source(source), **_keeping(topic)},
         )
         try:
             self._admin.create_topics([new], operation_timeout=TIMEOUT_SECONDS)[topic].result()
@@ -198,15 +199,16 @@ class KafkaShelf:
                 "address and that the brokers run"
             ) from error
 
-    def _sizes(self, source: str) -> dict[str, str]:
-        """Room for the source's largest message and our headers, where the source may be asked for its settings."""
+    def _as_the_source(self, source: str) -> dict[str, str]:
+        """As durable as the source, with room for its largest message and our headers; as far as it may be asked."""
         resource = ConfigResource(ResourceType.TOPIC, source)
         try:
-            found = self._admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)[resource]
-            largest = int(found.result()["max.message.bytes"].value)
-        except (KafkaException, KeyError):
+            found = self._admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)[
+                resource
+            ].result()
+        except KafkaException:
             return {}
-        return {"max.message.bytes": str(largest + _HEADER_ROOM_BYTES)}
+        return copy_settings({name: str(entry.value) for name, entry in found.items()})
 
     @contextmanager
     def _reader(self, where: str) -> Iterator[Consumer]:
@@ -280,6 +282,20 @@ def judge_sending(error: KafkaError, placement: Placement) -> TransientError | P
             "topic right (its partitions, its max.message.bytes, the rights on it) and start the consumer again"
         )
     return TransientError(f"{where} has not acknowledged a message that has to be put aside: {error.str()}")
+
+
+def copy_settings(source: Mapping[str, str]) -> dict[str, str]:
+    """From the settings of a source to those of the topics beside it."""
+    copied = {}
+    if (largest := source.get("max.message.bytes", "")).isdecimal():
+        copied["max.message.bytes"] = str(int(largest) + _HEADER_ROOM_BYTES)
+    if (replicas := source.get("min.insync.replicas", "")).isdecimal():
+        copied["min.insync.replicas"] = replicas
+    if kept := source.get("retention.ms", ""):
+        # A source that forgets fast says nothing of how long a message may wait for its next attempt.
+        copied["retention.ms"] = kept if kept == "-1" else str(max(int(kept), _LEAST_RETENTION_MS))
+        copied["retention.bytes"] = "-1"
+    return copied
 
 
 def _keeping(topic: str) -> dict[str, str]:
