@@ -94,6 +94,40 @@ def test_a_message_that_another_handles_is_refused_for_now_and_the_rest_is_let_g
     assert [one.message_id for one in done] == ["1", "1", "2"]
 
 
+class CutOffClient(redis_package.Redis):
+    """Loses the answer to its first lot of commands, which Redis has carried out."""
+
+    cut_off = False
+
+    def pipeline(self, **options):
+        pipe = super().pipeline(**options)
+        if not self.cut_off:
+            self.cut_off = True
+            carry_out = pipe.execute
+
+            def execute():
+                carry_out()
+                raise redis_package.ConnectionError("cut off")
+
+            pipe.execute = execute
+        return pipe
+
+
+def test_a_claim_whose_answer_was_lost_keeps_nobody_waiting(redis):
+    cut_off = CutOffClient.from_url(redis.url)
+    handled: list[str] = []
+
+    @RedisInbox(cut_off, prefix=f"test-{uuid.uuid4().hex}").once(consumer="c", keep="1h", claim="1h")
+    def handle(one):
+        handled.append(one.message_id)
+
+    with pytest.raises(TransientError, match="cut off"):
+        handle(message("1"))
+    handle(message("1"))
+    assert handled == ["1"]
+    cut_off.close()
+
+
 def test_a_claim_that_runs_out_while_the_handler_works_is_counted(inbox, client):
     @inbox.once(consumer="mail", keep="1h", claim="1h")
     def handler(_one):

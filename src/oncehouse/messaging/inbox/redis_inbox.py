@@ -143,6 +143,9 @@ class _Once:
         try:
             mine = yield from self._claim(ids, mark)
         except redis.RedisError as error:
+            # Some may be claimed by now: given back, they need not wait until their claim runs out.
+            with suppress(redis.RedisError):
+                yield self._ask(_RELEASE, ids, mark)
             raise TransientError(
                 f"Inbox of {self.consumer}: Redis does not answer ({error}); nothing was handled, try again"
             ) from error
