@@ -181,6 +181,7 @@ def test_rows_at_fault_are_told_from_a_table_that_no_batch_fits(world, rows, kin
     with pytest.raises(OncehouseError, match=said) as caught:
         world.handler(rows)(Batch("t/0/0-0"))
     assert type(caught.value) is kind
+    assert "oncehouse check" not in str(caught.value), "there is no pipeline file to check"
     assert world.count() == 0
 
 
@@ -200,7 +201,7 @@ def test_a_table_that_is_gone_stops_and_too_many_parts_are_waited_out(world):
 
 
 def test_a_server_that_is_away_is_a_passing_failure(world):
-    with pytest.raises(TransientError):
+    with pytest.raises(TransientError, match="and that url names its HTTP port"):
         world.handler(url="http://127.0.0.1:1")(Batch("t/0/0-0", (1,)))
 
 

@@ -83,6 +83,7 @@ def test_init_for_postgresql_asks_no_server(messaging, capsys):
         ("{}\n", "the messaging file has no database"),
         ("# nothing\n", "is empty; write keys and values into it, such as `kafka: {bootstrap_servers"),
         ("database: mysql://x/y\n", "'mysql' is not a database of the outbox"),
+        ("database: 'sqlite:///:memory:'\n", "messaging.yaml:1: database: is a database in memory"),
         ("database: nowhere\n", "database is not a database URL"),
     ],
 )

@@ -50,12 +50,15 @@ _DRIVER_ERRORS = (driver.Error, transport.HTTPError, OSError)
 class Client:
     """What oncehouse asks of ClickHouse. Raises TransientError, PermanentError or ConfigurationError."""
 
-    def __init__(self, config: ClickHouse, check_command: str = CHECK_COMMAND) -> None:
-        """`check_command` is what a person runs to find out what is wrong with the tables."""
+    def __init__(self, config: ClickHouse, check_command: str | None = CHECK_COMMAND) -> None:
+        """`check_command` is what a person runs to find out what is wrong with the tables.
+
+        None is for programs that give the address as an argument, not in a file with a section `clickhouse`.
+        """
         self.config = config
         self.check_command = check_command
 
-    def __reduce__(self) -> tuple[type[Client], tuple[ClickHouse, str]]:
+    def __reduce__(self) -> tuple[type[Client], tuple[ClickHouse, str | None]]:
         return Client, (self.config, self.check_command)
 
     @property
@@ -143,7 +146,7 @@ class Client:
         raise error_class(failure)(_say(failure, self.config, self.address, self.check_command)) from error
 
 
-def connect(config: ClickHouse, check_command: str = CHECK_COMMAND) -> Client:
+def connect(config: ClickHouse, check_command: str | None = CHECK_COMMAND) -> Client:
     """A client for the server of the pipeline file. It connects at its first call."""
     return Client(config, check_command)
 
@@ -227,7 +230,7 @@ def _database(parts: SplitResult) -> str:
     return unquote(parts.path.strip("/"))
 
 
-def _say(failure: Failure, config: ClickHouse, address: str, check_command: str) -> str:
+def _say(failure: Failure, config: ClickHouse, address: str, check_command: str | None) -> str:
     message = essence(failure.message)
     if secret := config.password.get_secret_value():
         message = message.replace(secret, "***")
@@ -240,21 +243,23 @@ def essence(message: str) -> str:
     return text or message
 
 
-def _advise(failure: Failure, check_command: str) -> str:
+def _advise(failure: Failure, check_command: str | None) -> str:
+    of = "" if check_command is None else "clickhouse."
     match failure.kind:
         case Kind.TRANSIENT if not failure.outcome_unknown and failure.code is None:
-            return (
-                "Check that the server runs and that clickhouse.url names its HTTP port (often 8123 or 8443)."
-            )
+            return f"Check that the server runs and that {of}url names its HTTP port (often 8123 or 8443)."
         case Kind.TRANSIENT:
             return "This may pass by itself; the same call can be tried again."
         case Kind.CONFIGURATION if failure.code is None:
-            return "Check clickhouse.url, clickhouse.verify_tls and clickhouse.ca_file."
+            return f"Check {of}url, {of}verify_tls and {of}ca_file."
         case Kind.CONFIGURATION if failure.code == 81:
-            return "Create the database, or correct its name: in clickhouse.url, or before the dot in tables[].name."
+            return f"Create the database, or correct its name: in {of}url, or before the dot in the table's name."
         case Kind.CONFIGURATION:
-            return (
-                "Check clickhouse.user and clickhouse.password, and the user's grants and settings profile."
-            )
+            return f"Check {of}user and {of}password, and the user's grants and settings profile."
         case Kind.PERMANENT | Kind.UNLISTED:
-            return f"Trying again will not help by itself; run `{check_command}` to see what does not fit."
+            look = (
+                f"run `{check_command}` to see what does not fit"
+                if check_command
+                else "look at what does not fit"
+            )
+            return f"Trying again will not help by itself; {look}."

@@ -99,7 +99,7 @@ class ClickHouseHandler:
             ) from None
         if not inserts_per_second > 0:
             raise ConfigurationError("ClickHouseHandler: inserts_per_second must be more than 0")
-        self.client = connect(config)
+        self.client = connect(config, check_command=None)
         self.table = table
         self._rows = rows
         self._window = WindowNeeds(

@@ -22,6 +22,7 @@ from oncehouse.messaging.outbox.settings import OutboxSettings
 
 DEFAULT_FILE = Path("messaging.yaml")
 _PATHS: tuple[tuple[tuple[str, ...], PlaceKind], ...] = ((("database",), "sqlite"),)
+_IN_MEMORY = frozenset({"sqlite://", "sqlite:///", "sqlite:///:memory:"})
 _ABSENT = "write kafka.bootstrap_servers and database into it, as docs/reference/messaging-file.md shows"
 
 
@@ -49,6 +50,13 @@ class MessagingSettings(Section):
     """The outbox table and its relay."""
     cdc: CdcSettings = CdcSettings()
     """Kafka Connect, and the limits of the slots that it reads."""
+
+    @field_validator("database")
+    @classmethod
+    def _outlives_the_command(cls, database: SecretStr | None) -> SecretStr | None:
+        if database is not None and database.get_secret_value() in _IN_MEMORY:
+            raise ValueError("is a database in memory, gone when the command ends; write sqlite:///file.db")
+        return database
 
     def require_kafka(self) -> KafkaAddress:
         if self.kafka is None:
