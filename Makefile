@@ -32,7 +32,7 @@ check: .venv/.package ## ruff, mypy, import-linter
 	@out=$$($(BIN)/lint-imports 2>&1) || { echo "$$out"; exit 1; } >&2
 
 chaos: setup ## every crash and fault scenario
-	@$(BIN)/python -m pytest tests/chaos --all-chaos
+	@$(BIN)/python -m pytest --all-chaos
 
 fuzz: .venv/.package ## decoders against far more random and damaged records than in the tests
 	@FUZZ_FACTOR=50 $(BIN)/python -m pytest tests/unit -k fuzz --timeout 3600

@@ -39,7 +39,9 @@ _STACK = pytest.StashKey[Stack]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all-chaos", action="store_true", help="run the long chaos scenarios too")
+    parser.addoption(
+        "--all-chaos", action="store_true", help="run all chaos scenarios and long tests, and nothing else"
+    )
 
 
 def pytest_configure() -> None:
@@ -51,13 +53,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _PARTS & set(getattr(item, "fixturenames", ())):
             item.add_marker("servers")
-    if config.getoption("--all-chaos"):
-        return
-    chaos = Path(__file__).parent / "chaos"
-    long = {item for item in items if chaos in item.path.parents and item.get_closest_marker("short") is None}
-    if long:
-        config.hook.pytest_deselected(items=list(long))
-        items[:] = [item for item in items if item not in long]
+    wanted = _is_scenario if config.getoption("--all-chaos") else _is_quick
+    left_out = [item for item in items if not wanted(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if wanted(item)]
+
+
+def _is_scenario(item: pytest.Item) -> bool:
+    """What `make chaos` runs."""
+    return _is_chaos(item) or item.get_closest_marker("long") is not None
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    """What every test session runs."""
+    if item.get_closest_marker("long") is not None:
+        return False
+    return not _is_chaos(item) or item.get_closest_marker("short") is not None
+
+
+def _is_chaos(item: pytest.Item) -> bool:
+    return Path(__file__).parent / "chaos" in item.path.parents
 
 
 @pytest.fixture(scope="session")

@@ -19,9 +19,7 @@ def java_of(process):
     return next(pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().strip() == "java")
 
 
-@pytest.mark.parametrize(
-    ("asked_to_end", "code"), [(True, 0), pytest.param(False, 75, marks=pytest.mark.short)]
-)
+@pytest.mark.parametrize(("asked_to_end", "code"), [(True, 0), (False, 75)])
 def test_a_java_process_that_goes_is_no_defect_and_loses_nothing(make_road, asked_to_end, code):
     road = make_road(epoch={"max_rows": 20})
     road.send(EVENTS)

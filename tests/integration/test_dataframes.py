@@ -92,6 +92,7 @@ def test_frames_reach_clickhouse_once_and_can_be_read_again_from_the_ledger(fram
     assert [tuple(row) for row in old] == [tuple(row) for row in new]
 
 
+@pytest.mark.long
 def test_a_stream_run_again_after_a_crash_settles_each_batch_once(frame_road, tmp_path):
     road = frame_road
     road.crash_job("after registering:2", tmp_path / "checkpoint", 6)

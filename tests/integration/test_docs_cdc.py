@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 import yaml
 
 from oncehouse.cli.app import run_command
@@ -15,6 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cdc.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.long
 def test_the_tutorial_leads_from_a_table_to_its_rows_in_clickhouse(make_cdc, database, monkeypatch):
     tutorial = PAGE.read_text(encoding="utf-8").partition("## From a table")[2].partition("\n## ")[0]
     blocks = BLOCK.findall(tutorial)

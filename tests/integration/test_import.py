@@ -40,6 +40,7 @@ def run_import(road: Road, place, format_: str, **options):
     return job, told
 
 
+@pytest.mark.long
 def test_an_import_killed_half_way_goes_on_and_finds_what_kafka_brought(make_road, tmp_path):
     road = make_road()
     road.send(make_event(number) for number in range(50))

@@ -166,6 +166,7 @@ def test_what_the_broker_refuses_parks_its_key_and_no_later_message_overtakes_it
     assert "let go: 4 messages, and 3 that waited" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_broker_that_goes_away_parks_nothing_and_loses_nothing(
     engine, make_relay, topic, stack, read_topic
 ):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from oncehouse.ledger import epochs, segments
 from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline import compact
@@ -76,6 +78,7 @@ def test_of_one_id_with_two_payloads_the_first_wins_and_the_conflict_is_counted(
     road.assert_exact()
 
 
+@pytest.mark.long
 def test_random_duplicates_over_many_epochs_and_compactions_end_exact(make_road, monkeypatch):
     monkeypatch.setattr(compact, "FAN_IN", 3)
     road = make_road(partitions=3, epoch={"max_rows": 120})
