@@ -16,6 +16,7 @@ from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.messaging.aside import Failure, Shelf
 from oncehouse.messaging.clock import SystemClock
 from oncehouse.messaging.consumer import Batch, Consumer, MemoryBroker, MemoryMetrics
+from oncehouse.messaging.retries.asides import RetryTopics
 
 GROUP = "g"
 
@@ -458,3 +459,17 @@ def test_records_are_free_when_their_batch_is_done_without_the_cycle_collector()
         assert [found() for found in alive] == [None] * 3
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("handler", [lambda: None, lambda batch, session: None, "store"])
+def test_a_handler_that_cannot_take_a_batch_is_refused_when_it_is_declared(handler):
+    consumer = Consumer(broker=MemoryBroker({"events": 1}), group="g")
+    with pytest.raises(ConfigurationError, match=r"topic events: .*one batch"):
+        consumer.batch("events")(handler)
+
+
+@pytest.mark.parametrize("retries", [RetryTopics, "events.dlq"])
+def test_retries_that_are_none_are_refused(retries):
+    consumer = Consumer(broker=MemoryBroker({"events": 1}), group="g")
+    with pytest.raises(ConfigurationError, match=r"give RetryTopics\(delays"):
+        consumer.batch("events", retries=retries)

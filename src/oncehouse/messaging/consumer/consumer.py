@@ -118,10 +118,13 @@ class Consumer:
             )
         if isolation not in {"thread", "process"}:
             raise ConfigurationError(f"isolation: {isolation!r} is not known; write 'thread' or 'process'")
+        if isinstance(retries, type) or (retries is not None and not hasattr(retries, "open")):
+            raise ConfigurationError("retries: give RetryTopics(delays=[…]), DeadLetterTopic() or nothing")
         if topic in self._subscriptions:
             raise ConfigurationError(f"topic {topic} has a handler already; a topic has one in a consumer")
 
         def declare(handler: Handler) -> Handler:
+            _check_handler(handler, topic)
             is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
                 getattr(handler, "__call__", None)  # noqa: B004 - an object may have an async __call__
             )
@@ -307,6 +310,20 @@ def _check(name: str, parse: Callable[[Any], Any], value: object) -> Any:
         return parse(value)
     except ValueError as error:
         raise ConfigurationError(f"{name}: {error}") from error
+
+
+def _check_handler(handler: Handler, topic: str) -> None:
+    """One that cannot be called would fail on every record, and make a dead letter of each."""
+    if not callable(handler):
+        raise ConfigurationError(f"topic {topic}: {handler!r} is not a handler; give a function of one batch")
+    try:
+        inspect.signature(handler).bind(None)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"topic {topic}: the handler is called with one batch, which it does not take: {error}"
+        ) from None
+    except ValueError:
+        return  # written in C, and does not say what it takes
 
 
 def _positive(name: str, value: object) -> int:
