@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oncehouse.backoff import Backoff
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.message import MESSAGE_ID
 from oncehouse.messaging.outbox.kafka_flight import Flight
-from oncehouse.messaging.outbox.kafka_sender import producer_settings
+from oncehouse.messaging.outbox.kafka_sender import KafkaSender, producer_settings
 from oncehouse.messaging.outbox.kafka_topics import KnownTopics
-from oncehouse.messaging.outbox.lane import Round, find_heads
+from oncehouse.messaging.outbox.lane import Lane, Limits, Round, find_heads
 from oncehouse.messaging.outbox.relay_pace import Pace
 from oncehouse.messaging.outbox.relay_records import Refusal, Row, Sent
 from oncehouse.messaging.outbox.throughput import Throughput
 from outbox_examples import check_order
+from road import wait_until
 
 
 def make_row(
@@ -174,10 +178,66 @@ def test_a_failure_is_written_down_at_the_oldest_row_of_each_bucket():
     assert find_heads(rows, sent) == [3, 4, 5, 6]
 
 
+class OneBusyKey:
+    """A store in which a single bucket has rows, and more of them than a round takes of it."""
+
+    def __init__(self, rows: int) -> None:
+        self.left = rows
+
+    def claim(self, tokens: object, *, rows: int, size_bytes: int) -> list[Row]:
+        taken = min(rows, self.left)
+        self.left -= taken
+        return [make_row(number) for number in range(taken)]
+
+    def park_behind(self, tokens: object, rows: object) -> int:
+        return 0
+
+    park = park_behind
+
+    def settle(self, tokens: object, sent: Sent) -> int:
+        return len(sent.acknowledged)
+
+
+class GladSender:
+    def send(self, rows: list[Row], *, give_up_at: float) -> Sent:
+        return Sent(acknowledged=[row.seq for row in rows])
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_backlog_of_one_key_is_no_trickle_to_linger_over():
+    store, told = OneBusyKey(rows=65), []
+    lane = Lane(
+        store=store,
+        sender=GladSender(),
+        limits=Limits(rows=400, linger_seconds=3600.0),
+        backoff=Backoff(base_seconds=0, longest_seconds=0),
+        may_go_on=lambda: True,
+        tell=told.append,
+    )
+    lane.assign(dict.fromkeys(range(20), 1))
+    lane.wake()
+    thread = threading.Thread(target=lane.run)
+    thread.start()
+    try:
+        wait_until(lambda: store.left == 0, "an empty store")
+    finally:
+        lane.stop()
+        thread.join()
+    assert [done.claimed for done in told] == [20, 20, 20, 5]
+
+
 @pytest.mark.parametrize("option", ["acks", "partitioner", "enable.idempotence", "message.timeout.ms"])
 def test_options_that_would_break_the_promises_are_refused(option):
     with pytest.raises(ConfigurationError, match=option):
         producer_settings("localhost:9092", {option: "1"})
+
+
+@pytest.mark.parametrize("option", ["no.such.option", "security.protocol"])
+def test_options_that_the_client_refuses_are_told_before_the_first_message(option):
+    with pytest.raises(ConfigurationError, match=f"kafka.options.*{option}"):
+        KafkaSender("localhost:9092", {option: "so so"})
 
 
 class FakeMetadata:

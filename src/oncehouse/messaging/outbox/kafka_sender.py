@@ -41,6 +41,16 @@ def producer_settings(bootstrap_servers: str, options: Mapping[str, str | Secret
     return client_settings(bootstrap_servers, options) | _OURS
 
 
+def open_producer(settings: dict[str, Any]) -> Producer:
+    """Asks no broker yet."""
+    try:
+        return Producer(settings)
+    except KafkaException as error:
+        raise ConfigurationError(
+            f"kafka.options: the Kafka client refuses them: {describe_error(error)}"
+        ) from error
+
+
 def _bound_wait(give_up_at: float) -> float:
     return min(TIMEOUT_SECONDS, max(_FLUSH_SECONDS, give_up_at - time.monotonic()))
 
@@ -65,7 +75,8 @@ class KafkaSender:
         self._servers = bootstrap_servers
         self._positions = positions
         self._may_go_on = may_go_on
-        self._producer: Producer | None = None
+        # Opened at once, so that options that the client refuses are told at the start and not at the first message.
+        self._producer: Producer | None = open_producer(self._settings)
         self._alone: Producer | None = None
         self._topics = KnownTopics()
         self._heard = ""
@@ -73,7 +84,7 @@ class KafkaSender:
     def send(self, rows: Sequence[Row], *, give_up_at: float) -> Sent:
         self._heard = ""
         if self._producer is None:
-            self._producer = Producer(self._settings)
+            self._producer = open_producer(self._settings)
         producer = self._producer
         try:
             missing = self._topics.find_missing(
@@ -102,7 +113,7 @@ class KafkaSender:
     ) -> Sent:
         """The rows of each key one after the other, each in a request of its own, until one is refused again."""
         if self._alone is None:
-            self._alone = Producer(
+            self._alone = open_producer(
                 self._settings | {"batch.num.messages": 1, "enable.gapless.guarantee": False}
             )
         alone = self._alone

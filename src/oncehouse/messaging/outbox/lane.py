@@ -120,11 +120,8 @@ class Lane:
             self._sender.close()
 
     def run_round(self, tokens: Tokens) -> Round:
-        limits = self._limits
-        share = max(1, len(tokens))
-        rows = self._store.claim(
-            tokens, rows=max(1, limits.rows // share), size_bytes=max(1, limits.size_bytes // share)
-        )
+        size_bytes = max(1, self._limits.size_bytes // max(1, len(tokens)))
+        rows = self._store.claim(tokens, rows=self._rows_a_bucket(tokens), size_bytes=size_bytes)
         if not rows:
             return Round()
         parked = self._store.park_behind(tokens, [row for row in rows if row.behind is not None])
@@ -138,6 +135,10 @@ class Lane:
         if sent.error is not None:
             self._store.note_failure(ours, find_heads(ready, sent), sent.error)
         return Round(claimed=len(rows), sent=len(sent.acknowledged), parked=parked, error=sent.error)
+
+    def _rows_a_bucket(self, tokens: Tokens) -> int:
+        """Also what a single busy key may fill: a round that gave that many is no trickle."""
+        return max(1, self._limits.rows // max(1, len(tokens)))
 
     def _send(self, rows: list[Row]) -> Sent:
         # Claimed in time, but the process may have been stopped since: another relay may be at these rows by now.
@@ -169,7 +170,7 @@ class Lane:
             elif not done.claimed:
                 # Whoever woke us since the claim has seen something that the claim has not.
                 self._awake = self._wakes != wakes
-            elif done.claimed < self._limits.rows // 10:
+            elif done.claimed < min(self._limits.rows // 10, self._rows_a_bucket(self._tokens)):
                 self._wait(self._limits.linger_seconds)
 
     def _wait(self, seconds: float) -> None:
