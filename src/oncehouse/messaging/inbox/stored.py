@@ -19,7 +19,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
-from oncehouse.databases import open_engine
+from oncehouse.databases import keepalive_arguments, open_engine
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.messaging.database import check_dialect, reading, transact
 from oncehouse.messaging.inbox.dispatch import Dispatcher
@@ -129,9 +129,11 @@ class StoredInbox:
 
 def open_async_engine(engine: Engine, *, connections: int = 8) -> AsyncEngine:
     """The same database for async sessions. psycopg serves both kinds; SQLite needs aiosqlite."""
-    url = engine.url.set(drivername="sqlite+aiosqlite") if engine.dialect.name == "sqlite" else engine.url
+    on_sqlite = engine.dialect.name == "sqlite"
+    url = engine.url.set(drivername="sqlite+aiosqlite") if on_sqlite else engine.url
+    arguments = {} if on_sqlite else keepalive_arguments(url)
     try:
-        return create_async_engine(url, pool_size=connections, pool_pre_ping=True)
+        return create_async_engine(url, pool_size=connections, pool_pre_ping=True, connect_args=arguments)
     except ModuleNotFoundError:
         raise ConfigurationError(
             "An async handler on SQLite needs the package aiosqlite; install it, or write a plain handler."
