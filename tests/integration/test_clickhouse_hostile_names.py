@@ -7,6 +7,7 @@ import uuid
 import pyarrow as pa
 import pytest
 
+from attempt_examples import first_attempt, next_attempt
 from hostile_names import QUOTABLE
 from oncehouse.cli.table import ddl_of
 from oncehouse.clickhouse.client import connect
@@ -14,7 +15,7 @@ from oncehouse.clickhouse.counting import count_by_batch, count_distinct_by_batc
 from oncehouse.clickhouse.describe import describe_table
 from oncehouse.clickhouse.findings import Level
 from oncehouse.clickhouse.grants import Role, role_grants
-from oncehouse.clickhouse.insert import AlreadyThere, Inserted, InsertRequest, insert_batch, query_id
+from oncehouse.clickhouse.insert import AlreadyThere, Inserted, insert_batch
 from oncehouse.clickhouse.preflight import inspect, needs_of
 from oncehouse.clickhouse.schema import add_column_ddl, modify_column_ddl
 from oncehouse.config import ClickHouse, Pipeline
@@ -65,22 +66,10 @@ def test_a_table_of_strange_names_is_made_filled_counted_and_granted(table, colu
     rows = pa.table(
         {column: pa.array([1, 2], pa.uint64()), declared.id_column: pa.array([b"a" * 16, b"b" * 16])}
     )
-    batch = str(uuid.uuid4())
-    request = InsertRequest(
-        table=declared.name,
-        columns=tuple(rows.column_names),
-        batch_column=declared.batch_column,
-        batch_id=batch,
-        attempt=1,
-        rows=2,
-        earlier_query_ids=(),
-        outcome_unknown=False,
-        may_be_forgotten=False,
-        merges_rows=False,
-    )
+    request = first_attempt(rows, table=declared.name, batch_column=declared.batch_column)
+    batch = request.batch_id
     assert isinstance(insert_batch(client, request, rows), Inserted)
-    again = {"attempt": 2, "earlier_query_ids": (query_id(batch, 1),), "outcome_unknown": True}
-    assert isinstance(insert_batch(client, InsertRequest(**vars(request) | again), rows), AlreadyThere)
+    assert isinstance(insert_batch(client, next_attempt(request), rows), AlreadyThere)
     assert count_by_batch(client, declared.name, declared.batch_column) == {batch: 2}
     assert count_distinct_by_batch(client, declared.name, declared.batch_column, declared.id_column) == {
         batch: 2

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from attempt_examples import first_attempt, next_attempt
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.insert import (
     AlreadyThere,
     Inserted,
-    InsertRequest,
     PartlyThere,
     Refused,
     TryAgain,
@@ -31,28 +31,6 @@ WINDOW = "SETTINGS non_replicated_deduplication_window = 100"
 @pytest.fixture
 def client(clickhouse, database):
     return connect(ClickHouse(url=f"{clickhouse.url}/{database}"))
-
-
-def first_attempt(rows, **changes):
-    request = InsertRequest(
-        table="events",
-        columns=tuple(rows.column_names),
-        batch_column="_batch_id",
-        batch_id=str(uuid.uuid4()),
-        attempt=1,
-        rows=rows.num_rows,
-        earlier_query_ids=(),
-        outcome_unknown=False,
-        may_be_forgotten=False,
-        merges_rows=False,
-    )
-    return replace(request, **changes)
-
-
-def next_attempt(request, **changes):
-    earlier = (*request.earlier_query_ids, query_id(request.batch_id, request.attempt))
-    again = replace(request, attempt=request.attempt + 1, earlier_query_ids=earlier, outcome_unknown=True)
-    return replace(again, **changes)
 
 
 def numbers(count, partitions=1):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 
 import pyarrow as pa
 import pytest
 
+from attempt_examples import first_attempt, next_attempt
 from clickhouse_users import (
     PASSWORD,
     ROLES_DATABASE,
@@ -24,7 +24,7 @@ from oncehouse.clickhouse.counting import count_by_batch, count_distinct_by_batc
 from oncehouse.clickhouse.describe import describe_table
 from oncehouse.clickhouse.findings import objections
 from oncehouse.clickhouse.grants import Role, role_grants
-from oncehouse.clickhouse.insert import AlreadyThere, Inserted, InsertRequest, Refused, insert_batch, query_id
+from oncehouse.clickhouse.insert import AlreadyThere, Inserted, Refused, insert_batch
 from oncehouse.clickhouse.names import quote_table
 from oncehouse.clickhouse.preflight import inspect, needs_of
 from oncehouse.clickhouse.schema import widen_window_ddl
@@ -76,29 +76,9 @@ def load(pipeline: Pipeline) -> None:
                 "_unique_id": pa.array([b"x" * 16] * 2),
             }
         )
-        batch = str(uuid.uuid4())
-        request = InsertRequest(
-            table=table.name,
-            columns=tuple(rows.column_names),
-            batch_column=table.batch_column,
-            batch_id=batch,
-            attempt=1,
-            rows=2,
-            earlier_query_ids=(),
-            outcome_unknown=False,
-            may_be_forgotten=False,
-            merges_rows=False,
-        )
+        request = first_attempt(rows, table=table.name, batch_column=table.batch_column)
         assert isinstance(insert_batch(client, request, rows), Inserted)
-        again = InsertRequest(
-            **{
-                **vars(request),
-                "attempt": 2,
-                "earlier_query_ids": (query_id(batch, 1),),
-                "outcome_unknown": True,
-            }
-        )
-        assert isinstance(insert_batch(client, again, rows), AlreadyThere)
+        assert isinstance(insert_batch(client, next_attempt(request), rows), AlreadyThere)
     add_columns(pipeline, {"new": "Nullable(String)"})
 
 
@@ -195,18 +175,7 @@ def test_a_role_may_not_do_what_is_not_its_work(role, admin, pipeline_of):
 def test_a_reader_cannot_load_and_is_told_by_an_outcome(admin, pipeline_of):
     make_tables(admin)
     rows = pa.table({"id": pa.array([1], pa.uint64())})
-    request = InsertRequest(
-        table=ROLES_TABLES[0],
-        columns=("id",),
-        batch_column="_batch_id",
-        batch_id=str(uuid.uuid4()),
-        attempt=1,
-        rows=1,
-        earlier_query_ids=(),
-        outcome_unknown=False,
-        may_be_forgotten=False,
-        merges_rows=False,
-    )
+    request = first_attempt(rows, table=ROLES_TABLES[0])
     assert isinstance(insert_batch(connect(pipeline_of("role_reader").clickhouse), request, rows), Refused)
 
 
