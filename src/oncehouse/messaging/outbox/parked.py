@@ -97,9 +97,7 @@ def retry(engine: Engine, tables: OutboxTables, which: Which) -> Moved:
     outbox = tables.outbox
     with begin(engine, whose=f"Outbox {tables.name}") as connection:
         ids = _lock(connection, tables, which)
-        freed = connection.execute(
-            update(outbox).where(outbox.c.behind.in_(ids)).values(parked_at=None, behind=None)
-        ).rowcount
+        freed = _let_go_behind(connection, tables, ids)
         connection.execute(update(outbox).where(outbox.c.id.in_(ids)).values(parked_at=None))
         return Moved(messages=len(ids), freed=freed)
 
@@ -109,9 +107,7 @@ def drop(engine: Engine, tables: OutboxTables, which: Which) -> Moved:
     outbox = tables.outbox
     with begin(engine, whose=f"Outbox {tables.name}") as connection:
         ids = _lock(connection, tables, which)
-        freed = connection.execute(
-            update(outbox).where(outbox.c.behind.in_(ids)).values(parked_at=None, behind=None)
-        ).rowcount
+        freed = _let_go_behind(connection, tables, ids)
         connection.execute(delete(outbox).where(outbox.c.id.in_(ids)))
         return Moved(messages=len(ids), freed=freed)
 
@@ -123,6 +119,13 @@ def count(engine: Engine, tables: OutboxTables, which: Which) -> Moved:
         ids = _lock(connection, tables, which)
         behind = select(func.count()).select_from(outbox).where(outbox.c.behind.in_(ids))
         return Moved(messages=len(ids), freed=connection.execute(behind).scalar_one())
+
+
+def _let_go_behind(connection: Connection, tables: OutboxTables, ids: list[UUID]) -> int:
+    """What waited for these waits no longer; returns how many."""
+    outbox = tables.outbox
+    freed = update(outbox).where(outbox.c.behind.in_(ids)).values(parked_at=None, behind=None)
+    return connection.execute(freed).rowcount
 
 
 def _is_parked(tables: OutboxTables) -> ColumnElement[bool]:
