@@ -76,7 +76,7 @@ def measure_idle_round(client: CountingClient, topics: int) -> tuple[float, int]
     return statistics.median(seconds), client.calls
 
 
-def measure_overhead(client: CountingClient, store: OffsetStore, database: str) -> float:
+def measure_overhead(client: CountingClient, store: OffsetStore, database: str, steps: int) -> float:
     client.command(f"CREATE DATABASE IF NOT EXISTS {database}")
     store.prepare()
     client.command(
@@ -84,7 +84,7 @@ def measure_overhead(client: CountingClient, store: OffsetStore, database: str) 
     )
     client.command(
         f"INSERT INTO {database}.stage SELECT fromUnixTimestamp64Milli(1700000000000 + number), number "
-        f"FROM numbers({STEPS * ROWS_PER_STEP})"
+        f"FROM numbers({steps * ROWS_PER_STEP})"
     )
     client.command(
         f"CREATE TABLE {database}.fact (pos DateTime64(3), id UInt64) ENGINE = MergeTree ORDER BY (pos, id) "
@@ -106,7 +106,7 @@ def measure_overhead(client: CountingClient, store: OffsetStore, database: str) 
     alone: list[float] = []
     with Scheduler(client, store, (topic,), folder=Path(), worker=Worker(hostid="bench")) as scheduler:
         offsets.seek(store, "bench", Position(time_ms=1, id=0))
-        for _ in range(STEPS):
+        for _ in range(steps):
             (step,) = scheduler.plan()
             started = time.perf_counter()
             outcomes = scheduler.run_round().outcomes
@@ -132,15 +132,17 @@ def write(figures: list[dict[str, Any]], out: Path) -> None:
     out.write_text(json.dumps([*kept, *figures], indent=2) + "\n")
 
 
-def measure(topics: int) -> list[dict[str, Any]]:
+def measure(topics: int, steps: int = STEPS) -> list[dict[str, Any]]:
     """On servers of its own, which it stops again."""
     folder = Path(tempfile.mkdtemp(prefix="oncehouse-bench-etl-"))
     stack = Stack(folder=folder)
     try:
         stack.up(["zookeeper", "clickhouse"])
         client = CountingClient(connect(ClickHouse(url=stack.clickhouse.url)).config)
-        overhead = measure_overhead(client, RocksDbOffsets(client, "local.Offsets"), "local")
-        keeper = measure_overhead(client, KeeperMapOffsets(client, "keeper.Offsets", "/bench"), "keeper")
+        overhead = measure_overhead(client, RocksDbOffsets(client, "local.Offsets"), "local", steps)
+        keeper = measure_overhead(
+            client, KeeperMapOffsets(client, "keeper.Offsets", "/bench"), "keeper", steps
+        )
         idle, queries = measure_idle_round(client, topics)
     finally:
         stack.down()
@@ -157,9 +159,10 @@ def measure(topics: int) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topics", type=int, default=TOPICS)
+    parser.add_argument("--steps", type=int, default=STEPS, help="over how many steps medians are taken")
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"), help="where the figures go")
     options = parser.parse_args()
-    figures = measure(options.topics)
+    figures = measure(options.topics, options.steps)
     for figure in figures:
         print(f"{figure['name']:32} {figure['value']:>10} {figure['unit']}")
     write(figures, options.out)
