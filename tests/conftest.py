@@ -23,6 +23,7 @@ from clickhouse_connect.driver.client import Client
 from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from chaos_report import ChaosReport
 from clickhouse_users import add_users
 from oncehouse.devstack.clickhouse import ClickHouse
 from oncehouse.devstack.connect import Connect
@@ -44,9 +45,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     # A terminated session must stop its servers as an interrupted one does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if config.getoption("--all-chaos"):
+        whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
+        config.pluginmanager.register(ChaosReport(whole=whole), "chaos-report")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -62,7 +66,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_scenario(item: pytest.Item) -> bool:
     """What `make chaos` runs."""
-    return _is_chaos(item) or item.get_closest_marker("long") is not None
+    marks = ("long", "scenario", "defect")
+    return _is_chaos(item) or any(item.get_closest_marker(mark) is not None for mark in marks)
 
 
 def _is_quick(item: pytest.Item) -> bool:

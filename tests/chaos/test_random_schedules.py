@@ -112,13 +112,17 @@ def _new_machine() -> type[Road]:
 
 
 @pytest.mark.short
-def test_any_schedule_comes_to_the_same_end():
+@pytest.mark.scenario("random schedules")
+def test_any_schedule_comes_to_the_same_end(record_property):
+    record_property("seed", 1)
     assert play_schedules(40, from_seed=1) >= 40
 
 
 @pytest.mark.timeout(3600)
+@pytest.mark.scenario("random schedules")
 @pytest.mark.parametrize("from_seed", [11, 12, 13, 14])
-def test_many_schedules_come_to_the_same_end(from_seed):
+def test_many_schedules_come_to_the_same_end(from_seed, record_property):
+    record_property("seed", from_seed)
     assert play_schedules(2500, from_seed=from_seed) >= 2500
 
 
@@ -210,6 +214,7 @@ PLANTED: tuple[Callable[[], Iterator[None]], ...] = (
 
 @pytest.mark.short
 @pytest.mark.timeout(1800)
+@pytest.mark.defect("random schedules")
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant):
     found = False
