@@ -1,23 +1,28 @@
-"""What came of the scenarios of a session: a table at its end, and `build/chaos.json`.
+"""What came of the scenarios of a session: a table at its end, in `build/chaos.json` and in `build/chaos.md`.
 
 Each test says its scenario in its own report, so that the table is right in however many processes the tests ran.
-A session of all scenarios fails when one of the list was not played, or not with its defect.
+A session of all scenarios fails when one of the list was not played, or not with its defect. What a machine cannot
+play is skipped aloud: the table says so, and why.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from scenarios import FAULTS, SCENARIOS
+from scenarios import FAULTS, SCENARIOS, Scenario
 
-RESULTS = Path(__file__).parents[1] / "build" / "chaos.json"
+BUILD = Path(__file__).parents[1] / "build"
 _MARKS = ("scenario", "defect")
+_WIDTH = 110
 
 
 @dataclass(kw_only=True)
@@ -37,13 +42,22 @@ class Result:
         else:
             self.defect_caught = passed and self.defect_caught is not False
 
+    @property
+    def words(self) -> tuple[str, str]:
+        return _word(self.held), _word(self.defect_caught)
+
 
 class ChaosReport:
     """Listens to all reports of a session in which every scenario is asked for."""
 
-    def __init__(self, *, whole: bool) -> None:
+    def __init__(
+        self, *, whole: bool, scenarios: Sequence[Scenario] = SCENARIOS, folder: Path = BUILD
+    ) -> None:
         self._whole = whole
-        self._results = {known.name: Result(scenario=known.name, faults_row=known.row) for known in SCENARIOS}
+        self._folder = folder
+        ordered = sorted(scenarios, key=lambda known: known.row)
+        self._results = {known.name: Result(scenario=known.name, faults_row=known.row) for known in ordered}
+        self._skipped: dict[tuple[str, str], str] = {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """In the process that runs the tests: write down what each is about."""
@@ -63,44 +77,110 @@ class ChaosReport:
             result = self._results[name]
             result.seconds += report.duration
             result.seed = seed if result.seed is None else result.seed
-            if report.when == "call" or not report.passed:
+            if report.skipped:
+                self._skipped[mark, name] = _reason(report)
+            elif report.when == "call" or report.failed:
                 result.add(mark, passed=report.passed)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(session.config, "workerinput") or session.config.option.collectonly:
             return
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps([asdict(result) for result in self._shown()], indent=2) + "\n")
-        if self._whole and session.exitstatus == 0 and self._missing():
+        results = self._shown()
+        self._folder.mkdir(exist_ok=True)
+        (self._folder / "chaos.json").write_text(
+            json.dumps([asdict(one) for one in results], indent=2) + "\n"
+        )
+        (self._folder / "chaos.md").write_text("".join(f"{line}\n" for line in spell_markdown(results)))
+        if session.exitstatus == 0 and self._missing():
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        table = Table("scenario", "fault", "held", "defect caught", "seed", "seconds", box=None)
-        for result in self._shown():
-            seed = "" if result.seed is None else str(result.seed)
-            fault = f"{result.faults_row} {FAULTS[result.faults_row]}"
-            marks = (_word(result.held), _word(result.defect_caught))
-            table.add_row(result.scenario, fault, *marks, seed, f"{result.seconds:.1f}")
-        Console(file=terminalreporter._tw._file, width=150).print(table)
-        for result in self._missing() if self._whole else ():
-            terminalreporter.write_line(f"not shown: {result.scenario}", red=True)
+        results = self._shown()
+        if not results:
+            return
+        Console(file=terminalreporter._tw._file, width=_WIDTH).print(make_table(results))
+        terminalreporter.write_line(spell_sum(results))
+        for (mark, name), reason in self._skipped.items():
+            terminalreporter.write_line(f"skipped: {name}, {_PLAYED[mark]}: {reason}", yellow=True)
+        for message in self._missing():
+            terminalreporter.write_line(message, red=True)
 
     def _shown(self) -> list[Result]:
-        played = [
-            found
+        return [
+            _rounded(found)
             for found in self._results.values()
             if self._whole or found.held is not None or found.defect_caught is not None
         ]
-        return [_rounded(found) for found in played]
 
-    def _missing(self) -> list[Result]:
-        return [found for found in self._results.values() if not (found.held and found.defect_caught)]
+    def _missing(self) -> list[str]:
+        """What a session of all scenarios should have played and did not."""
+        played = (
+            (name, mark, found.held if mark == "scenario" else found.defect_caught)
+            for name, found in self._results.items()
+            for mark in _MARKS
+        )
+        return [
+            f"not played: {name}, {_PLAYED[mark]}"
+            for name, mark, outcome in played
+            if self._whole and outcome is None and (mark, name) not in self._skipped
+        ]
+
+
+_PLAYED = {"scenario": "on the code as it is", "defect": "with its defect"}
+
+
+def make_table(results: Iterable[Result]) -> Table:
+    """As people see it: a heading for each fault, the scenarios that show it below."""
+    table = Table("scenario", "held", "defect caught", box=None, pad_edge=False, header_style="bold")
+    table.add_column("seed", justify="right")
+    table.add_column("seconds", justify="right")
+    before = 0
+    for result in results:
+        if result.faults_row != before:
+            before = result.faults_row
+            table.add_row(Text(f"{before}  {FAULTS[before]}", style="dim"))
+        seed = "" if result.seed is None else str(result.seed)
+        words = (Text(word, style=_STYLES[word]) for word in result.words)
+        table.add_row(Text(f"   {result.scenario}"), *words, seed, f"{result.seconds:.1f}")
+    return table
+
+
+def spell_sum(results: Sequence[Result]) -> str:
+    held = sum(result.held is True for result in results)
+    caught = sum(result.defect_caught is True for result in results)
+    seconds = sum(result.seconds for result in results)
+    return (
+        f"{held} of {len(results)} scenarios held, {caught} of {len(results)} defects were caught, "
+        f"in {seconds / 60:.1f} minutes of tests"
+    )
+
+
+def spell_markdown(results: Sequence[Result]) -> list[str]:
+    """The same table for the documentation."""
+    head = "| fault | scenario | held | defect caught | seed | seconds |"
+    lines = [head, "|---|---|---|---|---|---|"]
+    for before, result in pairwise([None, *results]):
+        row = result.faults_row
+        fault = "" if before is not None and before.faults_row == row else f"{row}. {FAULTS[row]}"
+        seed = "" if result.seed is None else str(result.seed)
+        cells = (fault, result.scenario, *result.words, seed, f"{result.seconds:.1f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, "", f"{spell_sum(results)}."]
+
+
+def _reason(report: pytest.TestReport) -> str:
+    """Of a skipped test: its report has (file, line, reason)."""
+    said = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return said.removeprefix("Skipped: ")
 
 
 def _rounded(result: Result) -> Result:
     result.seconds = round(result.seconds, 1)
     return result
+
+
+_STYLES = {"yes": "green", "NO": "bold red", "not played": "yellow"}
 
 
 def _word(value: bool | None) -> str:

@@ -49,7 +49,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # A terminated session must stop its servers as an interrupted one does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if config.getoption("--all-chaos"):
-        whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
+        whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS and not (
+            config.option.keyword or config.option.markexpr
+        )
         config.pluginmanager.register(ChaosReport(whole=whole), "chaos-report")
 
 

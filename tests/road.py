@@ -202,28 +202,36 @@ class Road:
         starter = "from oncehouse.cli.app import main; main()"
         return [sys.executable, "-c", starter, name, *before, str(file)]
 
-    def spawn(self, *arguments: str, crash_at: str = "") -> subprocess.Popen[str]:
+    def spawn(self, *arguments: str, crash_at: str = "", defect: str = "") -> subprocess.Popen[str]:
+        """`defect`: names of `chaos/defective_driver.py`, with commas between them."""
+        command = self.command(*arguments)
+        if defect:
+            starter = Path(__file__).with_name("chaos") / "defective_driver.py"
+            command = [sys.executable, str(starter), *command[3:]]
         log = (self.folder / "process.log").open("a", encoding="utf-8")
         with log:
             return subprocess.Popen(
-                self.command(*arguments),
-                env=os.environ | {"ONCEHOUSE_CRASH_AT": crash_at},
+                command,
+                env=os.environ | {"ONCEHOUSE_CRASH_AT": crash_at, "DRIVER_DEFECT": defect},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 text=True,
             )
 
-    def crash(self, point: str, *arguments: str) -> None:
+    def crash(self, point: str, *arguments: str, defect: str = "") -> None:
         """Run in a process of its own until it dies at the named point."""
-        process = self.spawn(*arguments, crash_at=point)
+        process = self.spawn(*arguments, crash_at=point, defect=defect)
         try:
             code = process.wait(timeout=180)
         finally:
             process.kill()
             process.wait()
-        said = (self.folder / "process.log").read_text(encoding="utf-8")
-        assert code == -9, f"the process did not die at {point!r} but ended with {code}: {said[-3000:]}"
+        assert code == -9, f"the process did not die at {point!r} but ended with {code}: {self.log()[-3000:]}"
+
+    def log(self) -> str:
+        """What processes of this road have said."""
+        return (self.folder / "process.log").read_text(encoding="utf-8")
 
     def crash_job(self, point: str, checkpoint: Path, batches: int) -> None:
         """Run somebody's own job (`frame_job.py`) until it dies at the named point."""
