@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from oncehouse.devstack.proxy import AnswerSwallower
+from oncehouse.devstack.faults import DropAnswer
+from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.ledger import epochs, registering
 from oncehouse.pipeline import ingest, loader, stream
 from road import Road, encode, make_event
@@ -126,12 +127,12 @@ def test_a_token_that_is_left_out_is_noticed(make_road, clickhouse, monkeypatch)
             insert.insert_settings = right
 
     monkeypatch.setattr(loader, "send_batch", send_without_token)
-    with AnswerSwallower(server_port=clickhouse.place.ports["http"]) as proxy:
+    with FaultProxy(server_port=clickhouse.place.ports["http"]) as proxy:
         road = make_road()
         road.document["clickhouse"]["url"] = proxy.url
         road.send(EVENTS)
-        proxy.swallow_next()
+        proxy.inject(DropAnswer())
         road.run()
-        assert proxy.swallowed == 1
+        assert proxy.happened[DropAnswer] == 1
         with pytest.raises(AssertionError, match="60 rows are doubled"):
             road.assert_exact()

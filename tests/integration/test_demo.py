@@ -26,8 +26,6 @@ from oncehouse.devstack.demo_events import (
     plan_traffic,
 )
 from oncehouse.devstack.demo_results import Comparison, Result, compare
-from oncehouse.devstack.proxy import AnswerSwallower, is_insert, is_success, is_whole
-from oncehouse.errors import TransientError
 from oncehouse.pipeline.json_decode import JsonDecoder
 
 pytestmark = pytest.mark.servers
@@ -173,65 +171,6 @@ def test_comparison_finds_a_row_whose_content_changed(filled):
     client.command("ALTER TABLE events UPDATE price = 0.01 WHERE product_id = 7 SETTINGS mutations_sync = 2")
     found = compare(client, "events", traffic)
     assert (found.lost, found.doubled, found.foreign) == (1, 0, 1)
-
-
-def test_swallowed_answer_is_an_unknown_outcome_whose_rows_are_there(clickhouse, client, database):
-    client.command("CREATE TABLE numbers (n UInt64) ENGINE = MergeTree ORDER BY n")
-    rows = arrow_stream(pa.table({"n": pa.array([1, 2, 3], pa.uint64())}))
-    with AnswerSwallower(server_port=clickhouse.place.ports["http"]) as proxy:
-        behind = connect(ClickHouse(url=f"{proxy.url}/{database}"))
-        behind.insert_arrow("numbers", ("n",), rows, {})
-        assert (proxy.inserts, proxy.swallowed) == (1, 0)
-        proxy.swallow_next()
-        with pytest.raises(TransientError):
-            behind.insert_arrow("numbers", ("n",), rows, {})
-        assert (proxy.inserts, proxy.swallowed) == (2, 1)
-        behind.insert_arrow("numbers", ("n",), rows, {})
-        assert (proxy.inserts, proxy.swallowed) == (3, 1)
-    assert client.query("SELECT count() FROM numbers") == [(9,)]
-
-
-def test_refused_insert_is_answered_and_the_next_one_is_swallowed(clickhouse, client, database):
-    client.command("CREATE TABLE numbers (n UInt64) ENGINE = MergeTree ORDER BY n")
-    rows = arrow_stream(pa.table({"n": pa.array([1], pa.uint64())}))
-    with AnswerSwallower(server_port=clickhouse.place.ports["http"]) as proxy:
-        behind = connect(ClickHouse(url=f"{proxy.url}/{database}"))
-        proxy.swallow_next()
-        with pytest.raises(Exception, match="missing"):
-            behind.insert_arrow("missing", ("n",), rows, {})
-        assert proxy.swallowed == 0
-        with pytest.raises(TransientError):
-            behind.insert_arrow("numbers", ("n",), rows, {})
-        assert proxy.swallowed == 1
-    assert client.query("SELECT count() FROM numbers") == [(1,)]
-
-
-@pytest.mark.parametrize(
-    ("request_line", "expected"),
-    [
-        (b"POST /?query=INSERT+INTO+%60events%60+FORMAT+ArrowStream HTTP/1.1\r\n", True),
-        (b"POST /?database=d&query=INSERT%20INTO%20t HTTP/1.1\r\n", True),
-        (b"POST /?query=SELECT+1 HTTP/1.1\r\nx: query=INSERT INTO t\r\n", False),
-        (b"GET /?query=INSERT+INTO+t HTTP/1.1\r\n", False),
-        (b"", False),
-    ],
-)
-def test_insert_is_told_by_the_first_line_of_its_request(request_line, expected):
-    assert is_insert(request_line) is expected
-
-
-def test_answer_is_whole_only_with_its_last_byte():
-    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-    sized = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-    for answer in (chunked, sized):
-        assert is_whole(answer)
-        assert not any(is_whole(answer[:length]) for length in range(len(answer)))
-
-
-def test_answer_with_an_exception_is_no_success():
-    assert is_success(b"HTTP/1.1 200 OK\r\n\r\n")
-    assert not is_success(b"HTTP/1.1 500 Internal Server Error\r\n\r\n")
-    assert not is_success(b"HTTP/1.1 200 OK\r\nX-ClickHouse-Exception-Code: 60\r\n\r\n")
 
 
 def test_traffic_has_a_tenth_of_duplicates_near_far_and_sent_again():

@@ -7,7 +7,8 @@ import signal
 import pytest
 from sqlalchemy import update
 
-from oncehouse.devstack.proxy import AnswerSwallower
+from oncehouse.devstack.faults import DropAnswer
+from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.errors import ConfigurationError, LeaseHeldError, PermanentError
 from oncehouse.ledger import batches, epochs, leases, tables
 from oncehouse.ledger.records import BatchStatus, Stage
@@ -31,13 +32,13 @@ def test_clickhouse_killed_and_started_again_has_everything_once(road, stack):
 
 
 def test_a_swallowed_answer_leaves_one_copy(make_road, clickhouse):
-    with AnswerSwallower(server_port=clickhouse.place.ports["http"]) as proxy:
+    with FaultProxy(server_port=clickhouse.place.ports["http"]) as proxy:
         road = make_road(epoch={"max_rows": 60})
         road.document["clickhouse"]["url"] = proxy.url
         road.send([*EVENTS, *EVENTS[:30]])
-        proxy.swallow_next()
+        proxy.inject(DropAnswer())
         road.run()
-        assert proxy.swallowed == 1
+        assert proxy.happened[DropAnswer] == 1
         attempts = [
             attempt
             for batch in road.batches()
@@ -48,7 +49,7 @@ def test_a_swallowed_answer_leaves_one_copy(make_road, clickhouse):
 
 
 def test_a_swallowed_answer_leaves_one_copy_in_every_partition_and_in_a_view(make_road, clickhouse):
-    with AnswerSwallower(server_port=clickhouse.place.ports["http"]) as proxy:
+    with FaultProxy(server_port=clickhouse.place.ports["http"]) as proxy:
         road = make_road()
         road.client.command(f"DROP TABLE {road.table} SYNC")
         road.create_tables(then=lambda ddl: ddl.replace("ORDER BY", "PARTITION BY product_id % 4 ORDER BY"))
@@ -65,9 +66,9 @@ def test_a_swallowed_answer_leaves_one_copy_in_every_partition_and_in_a_view(mak
         )
         road.document["clickhouse"]["url"] = proxy.url
         road.send([*EVENTS, *EVENTS[:30]])
-        proxy.swallow_next()
+        proxy.inject(DropAnswer())
         road.run()
-        assert proxy.swallowed == 1
+        assert proxy.happened[DropAnswer] == 1
         road.assert_exact()
         sums = road.client.query(
             f"SELECT kind, sum(n) FROM {road.database}.sums GROUP BY kind ORDER BY kind"

@@ -27,8 +27,9 @@ from oncehouse.config import ClickHouse
 from oncehouse.config_file import load_pipeline
 from oncehouse.devstack.demo_events import FIELDS, IDENTITY, Traffic, make_topic, plan_traffic, produce
 from oncehouse.devstack.demo_results import Result, compare
+from oncehouse.devstack.faults import DropAnswer
 from oncehouse.devstack.jars import connector_jars
-from oncehouse.devstack.proxy import AnswerSwallower
+from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.devstack.stack import Stack
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.ledger import batches, epochs
@@ -55,7 +56,7 @@ class _Stage:
 
     folder: Path
     stack: Stack
-    proxy: AnswerSwallower
+    proxy: FaultProxy
     traffic: Traffic
     say: Callable[[str], None]
 
@@ -82,7 +83,7 @@ def run_demo(
         at_end.callback(stack.down)
         say("starting Kafka and ClickHouse")
         stack.up(say=say)
-        proxy = at_end.enter_context(AnswerSwallower(server_port=stack.clickhouse.place.ports["http"]))
+        proxy = at_end.enter_context(FaultProxy(server_port=stack.clickhouse.place.ports["http"]))
         traffic = plan_traffic(events, broken=broken)
         stage = _Stage(folder=folder, stack=stack, proxy=proxy, traffic=traffic, say=say)
         return _play(stage)
@@ -104,7 +105,7 @@ def _play(stage: _Stage) -> Result:
         say(f"sending {len(traffic.resent)} events once more")
         produce(servers, _TOPIC, traffic.resent, partitions=_PARTITIONS)
         say("starting the pipeline again; the answer to its first insert will be lost")
-        stage.proxy.swallow_next()
+        stage.proxy.inject(DropAnswer())
         _run_to_end(stage, "run", "--once")
         say("verifying")
         verified = _run(stage, "verify") == 0
@@ -126,7 +127,7 @@ def _count(stage: _Stage, catalog: Catalog, client: Client, *, killed_at: float,
         events_per_second=traffic.produced / _running_seconds(catalog, killed_at),
         inserts=stage.proxy.inserts,
         kills=1,
-        answers_swallowed=stage.proxy.swallowed,
+        answers_swallowed=stage.proxy.happened[DropAnswer],
         verified=verified,
     )
 

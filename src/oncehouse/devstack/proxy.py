@@ -1,46 +1,75 @@
-"""A proxy before ClickHouse's HTTP port that can swallow the answer to an INSERT.
+"""A proxy before ClickHouse's HTTP port that lets INSERTs fail as networks and servers do.
 
 It forwards bytes as they come and reads only what it must: HTTP without pipelining takes turns, so the first
-bytes from the client after an answer begin a request, and its first line tells an INSERT. When told to, it
-lets one INSERT run to its end on the server, keeps the answer to itself and closes the connection, which is
-what a client sees when a network fails at the worst moment.
+bytes from the client after an answer begin a request, and its first line tells an INSERT. A fault befalls
+INSERTs alone, as many as it was asked for, and is counted when it has happened. What a fault does to the bytes
+is `_Exchange`'s part; `FaultProxy` owns the connections and knows whose turn it is.
 """
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
+from collections import Counter
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Self, assert_never
 from urllib.parse import unquote_plus
 
+from oncehouse.devstack.faults import (
+    AnswerError,
+    Close,
+    CutBody,
+    DelayAnswer,
+    DelayRequest,
+    DropAnswer,
+    Fault,
+    HoldBody,
+)
 from oncehouse.devstack.part import LOCALHOST
 
 _CHUNK_BYTES = 1 << 18
 _HEAD_END = b"\r\n\r\n"
 
+UNTIL_TAKEN_BACK = math.inf
 
-class AnswerSwallower:
-    """Listens on a free port of this machine from `with` on; counts what it sees."""
+
+class FaultProxy:
+    """Listens on a free port of this machine from `with` on; counts what it sees and what it did.
+
+    >>> with FaultProxy(server_port=8123) as proxy:
+    ...     proxy.inject(AnswerError(code=241), times=2)
+    """
 
     def __init__(self, *, server_port: int) -> None:
         self._server_port = server_port
         self._listener = socket.create_server((LOCALHOST, 0))
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
-        self._to_swallow = 0
+        self._ended = threading.Event()
+        self._fault: Fault | None = None
+        self._left = 0.0
+        self._table = ""
         self.inserts = 0
-        self.swallowed = 0
+        self.happened: Counter[type[Fault]] = Counter()
 
     @property
     def url(self) -> str:
         return f"http://{LOCALHOST}:{self._listener.getsockname()[1]}"
 
-    def swallow_next(self) -> None:
-        """Keep back the answer to the next INSERT that succeeds."""
+    def inject(self, fault: Fault, *, times: float = 1, table: str = "") -> None:
+        """Let the next INSERTs fail, `UNTIL_TAKEN_BACK` all of them; takes the place of what was asked before.
+
+        `table` is a piece of the INSERT's text, so that other tables are left alone.
+        """
         with self._lock:
-            self._to_swallow = 1
+            self._fault, self._left, self._table = fault, times, table
+
+    def take_back(self) -> None:
+        """Let the next INSERTs pass; what has befallen one already goes on."""
+        with self._lock:
+            self._left = 0
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, name="oncehouse-proxy", daemon=True).start()
@@ -49,6 +78,7 @@ class AnswerSwallower:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
         _close(self._listener)
         with self._lock:
             open_now = tuple(self._connections)
@@ -72,21 +102,31 @@ class AnswerSwallower:
             for pump in (exchange.pump_requests, exchange.pump_answers):
                 threading.Thread(target=pump, name="oncehouse-proxy", daemon=True).start()
 
-    def note_insert(self) -> None:
+    # What exchanges ask and tell
+
+    def admit(self, request: bytes) -> Fault | None:
+        """The fault that befalls a request which begins with these bytes."""
+        if not is_insert(request):
+            return None
         with self._lock:
             self.inserts += 1
+            if self._left < 1 or self._table not in _first_line(request):
+                return None
+            self._left -= 1
+            return self._fault
 
-    def claim_swallow(self) -> bool:
-        """Whether this INSERT's answer is the one to keep back; true for one of them only."""
+    def count(self, fault: Fault) -> None:
         with self._lock:
-            claimed, self._to_swallow = self._to_swallow > 0, 0
-            return claimed
+            self.happened[type(fault)] += 1
 
-    def settle_swallow(self, *, kept_back: bool) -> None:
-        """The INSERT has ended: count it, or wait for another one if it did not succeed."""
+    def give_back(self, fault: Fault) -> None:
+        """The fault could not happen: let it befall another INSERT, unless a new one was asked for meanwhile."""
         with self._lock:
-            self.swallowed += kept_back
-            self._to_swallow = 0 if kept_back else 1
+            if self._fault is fault:
+                self._left += 1
+
+    def pause(self, seconds: float) -> None:
+        self._ended.wait(seconds)
 
     def forget(self, *connections: socket.socket) -> None:
         for connection in connections:
@@ -98,42 +138,75 @@ class AnswerSwallower:
 class _Exchange:
     """One client's connection and the one behind it."""
 
-    def __init__(self, proxy: AnswerSwallower, client: socket.socket, server: socket.socket) -> None:
+    def __init__(self, proxy: FaultProxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy = proxy
         self._client = client
         self._server = server
         self._answered = True
-        self._keep_back = False
+        self._awaits_answer: DropAnswer | DelayAnswer | None = None
 
     def pump_requests(self) -> None:
         with suppress(OSError):
             while chunk := self._client.recv(_CHUNK_BYTES):
-                if self._answered:
-                    self._answered = False
-                    if is_insert(chunk):
-                        self._proxy.note_insert()
-                        self._keep_back = self._proxy.claim_swallow()
-                self._server.sendall(chunk)
+                fault = self._proxy.admit(chunk) if self._answered else None
+                self._answered = False
+                if fault is None:
+                    self._server.sendall(chunk)
+                elif not self._befall_request(fault, chunk):
+                    break
         self._end()
+
+    def _befall_request(self, fault: Fault, begun: bytes) -> bool:
+        """Let the fault happen to the INSERT that has begun; says whether the connection goes on."""
+        match fault:
+            case DropAnswer() | DelayAnswer():
+                self._awaits_answer = fault
+                self._server.sendall(begun)
+                return True
+            case DelayRequest():
+                whole = _read_whole(self._client, begun)
+                self._proxy.count(fault)
+                self._proxy.pause(fault.seconds)
+                self._server.sendall(whole)
+                return True
+            case CutBody() | HoldBody():
+                self._server.sendall(_half(_read_whole(self._client, begun)))
+                self._proxy.count(fault)
+                while isinstance(fault, HoldBody) and self._client.recv(_CHUNK_BYTES):
+                    pass  # a client that waits for its answer sends nothing; that it went ends the wait
+            case AnswerError():
+                _read_whole(self._client, begun)
+                self._proxy.count(fault)
+                self._client.sendall(make_error(fault))
+            case Close():
+                self._proxy.count(fault)
+            case _:
+                assert_never(fault)
+        return False
 
     def pump_answers(self) -> None:
         with suppress(OSError):
             while chunk := self._server.recv(_CHUNK_BYTES):
-                if self._keep_back:
-                    chunk = self._read_whole_answer(chunk)
-                    kept_back = is_success(chunk)
-                    self._keep_back = False
-                    self._proxy.settle_swallow(kept_back=kept_back)
-                    if kept_back:
+                if self._awaits_answer is not None:
+                    chunk = _read_whole(self._server, chunk)
+                    if not self._befall_answer(self._awaits_answer, chunk):
                         break
+                    self._awaits_answer = None
                 self._answered = True
                 self._client.sendall(chunk)
         self._end()
 
-    def _read_whole_answer(self, answer: bytes) -> bytes:
-        while not is_whole(answer) and (chunk := self._server.recv(_CHUNK_BYTES)):
-            answer += chunk
-        return answer
+    def _befall_answer(self, fault: DropAnswer | DelayAnswer, answer: bytes) -> bool:
+        match fault:
+            case DelayAnswer():
+                self._proxy.count(fault)
+                self._proxy.pause(fault.seconds)
+            case DropAnswer() if is_success(answer):
+                self._proxy.count(fault)
+                return False
+            case DropAnswer():
+                self._proxy.give_back(fault)
+        return True
 
     def _end(self) -> None:
         self._proxy.forget(self._client, self._server)
@@ -141,27 +214,52 @@ class _Exchange:
 
 def is_insert(request: bytes) -> bool:
     """Whether a request's first line, as it came, carries an INSERT."""
-    method, _, rest = request.partition(b" ")
-    line = unquote_plus(rest.split(b"\r\n", 1)[0].decode("latin-1"))
-    return method == b"POST" and "query=INSERT INTO" in line
+    return request.startswith(b"POST ") and "query=INSERT INTO" in _first_line(request)
 
 
-def is_whole(answer: bytes) -> bool:
-    head, found, body = answer.partition(_HEAD_END)
-    if not found:
+def is_whole(message: bytes | bytearray) -> bool:
+    """Whether a request or an answer has come to its end."""
+    head_end = message.find(_HEAD_END)
+    if head_end < 0:
         return False
-    if b"\r\ntransfer-encoding: chunked" in head.lower():
-        return body.endswith(b"0\r\n\r\n")
-    lengths = [
-        line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
-    ]
-    return not lengths or len(body) >= int(lengths[0])
+    head, body_start = bytes(message[:head_end]).lower(), head_end + len(_HEAD_END)
+    if b"\r\ntransfer-encoding: chunked" in head:
+        return message.endswith(b"0\r\n\r\n", body_start)
+    lengths = [line.split(b":")[1] for line in head.split(b"\r\n") if line.startswith(b"content-length:")]
+    return not lengths or len(message) - body_start >= int(lengths[0])
 
 
 def is_success(answer: bytes) -> bool:
     """ClickHouse names its exception in a header, and its HTTP status says so too unless it came late."""
     head = answer.partition(_HEAD_END)[0].lower()
     return head.split(b" ", 2)[1:2] == [b"200"] and b"\r\nx-clickhouse-exception-code:" not in head
+
+
+def make_error(fault: AnswerError) -> bytes:
+    """An answer as a gateway gives it, or as ClickHouse does when the fault has one of its codes."""
+    body, header = "The proxy was told to fail\n", ""
+    if fault.code is not None:
+        body = f"Code: {fault.code}. DB::Exception: the proxy was told to fail\n"
+        header = f"X-ClickHouse-Exception-Code: {fault.code}\r\n"
+    status = f"{fault.status.value} {fault.status.phrase}"
+    head = f"HTTP/1.1 {status}\r\n{header}Content-Length: {len(body)}\r\nConnection: close"
+    return f"{head}\r\n\r\n{body}".encode()
+
+
+def _first_line(request: bytes) -> str:
+    return unquote_plus(request.split(b"\r\n", 1)[0].decode("latin-1"))
+
+
+def _half(request: bytes) -> bytes:
+    body_start = request.find(_HEAD_END) + len(_HEAD_END)
+    return request[: (body_start + len(request)) // 2]
+
+
+def _read_whole(connection: socket.socket, begun: bytes) -> bytes:
+    message = bytearray(begun)
+    while not is_whole(message) and (chunk := connection.recv(_CHUNK_BYTES)):
+        message += chunk
+    return bytes(message)
 
 
 def _close(connection: socket.socket) -> None:
