@@ -86,15 +86,22 @@ def plan_traffic(
     """`events` events, duplicates included; the re-sent slice is the beginning of the traffic."""
     resent = int(events * resent_share)
     count = events - resent
-    chance = np.random.default_rng(seed)
+    serials = draw_serials(np.random.default_rng(seed), count)
+    return Traffic(
+        first=serials, resent=serials[:resent], unique=int(serials.max(initial=-1)) + 1, broken=broken
+    )
+
+
+def draw_serials(chance: np.random.Generator, count: int, *, sent_before: int = 0) -> Serials:
+    """The next `count` serial numbers after those below `sent_before`: new ones in order, repeats between them."""
     kind = chance.random(count)
-    kind[:1] = 1.0  # nothing came before the first event that it could repeat
+    if not sent_before:
+        kind[:1] = 1.0  # nothing came before the first event that it could repeat
     fresh = kind >= _NEAR_SHARE + _FAR_SHARE
-    newest = np.cumsum(fresh) - 1
+    newest = sent_before + np.cumsum(fresh) - 1
     near = np.maximum(newest - chance.integers(0, _NEAR_DISTANCE, count), 0)
     far = (chance.random(count) * newest).astype(np.int64)
-    serials = np.where(fresh, newest, np.where(kind < _NEAR_SHARE, near, far))
-    return Traffic(first=serials, resent=serials[:resent], unique=int(fresh.sum()), broken=broken)
+    return np.where(fresh, newest, np.where(kind < _NEAR_SHARE, near, far))
 
 
 def make_columns(serials: Serials) -> pa.Table:
@@ -116,13 +123,17 @@ def make_columns(serials: Serials) -> pa.Table:
 
 def make_messages(serials: Serials) -> list[bytes]:
     """The same events as JSON, one a message."""
-    columns = make_columns(serials)
+    return encode_columns(make_columns(serials))
+
+
+def encode_columns(columns: pa.Table) -> list[bytes]:
+    """Rows as JSON objects; texts must hold nothing that JSON would escape."""
     pieces: list[Any] = []
-    for number, name in enumerate(FIELDS):
+    for number, name in enumerate(columns.column_names):
         column = columns[name].combine_chunks()
-        if name == "created_at":
+        if pa.types.is_timestamp(column.type):
             column = _iso(column)
-        quotes = "" if name == "product_id" else '"'
+        quotes = "" if pa.types.is_integer(column.type) else '"'
         pieces += [f'{"," if number else "{"}"{name}":{quotes}', column.cast(pa.string()), quotes]
     joined = pc.binary_join_element_wise(*pieces, "}", "")
     messages: list[bytes] = joined.cast(pa.binary()).to_pylist()
@@ -147,16 +158,39 @@ def broken_messages(count: int) -> list[bytes]:
     return [_BROKEN[number % len(_BROKEN)] for number in range(count)]
 
 
-def make_topic(bootstrap_servers: str, topic: str, *, partitions: int) -> None:
+def make_topic(
+    bootstrap_servers: str, topic: str, *, partitions: int, settings: dict[str, str] | None = None
+) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-    admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1)])[topic].result(30)
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings or {})
+    admin.create_topics([new])[topic].result(30)
 
 
 def produce(
     bootstrap_servers: str, topic: str, serials: Serials, *, partitions: int, broken: int = 0
 ) -> None:
     """Send the events spread over the partitions, the broken records between them; return when all are kept."""
-    producer = Producer(
+    producer = open_producer(bootstrap_servers)
+    failures: list[str] = []
+
+    def note(error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            failures.append(error.str())
+
+    for messages in _blocks(serials, broken):
+        for partition in range(partitions):
+            send(producer, topic, messages[partition::partitions], partition, note)
+    left = producer.flush(_FLUSH_SECONDS)
+    if left or failures:
+        reason = failures[0] if failures else f"no answer for {left} of them"
+        raise TransientError(
+            f"Kafka at {bootstrap_servers} did not take all events for {topic} ({reason}). Try again."
+        )
+
+
+def open_producer(bootstrap_servers: str) -> Producer:
+    """One that repeats nothing by itself, however often it has to try."""
+    return Producer(
         {
             "bootstrap.servers": bootstrap_servers,
             "enable.idempotence": True,
@@ -167,21 +201,6 @@ def produce(
             "log_level": 0,
         }
     )
-    failures: list[str] = []
-
-    def note(error: KafkaError | None, _message: object) -> None:
-        if error is not None:
-            failures.append(error.str())
-
-    for messages in _blocks(serials, broken):
-        for partition in range(partitions):
-            _send(producer, topic, messages[partition::partitions], partition, note)
-    left = producer.flush(_FLUSH_SECONDS)
-    if left or failures:
-        reason = failures[0] if failures else f"no answer for {left} of them"
-        raise TransientError(
-            f"Kafka at {bootstrap_servers} did not take all events for {topic} ({reason}). Try again."
-        )
 
 
 def _blocks(serials: Serials, broken: int) -> Iterator[list[bytes]]:
@@ -192,7 +211,8 @@ def _blocks(serials: Serials, broken: int) -> Iterator[list[bytes]]:
         yield make_messages(serials[start : start + size]) + bad[number :: len(starts)]
 
 
-def _send(producer: Producer, topic: str, messages: list[bytes], partition: int, note: Any) -> None:
+def send(producer: Producer, topic: str, messages: list[bytes], partition: int, note: Any) -> None:
+    """Offer all of them to the producer, in order, waiting while its queue is full."""
     waiting = [{"value": message} for message in messages]
     while waiting:
         producer.poll(0)
