@@ -10,7 +10,7 @@ ADVICE_JAVA := oncehouse needs Java 17 or 21; on Debian or Ubuntu: apt install o
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check chaos fuzz bench audit lock clean java
+.PHONY: help setup demo test check chaos soak fuzz bench audit lock clean java
 MAKEFLAGS += --no-print-directory
 
 help: ## show this list
@@ -33,6 +33,10 @@ check: .venv/.package ## ruff, mypy, import-linter
 
 chaos: setup ## every crash and fault scenario
 	@$(BIN)/python -m pytest --all-chaos
+
+soak: setup ## full load for 20 minutes and more while everything is killed at random; nothing lost or doubled, nothing leaks
+	@mkdir -p build
+	@$(BIN)/python tools/soak.py
 
 fuzz: .venv/.package ## decoders against far more random and damaged records than in the tests
 	@FUZZ_FACTOR=50 $(BIN)/python -m pytest tests/unit -k fuzz --timeout 3600
