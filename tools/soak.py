@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--calm-minutes", type=float, default=3.0, help="full load without kills, at the end")
     parser.add_argument("--seed", type=int, help="of the kills and of the events; printed when chosen here")
     parser.add_argument("--backlog", type=int, default=1_000_000, help="records that are always left to read")
-    parser.add_argument("--epoch-rows", type=int, default=200_000, help="the most records of an epoch")
+    parser.add_argument("--epoch-rows", type=int, default=100_000, help="the most records of an epoch")
     parser.add_argument("--json", type=Path, default=Path("build/soak.json"))
     parser.add_argument("--plot", type=Path, action="append", help="where to draw; else build/soak.png")
     given = parser.parse_args(arguments)

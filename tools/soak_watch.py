@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 
 import psutil
 
@@ -36,7 +37,8 @@ BOUNDS = {
 take more as their data grows, within their ceiling."""
 
 _SERVERS = {"kafka": "broker", "clickhouse": "clickhouse"}
-_WORKER_MODULE = "oncehouse.pipeline.worker_daemon"
+# As a program: Java processes carry the same name among their settings.
+_WORKER_PROGRAM = ("-m", "oncehouse.pipeline.worker_daemon")
 
 
 class Watch:
@@ -115,14 +117,14 @@ class Watch:
 
 def classify(words: list[str], root: str) -> str | None:
     """The kind of a process below a root; None for what only passes by, such as a shell."""
-    line = " ".join(words)
-    if "CoarseGrainedExecutorBackend" in line and words[0].endswith("java"):
-        return "executor"
-    if _WORKER_MODULE in line:
-        return "python worker"
-    if root in STAGES.values() and words and words[0].endswith("java") and "SparkSubmit" in line:
-        return f"{root} java"
-    return None
+    if not words:
+        return None
+    if words[0].endswith("java"):
+        classes = [word.rpartition(".")[2] for word in words]
+        if "CoarseGrainedExecutorBackend" in classes:
+            return "executor"
+        return f"{root} java" if "SparkSubmit" in classes and root in STAGES.values() else None
+    return "python worker" if _WORKER_PROGRAM in pairwise(words) else None
 
 
 def _parent(process: psutil.Process) -> int:

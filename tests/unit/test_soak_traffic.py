@@ -16,6 +16,8 @@ from oncehouse.pipeline.json_decode import JsonDecoder
 from soak_traffic import FIELDS, PRODUCERS, make_events
 from soak_watch import classify
 
+DAEMON = "oncehouse.pipeline.worker_daemon"
+
 
 def test_an_event_says_who_sent_it_its_number_and_the_hash_of_its_payload():
     for serial in (0, 1, 7, 123_456_789):
@@ -55,9 +57,9 @@ def test_blocks_drawn_one_after_the_other_leave_out_no_serial_number():
     ("words", "root", "kind"),
     [
         (["/usr/bin/java", "org.apache.spark.executor.CoarseGrainedExecutorBackend"], "spark worker", "executor"),
-        (["python", "-m", "oncehouse.pipeline.worker_daemon", "pyspark.worker"], "spark worker", "python worker"),
-        (["python", "-m", "oncehouse.pipeline.worker_daemon", "pyspark.worker"], "retention", "python worker"),
-        (["java", "-cp", "x", "org.apache.spark.deploy.SparkSubmit", "pyspark-shell"], "driver", "driver java"),
+        (["python", "-m", DAEMON, "pyspark.worker"], "spark worker", "python worker"),
+        (["python", "-m", DAEMON, "pyspark.worker"], "retention", "python worker"),
+        (["java", "org.apache.spark.deploy.SparkSubmit", f"x.daemon.module={DAEMON}"], "driver", "driver java"),
         (["bash", "spark-class", "org.apache.spark.deploy.SparkSubmit"], "driver", None),
         ([], "loader", None),
     ],
