@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -24,9 +25,12 @@ from oncehouse.config_yaml import MAX_FILE_BYTES, SECOND_PLACE, Document, Unread
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 SCHEMA_FILE_NAME = "pipeline.schema.json"
+
+Change = Callable[[dict[str, Any]], dict[str, Any]]
+"""Takes the values of a file as they stand in it, references and all, and gives others."""
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _REFERENCE_PATTERN = r"\$\{(?:env|file):[^}]+\}"
@@ -54,11 +58,41 @@ _PIPELINE_PATHS: tuple[tuple[tuple[str, ...], PlaceKind], ...] = (
 )
 
 
-def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
-    """The pipeline that a file declares, or a ConfigurationError that lists everything wrong with it."""
+def load_pipeline(path: str | os.PathLike[str], change: Change | None = None) -> Pipeline:
+    """The pipeline that a file declares, or a ConfigurationError that lists everything wrong with it.
+
+    `change` may put other values in the place of the file's own before anything of them is looked at.
+    """
     file = Path(path)
     text = read_text(file, absent="`oncehouse init {file}` writes an example")
-    return parse_pipeline(text, str(file), folder=file.absolute().parent)
+    return parse_pipeline(text, str(file), folder=file.absolute().parent, change=change)
+
+
+def read_document(path: str | os.PathLike[str], change: Change) -> dict[str, Any]:
+    """The changed values of a file that `load_pipeline` takes, to be written to another folder: paths and files of
+    references are absolute, other references stay as they are.
+    """
+    file = Path(path)
+    folder = file.absolute().parent
+    value = change(read_yaml(read_text(file, absent="")).value)
+    return _place_paths(_place_references(value, folder), folder, _PIPELINE_PATHS)
+
+
+def _place_references(value: Any, folder: Path) -> Any:
+    match value:
+        case dict():
+            return {key: _place_references(inner, folder) for key, inner in value.items()}
+        case list():
+            return [_place_references(inner, folder) for inner in value]
+        case str():
+            return _REFERENCE.sub(lambda found: _place_reference(found[0], folder), value)
+        case _:
+            return value
+
+
+def _place_reference(reference: str, folder: Path) -> str:
+    kind, _, name = reference[2:-1].partition(":")
+    return f"${{file:{folder / name}}}" if kind == "file" else reference
 
 
 def read_text(file: Path, *, absent: str) -> str:
@@ -84,7 +118,12 @@ def read_text(file: Path, *, absent: str) -> str:
 
 
 def parse_pipeline(
-    text: str, name: str, *, folder: Path | None = None, environment: Mapping[str, str] | None = None
+    text: str,
+    name: str,
+    *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    change: Change | None = None,
 ) -> Pipeline:
     """As `load_pipeline`, from text; `name` stands in messages, relative paths are read from `folder`."""
     return parse_section(
@@ -95,6 +134,7 @@ def parse_pipeline(
         folder=folder,
         environment=environment,
         paths=_PIPELINE_PATHS,
+        change=change,
     )
 
 
@@ -107,6 +147,7 @@ def parse_section(
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
     paths: Sequence[tuple[tuple[str, ...], PlaceKind]] = (),
+    change: Change | None = None,
 ) -> SectionT:
     """One file as one section, with the lines of everything wrong in it; `example` shows what a key looks like."""
     try:
@@ -117,7 +158,8 @@ def parse_section(
     references = _References(
         environment=os.environ if environment is None else environment, folder=folder or Path()
     )
-    value = references.resolve(document.value, ())
+    changed = change(document.value) if change and isinstance(document.value, dict) else document.value
+    value = references.resolve(changed, ())
     problems = [*document.problems, *references.problems]
     made: SectionT | None = None
     if not isinstance(value, dict):

@@ -18,6 +18,7 @@ import typer
 from oncehouse import __version__
 from oncehouse.cli import batches, cdc, dead_letters, dlq, etl, inbox, outbox, schema, table
 from oncehouse.cli.arguments import AsJson
+from oncehouse.cli.chaos import chaos
 from oncehouse.cli.check import check
 from oncehouse.cli.grants import grants
 from oncehouse.cli.importing import import_folder
@@ -84,6 +85,7 @@ app.command()(status)
 app.command()(leases)
 app.command()(verify)
 app.command()(grants)
+app.command()(chaos)
 app.command("import")(import_folder)
 app.command()(replay)
 app.command("rebuild-index")(rebuild_index)

@@ -135,14 +135,19 @@ def _measure(messages: list[Message]) -> dict[str, float]:
 @contextmanager
 def read_sample(pipeline: Pipeline, schemas: tuple[Schema, ...], topics: Topics) -> Iterator[Sample | None]:
     """The sample as the pipeline would read it; what was written for it is gone at the end of the block."""
-    plan = plan_reading(pipeline, schemas, epoch=0, token=0, whole=True)
     fetched = fetch_newest(topics.kafka, topics)
     if fetched is None:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="oncehouse-check-") as folder:
-        shape = plan_shape(pipeline, token=0, files_root=folder)
-        yield _read(replace(plan, files_root=folder, shape=shape), fetched.block)
+        yield read_block(pipeline, schemas, fetched.block, folder)
+
+
+def read_block(pipeline: Pipeline, schemas: tuple[Schema, ...], block: pa.RecordBatch, folder: str) -> Sample:
+    """Records as the pipeline would read them, with `folder` for what a read task writes."""
+    plan = plan_reading(pipeline, schemas, epoch=0, token=0, whole=True)
+    shape = plan_shape(pipeline, token=0, files_root=folder)
+    return _read(replace(plan, files_root=folder, shape=shape), block)
 
 
 def _read(plan: ReadPlan, block: pa.RecordBatch) -> Sample:

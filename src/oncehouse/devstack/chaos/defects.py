@@ -1,0 +1,133 @@
+"""The command line with one defect put in: `python -m oncehouse.devstack.chaos.defects NAME run …`.
+
+Each function changes the product in this process alone, before the command starts; the product itself knows none of
+them. They show that a scenario can fail. What has to reach Spark's workers is a function inside of a function, for
+those travel by value.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from oncehouse.ledger import batches, catalog, epochs, leases, registering, segments
+from oncehouse.ledger.records import BatchStatus
+from oncehouse.pipeline import loader, stream
+
+_SKIPPED = 2
+
+
+def leave_token_out() -> None:
+    """Inserts carry no token, and nobody looks whether the batch is there already."""
+
+    def send_without_token(plan: loader.LoadPlan) -> Any:
+        from dataclasses import replace
+
+        from oncehouse.clickhouse import insert
+        from oncehouse.pipeline import loader
+
+        right = insert.insert_settings
+
+        def without_token(batch_id: str) -> Any:
+            return right(batch_id) | {"insert_deduplicate": 0, "deduplicate_insert": "disable"}
+
+        insert.insert_settings = without_token
+        try:
+            return loader.send_batch(replace(plan, request=replace(plan.request, outcome_unknown=False)))
+        finally:
+            insert.insert_settings = right
+
+    _put(loader, "send_batch", send_without_token)
+
+
+def skip_offsets() -> None:
+    """Each start of the stream passes over records, and nobody checks that ranges join."""
+    right, advance = stream.starting_positions, registering._advance  # noqa: SLF001 - what is to be broken
+
+    def start_too_late(*facts: Any) -> Any:
+        return {place: offset + _SKIPPED for place, offset in right(*facts).items()}
+
+    def advance_anyhow(connection: Any, ledger: Any, span: Any, *more: Any) -> None:
+        start = epochs.read_positions(ledger).get((span.topic, span.partition), span.start)
+        advance(connection, ledger, replace(span, start=start), *more)
+
+    _put(stream, "starting_positions", start_too_late)
+    _put(registering, "_advance", advance_anyhow)
+
+
+def ask_no_index() -> None:
+    """What was seen in earlier epochs counts as new."""
+    _put(segments, "list_segments", lambda _ledger: ())
+
+
+def forget_unfinished() -> None:
+    """What another process has left behind, parts without a batch and batches under way, is not taken up."""
+    for name in ("open_parts", "list_batches", "waiting_batches"):
+        _put(batches, name, _without_first(getattr(batches, name)))
+
+
+def _without_first(right: Callable[..., Any]) -> Callable[..., Any]:
+    """A list without what was on it when it was first asked for."""
+    known: list[set[str]] = []
+
+    def look(*given: Any, **which: Any) -> Any:
+        found = right(*given, **which)
+        if not known:
+            known.append({_name(one) for one in found})
+        return tuple(one for one in found if _name(one) not in known[0])
+
+    return look
+
+
+def _name(one: Any) -> str:
+    return str(getattr(one, "batch_id", None) or getattr(one, "part", ""))
+
+
+def believe_failures() -> None:
+    """An insert that failed, or whose end nobody knows, counts as done."""
+    right = loader.judge
+
+    def judge_kindly(outcome: Any, **facts: Any) -> loader.Verdict:
+        verdict = right(outcome, **facts)
+        if verdict.status is BatchStatus.RETRY:
+            return loader.Verdict(status=BatchStatus.IN_CLICKHOUSE, outcome="inserted")
+        return verdict
+
+    _put(loader, "judge", judge_kindly)
+
+
+def ignore_fencing() -> None:
+    """Leases are for everybody: whoever asks gets one, and nobody's token is looked at."""
+    acquire = leases.acquire
+
+    def take(ledger: Any, stage: Any, *, holder: str, lease_seconds: float) -> Any:
+        for known in leases.list_leases(ledger):
+            if known.stage is stage:
+                leases.release(ledger, known)
+        return acquire(ledger, stage, holder=holder, lease_seconds=lease_seconds)
+
+    _put(leases, "acquire", take)
+    _put(leases, "renew", lambda *_given, **_which: None)
+    _put(catalog.Catalog, "_fence", lambda *_given: None)
+
+
+def _put(holder: object, name: str, defect: object) -> None:
+    setattr(holder, name, defect)
+
+
+DEFECTS: dict[str, Callable[[], None]] = {
+    "token left out": leave_token_out,
+    "offsets skipped": skip_offsets,
+    "index not asked": ask_no_index,
+    "unfinished forgotten": forget_unfinished,
+    "failures believed": believe_failures,
+    "fencing ignored": ignore_fencing,
+}
+
+if __name__ == "__main__":
+    from oncehouse.cli.app import run_command
+
+    DEFECTS[sys.argv[1]]()
+    sys.exit(run_command(sys.argv[2:]))

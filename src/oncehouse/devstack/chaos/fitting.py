@@ -1,0 +1,65 @@
+"""Records read as the pipeline reads them, before any server is started: whether events fit, and what is poison."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from oncehouse.devstack.chaos.traffic import POISON
+from oncehouse.devstack.chaos.writers import SAMPLE_ADVICE, Record
+from oncehouse.errors import ConfigurationError
+from oncehouse.pipeline.decoding import HEADERS
+from oncehouse.pipeline.sampling import Sample, read_block
+from oncehouse.pipeline.schemas import declared_schemas
+
+if TYPE_CHECKING:
+    from oncehouse.config import Pipeline
+
+
+def read_records(pipeline: Pipeline, records: Sequence[Record]) -> Sample:
+    """What the pipeline would make of these records."""
+    block = pa.record_batch(
+        {
+            "source": pa.array([0] * len(records), pa.int32()),
+            "offset": pa.array(range(len(records)), pa.int64()),
+            "timestamp": pa.array([0] * len(records), pa.timestamp("us", tz="UTC")),
+            "key": pa.array([record.key for record in records], pa.binary()),
+            "value": pa.array([record.value for record in records], pa.binary()),
+            "headers": pa.array(
+                [[{"key": name, "value": text} for name, text in record.headers] for record in records],
+                HEADERS,
+            ),
+        }
+    )
+    with tempfile.TemporaryDirectory(prefix="oncehouse-chaos-") as folder:
+        return read_block(pipeline, declared_schemas(pipeline), block, folder)
+
+
+def demand_fit(pipeline: Pipeline, records: Sequence[Record], *, made: bool) -> None:
+    """Refuse to begin with records of which some would be dead letters."""
+    sample = read_records(pipeline, records)
+    if not sample.dead:
+        return
+    told = f"{sample.dead} of {sample.records} events would be dead letters; the first is {sample.first_dead}"
+    if made:
+        raise ConfigurationError(f"The events made up for this pipeline do not fit it: {told}. Please {SAMPLE_ADVICE}")
+    raise ConfigurationError(f"The sample does not fit the pipeline: {told}. Correct the sample, or the pipeline file")
+
+
+def empty_tables(pipeline: Pipeline, records: Sequence[Record]) -> list[str]:
+    """Places of tables that none of the records go to."""
+    sample = read_records(pipeline, records)
+    return [table.name for table in pipeline.tables if table.name not in sample.rows]
+
+
+def find_poison(pipeline: Pipeline, headers: tuple[tuple[str, bytes], ...]) -> tuple[bytes, ...]:
+    """Those of the known poisons that become exactly one dead letter of this pipeline."""
+    found = []
+    for value in POISON:
+        sample = read_records(pipeline, [Record(value=value, headers=headers)])
+        if (sample.records, sample.dead) == (1, 1):
+            found.append(value)
+    return tuple(found)

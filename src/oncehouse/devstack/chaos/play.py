@@ -1,0 +1,280 @@
+"""One run of the user's pipeline on ground of its own: topics, tables, a ledger, and the processes that work on it.
+
+Processes are started through the command line, as users start them. A `Play` knows what it has sent and waits for
+what it asks for; whether all arrived is judged in `oracle.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oncehouse.clickhouse.client import Client, connect
+from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.preflight import needs_of
+from oncehouse.clickhouse.schema import create_table_ddl
+from oncehouse.config import ClickHouse
+from oncehouse.config_file import load_pipeline
+from oncehouse.devstack.chaos.own_servers import Place, write_there
+from oncehouse.devstack.chaos.traffic import Traffic, make_topics, produce
+from oncehouse.devstack.commands import ONCEHOUSE, last_words, spark_settings, start_command
+from oncehouse.errors import OncehouseError, PermanentError
+from oncehouse.ledger import batches, epochs
+from oncehouse.ledger.records import BatchStatus, Counts
+from oncehouse.pipeline.prepare import open_catalog
+
+if TYPE_CHECKING:
+    from oncehouse.config import Pipeline
+    from oncehouse.devstack.proxy import FaultProxy
+    from oncehouse.devstack.stack import Stack
+    from oncehouse.ledger.catalog import Catalog
+
+_PATIENCE_SECONDS = 180.0
+_LOOK_SECONDS = 0.1
+
+
+class NotHeldError(PermanentError):
+    """What must hold did not."""
+
+
+class NoFaultError(PermanentError):
+    """The fault did not happen, so that nothing is shown either way."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What all runs share."""
+
+    file: Path
+    """The user's pipeline file."""
+    folder: Path
+    stack: Stack
+    proxy: FaultProxy
+    traffic: Traffic
+    jars: Sequence[Path]
+    keep_registry: bool
+    seed: int
+
+    @property
+    def scratch(self) -> Path:
+        return self.folder / "tmp"
+
+
+class Play:
+    def __init__(
+        self, ground: Ground, number: int, *, defect: str = "", clickhouse: dict[str, object] | None = None
+    ) -> None:
+        """`defect` names what processes of this play start with; `clickhouse` are settings it needs otherwise."""
+        self.ground = ground
+        self.folder = ground.folder / f"run-{number}"
+        self.folder.mkdir(parents=True)
+        self._defect = defect
+        self._waves = 0
+        place = Place(
+            folder=self.folder,
+            bootstrap_servers=ground.stack.kafka.bootstrap_servers,
+            clickhouse_url=ground.proxy.url,
+            number=number,
+            spark_settings=spark_settings(ground.jars, ground.scratch),
+            clickhouse=clickhouse or {},
+        )
+        self.database = place.database
+        self.file = write_there(
+            ground.file, place, events=ground.traffic.records, keep_registry=ground.keep_registry
+        )
+        self.pipeline: Pipeline = load_pipeline(self.file)
+        make_topics(
+            place.bootstrap_servers, self.pipeline.source.topics, partitions=ground.traffic.partitions
+        )
+        self._create_tables()
+
+    def _create_tables(self) -> None:
+        client = self.client
+        client.command(f"CREATE DATABASE {quote(self.database)}")
+        for table in self.pipeline.tables:
+            needs = needs_of(self.pipeline, table)
+            client.command(
+                create_table_ddl(
+                    table=needs.table,
+                    columns=needs.columns,
+                    identity_columns=self._sorted_by(table.columns),
+                    batch_column=needs.batch_column,
+                    id_column=needs.id_column,
+                    window=needs.window,
+                )
+            )
+
+    def _sorted_by(self, columns: dict[str, str] | None) -> tuple[str, ...]:
+        named = columns or {name: name for name in self.pipeline.columns}
+        return tuple(
+            column
+            for wanted in self.pipeline.identity.fields
+            for column, source in named.items()
+            if source == wanted
+        )
+
+    @property
+    def client(self) -> Client:
+        """Straight to the server: faults of the proxy are for the pipeline alone."""
+        return connect(ClickHouse(url=self.ground.stack.clickhouse.url))
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        return open_catalog(self.pipeline)
+
+    def close(self) -> None:
+        if "catalog" in self.__dict__:
+            self.catalog.close()
+
+    # What goes in
+
+    def send(self, waves: int = 1) -> None:
+        """Send the next waves of the traffic."""
+        for wave in self.ground.traffic.waves[self._waves : self._waves + waves]:
+            produce(self.ground.stack.kafka.bootstrap_servers, self.pipeline.source.topics, wave)
+        self._waves += waves
+
+    # Who works
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "oncehouse.log"
+
+    @contextmanager
+    def start(self, *command: str, crash_at: str = "") -> Iterator[subprocess.Popen[bytes]]:
+        words = ONCEHOUSE
+        if self._defect:
+            words = (sys.executable, "-m", "oncehouse.devstack.chaos.defects", self._defect)
+        with start_command(
+            (*words, "--debug", *command, str(self.file)),
+            log=self.log,
+            scratch=self.ground.scratch,
+            environment={"ONCEHOUSE_CRASH_AT": crash_at},
+        ) as process:
+            yield process
+
+    def drain(self) -> None:
+        """Take all that was sent to ClickHouse, in a process that ends by itself."""
+        with self.start("run", "--once") as process:
+            code = self.end_of(process)
+        if code != 0:
+            raise NotHeldError(f"`oncehouse run --once` ended with exit {code}: {self.last_line()}")
+
+    def end_of(self, process: subprocess.Popen[bytes]) -> int:
+        try:
+            return process.wait(_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise NotHeldError(
+                f"the pipeline did not come to an end within {_PATIENCE_SECONDS:.0f} s: {self.last_line()}"
+            ) from None
+
+    def die_at(self, point: str) -> None:
+        """Run until the process dies at a named crash point."""
+        with self.start("run", "--once", crash_at=point) as process:
+            code = self.end_of(process)
+        if code != -signal.SIGKILL:
+            raise NoFaultError(f"the driver did not die at {point!r} but ended with exit {code}")
+
+    def await_work(self, process: subprocess.Popen[bytes], epochs_settled: int = 1) -> None:
+        """Until the process has settled an epoch or more."""
+        self.wait_until(
+            lambda: self._ended(process) or self._settled_epochs() >= epochs_settled,
+            "an epoch that is settled",
+        )
+
+    def await_rest(self, process: subprocess.Popen[bytes]) -> None:
+        """Until all that was sent is in ClickHouse, or nothing moves any more; then end the process in order."""
+        moved, seen = time.monotonic(), self._progress()
+        while not self._ended(process) and not self._is_done():
+            now = self._progress()
+            if now != seen:
+                moved, seen = time.monotonic(), now
+            if time.monotonic() - moved > _PATIENCE_SECONDS / 3:
+                break
+            time.sleep(_LOOK_SECONDS * 5)
+        self.end_in_order(process)
+
+    def end_in_order(self, process: subprocess.Popen[bytes]) -> None:
+        process.send_signal(signal.SIGTERM)
+        code = self.end_of(process)
+        if code != 0:
+            raise NotHeldError(f"after SIGTERM the pipeline ended with exit {code}: {self.last_line()}")
+
+    def _ended(self, process: subprocess.Popen[bytes]) -> bool:
+        if process.poll() is not None:
+            raise NotHeldError(
+                f"the pipeline ended by itself with exit {process.returncode}: {self.last_line()}"
+            )
+        return False
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + _PATIENCE_SECONDS
+        while not condition():
+            if time.monotonic() > end:
+                raise NotHeldError(f"waited {_PATIENCE_SECONDS:.0f} s in vain for {what}: {self.last_line()}")
+            time.sleep(_LOOK_SECONDS)
+
+    def last_line(self) -> str:
+        lines = [line for line in last_words(self.log).splitlines() if line.strip()]
+        return lines[-1].strip() if lines else "it said nothing"
+
+    # What is known
+
+    def counts(self) -> Counts:
+        return epochs.total_counts(self.catalog)
+
+    @property
+    def has_ledger(self) -> bool:
+        return (self.folder / "ledger" / "catalog.db").exists() and self.catalog.exists()
+
+    def _settled_epochs(self) -> int:
+        return len(epochs.list_epochs(self.catalog)) if self.has_ledger else 0
+
+    def _is_done(self) -> bool:
+        if not self.has_ledger:
+            return False
+        expected = sum(len(wave) for wave in self.ground.traffic.waves[: self._waves])
+        settled = sum(epochs.read_positions(self.catalog).values())
+        return settled >= expected and not self.unloaded()
+
+    def unloaded(self) -> list[str]:
+        """What has not reached ClickHouse."""
+        waiting = [
+            f"batch {batch.batch_id} of {batch.table} is {batch.status} with {batch.rows} rows"
+            for batch in batches.list_batches(self.catalog)
+            if batch.status is not BatchStatus.IN_CLICKHOUSE
+        ]
+        return waiting + [
+            f"part {part.part} of {part.table} is in no batch" for part in batches.open_parts(self.catalog)
+        ]
+
+    def _progress(self) -> tuple[int, int]:
+        try:
+            rows = sum(self.rows(table.name) for table in self.pipeline.tables)
+        except OncehouseError:
+            rows = 0  # ClickHouse may be what was killed
+        return self.counts().read if self.has_ledger else 0, rows
+
+    def rows(self, table: str) -> int:
+        ((rows,),) = self.client.query(f"SELECT count() FROM {quote_table(table)}")  # noqa: S608 - quoted
+        return int(rows)
+
+
+def freeze(process: subprocess.Popen[bytes]) -> None:
+    """Stop a driver with all its children, as a machine that hangs."""
+    os.killpg(process.pid, signal.SIGSTOP)
+
+
+def thaw(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGCONT)
+
+

@@ -1,0 +1,270 @@
+"""`oncehouse chaos` from its pipeline file to its report: events, a private stack, a calm run, and the scenarios.
+
+The stack lives in a temporary folder and is taken down however it ends. When something did not hold, the folders of the
+runs (file, ledger, what processes said) are kept for those who want to look.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oncehouse.devstack.chaos.events import EventMaker, event_maker
+from oncehouse.devstack.chaos.fitting import demand_fit, empty_tables, find_poison
+from oncehouse.devstack.chaos.oracle import Reference, judge, judge_calm, take_reference
+from oncehouse.devstack.chaos.own_servers import Place, load_there
+from oncehouse.devstack.chaos.play import Ground, NoFaultError, NotHeldError, Play
+from oncehouse.devstack.chaos.scenarios import SCENARIOS, Scenario
+from oncehouse.devstack.chaos.traffic import Traffic, plan_sample, plan_traffic, read_sample
+from oncehouse.devstack.jars import connector_jars
+from oncehouse.devstack.proxy import FaultProxy
+from oncehouse.devstack.stack import Stack
+from oncehouse.errors import ConfigurationError, PermanentError
+
+if TYPE_CHECKING:
+    from oncehouse.config import Pipeline
+
+EVENTS = 2000
+
+_LEAST_EVENTS = 200
+_MOST_EVENTS = 200_000
+# Of so many records one is a different event; the rest are repeats.
+_RECORDS_AN_EVENT = 1.45
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    scenario: str
+    faults_row: int
+    held: bool
+    seed: int
+    seconds: float
+    differences: tuple[str, ...] = ()
+    """What did not hold."""
+    defect: str = ""
+    """What was put in on purpose."""
+    defect_caught: bool | None = None
+    """None where it was not asked for."""
+    folder: Path | None = None
+    """Where the run lies that did not hold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    pipeline: str
+    seed: int
+    records: int
+    rows: int
+    """In all tables, after every run."""
+    results: tuple[Result, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def went_well(self) -> bool:
+        return all(result.held and result.defect_caught is not False for result in self.results)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All that can be wrong before a server is started."""
+
+    file: Path
+    traffic: Traffic
+    poison: int
+    maker: EventMaker | None
+    keep_registry: bool
+    seed: int
+    notes: tuple[str, ...]
+
+
+def choose(names: Sequence[str]) -> tuple[Scenario, ...]:
+    """The named scenarios, in the order of the list; all when none is named."""
+    known = {scenario.name: scenario for scenario in SCENARIOS}
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(
+                f"There is no scenario {name!r}; `oncehouse chaos --list` shows those there are"
+            )
+    return tuple(scenario for scenario in SCENARIOS if not names or scenario.name in names)
+
+
+def make_plan(file: Path, *, events: int, seed: int, sample: Path | None) -> Plan:
+    """What will be sent; refuses files and samples for which nothing can be."""
+    if not _LEAST_EVENTS <= events <= _MOST_EVENTS:
+        raise ConfigurationError(f"--events is {events}; choose {_LEAST_EVENTS} to {_MOST_EVENTS}")
+    place = Place(folder=Path(tempfile.gettempdir()))
+    pipeline = load_there(file, place, keep_registry=sample is not None)
+    if sample is not None:
+        return _plan_sample(file, pipeline, sample, events=events, seed=seed)
+    return _plan_events(file, pipeline, events=events, seed=seed)
+
+
+def _plan_events(file: Path, pipeline: Pipeline, *, events: int, seed: int) -> Plan:
+    maker = event_maker(pipeline, wanted=int(events / _RECORDS_AN_EVENT), seed=seed)
+    records = [maker.record([number]) for number in range(maker.events)]
+    demand_fit(pipeline, records, made=True)
+    poison = find_poison(pipeline, maker.writer.headers)
+    traffic = plan_traffic(
+        maker.record,
+        unique=maker.events,
+        several=maker.writer.several,
+        topics=len(pipeline.source.topics),
+        poison=poison,
+        seed=seed,
+        poison_headers=maker.writer.headers,
+    )
+    notes = [
+        f"no event made up goes to the table {table.partition('.')[2]}: its route or `shape` asks for values that "
+        "were not guessed; a sample of your own (--records) may have them"
+        for table in empty_tables(pipeline, records)
+    ]
+    return Plan(
+        file=file,
+        traffic=traffic,
+        poison=_count_poison(traffic, poison),
+        maker=maker,
+        keep_registry=False,
+        seed=seed,
+        notes=(*notes, *_tell_poison(poison)),
+    )
+
+
+def _plan_sample(file: Path, pipeline: Pipeline, sample: Path, *, events: int, seed: int) -> Plan:
+    records = read_sample(sample, pipeline, most=int(events / _RECORDS_AN_EVENT))
+    demand_fit(pipeline, records, made=False)
+    poison = find_poison(pipeline, records[0].headers)
+    traffic = plan_sample(records, poison=poison, seed=seed, least=events)
+    return Plan(
+        file=file,
+        traffic=traffic,
+        poison=_count_poison(traffic, poison),
+        maker=None,
+        keep_registry=True,
+        seed=seed,
+        notes=_tell_poison(poison),
+    )
+
+
+def _count_poison(traffic: Traffic, poison: Sequence[bytes]) -> int:
+    return sum(sent.record.value in poison for wave in traffic.waves for sent in wave)
+
+
+def _tell_poison(poison: Sequence[bytes]) -> tuple[str, ...]:
+    return () if poison else ("the pipeline takes any bytes for an event, so that no poison is sent",)
+
+
+def play_all(
+    plan: Plan, scenarios: Sequence[Scenario], *, with_defects: bool, say: Say, on_result: Callable[[Result], None]
+) -> Report:
+    """Everything on a private stack, which is taken down at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="oncehouse-chaos-"))
+    kept: list[Path] = []
+    with ExitStack() as at_end:
+        at_end.callback(_clear, folder, kept)
+        stack = Stack(folder=folder / "stack")
+        at_end.callback(stack.down)
+        say("starting a private Kafka and ClickHouse; yours are not touched")
+        stack.up(say=say)
+        proxy = at_end.enter_context(FaultProxy(server_port=stack.clickhouse.place.ports["http"]))
+        ground = Ground(
+            file=plan.file,
+            folder=folder,
+            stack=stack,
+            proxy=proxy,
+            traffic=plan.traffic,
+            jars=connector_jars(say),
+            keep_registry=plan.keep_registry,
+            seed=plan.seed,
+        )
+        ground.scratch.mkdir()
+        say(f"a calm run of {plan.traffic.records} records, which all others are held to")
+        name, reference = _play_calm(ground, plan)
+        results = []
+        for number, scenario in enumerate(scenarios):
+            say(f"{number + 1} of {len(scenarios)}: {scenario.name}")
+            result = _play(ground, scenario, reference, number=2 * number + 1, with_defect=with_defects)
+            results.append(result)
+            kept += [result.folder] if result.folder else []
+            on_result(result)
+        return Report(
+            pipeline=name,
+            seed=plan.seed,
+            records=plan.traffic.records,
+            rows=reference.rows,
+            results=tuple(results),
+            notes=plan.notes,
+        )
+
+
+def _clear(folder: Path, kept: Sequence[Path]) -> None:
+    if not kept:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for inside in folder.iterdir():
+        if inside not in kept:
+            shutil.rmtree(inside, ignore_errors=True)
+
+
+def _play_calm(ground: Ground, plan: Plan) -> tuple[str, Reference]:
+    play = Play(ground, 0)
+    try:
+        play.send(len(plan.traffic.waves))
+        play.drain()
+        differences = judge_calm(
+            play, identities=plan.traffic.identities, poison=plan.poison, maker=plan.maker
+        )
+        if differences:
+            told = "\n  ".join(differences)
+            raise PermanentError(f"Even without any fault the run did not come to what was sent:\n  {told}")
+        return play.pipeline.pipeline, take_reference(play)
+    except NotHeldError as error:
+        raise PermanentError(f"Even without any fault: {error}") from error
+    finally:
+        play.close()
+
+
+def _play(
+    ground: Ground, scenario: Scenario, reference: Reference, *, number: int, with_defect: bool
+) -> Result:
+    started = time.monotonic()
+    play = Play(ground, number, clickhouse=dict(scenario.clickhouse))
+    differences, _ = _act(play, scenario, reference)
+    caught = None
+    if with_defect:
+        worse = Play(ground, number + 1, defect=scenario.defect, clickhouse=dict(scenario.clickhouse))
+        found, happened = _act(worse, scenario, reference)
+        caught = bool(found) and happened
+    return Result(
+        scenario=scenario.name,
+        faults_row=scenario.row,
+        held=not differences,
+        seed=ground.seed,
+        seconds=round(time.monotonic() - started, 1),
+        differences=tuple(differences),
+        defect=scenario.defect,
+        defect_caught=caught,
+        folder=play.folder if differences else None,
+    )
+
+
+def _act(play: Play, scenario: Scenario, reference: Reference) -> tuple[list[str], bool]:
+    """What did not hold, and whether the fault happened at all."""
+    try:
+        scenario.play(play)
+        return judge(play, reference), True
+    except NotHeldError as error:
+        # What is in the tables says more than that the pipeline did not end well.
+        return [str(error), *judge(play, reference)], True
+    except NoFaultError as error:
+        return [f"the fault did not happen: {error}"], False
+    finally:
+        play.ground.proxy.take_back()
+        play.close()

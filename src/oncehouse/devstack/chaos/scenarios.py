@@ -1,0 +1,293 @@
+"""The faults that are played over a user's pipeline, each with the defect that it was made to notice.
+
+A scenario sends, lets the fault happen, and brings everything to rest; that it really happened is part of it. What must
+hold at the end is the same for all (`oracle.py`), and where it is more, the scenario itself demands it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oncehouse.devstack.chaos.play import NoFaultError, NotHeldError, Play, freeze, thaw
+from oncehouse.devstack.commands import python_workers
+from oncehouse.devstack.faults import AnswerError, CutBody, DelayAnswer, DropAnswer, Fault, HoldBody
+from oncehouse.ledger import batches, epochs, leases
+
+if TYPE_CHECKING:
+    import subprocess
+
+_FENCED_EXIT_CODE = 4
+_INSERT_TIMEOUT_SECONDS = 2.0
+_SLOW_SECONDS = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    name: str
+    row: int
+    """Of the table of faults in docs/chaos.md."""
+    what: str
+    defect: str
+    play: Callable[[Play], None]
+    clickhouse: Mapping[str, object] = field(default_factory=dict)
+
+
+def die(play: Play, *, point: str) -> None:
+    play.send(2)
+    play.die_at(point)
+    play.send()
+    play.drain()
+
+
+def die_in_insert(play: Play) -> None:
+    proxy = play.ground.proxy
+    play.send(2)
+    before = proxy.happened[HoldBody]
+    proxy.inject(HoldBody())
+    with play.start("run") as process:
+        play.await_work(process)
+        play.wait_until(lambda: proxy.happened[HoldBody] > before, "an INSERT that is half sent")
+        process.kill()
+        process.wait()
+    proxy.take_back()
+    play.send()
+    play.drain()
+
+
+def fail_inserts(play: Play, *, fault: Fault, times: int) -> None:
+    proxy = play.ground.proxy
+    before = proxy.happened[type(fault)]
+    play.send(3)
+    proxy.inject(fault, times=times)
+    try:
+        play.drain()
+    finally:
+        proxy.take_back()
+    if proxy.happened[type(fault)] == before:
+        raise NoFaultError("no INSERT met the fault")
+
+
+def freeze_driver(play: Play) -> None:
+    play.send()
+    with play.start("run") as frozen:
+        play.await_work(frozen)
+        freeze(frozen)
+        play.send(2)
+        play.wait_until(lambda: _leases_ran_out(play), "the leases of the frozen driver to run out")
+        play.drain()
+        before = _state(play)
+        thaw(frozen)
+        code = play.end_of(frozen)
+    if code != _FENCED_EXIT_CODE:
+        raise NotHeldError(f"the driver that woke up was not fenced but ended with exit {code}: {play.last_line()}")
+    if _state(play) != before:
+        raise NotHeldError("the driver that woke up has changed the ledger")
+
+
+def _leases_ran_out(play: Play) -> bool:
+    now = play.catalog.now()
+    return all(lease.expires_at < now for lease in leases.list_leases(play.catalog))
+
+
+def _state(play: Play) -> tuple[object, ...]:
+    return epochs.list_epochs(play.catalog), batches.list_batches(play.catalog)
+
+
+def run_two_drivers(play: Play) -> None:
+    play.send(2)
+    with play.start("run") as first:
+        play.await_work(first)
+        with play.start("run", "--no-wait", "--once") as second:
+            code = play.end_of(second)
+        if code != _FENCED_EXIT_CODE:
+            raise NotHeldError(f"the second driver did not leave with exit {_FENCED_EXIT_CODE} but with {code}")
+        play.send()
+        play.await_rest(first)
+
+
+def kill_worker(play: Play) -> None:
+    def kill(process: subprocess.Popen[bytes]) -> None:
+        workers: list[int] = []
+        play.wait_until(lambda: bool(workers.extend(python_workers(process.pid)) or workers), "a Python worker")
+        for pid in workers:
+            _kill(pid)
+
+    _disturb(play, kill)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError as error:
+        raise NoFaultError(f"the Python worker {pid} had gone before it was killed") from error
+
+
+def kill_server(play: Play, *, name: str) -> None:
+    def kill(_process: subprocess.Popen[bytes]) -> None:
+        play.ground.stack.kill(name)
+        play.ground.stack.start(name)
+
+    _disturb(play, kill)
+
+
+def kill_clickhouse(play: Play) -> None:
+    """It is away while events go on to come, so that inserts surely meet its absence."""
+    stack = play.ground.stack
+    play.send()
+    with play.start("run") as process:
+        play.await_work(process)
+        stack.kill("clickhouse")
+        try:
+            play.send(2)
+            play.wait_until(lambda: _has_failed_attempt(play), "an insert that finds no server")
+        finally:
+            stack.start("clickhouse")
+        play.await_rest(process)
+
+
+def _has_failed_attempt(play: Play) -> bool:
+    return any(
+        attempt.outcome not in (None, "inserted", "already there") or batch.attempts > 1
+        for batch in batches.list_batches(play.catalog)
+        for attempt in batches.list_attempts(play.catalog, batch.batch_id)
+    )
+
+
+def delete_checkpoint(play: Play) -> None:
+    def delete(_process: subprocess.Popen[bytes]) -> None:
+        folder = Path(play.pipeline.ledger.files) / play.pipeline.pipeline / "checkpoints"
+        if not any(folder.iterdir()):
+            raise NoFaultError(f"there is no checkpoint in {folder}")
+        shutil.rmtree(folder)
+
+    _disturb(play, delete)
+
+
+def _disturb(play: Play, fault: Callable[[subprocess.Popen[bytes]], None]) -> None:
+    """Let a fault happen to a pipeline at work, and send more."""
+    play.send()
+    with play.start("run") as process:
+        play.await_work(process)
+        play.send()
+        fault(process)
+        play.send()
+        play.await_rest(process)
+
+
+def terminate(play: Play) -> None:
+    play.send(2)
+    with play.start("run") as process:
+        play.await_work(process)
+        play.end_in_order(process)
+    play.send()
+    play.drain()
+
+
+def _killed(point: str, what: str, defect: str) -> Scenario:
+    name, _, _ = point.partition(":")
+    return Scenario(
+        name=f"driver killed, {name}", row=1, what=what, defect=defect, play=partial(die, point=point)
+    )
+
+
+SCENARIOS = (
+    _killed("parts written:2", "kill -9 when an epoch's rows are written and nothing of it is decided", "offsets skipped"),
+    _killed("before registering:2", "kill -9 when an epoch is decided and not registered", "offsets skipped"),
+    _killed("after registering:2", "kill -9 right after an epoch was registered", "unfinished forgotten"),
+    _killed("before making batches", "kill -9 when parts are there and no batch", "unfinished forgotten"),
+    _killed("after making batches", "kill -9 when a batch is cut and not sent", "unfinished forgotten"),
+    _killed("before inserting", "kill -9 when an attempt is written down and not begun", "unfinished forgotten"),
+    _killed("after inserting", "kill -9 when ClickHouse has the rows and the ledger does not know", "token left out"),
+    Scenario(
+        name="driver killed in the middle of an INSERT",
+        row=1,
+        what="kill -9 when half of an INSERT's body is sent",
+        defect="unfinished forgotten",
+        play=die_in_insert,
+    ),
+    Scenario(
+        name="answer swallowed",
+        row=2,
+        what="ClickHouse does an INSERT and its answer never arrives",
+        defect="token left out",
+        play=partial(fail_inserts, fault=DropAnswer(), times=2),
+    ),
+    Scenario(
+        name="connection cut",
+        row=2,
+        what="connections end in the middle of an INSERT",
+        defect="failures believed",
+        play=partial(fail_inserts, fault=CutBody(), times=2),
+    ),
+    Scenario(
+        name="frozen driver wakes up",
+        row=4,
+        what="SIGSTOP, another driver takes over, SIGCONT: the first is fenced",
+        defect="fencing ignored",
+        play=freeze_driver,
+    ),
+    Scenario(
+        name="two drivers",
+        row=5,
+        what="a second driver on the same pipeline leaves, the first goes on",
+        defect="fencing ignored",
+        play=run_two_drivers,
+    ),
+    Scenario(
+        name="Python worker killed",
+        row=6,
+        what="kill -9 of Spark's Python workers",
+        defect="index not asked",
+        play=kill_worker,
+    ),
+    Scenario(
+        name="broker killed",
+        row=7,
+        what="kill -9 of Kafka, and its restart",
+        defect="offsets skipped",
+        play=partial(kill_server, name="kafka"),
+    ),
+    Scenario(
+        name="ClickHouse answers 5xx",
+        row=8,
+        what="INSERTs are answered with 503",
+        defect="failures believed",
+        play=partial(fail_inserts, fault=AnswerError(), times=3),
+    ),
+    Scenario(
+        name="ClickHouse is slow",
+        row=8,
+        what="answers come after clickhouse.insert_timeout, when nobody waits for them any more",
+        defect="token left out",
+        play=partial(fail_inserts, fault=DelayAnswer(seconds=_SLOW_SECONDS), times=2),
+        clickhouse={"insert_timeout": _INSERT_TIMEOUT_SECONDS},
+    ),
+    Scenario(
+        name="ClickHouse killed",
+        row=8,
+        what="kill -9 of ClickHouse, inserts that find no server, and its restart",
+        defect="failures believed",
+        play=kill_clickhouse,
+    ),
+    Scenario(
+        name="checkpoint deleted",
+        row=11,
+        what="Spark's checkpoint is deleted under a running pipeline",
+        defect="offsets skipped",
+        play=delete_checkpoint,
+    ),
+    Scenario(
+        name="SIGTERM",
+        row=17,
+        what="SIGTERM in the middle, and a new start",
+        defect="offsets skipped",
+        play=terminate,
+    ),
+)
