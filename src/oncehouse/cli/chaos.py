@@ -29,7 +29,8 @@ def chaos(
     file: File = DEFAULT_FILE,
     *,
     scenario: Annotated[
-        list[str] | None, typer.Option("--scenario", help="Play this one; may be repeated. All when left out.")
+        list[str] | None,
+        typer.Option("--scenario", help="Play this one; may be repeated. All when left out."),
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Show the scenarios and play nothing.")] = False,
     events: Annotated[
@@ -109,7 +110,12 @@ def _list(*, as_json: bool) -> None:
         show_json(
             {
                 "scenarios": [
-                    {"scenario": found.name, "faults_row": found.row, "what": found.what, "defect": found.defect}
+                    {
+                        "scenario": found.name,
+                        "faults_row": found.row,
+                        "what": found.what,
+                        "defect": found.defect,
+                    }
                     for found in SCENARIOS
                 ]
             }
@@ -138,7 +144,9 @@ def _show(report: Report) -> None:
     with_defects = any(result.defect_caught is not None for result in report.results)
     if with_defects:
         headings[3:3] = ["defect", "caught"]
-    show_table(headings, [_row(result, with_defects=with_defects) for result in report.results], empty="nothing")
+    show_table(
+        headings, [_row(result, with_defects=with_defects) for result in report.results], empty="nothing"
+    )
     for result in report.results:
         for difference in result.differences:
             show_error(f"{result.scenario}: {difference}")

@@ -8,15 +8,14 @@ mishaps really happened and every event is in ClickHouse once.
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +24,7 @@ import yaml
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config import ClickHouse
 from oncehouse.config_file import load_pipeline
+from oncehouse.devstack.commands import ONCEHOUSE, last_words, spark_settings, start_command
 from oncehouse.devstack.demo_events import FIELDS, IDENTITY, Traffic, make_topic, plan_traffic, produce
 from oncehouse.devstack.demo_results import Result, compare
 from oncehouse.devstack.faults import DropAnswer
@@ -46,7 +46,6 @@ _PARTITIONS = 4
 _EPOCHS_ABOUT = 7
 _KILL_AFTER_SHARE = 0.4
 _SLOWEST_RUN_SECONDS = 900.0
-_LAST_LINES = 30
 _INTERRUPTED_EXIT_CODE = 130
 
 
@@ -154,13 +153,7 @@ def _describe_pipeline(stage: _Stage) -> str:
         "clickhouse": {"url": stage.proxy.url},
         "ledger": {"catalog": "sqlite:///ledger/catalog.db", "files": "ledger/files"},
         "epoch": {"max_rows": max(1, len(stage.traffic.first) // _EPOCHS_ABOUT)},
-        "spark": {
-            "settings": {
-                "spark.jars": ",".join(str(jar) for jar in connector_jars()),
-                "spark.local.dir": str(stage.scratch),
-                "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={stage.scratch}",
-            }
-        },
+        "spark": {"settings": spark_settings(connector_jars(), stage.scratch)},
     }
     return yaml.safe_dump(described, sort_keys=False)
 
@@ -210,32 +203,10 @@ def _run(stage: _Stage, *command: str) -> int:
             ) from error
 
 
-@contextmanager
-def _start(stage: _Stage, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A command of oncehouse in a session of its own, so that nothing of it outlives the block."""
-    words = [
-        sys.executable,
-        "-c",
-        "from oncehouse.cli.app import main; main()",
-        "--debug",
-        *command,
-        str(stage.file),
-    ]
-    with _log(stage).open("wb") as log:
-        process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env={**os.environ, "TMPDIR": str(stage.scratch)},
-        )
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def _start(stage: _Stage, *command: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    words = (*ONCEHOUSE, "--debug", *command, str(stage.file))
+    _log(stage).unlink(missing_ok=True)
+    return start_command(words, log=_log(stage), scratch=stage.scratch)
 
 
 def _log(stage: _Stage) -> Path:
@@ -243,7 +214,7 @@ def _log(stage: _Stage) -> Path:
 
 
 def _last_words(stage: _Stage) -> str:
-    return "\n".join(_log(stage).read_text(errors="replace").splitlines()[-_LAST_LINES:])
+    return last_words(_log(stage))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

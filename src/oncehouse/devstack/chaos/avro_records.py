@@ -51,16 +51,20 @@ def _narrow(type_: c.ColumnType, node: s.Node) -> c.ColumnType:  # noqa: PLR0911
         case _, s.Enum(symbols=symbols):
             members = tuple((name, number) for number, name in enumerate(symbols) if _is_member(type_, name))
             return c.Enum(bits=16, members=members)
-        case (c.Integer() | c.Decimal()), s.Primitive(name="int" | "long" as name):
+        case ((c.Integer() | c.Decimal()), s.Primitive(name="int" | "long" as name)):
             widest = c.Integer(bits=32 if name == "int" else 64, signed=True)
             small = isinstance(type_, c.Integer) and type_.greatest <= widest.greatest
             return type_ if small else widest
-        case c.Decimal(precision=precision, scale=scale), (s.Primitive() | s.Fixed()) if node.logical == "decimal":
+        case c.Decimal(precision=precision, scale=scale), (s.Primitive() | s.Fixed()) if (
+            node.logical == "decimal"
+        ):
             digits = min(scale, node.scale)
             whole = min(precision - scale, node.precision - node.scale)
             return c.Decimal(precision=max(whole + digits, 1), scale=digits)
         case c.DateTime64(precision=precision, zone=zone), s.Primitive(logical=str(logical)):
-            return c.DateTime64(precision=min(precision, _DIGITS.get(logical.rpartition("-")[2], 9)), zone=zone)
+            return c.DateTime64(
+                precision=min(precision, _DIGITS.get(logical.rpartition("-")[2], 9)), zone=zone
+            )
         case _:
             return type_
 
@@ -151,7 +155,7 @@ def _count(node: s.Primitive, leaf: c.ColumnType, value: Any) -> int:
     if isinstance(leaf, c.DateTime | c.DateTime64):
         own = leaf.precision if isinstance(leaf, c.DateTime64) else 0
         digits = _DIGITS.get((node.logical or "").rpartition("-")[2], own)
-        return int(value) // (NANOSECONDS // 10**digits)
+        return int(value // (NANOSECONDS // 10**digits))
     return int(value)
 
 

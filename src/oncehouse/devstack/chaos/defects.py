@@ -14,7 +14,7 @@ from typing import Any
 
 from oncehouse.ledger import batches, catalog, epochs, leases, registering, segments
 from oncehouse.ledger.records import BatchStatus
-from oncehouse.pipeline import loader, stream
+from oncehouse.pipeline import loader, source, stream
 
 _SKIPPED = 2
 
@@ -44,7 +44,7 @@ def leave_token_out() -> None:
 
 def skip_offsets() -> None:
     """Each start of the stream passes over records, and nobody checks that ranges join."""
-    right, advance = stream.starting_positions, registering._advance  # noqa: SLF001 - what is to be broken
+    right, advance = source.starting_positions, registering._advance  # noqa: SLF001 - what is to be broken
 
     def start_too_late(*facts: Any) -> Any:
         return {place: offset + _SKIPPED for place, offset in right(*facts).items()}

@@ -187,8 +187,10 @@ def _fitting(type_: c.ColumnType, values: Sequence[Any]) -> tuple[Any, ...]:
             return tuple(dict.fromkeys([*(value for value in values if value in known), known[-1]]))
         case c.Integer(least=least, greatest=greatest):
             numbers = [v for v in values if isinstance(v, int) and not isinstance(v, bool)]
-            return tuple(
-                dict.fromkeys([*(v for v in numbers if least <= v <= greatest), 7][: len(numbers) + 1])
-            ) if numbers else ()
+            return (
+                tuple(dict.fromkeys([*(v for v in numbers if least <= v <= greatest), 7][: len(numbers) + 1]))
+                if numbers
+                else ()
+            )
         case _:
             return ()

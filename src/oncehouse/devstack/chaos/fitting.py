@@ -45,8 +45,12 @@ def demand_fit(pipeline: Pipeline, records: Sequence[Record], *, made: bool) -> 
         return
     told = f"{sample.dead} of {sample.records} events would be dead letters; the first is {sample.first_dead}"
     if made:
-        raise ConfigurationError(f"The events made up for this pipeline do not fit it: {told}. Please {SAMPLE_ADVICE}")
-    raise ConfigurationError(f"The sample does not fit the pipeline: {told}. Correct the sample, or the pipeline file")
+        raise ConfigurationError(
+            f"The events made up for this pipeline do not fit it: {told}. Please {SAMPLE_ADVICE}"
+        )
+    raise ConfigurationError(
+        f"The sample does not fit the pipeline: {told}. Correct the sample, or the pipeline file"
+    )
 
 
 def empty_tables(pipeline: Pipeline, records: Sequence[Record]) -> list[str]:

@@ -52,7 +52,7 @@ def judge(play: Play, reference: Reference) -> list[str]:
     if not play.has_ledger:
         return ["the ledger was never made"]
     client = play.client
-    found = []
+    found: list[str] = []
     for at, table in enumerate(play.pipeline.tables):
         found += _compare(client, table, calm=reference.tables[at])
     return [*found, *_judge_counts(play.counts(), reference.counts), *judge_ledger(play)]

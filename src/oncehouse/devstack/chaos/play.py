@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from oncehouse.devstack.stack import Stack
     from oncehouse.ledger.catalog import Catalog
 
-_PATIENCE_SECONDS = 180.0
+_PATIENCE_SECONDS = 300.0
 _LOOK_SECONDS = 0.1
 
 
@@ -151,7 +151,7 @@ class Play:
 
     @contextmanager
     def start(self, *command: str, crash_at: str = "") -> Iterator[subprocess.Popen[bytes]]:
-        words = ONCEHOUSE
+        words: tuple[str, ...] = ONCEHOUSE
         if self._defect:
             words = (sys.executable, "-m", "oncehouse.devstack.chaos.defects", self._defect)
         with start_command(
@@ -276,5 +276,3 @@ def freeze(process: subprocess.Popen[bytes]) -> None:
 
 def thaw(process: subprocess.Popen[bytes]) -> None:
     os.killpg(process.pid, signal.SIGCONT)
-
-

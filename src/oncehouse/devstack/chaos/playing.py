@@ -162,7 +162,12 @@ def _tell_poison(poison: Sequence[bytes]) -> tuple[str, ...]:
 
 
 def play_all(
-    plan: Plan, scenarios: Sequence[Scenario], *, with_defects: bool, say: Say, on_result: Callable[[Result], None]
+    plan: Plan,
+    scenarios: Sequence[Scenario],
+    *,
+    with_defects: bool,
+    say: Say,
+    on_result: Callable[[Result], None],
 ) -> Report:
     """Everything on a private stack, which is taken down at the end."""
     folder = Path(tempfile.mkdtemp(prefix="oncehouse-chaos-"))

@@ -44,7 +44,9 @@ def _narrow(type_: c.ColumnType, field: FieldDescriptor) -> c.ColumnType:
     bare = c.bare(type_)
     if f.is_map(field) and isinstance(bare, c.Map):
         key, value = (f.message_of(field).fields_by_name[name] for name in ("key", "value"))
-        return c.Map(key=_narrow_single(c.bare(bare.key), key), value=_narrow_single(c.bare(bare.value), value))
+        return c.Map(
+            key=_narrow_single(c.bare(bare.key), key), value=_narrow_single(c.bare(bare.value), value)
+        )
     if field.is_repeated and isinstance(bare, c.Array):
         return c.Array(item=_narrow_single(c.bare(bare.item), field))
     inner = _narrow_single(bare, field)
@@ -176,5 +178,5 @@ def _ticks(bare: c.ColumnType, value: Any) -> int:
     """Times in a field of numbers count the column's own ticks."""
     if isinstance(bare, c.DateTime | c.DateTime64):
         digits = bare.precision if isinstance(bare, c.DateTime64) else 0
-        return int(value) // (NANOSECONDS // 10**digits)
+        return int(value // (NANOSECONDS // 10**digits))
     return int(value)

@@ -86,7 +86,9 @@ def freeze_driver(play: Play) -> None:
         thaw(frozen)
         code = play.end_of(frozen)
     if code != _FENCED_EXIT_CODE:
-        raise NotHeldError(f"the driver that woke up was not fenced but ended with exit {code}: {play.last_line()}")
+        raise NotHeldError(
+            f"the driver that woke up was not fenced but ended with exit {code}: {play.last_line()}"
+        )
     if _state(play) != before:
         raise NotHeldError("the driver that woke up has changed the ledger")
 
@@ -107,16 +109,17 @@ def run_two_drivers(play: Play) -> None:
         with play.start("run", "--no-wait", "--once") as second:
             code = play.end_of(second)
         if code != _FENCED_EXIT_CODE:
-            raise NotHeldError(f"the second driver did not leave with exit {_FENCED_EXIT_CODE} but with {code}")
+            raise NotHeldError(
+                f"the second driver did not leave with exit {_FENCED_EXIT_CODE} but with {code}"
+            )
         play.send()
         play.await_rest(first)
 
 
 def kill_worker(play: Play) -> None:
     def kill(process: subprocess.Popen[bytes]) -> None:
-        workers: list[int] = []
-        play.wait_until(lambda: bool(workers.extend(python_workers(process.pid)) or workers), "a Python worker")
-        for pid in workers:
+        play.wait_until(lambda: bool(python_workers(process.pid)), "a Python worker")
+        for pid in python_workers(process.pid):
             _kill(pid)
 
     _disturb(play, kill)
@@ -198,13 +201,23 @@ def _killed(point: str, what: str, defect: str) -> Scenario:
 
 
 SCENARIOS = (
-    _killed("parts written:2", "kill -9 when an epoch's rows are written and nothing of it is decided", "offsets skipped"),
+    _killed(
+        "parts written:2",
+        "kill -9 when an epoch's rows are written and nothing of it is decided",
+        "offsets skipped",
+    ),
     _killed("before registering:2", "kill -9 when an epoch is decided and not registered", "offsets skipped"),
     _killed("after registering:2", "kill -9 right after an epoch was registered", "unfinished forgotten"),
     _killed("before making batches", "kill -9 when parts are there and no batch", "unfinished forgotten"),
     _killed("after making batches", "kill -9 when a batch is cut and not sent", "unfinished forgotten"),
-    _killed("before inserting", "kill -9 when an attempt is written down and not begun", "unfinished forgotten"),
-    _killed("after inserting", "kill -9 when ClickHouse has the rows and the ledger does not know", "token left out"),
+    _killed(
+        "before inserting", "kill -9 when an attempt is written down and not begun", "unfinished forgotten"
+    ),
+    _killed(
+        "after inserting",
+        "kill -9 when ClickHouse has the rows and the ledger does not know",
+        "token left out",
+    ),
     Scenario(
         name="driver killed in the middle of an INSERT",
         row=1,

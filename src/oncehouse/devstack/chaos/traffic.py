@@ -11,6 +11,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ def plan_numbers(unique: int, seed: int) -> list[list[int]]:
     """The numbers of events that each wave sends."""
     chance = random.Random(seed)  # noqa: S311 - made to be repeated
     waves = []
-    for start, end in zip(_BORDERS, _BORDERS[1:], strict=False):
+    for start, end in pairwise(_BORDERS):
         numbers: list[int] = []
         first = int(unique * start)
         for number in range(first, int(unique * end)):
@@ -114,7 +115,7 @@ def plan_traffic(
 
 
 def plan_sample(sample: Sequence[Record], *, poison: Sequence[bytes], seed: int, least: int) -> Traffic:
-    """Records of the user's own, in their order and one partition: which of two with one id is first must not change."""
+    """Records of the user's own, in their order in one partition, so that of two with one id the same is first."""
     chance = random.Random(seed + 1)  # noqa: S311 - made to be repeated
     waves = []
     for numbers in plan_numbers(len(sample), seed):
@@ -129,9 +130,7 @@ def plan_sample(sample: Sequence[Record], *, poison: Sequence[bytes], seed: int,
     return Traffic(waves=tuple(waves), identities=None, partitions=1)
 
 
-def _poison(
-    records: int, poison: Sequence[bytes], headers: tuple[tuple[str, bytes], ...]
-) -> list[Record]:
+def _poison(records: int, poison: Sequence[bytes], headers: tuple[tuple[str, bytes], ...]) -> list[Record]:
     count = max(len(poison), int(records * _POISON_SHARE)) if poison else 0
     return [Record(value=poison[at % len(poison)], headers=headers) for at in range(count)]
 
@@ -150,7 +149,9 @@ def read_sample(file: Path, pipeline: Pipeline, *, most: int) -> list[Record]:
         raise ConfigurationError(f"{file}: holds no records; write one a line")
     source, identity = pipeline.source, pipeline.identity
     section = source.avro or source.protobuf
-    described = bool(identity.key or identity.headers or (section is not None and section.version == "header"))
+    described = bool(
+        identity.key or identity.headers or (section is not None and section.version == "header")
+    )
     read = _read_described if described else _read_binary if section is not None else _read_plain
     records = []
     for number, line in enumerate(lines[:most], start=1):
@@ -224,5 +225,3 @@ def produce(bootstrap_servers: str, topics: Sequence[str], wave: Sequence[Sent])
     if left or failures:
         reason = failures[0] if failures else f"no answer for {left} of them"
         raise TransientError(f"Kafka at {bootstrap_servers} did not take all records ({reason}). Try again.")
-
-
