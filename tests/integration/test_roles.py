@@ -17,7 +17,6 @@ from clickhouse_users import (
     role_users,
     roles_pipeline,
 )
-from oncehouse.cli.table import ddl_of
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.column_changes import plan_columns
 from oncehouse.clickhouse.counting import count_by_batch, count_distinct_by_batch
@@ -27,7 +26,7 @@ from oncehouse.clickhouse.grants import Role, role_grants
 from oncehouse.clickhouse.insert import AlreadyThere, Inserted, Refused, insert_batch
 from oncehouse.clickhouse.names import quote_table
 from oncehouse.clickhouse.preflight import inspect, needs_of
-from oncehouse.clickhouse.schema import widen_window_ddl
+from oncehouse.clickhouse.schema import ddl_of, widen_window_ddl
 from oncehouse.config import ClickHouse, Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.evolution import add_columns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -71,7 +72,18 @@ def secretive(tmp_path):
 def test_nothing_of_the_users_servers_is_left_and_no_secret_is_asked_for(secretive, place):
     there = write_there(secretive, place, events=800, keep_registry=False)
     text = there.read_text()
-    for word in ("production", "NOBODY", "NOR_THIS", "registry", "SASL", "writer", "s3:", "postgres", "yarn", "900g"):
+    for word in (
+        "production",
+        "NOBODY",
+        "NOR_THIS",
+        "registry",
+        "SASL",
+        "writer",
+        "s3:",
+        "postgres",
+        "yarn",
+        "900g",
+    ):
         assert word not in text
     assert there.stat().st_mode & 0o077 == 0
     pipeline = load_pipeline(there)
@@ -140,6 +152,14 @@ def test_every_scenario_has_a_name_of_its_own_and_a_defect_that_exists():
     assert {scenario.defect for scenario in SCENARIOS} == set(DEFECTS)
 
 
+def test_the_docs_tell_of_every_scenario_and_defect():
+    told = (Path(__file__).parents[2] / "docs" / "chaos.md").read_text()
+    for scenario in SCENARIOS:
+        assert f"| {scenario.name} | {scenario.row} | {scenario.what} | {scenario.defect} |" in told
+    for defect in DEFECTS:
+        assert f"\n| {defect} | " in told
+
+
 def test_the_scenarios_are_listed(capsys):
     assert run_command(["chaos", "--list"]) == 0
     assert "answer swallowed" in capsys.readouterr().out
@@ -159,7 +179,9 @@ def test_a_file_that_is_not_there_is_told(capsys, tmp_path):
 
 
 def make_result(**given) -> Result:
-    return Result(**{"scenario": "SIGTERM", "faults_row": 17, "held": True, "seed": 4, "seconds": 1.0} | given)
+    return Result(
+        **{"scenario": "SIGTERM", "faults_row": 17, "held": True, "seed": 4, "seconds": 1.0} | given
+    )
 
 
 @pytest.mark.parametrize(

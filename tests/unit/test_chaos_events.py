@@ -135,7 +135,11 @@ def test_json_events_of_every_type_fit(format_):
 
 @pytest.mark.parametrize(
     "csv",
-    [{}, {"delimiter": ";", "quote": "'", "header": True, "null": "NULL"}, {"delimiter": "\t", "quote": None}],
+    [
+        {},
+        {"delimiter": ";", "quote": "'", "header": True, "null": "NULL"},
+        {"delimiter": "\t", "quote": None},
+    ],
 )
 def test_lines_of_every_scalar_type_fit(csv):
     assert_fits(make_pipeline(SCALARS, source={"format": "csv", "csv": csv}))
@@ -154,9 +158,7 @@ def test_texts_without_a_pattern_fit():
 def test_avro_events_fit_the_schema_and_the_fields(tmp_path, version):
     (tmp_path / "event.avsc").write_text(json.dumps(AVRO))
     avro = {"version": version, "schemas": {"7": str(tmp_path / "event.avsc")}}
-    pipeline = make_pipeline(
-        AVRO_FIELDS, {"fields": ["kind", "id"]}, source={"format": "avro", "avro": avro}
-    )
+    pipeline = make_pipeline(AVRO_FIELDS, {"fields": ["kind", "id"]}, source={"format": "avro", "avro": avro})
     assert_fits(pipeline)
 
 
@@ -227,7 +229,10 @@ def test_no_two_numbers_below_the_capacity_have_one_value(type_, first, second):
     ("source", "told"),
     [
         ({"format": "debezium"}, "No events can be made up for `format: debezium`"),
-        ({"format": "text", "text": {"pattern": "(?P<id>[0-9]+)"}}, "No events can be made up for `format: text`"),
+        (
+            {"format": "text", "text": {"pattern": "(?P<id>[0-9]+)"}},
+            "No events can be made up for `format: text`",
+        ),
         ({"format": "avro", "avro": {"registry": {"url": "http://127.0.0.1:9"}}}, "in a registry alone"),
     ],
 )
@@ -240,7 +245,9 @@ def test_formats_without_made_up_events_ask_for_a_sample(source, told):
 def test_events_that_do_not_fit_are_refused_before_anything_starts():
     with pytest.raises(ConfigurationError, match="1 of 2 events would be dead letters; the first is"):
         demand_fit(
-            make_pipeline({"id": "UInt64"}), [Record(value=b'{"id":1}'), Record(value=b'{"id":"x"}')], made=True
+            make_pipeline({"id": "UInt64"}),
+            [Record(value=b'{"id":1}'), Record(value=b'{"id":"x"}')],
+            made=True,
         )
 
 
@@ -313,7 +320,7 @@ def test_a_sample_tells_keys_and_headers_where_they_matter(tmp_path):
 def test_a_sample_that_is_none_is_refused(tmp_path, content):
     if content is not None:
         (tmp_path / "sample").write_bytes(content)
-    with pytest.raises(ConfigurationError, match="cannot be read|holds no records"):
+    with pytest.raises(ConfigurationError, match=r"cannot be read|holds no records"):
         read_sample(tmp_path / "sample", make_pipeline({"id": "UInt64"}), most=9)
 
 

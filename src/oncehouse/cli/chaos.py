@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -60,7 +61,7 @@ def chaos(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     number = random.randint(1, _GREATEST_SEED) if seed is None else seed  # noqa: S311 - told, to be repeated
     plan = make_plan(file, events=events, seed=number, sample=records)
-    tell = _teller(quiet=as_json)
+    tell = _teller()
     for note in plan.notes:
         tell(f"note: {note}")
     report = play_all(
@@ -83,16 +84,13 @@ def _demand_stack() -> None:
         ) from error
 
 
-def _teller(*, quiet: bool) -> Callable[[str], None]:
+def _teller() -> Callable[[str], None]:
     """Progress goes to standard error, so that the table and JSON can be taken by themselves."""
-    import sys
-
     console = open_console(sys.stderr)
     started = time.monotonic()
 
     def tell(text: str) -> None:
-        if not quiet:
-            console.print(f"{time.monotonic() - started:6.1f} s  {visible(text)}")
+        console.print(f"{time.monotonic() - started:6.1f} s  {visible(text)}")
 
     return tell
 

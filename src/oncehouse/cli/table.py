@@ -10,10 +10,9 @@ from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import load_current
 from oncehouse.cli.output import say, show_json
 from oncehouse.config_file import load_pipeline
-from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline, Table
+    from oncehouse.config import Pipeline
 
 app = typer.Typer(no_args_is_help=True, help="Destination tables.")
 
@@ -41,6 +40,8 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Print the CREATE TABLE of each table of FILE; with --yes, run those whose table is missing."""
+    from oncehouse.clickhouse.schema import ddl_of
+
     pipeline = load_current(load_pipeline(file))
     keys = tuple(name.strip() for name in order_by.split(",")) if order_by else None
     statements = {
@@ -57,33 +58,6 @@ def create(
         say(f"-- {name}: {outcomes[name]}\n{statement};\n")
     if not yes:
         say("-- nothing was changed; --yes runs these statements")
-
-
-def ddl_of(pipeline: Pipeline, table: Table, *, engine: str, order_by: tuple[str, ...] | None = None) -> str:
-    """The statement, sorted by the columns that the identity rule looks at, or by those that are named."""
-    from oncehouse.clickhouse.preflight import needs_of
-    from oncehouse.clickhouse.schema import create_table_ddl
-
-    needs = needs_of(pipeline, table)
-    columns = table.columns or {field: field for field in pipeline.columns}
-    for name in order_by or ():
-        if name not in columns:
-            raise ConfigurationError(f"--order-by names {name!r}, which is no column of {table.name}")
-    return create_table_ddl(
-        table=table.name,
-        columns=needs.columns,
-        identity_columns=order_by
-        or tuple(
-            column
-            for field in pipeline.identity.fields
-            for column, source in columns.items()
-            if source == field
-        ),
-        batch_column=table.batch_column,
-        id_column=table.id_column,
-        window=needs.window,
-        engine=engine,
-    )
 
 
 def _run(pipeline: Pipeline, statements: dict[str, str]) -> dict[str, str]:

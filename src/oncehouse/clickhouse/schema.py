@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.names import TableName, quote, quote_table
+from oncehouse.clickhouse.needs import needs_of
 from oncehouse.clickhouse.windows import WindowNeeds, blocks_needed, seconds_needed
 from oncehouse.columns import Array, Float, Map, Tuple, bare, clickhouse_name, is_nullable, parse_type
 from oncehouse.errors import ConfigurationError
@@ -17,9 +18,37 @@ from oncehouse.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from oncehouse.config import Pipeline, Table
+
 _NO_KEY = "tuple()"
 _MERGES_ROWS = re.compile(r"Replacing|Collapsing|Summing|Aggregating|Coalescing|Graphite")
 _ENGINE = re.compile(r"^(?P<family>[A-Za-z]*MergeTree)(?P<arguments>\(.*\))?$", re.DOTALL)
+
+
+def ddl_of(
+    pipeline: Pipeline, table: Table, *, engine: str = "MergeTree", order_by: tuple[str, ...] | None = None
+) -> str:
+    """The statement of a pipeline's table, sorted by the columns of the identity rule or by those that are named."""
+    needs = needs_of(pipeline, table)
+    columns = table.columns or {field: field for field in pipeline.columns}
+    for name in order_by or ():
+        if name not in columns:
+            raise ConfigurationError(f"--order-by names {name!r}, which is no column of {table.name}")
+    return create_table_ddl(
+        table=table.name,
+        columns=needs.columns,
+        identity_columns=order_by
+        or tuple(
+            column
+            for field in pipeline.identity.fields
+            for column, source in columns.items()
+            if source == field
+        ),
+        batch_column=table.batch_column,
+        id_column=table.id_column,
+        window=needs.window,
+        engine=engine,
+    )
 
 
 def create_table_ddl(

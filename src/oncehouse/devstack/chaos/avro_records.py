@@ -110,7 +110,9 @@ def _below(field: s.Field, types: Mapping[str, c.ColumnType]) -> dict[str, str]:
     return {name.partition(".")[2]: name for name in types if name.partition(".")[0] == field.name}
 
 
-def _write(node: s.Node, type_: c.ColumnType, value: Any) -> bytes:
+def _write(  # noqa: PLR0911 - one case a kind
+    node: s.Node, type_: c.ColumnType, value: Any
+) -> bytes:
     if isinstance(node, s.Union):
         wanted = next(b for b in node.branches if _is_null(b)) if value is None else _value_branch(node)
         return write_number(node.branches.index(wanted)) + _write(wanted, type_, value)

@@ -1,8 +1,7 @@
-"""The command line with one defect put in: `python -m oncehouse.devstack.chaos.defects NAME run …`.
+"""Defects to be put into a process of the command line, one at a time, to show that a scenario can fail.
 
 Each function changes the product in this process alone, before the command starts; the product itself knows none of
-them. They show that a scenario can fail. What has to reach Spark's workers is a function inside of a function, for
-those travel by value.
+them. What has to reach Spark's workers is a function inside of a function, for those travel by value.
 """
 
 from __future__ import annotations
@@ -126,8 +125,8 @@ DEFECTS: dict[str, Callable[[], None]] = {
     "fencing ignored": ignore_fencing,
 }
 
-if __name__ == "__main__":
-    from oncehouse.cli.app import run_command
 
-    DEFECTS[sys.argv[1]]()
-    sys.exit(run_command(sys.argv[2:]))
+def starter(name: str) -> tuple[str, ...]:
+    """How the command line is started with a defect in it."""
+    program = "import sys; from oncehouse.devstack.chaos.defects import DEFECTS; DEFECTS[sys.argv.pop(1)]()"
+    return sys.executable, "-c", f"{program}; from oncehouse.cli.app import main; main()", name

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,10 +19,10 @@ from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.names import quote, quote_table
-from oncehouse.clickhouse.preflight import needs_of
-from oncehouse.clickhouse.schema import create_table_ddl
+from oncehouse.clickhouse.schema import ddl_of
 from oncehouse.config import ClickHouse
 from oncehouse.config_file import load_pipeline
+from oncehouse.devstack.chaos.defects import starter
 from oncehouse.devstack.chaos.own_servers import Place, write_there
 from oncehouse.devstack.chaos.traffic import Traffic, make_topics, produce
 from oncehouse.devstack.commands import ONCEHOUSE, last_words, spark_settings, start_command
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from oncehouse.ledger.catalog import Catalog
 
 _PATIENCE_SECONDS = 300.0
+_PATIENCE_SECONDS_A_RECORD = 0.01
 _LOOK_SECONDS = 0.1
 
 
@@ -101,26 +101,7 @@ class Play:
         client = self.client
         client.command(f"CREATE DATABASE {quote(self.database)}")
         for table in self.pipeline.tables:
-            needs = needs_of(self.pipeline, table)
-            client.command(
-                create_table_ddl(
-                    table=needs.table,
-                    columns=needs.columns,
-                    identity_columns=self._sorted_by(table.columns),
-                    batch_column=needs.batch_column,
-                    id_column=needs.id_column,
-                    window=needs.window,
-                )
-            )
-
-    def _sorted_by(self, columns: dict[str, str] | None) -> tuple[str, ...]:
-        named = columns or {name: name for name in self.pipeline.columns}
-        return tuple(
-            column
-            for wanted in self.pipeline.identity.fields
-            for column, source in named.items()
-            if source == wanted
-        )
+            client.command(ddl_of(self.pipeline, table))
 
     @property
     def client(self) -> Client:
@@ -146,14 +127,16 @@ class Play:
     # Who works
 
     @property
+    def _patience_seconds(self) -> float:
+        return _PATIENCE_SECONDS + self.ground.traffic.records * _PATIENCE_SECONDS_A_RECORD
+
+    @property
     def log(self) -> Path:
         return self.folder / "oncehouse.log"
 
     @contextmanager
     def start(self, *command: str, crash_at: str = "") -> Iterator[subprocess.Popen[bytes]]:
-        words: tuple[str, ...] = ONCEHOUSE
-        if self._defect:
-            words = (sys.executable, "-m", "oncehouse.devstack.chaos.defects", self._defect)
+        words = starter(self._defect) if self._defect else ONCEHOUSE
         with start_command(
             (*words, "--debug", *command, str(self.file)),
             log=self.log,
@@ -171,10 +154,10 @@ class Play:
 
     def end_of(self, process: subprocess.Popen[bytes]) -> int:
         try:
-            return process.wait(_PATIENCE_SECONDS)
+            return process.wait(self._patience_seconds)
         except subprocess.TimeoutExpired:
             raise NotHeldError(
-                f"the pipeline did not come to an end within {_PATIENCE_SECONDS:.0f} s: {self.last_line()}"
+                f"the pipeline did not come to an end within {self._patience_seconds:.0f} s: {self.last_line()}"
             ) from None
 
     def die_at(self, point: str) -> None:
@@ -198,7 +181,7 @@ class Play:
             now = self._progress()
             if now != seen:
                 moved, seen = time.monotonic(), now
-            if time.monotonic() - moved > _PATIENCE_SECONDS / 3:
+            if time.monotonic() - moved > self._patience_seconds / 5:
                 break
             time.sleep(_LOOK_SECONDS * 5)
         self.end_in_order(process)
@@ -217,10 +200,12 @@ class Play:
         return False
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + _PATIENCE_SECONDS
+        end = time.monotonic() + self._patience_seconds
         while not condition():
             if time.monotonic() > end:
-                raise NotHeldError(f"waited {_PATIENCE_SECONDS:.0f} s in vain for {what}: {self.last_line()}")
+                raise NotHeldError(
+                    f"waited {self._patience_seconds:.0f} s in vain for {what}: {self.last_line()}"
+                )
             time.sleep(_LOOK_SECONDS)
 
     def last_line(self) -> str:

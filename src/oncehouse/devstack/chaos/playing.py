@@ -34,6 +34,7 @@ EVENTS = 2000
 
 _LEAST_EVENTS = 200
 _MOST_EVENTS = 200_000
+_TRIED_EVENTS = 2000
 # Of so many records one is a different event; the rest are repeats.
 _RECORDS_AN_EVENT = 1.45
 
@@ -109,7 +110,7 @@ def make_plan(file: Path, *, events: int, seed: int, sample: Path | None) -> Pla
 
 def _plan_events(file: Path, pipeline: Pipeline, *, events: int, seed: int) -> Plan:
     maker = event_maker(pipeline, wanted=int(events / _RECORDS_AN_EVENT), seed=seed)
-    records = [maker.record([number]) for number in range(maker.events)]
+    records = [maker.record([number]) for number in range(min(maker.events, _TRIED_EVENTS))]
     demand_fit(pipeline, records, made=True)
     poison = find_poison(pipeline, maker.writer.headers)
     traffic = plan_traffic(

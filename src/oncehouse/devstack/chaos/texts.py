@@ -15,7 +15,7 @@ Types = Mapping[str, c.ColumnType]
 Values = Mapping[str, Any]
 
 
-def spell(type_: c.ColumnType, value: Any) -> str:
+def spell(type_: c.ColumnType, value: Any) -> str:  # noqa: PLR0911 - one case a type
     """A scalar as text."""
     match c.bare(type_):
         case c.Bool():

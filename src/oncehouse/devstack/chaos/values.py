@@ -112,7 +112,9 @@ def _some_scalar(  # noqa: PLR0911 - one case a type
             words = _WORDS + _AWKWARD if awkward else _WORDS
             return " ".join(chance.choices(words, k=chance.randrange(1, 4)))
         # JSON carries up to 76 digits, which is less than 256 bits.
-        case c.Integer(least=least, greatest=greatest, bits=bits) if awkward and bits < 256 and _seldom(chance):
+        case c.Integer(least=least, greatest=greatest, bits=bits) if (
+            awkward and bits < 256 and _seldom(chance)
+        ):
             return chance.choice((least, greatest))
         case c.Integer(greatest=greatest):
             return chance.randint(1, min(greatest, _MODERATE))
