@@ -209,6 +209,11 @@ def test_events_take_the_values_that_routes_and_filters_ask_for():
     assert set(sample.rows) == {"buys", "high"}
 
 
+def test_a_filter_over_the_identity_does_not_leave_two_events():
+    pipeline = make_pipeline({"id": "String", "n": "UInt8"}, shape={"where": "id <> ''"})
+    assert event_maker(pipeline, wanted=50, seed=1).events == 50
+
+
 def test_the_same_seed_makes_the_same_events_and_another_one_others():
     pipeline = make_pipeline(SCALARS | NESTED)
     first, again, other = (event_maker(pipeline, wanted=20, seed=seed).record([5]) for seed in (1, 1, 2))

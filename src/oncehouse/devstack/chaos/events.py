@@ -6,6 +6,7 @@ expressions ask for get the values that they ask for; all else is chance under t
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from oncehouse.config import Pipeline
 
 _FEW = 3
+_OTHER_NUMBER = 7
 _LITERAL = re.compile(r"'((?:[^'\\]|'')*)'")
 
 Steps = tuple[str, ...]
@@ -78,11 +80,6 @@ class EventMaker:
             found[steps] = chosen[digit] if chosen else nth_value(_type_at(steps, self.writer.types), digit)
         return found
 
-    @property
-    def alone(self) -> bool:
-        """Whether a record holds one event."""
-        return self.writer.several == 1
-
 
 def event_maker(pipeline: Pipeline, *, wanted: int, seed: int) -> EventMaker:
     """A maker of `wanted` different events, or of as many as the fields of the identity allow."""
@@ -90,18 +87,14 @@ def event_maker(pipeline: Pipeline, *, wanted: int, seed: int) -> EventMaker:
     rule = rule_of(pipeline, declared_schemas(pipeline))
     _demand_fields(rule, writer)
     choices = find_choices(pipeline, writer.types)
-    radices = _share_out(
-        {
-            steps: len(choices[steps[0]])
-            if len(steps) == 1 and steps[0] in choices
-            else capacity(_type_at(steps, writer.types))
-            for steps in rule.fields
-        },
-        wanted,
-    )
+    radices = _share_out(_capacities(rule, writer, choices), wanted)
+    if math.prod(radices.values()) < wanted:
+        # What a filter asks for is of no use where it leaves too few different events.
+        choices = {name: values for name, values in choices.items() if (name,) not in rule.fields}
+        radices = _share_out(_capacities(rule, writer, choices), wanted)
     events = wanted
     if not (rule.key or rule.headers):
-        events = min(wanted, _product(radices.values()))
+        events = min(wanted, math.prod(radices.values()))
     elif writer.several > 1:
         # Events of one record share its key, so that a record is to hold one of them.
         writer = _one_by_one(writer)
@@ -114,6 +107,15 @@ def event_maker(pipeline: Pipeline, *, wanted: int, seed: int) -> EventMaker:
         seed=seed,
         moderate=bool(pipeline.shape.model_fields_set) or any(table.route for table in pipeline.tables),
     )
+
+
+def _capacities(rule: Rule, writer: Writer, choices: Mapping[str, tuple[Any, ...]]) -> dict[Steps, int]:
+    return {
+        steps: len(choices[steps[0]])
+        if len(steps) == 1 and steps[0] in choices
+        else capacity(_type_at(steps, writer.types))
+        for steps in rule.fields
+    }
 
 
 def _one_by_one(writer: Writer) -> Writer:
@@ -144,16 +146,9 @@ def _share_out(capacities: Mapping[Steps, int], wanted: int) -> dict[Steps, int]
         return {}
     widest = max(capacities, key=lambda steps: capacities[steps])
     few = {steps: min(found, _FEW) for steps, found in capacities.items() if steps != widest}
-    if _product([*few.values(), capacities[widest]]) < wanted:
+    if math.prod([*few.values(), capacities[widest]]) < wanted:
         few = {steps: capacities[steps] for steps in few}
     return {**few, widest: capacities[widest]}
-
-
-def _product(factors: Any) -> int:
-    product = 1
-    for factor in factors:
-        product *= factor
-    return product
 
 
 def find_choices(pipeline: Pipeline, types: Mapping[str, c.ColumnType]) -> dict[str, tuple[Any, ...]]:
@@ -186,11 +181,7 @@ def _fitting(type_: c.ColumnType, values: Sequence[Any]) -> tuple[Any, ...]:
             known = [name for name, _ in members]
             return tuple(dict.fromkeys([*(value for value in values if value in known), known[-1]]))
         case c.Integer(least=least, greatest=greatest):
-            numbers = [v for v in values if isinstance(v, int) and not isinstance(v, bool)]
-            return (
-                tuple(dict.fromkeys([*(v for v in numbers if least <= v <= greatest), 7][: len(numbers) + 1]))
-                if numbers
-                else ()
-            )
+            numbers = [value for value in values if type(value) is int and least <= value <= greatest]
+            return tuple(dict.fromkeys([*numbers, _OTHER_NUMBER])) if numbers else ()
         case _:
             return ()
