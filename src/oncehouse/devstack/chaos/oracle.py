@@ -54,7 +54,7 @@ def judge(play: Play, reference: Reference) -> list[str]:
     client = play.client
     found: list[str] = []
     for at, table in enumerate(play.pipeline.tables):
-        found += _compare(client, table, calm=reference.tables[at])
+        found += compare(client, table, calm=reference.tables[at])
     return [*found, *_judge_counts(play.counts(), reference.counts), *judge_ledger(play)]
 
 
@@ -77,7 +77,7 @@ def _judge_counts(found: Counts, calm: Counts) -> Iterator[str]:
             yield f"{name.replace('_', ' ')}: {here} records, {there} in the calm run"
 
 
-def _compare(client: Client, table: Table, *, calm: str) -> Iterator[str]:
+def compare(client: Client, table: Table, *, calm: str) -> Iterator[str]:
     """Rows by their content, all columns but the batch's; each as often as in the calm run."""
     columns = [name for name in _columns(client, table.name) if name != table.batch_column]
     content = f"sipHash128(tuple({', '.join(quote(name) for name in columns)}))"
@@ -95,7 +95,8 @@ def _compare(client: Client, table: Table, *, calm: str) -> Iterator[str]:
         if places:
             ids = ", ".join(name.lower() for name, _ in places[:_SHOWN] if name)
             told = f", among them unique id {ids}" if ids else ""
-            yield f"{table.name}: {sum(count for _, count in places)} rows {word}{told}"
+            number = sum(count for _, count in places)
+            yield f"{table.name}: {number} {'row' if number == 1 else 'rows'} {word}{told}"
     if table.id_column:
         ((count, unique),) = client.query(
             f"SELECT count(), uniqExact({quote(table.id_column)}) FROM {quote_table(table.name)}"  # noqa: S608
