@@ -248,7 +248,9 @@ def test_formats_without_made_up_events_ask_for_a_sample(source, told):
 
 
 def test_events_that_do_not_fit_are_refused_before_anything_starts():
-    with pytest.raises(ConfigurationError, match="1 of 2 events would be dead letters; the first is"):
+    with pytest.raises(
+        ConfigurationError, match="1 of 2 events would be dead letters; the first is in record 2: wrong_type"
+    ):
         demand_fit(
             make_pipeline({"id": "UInt64"}),
             [Record(value=b'{"id":1}'), Record(value=b'{"id":"x"}')],

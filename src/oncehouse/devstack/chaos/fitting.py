@@ -43,7 +43,9 @@ def demand_fit(pipeline: Pipeline, records: Sequence[Record], *, made: bool) -> 
     sample = read_records(pipeline, records)
     if not sample.dead:
         return
-    told = f"{sample.dead} of {sample.records} events would be dead letters; the first is {sample.first_dead}"
+    place, _, why = sample.first_dead.partition(": ")
+    number = int(place.split("/")[2]) + 1
+    told = f"{sample.dead} of {sample.records} events would be dead letters; the first is in record {number}: {why}"
     if made:
         raise ConfigurationError(
             f"The events made up for this pipeline do not fit it: {told}. Please {SAMPLE_ADVICE}"
