@@ -20,7 +20,7 @@ def set_up() -> None:
     if settings.configured:
         return
     settings.configure(
-        INSTALLED_APPS=["oncehouse.messaging.django"],
+        INSTALLED_APPS=["oncehouse.messaging.django", "oncehouse.sync.django", "sync_shop"],
         DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
         USE_TZ=True,
     )

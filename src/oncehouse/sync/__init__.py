@@ -1,0 +1,4 @@
+"""Model sync: rows of Django and SQLAlchemy models in ClickHouse tables, while the program goes on writing.
+
+Users import from `oncehouse.sync.django` or `oncehouse.sync.sqlalchemy`.
+"""

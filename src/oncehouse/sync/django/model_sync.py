@@ -1,0 +1,180 @@
+"""`ModelSync` for Django: the model's fields as columns, its rows by key from the writing database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django.conf import settings as django_settings
+from django.db import connections, router, transaction
+
+from oncehouse.errors import PermanentError
+from oncehouse.sync.declaration import Source
+from oncehouse.sync.django.columns import ReadColumn, read_columns
+from oncehouse.sync.django.serializers import ModelSerializer, row_of
+from oncehouse.sync.django.source_engine import open_engine_of
+from oncehouse.sync.engines import Row
+from oncehouse.sync.model_sync import ModelSync as CoreModelSync
+from oncehouse.sync.operations import Kind, Operation, distinct_keys, read_key, spell_key
+from oncehouse.sync.settings import SyncSettings, read_settings
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+
+class ModelSync(CoreModelSync):
+    django_model: ClassVar[Any] = None
+    django_model_serializer: ClassVar[type[ModelSerializer] | None] = None
+    """Makes rows of objects. Without one rows are read straight from the database, which is much quicker."""
+    source_database: ClassVar[str | None] = None
+    """Django's alias of the database that has the model; the routers are asked where it is not given."""
+    watch: ClassVar[Mapping[Any, str]] = {}
+    """Other models whose changes have a row synced again: model -> its foreign key to `django_model`."""
+
+    _read_columns: ClassVar[tuple[ReadColumn, ...] | None] = None
+
+    @classmethod
+    def forget(cls) -> None:
+        super().forget()
+        cls._read_columns = None
+
+    @classmethod
+    def is_declared(cls) -> bool:
+        return cls.django_model is not None
+
+    @classmethod
+    def source_alias(cls) -> str:
+        return cls.source_database or str(router.db_for_write(cls.django_model))
+
+    @classmethod
+    def model_columns(cls) -> tuple[ReadColumn, ...]:
+        if cls._read_columns is None:
+            cls._read_columns = read_columns(cls.django_model, cls.columns)
+        return cls._read_columns
+
+    @classmethod
+    def read_column(cls, name: str) -> ReadColumn | None:
+        return next((column for column in cls.model_columns() if column.name == name), None)
+
+    @classmethod
+    def describe_source(cls) -> Source:
+        meta = cls.django_model._meta  # noqa: SLF001 - Django's public door to a model
+        return Source(
+            label=meta.label,
+            table=meta.db_table.replace(".", "_").strip('"'),
+            columns={column.name: column.type for column in cls.model_columns()},
+            key=tuple(field.attname for field in meta.pk_fields),
+        )
+
+    @classmethod
+    def read_settings(cls) -> SyncSettings:
+        prefix = getattr(django_settings, "CLICKHOUSE_SETTINGS_PREFIX", "CLICKHOUSE_")
+        names = [name for name in dir(django_settings) if name.startswith(prefix)]
+        return read_settings({name: getattr(django_settings, name) for name in names}, prefix=prefix)
+
+    @classmethod
+    def open_source(cls) -> Engine:
+        return open_engine_of(cls.source_alias())
+
+    @classmethod
+    def parse_key(cls, key: str) -> tuple[Any, ...]:
+        fields = cls.django_model._meta.pk_fields  # noqa: SLF001 - Django's public door to a model
+        return tuple(
+            _final_field(field).to_python(value) for field, value in zip(fields, read_key(key), strict=True)
+        )
+
+    @classmethod
+    def get_sync_queryset(cls, keys: Sequence[Any]) -> Any:
+        """The rows of these keys. What a narrower queryset leaves out is deleted in ClickHouse."""
+        return cls.django_model._base_manager.using(cls.source_alias()).filter(pk__in=keys)  # noqa: SLF001 - public
+
+    @classmethod
+    def get_sync_objects(cls, operations: Sequence[Operation]) -> Iterable[Any]:
+        """Objects where there is a serializer, else rows."""
+        if connections[cls.source_alias()].in_atomic_block:
+            raise PermanentError(
+                f"Sync {cls.declaration().name}: a sync cannot run inside of a transaction.atomic block: it has "
+                "to see what commits while it runs. Call it outside."
+            )
+        parsed = [cls.parse_key(key) for key in distinct_keys(operations)]
+        keys = [key[0] if len(key) == 1 else key for key in parsed]
+        queryset = cls.get_sync_queryset(keys)
+        if cls.django_model_serializer is not None:
+            many = [column.many.name for column in cls.model_columns() if column.many is not None]
+            return list(queryset.prefetch_related(*many) if many else queryset)
+        return _read_rows(cls.model_columns(), queryset, keys)
+
+    @classmethod
+    def get_insert_batch(cls, objects: Iterable[Any]) -> Iterable[Row]:
+        if cls.django_model_serializer is None:
+            return objects
+        serializer = cls.django_model_serializer(cls)
+        return [row_of(serializer.serialize(one), serializer.names) for one in objects]
+
+    @classmethod
+    def register(cls, keys: Iterable[Any], kind: Kind = Kind.UPDATE) -> None:
+        """Have the rows of these primary keys synced: for changes by raw SQL, which Django does not see.
+
+        Call it in the transaction of the change. Outside of one the keys are written at once.
+        """
+        from oncehouse.sync.django.capture import DjangoWriter
+
+        alias = cls.source_alias()
+        spelled = [spell_key(key if isinstance(key, tuple) else (key,)) for key in keys]
+        with transaction.atomic(using=alias, savepoint=False):
+            cls.get_storage().register(
+                DjangoWriter(connections[alias]), cls.declaration().name, kind, spelled
+            )
+
+    @classmethod
+    def release_connections(cls) -> None:
+        connections.close_all()
+
+
+def _final_field(field: Any) -> Any:
+    while field.is_relation:
+        field = field.target_field
+    return field
+
+
+def _read_rows(columns: tuple[ReadColumn, ...], queryset: Any, keys: Sequence[Any]) -> list[Row]:
+    # Expressions are given by alias, so that `values_list` keeps the order of the columns.
+    expressions = {
+        f"oncehouse_{place}": column.source
+        for place, column in enumerate(columns)
+        if column.many is None and not isinstance(column.source, str)
+    }
+    asked = [
+        "pk" if column.many else column.source if isinstance(column.source, str) else f"oncehouse_{place}"
+        for place, column in enumerate(columns)
+    ]
+    rows = (
+        queryset.annotate(**expressions).values_list(*asked) if expressions else queryset.values_list(*asked)
+    )
+    changed = {
+        place: _look_up_many(column.many, queryset.db, keys) if column.many else column.convert
+        for place, column in enumerate(columns)
+        if column.many or column.convert
+    }
+    if not changed:
+        return list(rows)
+    return [_convert_row(row, changed) for row in rows]
+
+
+def _convert_row(row: Row, changed: Mapping[int, Any]) -> Row:
+    values = list(row)
+    for place, convert in changed.items():
+        if values[place] is not None:
+            values[place] = convert(values[place])
+    return tuple(values)
+
+
+def _look_up_many(field: Any, alias: str, keys: Sequence[Any]) -> Any:
+    """What gives the sorted keys of the other side for a key of ours: one query for all of them."""
+    through = field.remote_field.through
+    ours, theirs = field.m2m_field_name(), field.m2m_reverse_field_name()
+    found: dict[Any, list[Any]] = {}
+    pairs = through._base_manager.using(alias).filter(**{f"{ours}__in": keys})  # noqa: SLF001 - Django's public name
+    for our, their in pairs.values_list(f"{ours}_id", f"{theirs}_id").order_by(f"{theirs}_id"):
+        found.setdefault(our, []).append(their)
+    return lambda key: found.get(key, [])

@@ -1,0 +1,48 @@
+"""The operations of migrations: the tables of model sync in Django's own database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import router
+from django.db.migrations.operations.base import Operation
+from sqlalchemy.dialects import postgresql, sqlite
+
+from oncehouse.errors import ConfigurationError
+from oncehouse.sync.tables import batches, ddl, operations, states
+
+
+class CreateSyncTables(Operation):
+    reduces_to_sql = True
+    reversible = True
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        """No model stands for these tables."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, _before: Any, _after: Any) -> None:
+        if not _is_meant(app_label, schema_editor):
+            return
+        vendor = schema_editor.connection.vendor
+        if vendor not in {"postgresql", "sqlite"}:
+            raise ConfigurationError(
+                f"Model sync cannot keep its tables in {vendor}: it is for PostgreSQL, and for SQLite in tests. Keep "
+                "the app away from this database by a router."
+            )
+        dialect = postgresql if vendor == "postgresql" else sqlite
+        for statement in ddl(dialect.dialect()):
+            # Without parameters nothing in a statement is taken for a place to put one.
+            schema_editor.execute(statement, params=None)
+
+    def database_backwards(self, app_label: str, schema_editor: Any, _before: Any, _after: Any) -> None:
+        if _is_meant(app_label, schema_editor):
+            # The tables of leases are messaging's too and stay.
+            for table in (operations, states, batches):
+                name = schema_editor.quote_name(table.name)
+                schema_editor.execute(f"DROP TABLE IF EXISTS {name}", params=None)
+
+    def describe(self) -> str:
+        return "Create the tables of model sync"
+
+
+def _is_meant(app_label: str, schema_editor: Any) -> bool:
+    return bool(router.allow_migrate(schema_editor.connection.alias, app_label))

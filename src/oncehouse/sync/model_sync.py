@@ -1,0 +1,212 @@
+"""`ModelSync`: what a user declares of a sync, and the steps of a round that a user may override.
+
+The names are those that users of django-clickhouse know. All steps are class methods, called by `rounds.py` in this
+order: `pre_sync`, `get_sync_objects`, `get_insert_batch`, `insert_batch`, then `post_sync`, or `post_sync_failed`.
+Reading the model is a framework's part (`sync/django/`, `sync/sqlalchemy/`): the four methods that raise here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from oncehouse.backoff import Backoff
+from oncehouse.errors import ConfigurationError
+from oncehouse.sync.declaration import Declaration, Source, declare
+from oncehouse.sync.engines import Engine as TableEngine
+from oncehouse.sync.engines import Replacing, Row
+from oncehouse.sync.operations import Operation, read_key
+from oncehouse.sync.settings import SyncSettings, clickhouse_config
+from oncehouse.sync.storages import choose_storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from sqlalchemy import Engine
+
+    from oncehouse.clickhouse.client import Client
+    from oncehouse.sync.rounds import RunResult
+    from oncehouse.sync.storage import OperationStorage
+
+LONGEST_BACKOFF_SECONDS = 60.0
+
+_registered: list[type[ModelSync]] = []
+
+
+class ModelSync:
+    """Declare a subclass for each ClickHouse table; None means what the program's settings say."""
+
+    sync_enabled: ClassVar[bool] = False
+    sync_name: ClassVar[str | None] = None
+    """What operations are kept under; the class's own name. Change it and waiting operations are orphans."""
+    table: ClassVar[str | None] = None
+    """`table` or `database.table` in ClickHouse."""
+    columns: ClassVar[Mapping[str, Any]] = {}
+    """Over those that are derived from the model: another type, a further column, or None to leave one out."""
+    engine: ClassVar[TableEngine] = Replacing()
+    sync_batch_size: ClassVar[int | None] = None
+    sync_delay: ClassVar[float | None] = None
+    sync_lease: ClassVar[float | None] = None
+    sync_storage: ClassVar[Any] = None
+    queue: ClassVar[str | None] = None
+    database: ClassVar[str | None] = None
+
+    _declaration: ClassVar[Declaration | None] = None
+    _storage: ClassVar[OperationStorage | None] = None
+    _table_fits: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.forget()
+        _registered.append(cls)
+
+    # What a framework gives.
+
+    @classmethod
+    def is_declared(cls) -> bool:
+        """Whether the class names a model; others are bases of such."""
+        return False
+
+    @classmethod
+    def describe_source(cls) -> Source:
+        raise NotImplementedError
+
+    @classmethod
+    def read_settings(cls) -> SyncSettings:
+        raise NotImplementedError
+
+    @classmethod
+    def open_source(cls) -> Engine:
+        """The database that has the model's rows and the tables of model sync; its writing side."""
+        raise NotImplementedError
+
+    @classmethod
+    def get_sync_objects(cls, operations: Sequence[Operation]) -> Iterable[Any]:
+        """What the database has now for the keys of these operations; keys that have nothing are deleted."""
+        raise NotImplementedError
+
+    @classmethod
+    def get_insert_batch(cls, objects: Iterable[Any]) -> Iterable[Row]:
+        """A row for each object, with the values of the declared columns in their order."""
+        raise NotImplementedError
+
+    @classmethod
+    def parse_key(cls, key: str) -> tuple[Any, ...]:
+        """The values of a key as the model has them."""
+        return read_key(key)
+
+    @classmethod
+    def release_connections(cls) -> None:
+        """Called after each run, in the thread that made it."""
+
+    # What rounds ask and users override.
+
+    @classmethod
+    def declaration(cls) -> Declaration:
+        if cls._declaration is None:
+            own = {
+                "table": cls.table,
+                "batch_size": cls.sync_batch_size,
+                "delay_seconds": cls.sync_delay,
+                "lease_seconds": cls.sync_lease,
+                "storage": cls.sync_storage,
+                "queue": cls.queue,
+                "database": cls.database,
+            }
+            cls._declaration = declare(
+                name=cls.sync_name or cls.__name__,
+                source=cls.describe_source(),
+                engine=cls.engine,
+                own=own,
+                settings=cls.read_settings(),
+            )
+        return cls._declaration
+
+    @classmethod
+    def forget(cls) -> None:
+        """What was read of the class and the settings, to be read anew."""
+        cls._declaration = cls._storage = None
+        cls._table_fits = False
+
+    @classmethod
+    def get_storage(cls) -> OperationStorage:
+        if cls._storage is None:
+            cls._storage = choose_storage(cls.declaration().storage, cls.read_settings())
+        return cls._storage
+
+    @classmethod
+    def open_clickhouse(cls) -> Client:
+        from oncehouse.clickhouse.client import connect
+
+        return connect(clickhouse_config(cls.read_settings(), cls.declaration().database), None)
+
+    @classmethod
+    def check_table(cls) -> None:
+        """Before the first round of a process: raises ConfigurationError where the table does not fit."""
+        from oncehouse.sync.table_plan import check_table
+
+        if not cls._table_fits:
+            check_table(cls.open_clickhouse(), cls.declaration())
+            cls._table_fits = True
+
+    @classmethod
+    def need_sync(cls) -> bool:
+        """Whether a run is due: enabled, and `sync_delay` since the last began, longer after failures."""
+        from oncehouse.sync.states import look_up_state
+
+        if not cls.sync_enabled:
+            return False
+        declared = cls.declaration()
+        state = look_up_state(cls.open_source(), declared.name)
+        if state.started_seconds_ago is None:
+            return True
+        wait = declared.delay_seconds
+        if state.failures:
+            backoff = Backoff(base_seconds=max(1.0, wait), longest_seconds=max(LONGEST_BACKOFF_SECONDS, wait))
+            wait = backoff.wait_seconds(state.failures, chance=1.0)
+        return state.started_seconds_ago >= wait
+
+    @classmethod
+    def insert_batch(cls, batch: pa.RecordBatch, *, token: str) -> None:
+        """One INSERT of one block; repeated under the same token it adds nothing."""
+        from oncehouse.messaging.clickhouse_handler import send_rows
+
+        send_rows(cls.open_clickhouse(), cls.declaration().table, batch, token=token)
+
+    @classmethod
+    def pre_sync(cls) -> None:
+        """Before each round."""
+
+    @classmethod
+    def post_sync(cls, rows: int) -> None:
+        """After a round whose rows are in ClickHouse and whose operations are removed."""
+
+    @classmethod
+    def post_sync_failed(cls, error: Exception) -> None:
+        """After a round that failed; not after a process that was killed. The error is raised again afterwards."""
+
+    @classmethod
+    def sync_batch_from_storage(cls) -> RunResult:
+        """Rounds until nothing waits. Several processes may call it: one works, the others come back at once."""
+        from oncehouse.sync.rounds import run_sync
+
+        return run_sync(cls)
+
+
+def registered_syncs() -> list[type[ModelSync]]:
+    """Every declared sync that has been imported, in that order."""
+    found: dict[str, type[ModelSync]] = {}
+    for sync in _registered:
+        if not sync.is_declared():
+            continue
+        name = sync.sync_name or sync.__name__
+        if name in found:
+            raise ConfigurationError(
+                f"{_place(found[name])} and {_place(sync)} both call themselves {name}: their operations could not be "
+                "told apart. Give one of them a sync_name of its own."
+            )
+        found[name] = sync
+    return list(found.values())
+
+
+def _place(sync: type[ModelSync]) -> str:
+    return f"{sync.__module__}.{sync.__qualname__}"

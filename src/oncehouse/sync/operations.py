@@ -1,0 +1,67 @@
+"""An operation: a key of a sync that changed. What changed is not in it: rows are read when they are synced.
+
+A key has one spelling, a JSON list of its values, so that keys of the model, of rows that were read and of the storage
+can be compared as texts. PostgreSQL's `json_build_array` spells integers and texts the same way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from oncehouse.errors import ConfigurationError
+
+KeyValues = tuple[Any, ...]
+
+
+class Kind(StrEnum):
+    INSERT = "insert"
+    UPDATE = "update"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    id: str
+    """Known to its storage alone; two operations of one key have two ids."""
+    key: str
+    kind: Kind
+
+
+def spell_key(values: Sequence[Any]) -> str:
+    """The values of a key, in the order of the model's key, as one text."""
+    return json.dumps([_spell_value(value) for value in values], ensure_ascii=False)
+
+
+def read_key(key: str) -> KeyValues:
+    """What `spell_key` was given, as far as JSON tells it: UUIDs, dates and decimals stay texts."""
+    return tuple(json.loads(key))
+
+
+def _spell_value(value: Any) -> int | str:
+    match value:
+        case bool() | None | float():
+            raise ConfigurationError(
+                f"{value!r} cannot be the key of a synced row; keys are whole numbers, texts, UUIDs, dates or decimals"
+            )
+        case int() | str():
+            return value
+        case UUID() | Decimal():
+            return str(value)
+        case datetime() | date() | time():
+            return value.isoformat()
+        case bytes() | memoryview():
+            return bytes(value).hex()
+        case _:
+            raise ConfigurationError(f"a {type(value).__name__} cannot be the key of a synced row")
+
+
+def distinct_keys(operations: Iterable[Operation]) -> list[str]:
+    """Each key once, in the order in which it was first listed."""
+    return list(dict.fromkeys(operation.key for operation in operations))

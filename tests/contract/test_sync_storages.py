@@ -1,0 +1,236 @@
+"""What every storage of operations promises: committed ones only, listed until removed, removed exactly."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import redis as redis_client
+from sqlalchemy import Engine, create_engine
+
+from oncehouse.databases import begin, open_engine
+from oncehouse.errors import ConfigurationError, TransientError
+from oncehouse.sync.capture import SqlAlchemyWriter
+from oncehouse.sync.operations import Kind
+from oncehouse.sync.outbox_storage import OutboxStorage
+from oncehouse.sync.redis_storage import RedisStorage
+from oncehouse.sync.storage import OperationStorage, Waiting
+from oncehouse.sync.tables import create_tables
+
+
+@dataclass
+class World:
+    engine: Engine
+    storage: OperationStorage
+
+    @contextmanager
+    def writing(self) -> Iterator[SqlAlchemyWriter]:
+        with begin(self.engine, whose="test") as connection:
+            yield SqlAlchemyWriter(connection)
+
+    def add(self, *keys: str, sync: str = "users", kind: Kind = Kind.UPDATE) -> None:
+        with self.writing() as writer:
+            self.storage.register(writer, sync, kind, list(keys))
+
+    def listed(self, limit: int = 100, *, sync: str = "users") -> list[Any]:
+        with begin(self.engine, whose="test") as connection:
+            return self.storage.list_operations(connection, sync, limit)
+
+    def keys(self) -> list[str]:
+        return [one.key for one in self.listed()]
+
+
+@pytest.fixture(
+    params=[
+        "outbox on sqlite",
+        pytest.param("outbox on postgresql", marks=pytest.mark.servers),
+        pytest.param("redis", marks=pytest.mark.servers),
+    ]
+)
+def world(request, tmp_path) -> Iterator[World]:
+    if request.param == "outbox on sqlite":
+        engine = open_engine(f"sqlite:///{tmp_path / 'a.db'}", setting="database")
+    else:
+        engine = open_engine(request.getfixturevalue("postgres_url"), setting="database")
+    with begin(engine, whose="test") as connection:
+        create_tables(connection)
+    storage: OperationStorage = OutboxStorage()
+    if request.param == "redis":
+        port = request.getfixturevalue("redis").place.ports["redis"]
+        storage = RedisStorage.from_config({"port": port, "prefix": f"test:{uuid.uuid4()}:"})
+    yield World(engine, storage)
+    engine.dispose()
+
+
+def test_operations_are_listed_in_order_until_they_are_removed(world):
+    world.add("[1]", "[2]", kind=Kind.INSERT)
+    world.add("[3]")
+    world.add("[9]", sync="orders")
+    assert [(one.key, one.kind) for one in world.listed()] == [
+        ("[1]", Kind.INSERT),
+        ("[2]", Kind.INSERT),
+        ("[3]", Kind.UPDATE),
+    ]
+    assert len(world.listed(2)) == 2
+    world.storage.remove(world.engine, "users", [one.id for one in world.listed(2)])
+    assert world.keys() == ["[3]"]
+    assert len(world.listed(sync="orders")) == 1
+
+
+def test_no_keys_are_no_operation(world):
+    world.add()
+    assert world.keys() == []
+
+
+def test_exactly_the_listed_operations_are_removed_also_of_the_same_key(world):
+    world.add("[1]")
+    listed = world.listed()
+    world.add("[1]")
+    ids = [one.id for one in listed]
+    world.storage.remove(world.engine, "users", ids)
+    world.storage.remove(world.engine, "users", ids)
+    assert world.keys() == ["[1]"]
+
+
+def test_what_rolled_back_is_never_listed(world):
+    with world.engine.connect() as connection:
+        world.storage.register(SqlAlchemyWriter(connection), "users", Kind.UPDATE, ["[1]"])
+        connection.rollback()
+    assert world.keys() == []
+    with begin(world.engine, whose="test") as connection:
+        assert world.storage.measure(connection, "users").count == 0
+
+
+def test_what_has_not_committed_yet_is_listed_when_it_has(world):
+    if world.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite lets nobody look while somebody writes")
+    with world.writing() as writer:
+        world.storage.register(writer, "users", Kind.UPDATE, ["[1]"])
+        world.add("[2]")
+        assert world.keys() == ["[2]"]
+    assert sorted(world.keys()) == ["[1]", "[2]"]
+
+
+def test_many_keys_are_taken_and_removed_at_once(world):
+    keys = [f"[{n}]" for n in range(12_000)]
+    world.add(*keys)
+    listed = world.listed(20_000)
+    assert [one.key for one in listed] == keys
+    world.storage.remove(world.engine, "users", [one.id for one in listed])
+    assert world.keys() == []
+
+
+def test_what_waits_is_measured(world):
+    with begin(world.engine, whose="test") as connection:
+        assert world.storage.measure(connection, "users") == Waiting(count=0, oldest_seconds=None)
+    world.add("[1]", "[2]")
+    with begin(world.engine, whose="test") as connection:
+        waiting = world.storage.measure(connection, "users")
+    assert waiting.count == 2
+    assert 0 <= waiting.oldest_seconds < 60
+
+
+def test_missing_tables_are_told_with_what_makes_them(tmp_path):
+    engine = create_engine(f"sqlite:///{tmp_path / 'b.db'}")
+    with pytest.raises(ConfigurationError, match=r"manage\.py migrate"):
+        World(engine, OutboxStorage()).add("[1]")
+    engine.dispose()
+
+
+@pytest.fixture
+def away(postgres_url) -> Iterator[World]:
+    """Redis at an address where nobody is."""
+    engine = open_engine(postgres_url, setting="database")
+    with begin(engine, whose="test") as connection:
+        create_tables(connection)
+    yield World(engine, RedisStorage.from_config({"port": 1}))
+    engine.dispose()
+
+
+def test_while_redis_is_away_operations_are_kept_in_the_same_transaction(away):
+    away.add("[1]")
+    away.add("[2]")
+    assert away.keys() == ["[1]", "[2]"]
+    away.storage.remove(away.engine, "users", [away.listed()[0].id])
+    assert away.keys() == ["[2]"]
+
+
+def test_while_redis_is_away_and_nothing_else_waits_a_round_is_told_to_come_again(away):
+    with pytest.raises(TransientError, match="Redis does not answer"):
+        away.listed()
+    with pytest.raises(TransientError), begin(away.engine, whose="test") as connection:
+        away.storage.measure(connection, "users")
+
+
+def test_redis_that_goes_and_comes_back_loses_nothing(stack, redis, postgres_url):
+    engine = open_engine(postgres_url, setting="database")
+    with begin(engine, whose="test") as connection:
+        create_tables(connection)
+    storage = RedisStorage.from_config(
+        {"port": redis.place.ports["redis"], "prefix": f"test:{uuid.uuid4()}:"}
+    )
+    storage._away_seconds = 0.0
+    world = World(engine, storage)
+    world.add("[1]")
+    stack.kill("redis")
+    world.add("[2]")
+    stack.start("redis")
+    world.add("[3]")
+    assert sorted(world.keys()) == ["[1]", "[2]", "[3]"]
+    world.storage.remove(engine, "users", [one.id for one in world.listed()])
+    assert world.keys() == []
+    engine.dispose()
+
+
+def test_a_process_that_dies_after_its_commit_has_registered_already(redis, postgres_url):
+    """The entry is there before the commit, so no crash can fall between the two."""
+    engine = open_engine(postgres_url, setting="database")
+    with begin(engine, whose="test") as connection:
+        create_tables(connection)
+    prefix = f"test:{uuid.uuid4()}:"
+    client = redis_client.Redis(port=redis.place.ports["redis"], decode_responses=True)
+    world = World(engine, RedisStorage(client, prefix=prefix))
+    with world.writing() as writer:
+        world.storage.register(writer, "users", Kind.UPDATE, ["[1]"])
+        assert client.xlen(f"{prefix}users") == 1
+    engine.dispose()
+
+
+def test_redis_needs_a_database_that_tells_what_became_of_a_transaction(tmp_path):
+    engine = open_engine(f"sqlite:///{tmp_path / 'c.db'}", setting="database")
+    with pytest.raises(ConfigurationError, match="use the storage 'outbox'"):
+        World(engine, RedisStorage.from_config({"port": 1})).add("[1]")
+    engine.dispose()
+    with pytest.raises(ConfigurationError, match="CLICKHOUSE_REDIS_CONFIG"):
+        RedisStorage.from_config({"no such": 1})
+
+
+def test_many_open_transactions_do_not_hide_what_has_committed(redis, postgres_url):
+    engine = open_engine(postgres_url, setting="database")
+    with begin(engine, whose="test") as connection:
+        create_tables(connection)
+    world = World(
+        engine, RedisStorage.from_config({"port": redis.place.ports["redis"], "prefix": f"t:{uuid.uuid4()}:"})
+    )
+    registered, done = threading.Event(), threading.Event()
+
+    def stay_open() -> None:
+        with world.writing() as writer:
+            world.storage.register(writer, "users", Kind.UPDATE, [f"[{n}]" for n in range(50)])
+            registered.set()
+            done.wait(30)
+
+    thread = threading.Thread(target=stay_open)
+    thread.start()
+    registered.wait(30)
+    world.add("[99]")
+    assert [one.key for one in world.listed(5)] == ["[99]"]
+    done.set()
+    thread.join()
+    assert len(world.listed(100)) == 51
+    engine.dispose()

@@ -1,0 +1,1 @@
+"""A Django app for the tests of model sync: orders, customers, tags, soft deletes."""

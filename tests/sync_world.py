@@ -1,0 +1,78 @@
+"""A Django shop on a fresh database, its syncs on a fresh ClickHouse database, and what both hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django_site import open_database, set_up
+from oncehouse.sync.table_plan import apply_plan, plan_table
+
+set_up()
+
+from django.db import connections  # noqa: E402 - Django wants its settings first
+from django.test import override_settings  # noqa: E402
+
+from oncehouse.sync.django import ModelSync  # noqa: E402
+from sync_shop import clickhouse_models, models  # noqa: E402
+
+SYNCS = (
+    clickhouse_models.CustomerSync,
+    clickhouse_models.OrderSync,
+    clickhouse_models.GiftOrderSync,
+    clickhouse_models.SeatSync,
+)
+
+
+class Shop:
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+
+    def make_tables(self, *syncs: type[ModelSync]) -> None:
+        for sync in syncs:
+            apply_plan(sync.open_clickhouse(), plan_table(sync.open_clickhouse(), sync.declaration()))
+
+    def rows(self, sync: type[ModelSync], columns: str, *, final: bool = True) -> list[tuple[Any, ...]]:
+        """Sorted rows of the sync's table, as ClickHouse shows them."""
+        table = sync.declaration().table
+        return sorted(
+            sync.open_clickhouse().query(f"SELECT {columns} FROM {table} {'FINAL' if final else ''}")
+        )
+
+    def waiting(self, sync: type[ModelSync]) -> list[tuple[str, str]]:
+        """Kind and key of what waits in the table."""
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(
+                "SELECT kind, key FROM oncehouse_sync_operations WHERE sync = %s ORDER BY id",
+                [sync.declaration().name],
+            )
+            return cursor.fetchall()
+
+    def forget_waiting(self) -> None:
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute("DELETE FROM oncehouse_sync_operations")
+
+
+@contextmanager
+def open_shop(url: str, clickhouse_settings: dict[str, Any], **settings: Any) -> Iterator[Shop]:
+    """The tables of shop and sync on the database of this URL; none in ClickHouse."""
+    from django.core.management import call_command
+
+    with (
+        open_database(url) as alias,
+        override_settings(CLICKHOUSE_DATABASES={"default": clickhouse_settings}, **settings),
+    ):
+        call_command("migrate", "oncehouse_sync", database=alias, verbosity=0)
+        with connections[alias].schema_editor() as editor:
+            for model in models.ALL:
+                editor.create_model(model)
+        for sync in SYNCS:
+            sync.forget()
+            sync.source_database = alias
+        try:
+            yield Shop(alias)
+        finally:
+            for sync in SYNCS:
+                sync.source_database = None
+                sync.forget()
