@@ -383,6 +383,8 @@ class Pipeline(Section):
     """When records that cannot be read stop the pipeline."""
     lease: Annotated[Seconds, Field(ge=1)] = 30.0
     """After this long without a sign of life another process may take over."""
+    stop_within: Annotated[Seconds, Field(ge=1)] = 25.0
+    """How long a signal to stop lets what has begun finish; after that the process ends at once."""
     max_clock_difference: Seconds = 60.0
     """The clocks of this machine, the catalog and ClickHouse may be this far apart; more is refused."""
     spark: Spark = Spark()

@@ -156,3 +156,15 @@ def test_a_second_signal_ends_at_once(start):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_run_that_does_not_stop_in_time_ends_at_once(number, code, file, start):
+    file.write_text(example_text() + "\nstop_within: 1s\n")
+    process = start(stubborn=True)
+    process.send_signal(number)
+    assert process.stdout.readline() == "asked to stop\n"
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "did not finish within 1 s (stop_within)" in err
+    assert "Traceback" not in err

@@ -12,7 +12,7 @@ import typer
 
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.progress import ProgressView
-from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, UNMET_EXIT_CODE, Stop, finish, in_thread
+from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, UNMET_EXIT_CODE, OverdueError, Stop, finish, in_thread
 from oncehouse.config_file import load_pipeline
 from oncehouse.config_values import parse_size
 from oncehouse.errors import ConfigurationError
@@ -50,13 +50,19 @@ def import_folder(
     pipeline = load_pipeline(file)
     job = make_job(folder, format_, name=name, batch_bytes=_read_size(batch_bytes))
     try:
-        with ProgressView(pipeline=pipeline.pipeline, as_json=as_json) as view, Stop(view.say) as stop:
+        with (
+            ProgressView(pipeline=pipeline.pipeline, as_json=as_json) as view,
+            Stop(view.say, within_seconds=pipeline.stop_within) as stop,
+        ):
             view.say(f"importing as {job.name}")
             result = in_thread(
-                lambda: import_files(pipeline, job, stop=stop.asked, progress=view, say=view.say, wait=wait)
+                lambda: import_files(pipeline, job, stop=stop.asked, progress=view, say=view.say, wait=wait),
+                gives_up=stop.is_overdue,
             )
     except KeyboardInterrupt:
         os._exit(INTERRUPTED_EXIT_CODE)
+    except OverdueError:
+        stop.end_at_once()
     finish(result, as_json=as_json)
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED_EXIT_CODE)

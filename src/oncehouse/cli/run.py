@@ -1,17 +1,19 @@
 """`oncehouse run`: the pipeline in a thread of its own, its progress on the screen, and signals that end it.
 
 The main thread only waits and takes signals: the first lets what has begun finish, the second ends at once,
-which is safe too, because only what is registered exists. Spark would take over SIGINT if it were started on
-the main thread.
+which is safe too, because only what is registered exists. So does the end of the time that a pipeline may take
+to stop. Spark would take over SIGINT if it were started on the main thread.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+import time
 from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self, TypeVar
 
 import typer
 
@@ -55,7 +57,10 @@ def run(
 
     pipeline = load_pipeline(file)
     try:
-        with ProgressView(pipeline=pipeline.pipeline, as_json=as_json) as view, Stop(view.say) as stop:
+        with (
+            ProgressView(pipeline=pipeline.pipeline, as_json=as_json) as view,
+            Stop(view.say, within_seconds=pipeline.stop_within) as stop,
+        ):
             result = in_thread(
                 lambda: run_pipeline(
                     pipeline,
@@ -65,11 +70,14 @@ def run(
                     say=view.say,
                     wait=not no_wait,
                     only=only or (),
-                )
+                ),
+                gives_up=stop.is_overdue,
             )
     except KeyboardInterrupt:
         # Python would wait for inserts under way before it ends; the second signal asked not to.
         os._exit(INTERRUPTED_EXIT_CODE)
+    except OverdueError:
+        stop.end_at_once()
     finish(result, as_json=as_json)
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED_EXIT_CODE)
@@ -77,13 +85,19 @@ def run(
         raise typer.Exit(UNMET_EXIT_CODE)
 
 
+class OverdueError(Exception):
+    """What had begun did not finish within the time that it may take to stop."""
+
+
 class Stop:
     """SIGINT and SIGTERM as one wish to end; a second one is not waited for."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], *, within_seconds: float = float("inf")) -> None:
         self.asked = threading.Event()
         self.interrupted = False
         self._say = say
+        self._within_seconds = within_seconds
+        self._ends_at = float("inf")
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -99,12 +113,27 @@ class Stop:
         if self.asked.is_set():
             raise KeyboardInterrupt
         self.interrupted = number == signal.SIGINT
+        self._ends_at = time.monotonic() + self._within_seconds
         self._say("stopping: what has begun is finished first; once more ends at once")
         self.asked.set()
 
+    def is_overdue(self) -> bool:
+        return time.monotonic() > self._ends_at
 
-def in_thread(work: Callable[[], Result]) -> Result:
-    """Run `work` beside the main thread, which stays free for signals; raises what it raises."""
+    def end_at_once(self) -> NoReturn:
+        show_error(
+            f"what had begun did not finish within {self._within_seconds:g} s (stop_within); ended at once",
+            hint="nothing is lost or doubled: the next run does it again",
+        )
+        sys.stderr.flush()
+        os._exit(INTERRUPTED_EXIT_CODE if self.interrupted else 0)
+
+
+def in_thread(work: Callable[[], Result], *, gives_up: Callable[[], bool] = lambda: False) -> Result:
+    """Run `work` beside the main thread, which stays free for signals; raises what it raises.
+
+    Raises OverdueError, and leaves the work to end with the process, when `gives_up` says so.
+    """
     future: Future[Result] = Future()
 
     def guarded() -> None:
@@ -117,7 +146,8 @@ def in_thread(work: Callable[[], Result]) -> Result:
     threading.Thread(target=guarded, name="oncehouse-run", daemon=True).start()
     # In steps, because a signal that comes just before a wait begins is only heard when the wait ends.
     while not wait([future], timeout=_HEARING_SECONDS).done:
-        pass
+        if gives_up():
+            raise OverdueError
     return future.result()
 
 

@@ -178,7 +178,7 @@ def start_attempt(catalog: Catalog, token: int, batch_id: str) -> Attempt:
                 "and must not be sent; nothing was started."
             )
         number = known.attempts + 1
-        now = catalog.now_in(connection)
+        now = catalog.latest_in(connection)
         query_id = f"{batch_id}-{number}"
         connection.execute(
             update(batches).where(*mine).values(status=BatchStatus.IN_PROCESS, attempts=number)
@@ -218,7 +218,7 @@ def finish_attempt(
     """Write down how an attempt ended and what becomes of its batch."""
 
     def run(connection: Connection) -> None:
-        now = catalog.now_in(connection)
+        now = catalog.latest_in(connection)
         connection.execute(
             update(attempts)
             .where(

@@ -21,6 +21,7 @@ from oncehouse import databases
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
 from oncehouse.ledger import tables
 from oncehouse.ledger.records import Identity, Stage, spell_rule
+from oncehouse.ledger.steady_clock import SteadyClock
 from oncehouse.ledger.tables import leases, pipelines
 
 Result = TypeVar("Result")
@@ -35,6 +36,7 @@ class Catalog:
         self.pipeline = pipeline
         self.engine = databases.open_engine(url, setting="ledger.catalog")
         self.clock = databases.DatabaseClock()
+        self._steady = SteadyClock()
         self._writer = self.engine.execution_options(oncehouse_writes=True)
         self._retry_seconds = retry_seconds
         # One write a stage at a time, so that `last_write` names the one that is looked up.
@@ -68,7 +70,24 @@ class Catalog:
             return self.now_in(connection)
 
     def now_in(self, connection: Connection) -> float:
-        return float(connection.execute(select(self.clock)).scalar_one())
+        told = float(connection.execute(select(self.clock)).scalar_one())
+        self._steady.hear(told)
+        return told
+
+    def latest_in(self, connection: Connection) -> float:
+        """The time to write down: a clock that was set back meanwhile makes nothing look older than it is."""
+        told = self.now_in(connection)
+        return max(told, self._steady.hear(told))
+
+    def earliest(self) -> float:
+        """The time by which something may be deleted: a clock that was set forth meanwhile makes nothing old."""
+        told = self.now()
+        return min(told, self._steady.hear(told))
+
+    def jump_seconds(self) -> float:
+        """How far the catalog's clock was set forth, or back if negative, since it was asked first."""
+        told = self.now()
+        return told - self._steady.hear(told)
 
     def read(self) -> AbstractContextManager[Connection]:
         """A read-only view; raises TransientError when the database is away."""

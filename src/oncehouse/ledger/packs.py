@@ -113,7 +113,7 @@ def move_files(catalog: Catalog, token: int, moves: Sequence[Move]) -> None:
     """Give ranges their new places, in one transaction; the old files become garbage."""
 
     def run(connection: Connection) -> None:
-        now = catalog.now_in(connection)
+        now = catalog.latest_in(connection)
         for move in moves:
             moved = sum(
                 _move(connection, catalog, table, prefix, move)

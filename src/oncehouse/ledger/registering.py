@@ -37,7 +37,7 @@ def register(catalog: Catalog, token: int, registration: Registration) -> None:
         )
 
     def run(connection: Connection) -> None:
-        now = catalog.now_in(connection)
+        now = catalog.latest_in(connection)
         _demand_next_epoch(connection, catalog, registration.epoch)
         if registration.identity is not None and (known := catalog.identity_in(connection)) is not None:
             check_identity(catalog.pipeline, known, registration.identity)

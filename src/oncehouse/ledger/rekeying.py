@@ -60,6 +60,6 @@ def _replace_keys(connection: Connection, catalog: Catalog, moves: Sequence[Move
             f"Pipeline {catalog.pipeline}: key files have come or gone while their ids were made anew; nothing "
             "changed. Ask once more."
         )
-    now = catalog.now_in(connection)
+    now = catalog.latest_in(connection)
     for path in sorted({move.old.path for move in moves}):
         connection.execute(insert(garbage).values(pipeline=catalog.pipeline, file_path=path, since=now))

@@ -193,7 +193,7 @@ def plan_rebuild(
     """`moved`: where the keys of key files lie that the catalog does not know of yet."""
     duplicates = epochs.list_duplicate_files(catalog)
     age_seconds = max(pipeline.identity.window * _AGE_SHARE, 1.0)
-    oldest = catalog.now() - pipeline.identity.window
+    oldest = catalog.earliest() - pipeline.identity.window
     groups: dict[int, list[tuple[float, tuple[FileRef, int, int, tuple[FileRef, ...]]]]] = {}
     for epoch, registered_at, key_file in epochs.list_key_files(catalog):
         if registered_at >= oldest:

@@ -175,7 +175,8 @@ def _may_be_forgotten(
 ) -> bool:
     """Whether the table may have lost the token since the first attempt; what is unknown counts as lost."""
     seconds = now.started_at - first.started_at
-    if facts is None or seconds > _REMEMBERED_SECONDS:
+    # Less than nothing has passed where the catalog's clock was set back between two processes.
+    if facts is None or not 0 <= seconds <= _REMEMBERED_SECONDS:
         return True
     inserts = batches.count_attempts(catalog, table, since=first.started_at)
     blocks = inserts * (_MOST_PARTITIONS if facts.partition_key else 1)

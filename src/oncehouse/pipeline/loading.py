@@ -144,7 +144,7 @@ class Loading:
             # Measured on this process's own clock: the catalog's may be set back.
             resting_seconds = time.monotonic() - self._last_start.get(table, float("-inf"))
             rested = resting_seconds >= self._limits[table].min_interval
-            if rested and batch.next_attempt_at <= now:
+            if rested and is_due(batch.next_attempt_at, now, longest_seconds=self._pipeline.retry.longest):
                 due[table] = batch
         return list(due.values())
 
@@ -176,3 +176,8 @@ class Loading:
             with suppress(OncehouseError):  # the insert itself will say what is wrong
                 self._facts = read_tables(self._pipeline)
         return self._facts.get(batch.table)
+
+
+def is_due(next_attempt_at: float, now: float, *, longest_seconds: float) -> bool:
+    """Whether a batch has waited long enough; no wait is longer than this, so the catalog's clock was set back."""
+    return next_attempt_at <= now or next_attempt_at > now + longest_seconds

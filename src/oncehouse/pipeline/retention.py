@@ -81,7 +81,7 @@ def retain(
 ) -> Swept:
     """One round: drop what is past the window; when `sweeping`, also pack what is small (with Spark) and sweep."""
     store = FileStore(pipeline.ledger.files)
-    before = catalog.now() - pipeline.identity.window
+    before = catalog.earliest() - pipeline.identity.window
     expired = expiry.expire_segments(catalog, token, before=before)
     paths = [
         *expiry.drop_replaced_segments(catalog, token),
@@ -101,7 +101,7 @@ def retain(
         return Swept(segments=expired, files=len(gone), orphans=0)
     if spark is not None:
         pack(spark, pipeline, catalog, token)
-    old = packs.old_garbage(catalog, before=catalog.now() - garbage_seconds)
+    old = packs.old_garbage(catalog, before=catalog.earliest() - garbage_seconds)
     for path in old:
         store.delete(path)
     packs.forget_garbage(catalog, token, old)
@@ -120,7 +120,7 @@ def sweep(pipeline: Pipeline, catalog: Catalog, store: FileStore, *, token: int,
         token=token,
         last_epoch=last_epoch,
         retention_token=retention_token,
-        now=catalog.now(),
+        now=catalog.earliest(),
     )
     for path in orphans:
         store.delete(path)

@@ -181,9 +181,11 @@ class Stages:
 
     def _retain(self) -> None:
         rounds = 0
+        told = False
         # A run that has nothing to wait for still does one round.
         while not self._stop.is_set() or (rounds == 0 and self._failure is None):
             try:
+                told = told or self._tell_of_jump()
                 with self.filing, naming_own_errors(self.pipeline.pipeline):
                     retain(
                         self.pipeline,
@@ -200,6 +202,16 @@ class Stages:
                 self.say(str(error))
             rounds += 1
             self._stop.wait(_RETENTION_SECONDS)
+
+    def _tell_of_jump(self) -> bool:
+        jump = self.catalog.jump_seconds()
+        if abs(jump) <= self.pipeline.max_clock_difference:
+            return False
+        self.say(
+            f"The catalog's clock was set {'forth' if jump > 0 else 'back'} by {abs(jump):.0f} s while this process "
+            "ran. The window goes on as if it had not been; set the clock right, or start again when it is."
+        )
+        return True
 
     def _ingest_token(self) -> int:
         """Ours, or that of whoever writes epochs in another process: files of older ones are nobody's."""

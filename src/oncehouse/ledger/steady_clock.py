@@ -1,0 +1,24 @@
+"""A clock that never jumps: what the catalog's clock said first, plus how long this process has run since.
+
+A clock that is set forth or back while a process runs must not make an id leave the window early. So what is written
+down carries the later of both times, and what is deleted by its age is judged by the earlier one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class SteadyClock:
+    """Starts with the first time that it hears; all later ones are only compared with it."""
+
+    def __init__(self, read_monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._read_monotonic = read_monotonic
+        self._offset_seconds: float | None = None
+
+    def hear(self, told: float) -> float:
+        """What the time should be when the catalog's clock tells this."""
+        if self._offset_seconds is None:
+            self._offset_seconds = told - self._read_monotonic()
+        return self._offset_seconds + self._read_monotonic()
