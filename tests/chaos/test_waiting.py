@@ -9,9 +9,10 @@ import pytest
 from simulation import Simulation, simulate
 
 from oncehouse.config import Pipeline
-from oncehouse.ledger import epochs
-from oncehouse.ledger.records import Counts, Schema, Stage
+from oncehouse.ledger import batches, epochs
+from oncehouse.ledger.records import Counts, LetterKind, Schema, Stage
 from oncehouse.ledger.schemas import add_schemas
+from oncehouse.pipeline import perform
 from oncehouse.pipeline.perform import Performer
 from oncehouse.pipeline.verify import verify
 
@@ -55,16 +56,40 @@ def assert_sound(simulation: Simulation) -> None:
     assert not verify(simulation.pipeline, simulation.catalog, simulation.store, None, files=True).findings
 
 
+def learn_their_schema(simulation: Simulation) -> list[Counts]:
+    let_wait(simulation)
+    read_avro(simulation, "others")
+    add_schemas(simulation.catalog, [Schema(schema="7", format="avro", definition=_DEFINITION)])
+    performer = make_performer(simulation)
+    assert performer.is_asked()
+    counts = list(performer.decode_waiting())
+    assert not performer.is_asked()
+    return counts
+
+
+def assert_all_is_kept(simulation: Simulation) -> None:
+    """Every record that waited is a row or waits on."""
+    rows = sum(part.live_rows for part in batches.list_parts(simulation.catalog))
+    waiting = epochs.list_dead_letter_files(simulation.catalog, kind=LetterKind.WAITING)
+    assert (rows, sum(found.rows for found in waiting)) == (2, 1), "records that waited are lost"
+
+
+@pytest.mark.scenario("schema version nobody knows")
 def test_records_are_decoded_when_their_schema_is_known_also_those_of_a_topic_that_is_read_no_more():
     with simulate() as simulation:
-        let_wait(simulation)
-        read_avro(simulation, "others")
-        add_schemas(simulation.catalog, [Schema(schema="7", format="avro", definition=_DEFINITION)])
-        performer = make_performer(simulation)
-        assert performer.is_asked()
-        assert list(performer.decode_waiting()) == [Counts(read=3, new=2, waiting=1)]
-        assert not performer.is_asked()
+        assert learn_their_schema(simulation) == [Counts(read=3, new=2, waiting=1)]
+        assert_all_is_kept(simulation)
         assert_sound(simulation)
+
+
+@pytest.mark.defect("schema version nobody knows")
+def test_waiting_records_that_are_dropped_are_noticed(monkeypatch):
+    """The files of what waits are done with, and nobody has read them."""
+    monkeypatch.setattr(perform, "group_files", lambda *_, **__: [])
+    with simulate() as simulation:
+        learn_their_schema(simulation)
+        with pytest.raises(AssertionError, match="records that waited are lost"):
+            assert_all_is_kept(simulation)
 
 
 def test_a_schema_of_another_format_is_not_what_records_wait_for():
