@@ -31,8 +31,8 @@ check: .venv/.package ## ruff, mypy, import-linter
 	@out=$$($(BIN)/mypy 2>&1) || { echo "$$out"; exit 1; } >&2
 	@out=$$($(BIN)/lint-imports 2>&1) || { echo "$$out"; exit 1; } >&2
 
-chaos: setup ## every crash and fault scenario
-	@$(BIN)/python -m pytest --all-chaos
+chaos: setup ## every crash and fault scenario, or SCENARIO="its name" alone
+	@$(BIN)/python -m pytest --all-chaos $(if $(SCENARIO),--scenario "$(SCENARIO)")
 
 soak: setup ## full load for 20 minutes and more while everything is killed at random; nothing lost or doubled, nothing leaks
 	@mkdir -p build

@@ -14,6 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import clickhouse_connect
@@ -33,6 +34,7 @@ from oncehouse.devstack.redis import Redis
 from oncehouse.devstack.stack import Stack
 from oncehouse.devstack.state import load_ports
 from oncehouse.devstack.zookeeper import ZooKeeper
+from scenarios import SCENARIOS
 
 _PARTS = {"kafka", "secure_kafka", "clickhouse", "postgres", "redis", "zookeeper", "connect"}
 _FOLDER_PREFIX = "oncehouse-tests-"
@@ -43,14 +45,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-chaos", action="store_true", help="run all chaos scenarios and long tests, and nothing else"
     )
+    parser.addoption(
+        "--scenario",
+        default="",
+        help="with --all-chaos: run this scenario of tests/scenarios.py and its defect alone",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # A terminated session must stop its servers as an interrupted one does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    asked = config.getoption("--scenario")
+    if asked and asked not in {scenario.name for scenario in SCENARIOS}:
+        raise pytest.UsageError(f"{asked!r} is not a scenario of tests/scenarios.py")
     if config.getoption("--all-chaos"):
         whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS and not (
-            config.option.keyword or config.option.markexpr
+            config.option.keyword or config.option.markexpr or config.option.scenario
         )
         config.pluginmanager.register(ChaosReport(whole=whole), "chaos-report")
 
@@ -60,6 +70,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _PARTS & set(getattr(item, "fixturenames", ())):
             item.add_marker("servers")
     wanted = _is_scenario if config.getoption("--all-chaos") else _is_quick
+    if asked := config.getoption("--scenario"):
+        wanted = partial(_plays, asked)
     left_out = [item for item in items if not wanted(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -70,6 +82,11 @@ def _is_scenario(item: pytest.Item) -> bool:
     """What `make chaos` runs."""
     marks = ("long", "scenario", "defect")
     return _is_chaos(item) or any(item.get_closest_marker(mark) is not None for mark in marks)
+
+
+def _plays(scenario: str, item: pytest.Item) -> bool:
+    marks = (found for mark in ("scenario", "defect") for found in item.iter_markers(mark))
+    return any(found.args == (scenario,) for found in marks)
 
 
 def _is_quick(item: pytest.Item) -> bool:
