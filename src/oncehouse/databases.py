@@ -116,8 +116,11 @@ def _open_sqlite(url: str, database: str | None) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Any) -> None:
-        immediate = connection.get_execution_options().get("oncehouse_writes", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+        if connection.get_execution_options().get("oncehouse_writes", False):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            # It takes no lock and cannot fail, so it need not go the long way on which errors are wrapped.
+            connection.connection.driver_connection.execute("BEGIN")
 
     return engine
 

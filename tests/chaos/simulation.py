@@ -146,29 +146,25 @@ def describe_pipeline(folder: Path) -> Pipeline:
 
 
 class Simulation:
-    def __init__(self, pipeline: Pipeline, catalog: Catalog) -> None:
-        """On a ledger that was made ready for this pipeline, and that nobody has used."""
+    def __init__(self, pipeline: Pipeline, catalog: Catalog, held: dict[Stage, Lease]) -> None:
+        """On a ledger that was made ready for this pipeline, and that nobody has used but to take the leases."""
         self.pipeline = pipeline
         self.catalog = catalog
         self.store = FileStore(pipeline.ledger.files)
         self.spark: Any = InlineSpark()
         self.destination = Destination()
         self.kafka: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
-        self.held: dict[Stage, Lease] = {}
-        self.takes = 0
+        self.held = dict(held)
+        self.takes = 1
         self.said: list[str] = []
         self.attempts = 0
-        self.take_over()
 
     def take_over(self) -> None:
         """Another process: it has the leases, and whoever had them before is fenced."""
         before, self.takes = self.held, self.takes + 1
         for lease in before.values():
             leases.release(self.catalog, lease)
-        self.held = {
-            stage: leases.acquire(self.catalog, stage, holder=f"process {self.takes}", lease_seconds=3600)
-            for stage in Stage
-        }
+        self.held = take_leases(self.catalog, f"process {self.takes}")
         for stage, lease in before.items():
             try:
                 self.catalog.write(stage, lease.token, lambda _: None)
@@ -354,6 +350,12 @@ class Simulation:
         assert not verify(self.pipeline, self.catalog, self.store, None, files=True).findings
 
 
+def take_leases(catalog: Catalog, holder: str) -> dict[Stage, Lease]:
+    return {
+        stage: leases.acquire(catalog, stage, holder=holder, lease_seconds=3600 * 24 * 365) for stage in Stage
+    }
+
+
 @contextmanager
 def dying(point: str | None) -> Iterator[None]:
     def reach(name: str) -> None:
@@ -376,6 +378,7 @@ class Ground:
         self.catalog = Catalog(f"sqlite:///{folder}/catalog.db", "road")
         self.catalog.prepare()
         self.catalog.adopt(identity_of(self.pipeline))
+        self.held = take_leases(self.catalog, "process 1")
         self.catalog.close()
         self._ready = {path.name: path.read_bytes() for path in folder.glob("catalog.db*")}
         self._taken = threading.Lock()
@@ -385,7 +388,7 @@ class Ground:
         assert self._taken.acquire(blocking=False), "one simulation at a time"
         try:
             self._clear()
-            yield Simulation(self.pipeline, self.catalog)
+            yield Simulation(self.pipeline, self.catalog, self.held)
         finally:
             self.catalog.close()
             self._taken.release()

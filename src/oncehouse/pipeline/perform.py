@@ -80,10 +80,11 @@ class Performer:
     def perform(self) -> Iterator[Counts]:
         """Perform all open requests in order; yields the counts of epochs that they made."""
         # First of all: under another rule than the ledger's nothing can be settled.
-        for request in requests.open_requests(self._catalog):
+        asked = requests.open_requests(self._catalog)
+        for request in asked:
             if request.kind is RequestKind.REKEY:
                 self._rekey(request)
-        for request in requests.open_requests(self._catalog):
+        for request in requests.open_requests(self._catalog) if asked else ():
             self._tries[request.request] += 1
             if self._tries[request.request] == 1:
                 self._say(f"Performing request {request.request}: {request.kind}.")
