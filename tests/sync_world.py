@@ -55,6 +55,15 @@ class Shop:
 
 
 @contextmanager
+def open_synced_shop(url: str, clickhouse: Any, database: str, **settings: Any) -> Iterator[Shop]:
+    """With the tables of its syncs in ClickHouse."""
+    address = {"db_url": f"http://127.0.0.1:{clickhouse.place.ports['http']}", "db_name": database}
+    with open_shop(url, address, **settings) as shop:
+        shop.make_tables(*SYNCS)
+        yield shop
+
+
+@contextmanager
 def open_shop(url: str, clickhouse_settings: dict[str, Any], **settings: Any) -> Iterator[Shop]:
     """The tables of shop and sync on the database of this URL; none in ClickHouse."""
     from django.core.management import call_command

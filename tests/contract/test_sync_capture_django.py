@@ -151,6 +151,13 @@ def test_a_watched_model_has_the_row_it_belongs_to_synced_the_old_and_the_new(sh
     assert shop.waiting(OrderSync) == [("update", key(other.pk))]
 
 
+def test_rows_of_a_parent_that_are_none_of_the_child_are_left_alone(shop, order):
+    order.note = "n"
+    order.save()
+    order.delete()
+    assert shop.waiting(GiftOrderSync) == []
+
+
 def test_a_row_of_a_child_model_is_spread_over_its_parents(shop, ann):
     gift = GiftOrder.objects.using(shop.alias).create(customer=ann, greeting="hi")
     assert {one for _kind, one in shop.waiting(GiftOrderSync)} == {key(gift.pk)}

@@ -20,7 +20,7 @@ from oncehouse.sync.rounds import RunResult
 from oncehouse.sync.running import Failure, run_once, run_until_stopped
 from oncehouse.sync.states import look_up_state
 from oncehouse.sync.tables import lease_tables, states
-from sync_world import Shop, open_shop
+from sync_world import Shop, open_synced_shop
 
 from django.db import transaction  # isort: skip - after the settings of sync_world
 
@@ -36,9 +36,7 @@ from sync_shop.models import Customer, Line, Order, Seat, Tag
 
 @pytest.fixture
 def shop(postgres_url, clickhouse, database) -> Iterator[Shop]:
-    address = {"db_url": f"http://127.0.0.1:{clickhouse.place.ports['http']}", "db_name": database}
-    with open_shop(postgres_url, address) as shop:
-        shop.make_tables(CustomerSync, OrderSync, SeatSync)
+    with open_synced_shop(postgres_url, clickhouse, database) as shop:
         yield shop
 
 

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from oncehouse import __version__
-from oncehouse.cli import batches, cdc, dead_letters, dlq, etl, inbox, outbox, schema, table
+from oncehouse.cli import batches, cdc, dead_letters, dlq, etl, inbox, outbox, schema, sync, table
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.chaos import chaos
 from oncehouse.cli.check import check
@@ -99,6 +99,7 @@ app.add_typer(inbox.app, name="inbox")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(cdc.app, name="cdc")
+app.add_typer(sync.app, name="sync")
 
 
 def _mount_dev() -> None:

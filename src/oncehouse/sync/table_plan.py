@@ -91,8 +91,8 @@ def compare_table(facts: TableFacts, declared: Declaration) -> TablePlan:
     )
 
 
-def apply_plan(client: Client, plan: TablePlan, *, risky: bool = False) -> None:
-    """Run it. Refused as long as there is something that no statement can mend, or that nobody has agreed to."""
+def check_plan(plan: TablePlan, *, risky: bool) -> None:
+    """Refuse what no statement can mend, and what nobody has agreed to."""
     if plan.problems:
         raise ConfigurationError(f"{plan.table}: {plan.problems[0]}")
     if plan.risky and not risky:
@@ -100,6 +100,10 @@ def apply_plan(client: Client, plan: TablePlan, *, risky: bool = False) -> None:
             f"{plan.table}: `{plan.risky[0]}` could change stored values or be refused. Run it only if you mean it "
             "(--risky), or make a new table and fill it."
         )
+
+
+def apply_plan(client: Client, plan: TablePlan, *, risky: bool = False) -> None:
+    check_plan(plan, risky=risky)
     for statement in (*plan.statements, *plan.risky):
         client.command(statement)
 

@@ -37,6 +37,8 @@ class Watch:
     """Of the changed model: their values are the key."""
     is_own: bool
     """The sync's model itself, so that an insert is an insert and a delete a delete."""
+    is_parent: bool = False
+    """A parent of the sync's model: most of its rows may be no rows of the child."""
 
 
 class DjangoWriter:
@@ -118,7 +120,8 @@ def _watches_of(sync: type[ModelSync]) -> Iterable[tuple[Any, Watch]]:
     yield meta.concrete_model, Watch(sync=sync, fields=tuple(meta.pk_fields), is_own=True)
     for parent in meta.get_parent_list():
         # A row of a child is spread over the tables of its parents, under the same key.
-        yield parent, Watch(sync=sync, fields=tuple(parent._meta.pk_fields), is_own=False)  # noqa: SLF001
+        key = tuple(parent._meta.pk_fields)  # noqa: SLF001
+        yield parent, Watch(sync=sync, fields=key, is_own=False, is_parent=True)
     for column in sync.model_columns():
         if column.many is not None:
             through = column.many.remote_field.through._meta  # noqa: SLF001
@@ -224,8 +227,19 @@ def _register(
     writer = DjangoWriter(compiler.connection)
     for watch in watches:
         places = [fields.index(field) for field in watch.fields]
-        values = ([row[place] for place in places] for row in rows)
-        keys = dict.fromkeys(spell_key(key) for key in values if None not in key)
+        values = [key for key in ([row[place] for place in places] for row in rows) if None not in key]
+        if watch.is_parent:
+            values = _keep_children(compiler, watch, kind, values)
+        keys = dict.fromkeys(spell_key(key) for key in values)
         if keys:
             told = kind if watch.is_own else Kind.UPDATE
             watch.sync.get_storage().register(writer, watch.sync.declaration().name, told, list(keys))
+
+
+def _keep_children(compiler: Any, watch: Watch, kind: Kind, keys: list[list[Any]]) -> list[list[Any]]:
+    """Of changed rows of a parent those that have one in the child; its own statements tell of new and deleted."""
+    if kind is not Kind.UPDATE or not keys:
+        return []
+    children = watch.sync.django_model._base_manager.using(compiler.connection.alias)  # noqa: SLF001 - public
+    found = children.filter(pk__in=[key[0] for key in keys]).values_list("pk", flat=True)
+    return [[key] for key in found]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +28,8 @@ class Column:
     type: str
     source: Any = None
     """A name for `values_list`, or an expression of Django's; the column's own name where it is not given."""
+    default: Any = None
+    """In place of a null."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,8 @@ class ReadColumn:
     many: Any = None
     """The many-to-many field, where it is one."""
     convert: Callable[[Any], Any] | None = None
+    default: Any = None
+    """In place of a null."""
 
 
 def read_columns(model: Any, overrides: Mapping[str, Any]) -> tuple[ReadColumn, ...]:
@@ -76,7 +80,7 @@ def _override(name: str, value: Any, model: Any) -> ReadColumn:
     if field is not None and field.many_to_many:
         return _derive_many(name, field, column.type)
     derived = _derive(name, field, column.type)
-    return ReadColumn(name=name, type=column.type, source=source, convert=derived.convert)
+    return replace(derived, source=source, default=column.default)
 
 
 def _find_field(model: Any, name: str) -> Any:

@@ -156,13 +156,17 @@ def _read_rows(columns: tuple[ReadColumn, ...], queryset: Any, keys: Sequence[An
         for place, column in enumerate(columns)
         if column.many or column.convert
     }
-    if not changed:
+    defaults = {place: column.default for place, column in enumerate(columns) if column.default is not None}
+    if not changed and not defaults:
         return list(rows)
-    return [_convert_row(row, changed) for row in rows]
+    return [_convert_row(row, changed, defaults) for row in rows]
 
 
-def _convert_row(row: Row, changed: Mapping[int, Any]) -> Row:
+def _convert_row(row: Row, changed: Mapping[int, Any], defaults: Mapping[int, Any]) -> Row:
     values = list(row)
+    for place, default in defaults.items():
+        if values[place] is None:
+            values[place] = default
     for place, convert in changed.items():
         if values[place] is not None:
             values[place] = convert(values[place])

@@ -1,4 +1,4 @@
-"""The operations of migrations: the tables of model sync in Django's own database."""
+"""The operations of migrations: the tables of model sync in Django's database, and those of syncs in ClickHouse."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import Any
 
 from django.db import router
 from django.db.migrations.operations.base import Operation
+from django.utils.module_loading import import_string
 from sqlalchemy.dialects import postgresql, sqlite
 
 from oncehouse.errors import ConfigurationError
+from oncehouse.sync.table_plan import apply_plan, plan_table
 from oncehouse.sync.tables import batches, ddl, operations, states
 
 
@@ -42,6 +44,43 @@ class CreateSyncTables(Operation):
 
     def describe(self) -> str:
         return "Create the tables of model sync"
+
+
+class SyncTable(Operation):
+    """Bring the ClickHouse table of a sync to what its class says: `SyncTable("shop.clickhouse_models.OrderSync")`.
+
+    What would change stored values is refused. Taken back, it leaves the table alone. It runs with the sync's own
+    database and does nothing for others.
+    """
+
+    reduces_to_sql = False
+    reversible = True
+
+    def __init__(self, sync: str) -> None:
+        self.sync = sync
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        """Django's models stay as they are."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, _before: Any, _after: Any) -> None:
+        sync = _find_sync(self.sync)
+        alias = schema_editor.connection.alias
+        if alias == sync.source_alias() and router.allow_migrate(alias, app_label):
+            client = sync.open_clickhouse()
+            apply_plan(client, plan_table(client, sync.declaration()))
+
+    def database_backwards(self, app_label: str, schema_editor: Any, _before: Any, _after: Any) -> None:
+        """The rows may be wanted, and a plan brings the table back to any class."""
+
+    def describe(self) -> str:
+        return f"Bring the ClickHouse table of {self.sync} up to date"
+
+
+def _find_sync(path: str) -> Any:
+    try:
+        return import_string(path)
+    except ImportError as error:
+        raise ConfigurationError(f"SyncTable({path!r}): there is no such class ({error})") from error
 
 
 def _is_meant(app_label: str, schema_editor: Any) -> bool:

@@ -29,7 +29,11 @@ class ModelSerializer:
         if column is not None and column.many is not None:
             return sorted(one.pk for one in getattr(obj, column.many.name).all())
         value = getattr(obj, name)
-        return value if column is None or column.convert is None or value is None else column.convert(value)
+        if column is None:
+            return value
+        if value is None:
+            return column.default
+        return value if column.convert is None else column.convert(value)
 
 
 def row_of(serialized: Any, names: tuple[str, ...]) -> tuple[Any, ...]:

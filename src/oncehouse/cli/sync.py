@@ -1,0 +1,204 @@
+"""`oncehouse sync`: rows of models in ClickHouse. Run the syncs, see how they stand, make their tables."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oncehouse.cli.arguments import AsJson
+from oncehouse.cli.output import say, show_error, show_json, show_table
+from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, UNMET_EXIT_CODE, Stop, in_thread
+
+if TYPE_CHECKING:
+    from oncehouse.sync.model_sync import ModelSync
+    from oncehouse.sync.running import Outcome
+    from oncehouse.sync.table_plan import TablePlan
+
+app = typer.Typer(no_args_is_help=True, help="Rows of Django and SQLAlchemy models in ClickHouse.")
+
+Modules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--module",
+        metavar="MODULE",
+        help="A module that declares syncs, such as shop.syncs; as often as needed. A Django project is found by "
+        "DJANGO_SETTINGS_MODULE.",
+    ),
+]
+Names = Annotated[list[str] | None, typer.Argument(metavar="[SYNC]...", help="Only these; without any, all.")]
+
+
+def _find(modules: list[str] | None, names: list[str] | None) -> list[type[ModelSync]]:
+    from oncehouse.sync.opening import find_syncs
+
+    return find_syncs(modules or [], names or [])
+
+
+@app.command()
+def run(
+    names: Names = None,
+    *,
+    module: Modules = None,
+    once: Annotated[bool, typer.Option("--once", help="Sync what waits, then end.")] = False,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Syncs at a time.")] = 4,
+    as_json: AsJson = False,
+) -> None:
+    """Sync changed rows until stopped. Several processes may: they share the syncs between them."""
+    from oncehouse.sync.running import Failure, run_once, run_until_stopped
+
+    syncs = [sync for sync in _find(module, names) if names or sync.sync_enabled]
+    failed = False
+
+    def report(outcome: Outcome) -> None:
+        nonlocal failed
+        failed = failed or isinstance(outcome, Failure)
+        _tell(outcome, as_json=as_json)
+
+    try:
+        with Stop(_say_aside) as stop:
+            if once:
+                for outcome in in_thread(lambda: run_once(syncs, threads=threads)):
+                    report(outcome)
+            else:
+                in_thread(lambda: run_until_stopped(syncs, stop.asked, report=report, threads=threads))
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED_EXIT_CODE)  # the second signal asked not to wait for what is under way
+    if stop.interrupted:
+        raise typer.Exit(INTERRUPTED_EXIT_CODE)
+    if once and failed:
+        raise typer.Exit(UNMET_EXIT_CODE)
+
+
+def _say_aside(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+def _tell(outcome: Outcome, *, as_json: bool) -> None:
+    from oncehouse.sync.running import Failure
+
+    if isinstance(outcome, Failure):
+        if as_json:
+            show_json({"event": "failure", "sync": outcome.sync, "error": str(outcome.error)})
+        else:
+            show_error(f"{outcome.sync}: {outcome.error}")
+    elif as_json:
+        show_json({"event": "synced", **vars(outcome)})
+    elif outcome.operations:
+        say(f"{outcome.sync}: {outcome.operations:,} operations, {outcome.rows:,} rows")
+
+
+@app.command()
+def status(names: Names = None, *, module: Modules = None, as_json: AsJson = False) -> None:
+    """What waits in each sync and for how long, when it last ran, and its last error."""
+    from oncehouse.sync.status import read_status
+
+    found = read_status(_find(module, names))
+    if as_json:
+        show_json({"syncs": found})
+        return
+    show_table(
+        [
+            "sync",
+            "model",
+            "table",
+            "enabled",
+            "running",
+            "waiting",
+            "lag, s",
+            "rows synced",
+            "synced, s ago",
+            "failures",
+        ],
+        [
+            (
+                one.sync,
+                one.model,
+                one.table,
+                one.enabled,
+                one.running,
+                one.waiting,
+                one.lag_seconds,
+                one.rows_synced,
+                one.synced_seconds_ago,
+                one.failures,
+            )
+            for one in found
+        ],
+        empty="there is no sync",
+    )
+    for one in found:
+        if one.last_error:
+            say(f"{one.sync}: {one.last_error}")
+
+
+@app.command()
+def plan(names: Names = None, *, module: Modules = None, as_json: AsJson = False) -> None:
+    """The statements that bring the tables in ClickHouse to what the syncs need. Runs none."""
+    from oncehouse.sync.table_plan import plan_table
+
+    plans = {
+        sync.declaration().name: plan_table(sync.open_clickhouse(), sync.declaration())
+        for sync in _find(module, names)
+    }
+    if as_json:
+        show_json({"plans": plans})
+        return
+    for name, one in plans.items():
+        _show_plan(name, one)
+
+
+@app.command()
+def apply(
+    names: Names = None,
+    *,
+    module: Modules = None,
+    risky: Annotated[
+        bool, typer.Option("--risky", help="Also run what could change stored values or be refused.")
+    ] = False,
+) -> None:
+    """Run what `plan` shows. Every sync's table is judged before the first statement runs."""
+    from oncehouse.sync.table_plan import apply_plan, check_plan, plan_table
+
+    syncs = _find(module, names)
+    plans = [(sync, plan_table(sync.open_clickhouse(), sync.declaration())) for sync in syncs]
+    for _sync, one in plans:
+        check_plan(one, risky=risky)
+    for sync, one in plans:
+        apply_plan(sync.open_clickhouse(), one, risky=risky)
+        say(
+            f"{sync.declaration().name}: {len(one.statements) + len(one.risky)} statements run on {one.table}"
+        )
+
+
+@app.command()
+def init(
+    *,
+    module: Modules = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Run the statements.")] = False,
+) -> None:
+    """The statements that make the tables of model sync in the source databases. Django's `migrate` does the same."""
+    from oncehouse.databases import begin
+    from oncehouse.sync.tables import create_tables, ddl
+
+    engines = {sync.open_source(): sync for sync in _find(module, None)}
+    for engine in engines:
+        if yes:
+            with begin(engine, whose="Model sync") as connection:
+                create_tables(connection)
+            say(f"the tables of model sync are in {engine.url.render_as_string(hide_password=True)}")
+        else:
+            say(";\n\n".join(ddl(engine.dialect)) + ";")
+
+
+def _show_plan(name: str, one: TablePlan) -> None:
+    if one.is_empty:
+        say(f"{name}: {one.table} is as it should be")
+    for statement in one.statements:
+        say(f"{name}:\n{statement};")
+    for statement in one.risky:
+        say(f"{name}, only with --risky:\n{statement};")
+    for text in (*one.problems, *one.notes):
+        say(f"{name}: {text}")

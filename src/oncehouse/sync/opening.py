@@ -1,0 +1,68 @@
+"""Which syncs a command works with: those of the modules it is given, and of the Django project it stands in."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterable, Sequence
+
+from oncehouse.errors import ConfigurationError
+from oncehouse.sync.model_sync import ModelSync, registered_syncs
+
+_DJANGO = "DJANGO_SETTINGS_MODULE"
+
+
+def find_syncs(modules: Sequence[str], names: Iterable[str] = ()) -> list[type[ModelSync]]:
+    """Import what declares syncs and choose among them; without names all."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    if os.environ.get(_DJANGO):
+        _set_up_django()
+    for module in modules:
+        _import(module)
+    return choose_syncs(registered_syncs(), names)
+
+
+def choose_syncs(syncs: Sequence[type[ModelSync]], names: Iterable[str]) -> list[type[ModelSync]]:
+    if not syncs:
+        raise ConfigurationError(
+            f"there is no sync: name the modules that declare some with --module, or set {_DJANGO} to a project that "
+            "has oncehouse.sync.django among INSTALLED_APPS"
+        )
+    known = {sync.sync_name or sync.__name__: sync for sync in syncs}
+    wanted = list(names)
+    if unknown := [name for name in wanted if name not in known]:
+        raise ConfigurationError(f"there is no sync {unknown[0]!a}; there are: {', '.join(known)}")
+    return [known[name] for name in wanted] if wanted else list(syncs)
+
+
+def _set_up_django() -> None:
+    try:
+        opening = importlib.import_module("oncehouse.sync.django.opening")
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{_DJANGO} is set, but the package {error.name} is not installed; install oncehouse[django]"
+        ) from None
+    opening.set_up()
+
+
+def _import(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise ConfigurationError(
+                f"there is no module {error.name!a} on the path; run this in the folder that has it, or set PYTHONPATH"
+            ) from None
+        raise _tell_broken(name, error) from error
+    except Exception as error:
+        raise _tell_broken(name, error) from error
+
+
+def _tell_broken(name: str, error: Exception) -> ConfigurationError:
+    """The module is somebody else's code: what it raises is no defect of ours, whatever it is."""
+    return ConfigurationError(
+        f"the module {name} cannot be imported: {type(error).__name__}: {error}. "
+        f"`python -c 'import {name}'` shows where"
+    )

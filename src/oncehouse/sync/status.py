@@ -1,0 +1,79 @@
+"""How each sync stands: what waits and for how long, when it last ran and how that ended, who is at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from oncehouse.errors import OncehouseError
+from oncehouse.messaging.bucket_leases import read_leases
+from oncehouse.messaging.database import transact
+from oncehouse.sync.model_sync import ModelSync
+from oncehouse.sync.states import SyncState, read_state
+from oncehouse.sync.storage import Waiting
+from oncehouse.sync.tables import ABSENT, lease_tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncStatus:
+    sync: str
+    model: str
+    table: str
+    enabled: bool
+    waiting: int | None
+    """Operations that no round has synced yet; None where the storage does not answer."""
+    lag_seconds: float | None
+    """How long the oldest of them has waited: how far ClickHouse may be behind."""
+    running: bool
+    """Somebody holds its lease."""
+    rows_synced: int
+    synced_seconds_ago: float | None
+    failures: int
+    """Since the last success."""
+    failed_seconds_ago: float | None
+    last_error: str | None
+
+
+def read_status(syncs: Iterable[type[ModelSync]]) -> list[SyncStatus]:
+    return [status_of(sync) for sync in syncs]
+
+
+def status_of(sync: type[ModelSync]) -> SyncStatus:
+    declared = sync.declaration()
+    with transact(
+        sync.open_source(), f"Sync {declared.name}: reading its state", absent=ABSENT
+    ) as connection:
+        state = read_state(connection, declared.name)
+        leases = read_leases(connection, lease_tables, f"sync:{declared.name}")
+        waiting, trouble = _measure(sync, connection)
+    return _put_together(sync, state, waiting, trouble, running=any(lease.live for lease in leases))
+
+
+def _measure(sync: type[ModelSync], connection: Connection) -> tuple[Waiting | None, str | None]:
+    try:
+        return sync.get_storage().measure(connection, sync.declaration().name), None
+    except OncehouseError as error:
+        # A storage that is away is part of how it stands.
+        return None, str(error)
+
+
+def _put_together(
+    sync: type[ModelSync], state: SyncState, waiting: Waiting | None, trouble: str | None, *, running: bool
+) -> SyncStatus:
+    declared = sync.declaration()
+    return SyncStatus(
+        sync=declared.name,
+        model=declared.label,
+        table=declared.table,
+        enabled=sync.sync_enabled,
+        waiting=None if waiting is None else waiting.count,
+        lag_seconds=None if waiting is None else (waiting.oldest_seconds or 0.0),
+        running=running,
+        rows_synced=state.rows_synced,
+        synced_seconds_ago=state.synced_seconds_ago,
+        failures=state.failures,
+        failed_seconds_ago=state.failed_seconds_ago,
+        last_error=trouble or (state.last_error if state.failures else None),
+    )
