@@ -50,9 +50,10 @@ class Bound:
 
 @dataclass(frozen=True, kw_only=True)
 class Phases:
-    """When kills began, when they ended, and when the calm ended, in seconds of the run."""
+    """When things were killed, and when it was calm, with all that was killed last back; in seconds of the run."""
 
     kills_from: float
+    kills_until: float
     calm_from: float
     calm_until: float
 
@@ -114,7 +115,7 @@ def judge(samples: Iterable[Sample], bounds: Mapping[str, Bound], phases: Phases
                     processes=processes,
                     most=highest,
                     ceiling=ceiling,
-                    between_lives=grow(points, phases.kills_from, phases.calm_from, bound.growth, slack),
+                    between_lives=grow(points, phases.kills_from, phases.kills_until, bound.growth, slack),
                     within_life=grow(points, phases.calm_from, phases.calm_until, bound.growth, slack),
                 )
             )

@@ -33,6 +33,7 @@ _TICK_SECONDS = 0.25
 _SAMPLE_SECONDS = 2.0
 _TELL_SECONDS = 5.0
 _FIRST_ROWS_SECONDS = 300.0
+_BACK_SECONDS = 600.0
 _DRAIN_SECONDS = 900.0
 # A run in which the kills cannot be done in this many times the asked time has failed.
 _LONGEST = 3.0
@@ -84,11 +85,16 @@ class Conductor:
         self._wait(lambda: self._observer.seen.rows > 0, _FIRST_ROWS_SECONDS, "rows in ClickHouse")
         begun, settled = self._now, self._observer.seen.settled
         self._kill_until_done(begun)
+        killed_until = self._now
+        self._story.minutes = (killed_until - begun) / 60
+        self._say("no more kills: waiting for everybody to be back")
+        self._wait(lambda: self._cast.is_whole and self._driver_state().epochs > 0, _BACK_SECONDS, "them")
         calm_from = self._now
-        self._story.minutes = (calm_from - begun) / 60
-        self._say("calm: full load, no more kills")
+        self._say("calm: full load without kills")
         self._go_on(self._asked.calm_minutes * 60)
-        self._story.phases = Phases(kills_from=begun, calm_from=calm_from, calm_until=self._now)
+        self._story.phases = Phases(
+            kills_from=begun, kills_until=killed_until, calm_from=calm_from, calm_until=self._now
+        )
         self._story.events_per_second = (self._observer.seen.settled - settled) / (self._now - begun)
         self._judge_load(begun)
         self._drain()

@@ -9,7 +9,7 @@ import pytest
 import soak_modules  # noqa: F401 - makes the next one importable
 from soak_bounds import Bound, Phases, Sample, grow, judge
 
-PHASES = Phases(kills_from=0.0, calm_from=1200.0, calm_until=1380.0)
+PHASES = Phases(kills_from=0.0, kills_until=1200.0, calm_from=1200.0, calm_until=1380.0)
 BOUNDS = {"loader": Bound(megabytes=1000, files=500)}
 
 
