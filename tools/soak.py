@@ -50,11 +50,15 @@ def run_soak(asked: Asked, outputs: Outputs) -> Story:
         cast = at_end.enter_context(Cast(folder, say))
         conductor = Conductor(asked, cast, story, started, say)
         at_end.callback(conductor.close)
-        conductor.perform()
+        try:
+            conductor.perform()
+        except OncehouseError as error:
+            # What was seen until then is worth looking at all the more.
+            story.problems.append(str(error))
         if story.phases is not None:
             story.judgements = judge(conductor.watch.samples, BOUNDS, story.phases)
             story.problems += [problem for one in story.judgements for problem in one.problems]
-            draw(story, conductor.watch.samples, outputs.plots)
+        draw(story, conductor.watch.samples, outputs.plots)
         write_json(story, outputs.json)
     if not story.problems:
         shutil.rmtree(folder, ignore_errors=True)
