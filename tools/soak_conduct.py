@@ -243,7 +243,7 @@ class Conductor:
                 self._story.problems.append(
                     f"{kind}: something of {len(orphans)} killed sessions still lives"
                 )
-            self._story.ended += one.ended
+        self._story.ended = [ended for one in self._cast.supervised.values() for ended in one.ended]
         lasting = [one for one in self._story.ended if one.code not in (0, 75)]
         self._story.problems += [
             f"{one.kind} ended by itself with exit {one.code}: {one.last_line}" for one in lasting
