@@ -317,6 +317,10 @@ class Ledger(Section):
     """SQLAlchemy URL: sqlite:///ledger/catalog.db (relative to the pipeline file) or postgresql+psycopg://…"""
     files: str = Field(min_length=1)
     """A folder (relative to the pipeline file), or s3://bucket/prefix."""
+    max_backlog: Bytes | None = None
+    """The files of events that are not in ClickHouse yet may take this much; then reading pauses until it is less."""
+    min_free: Bytes | None = None
+    """Reading pauses before less than this is free on a disk of the ledger; 1GB, or a tenth of a smaller disk."""
 
     @field_validator("catalog")
     @classmethod

@@ -47,6 +47,7 @@ _SHUT_OUT_WORDS = (
     "no pg_hba.conf entry",
     "is not permitted to log in",
 )
+_POSTGRES_DISK_FULL = "53100"
 _MIGRATION_LOCK = 0x6F6E6365
 # A peer that vanished without a word (a pulled cable, a forgetful firewall) is noticed in a minute, not in two hours.
 _KEEPALIVE = {
@@ -188,6 +189,14 @@ def take_turn(connection: Connection) -> None:
     """Let one migration run at a time; SQLite's writers already do."""
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+
+
+def is_full(error: DBAPIError) -> bool:
+    """Whether the database has no space left to write."""
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    if code is not None:
+        return bool(code & 0xFF == sqlite3.SQLITE_FULL)
+    return getattr(error.orig, "sqlstate", None) == _POSTGRES_DISK_FULL
 
 
 def is_passing(error: DBAPIError) -> bool:

@@ -3,6 +3,7 @@
     OncehouseError
     ├── ConfigurationError      the user's file or set-up is wrong; nothing was changed        exit 2
     ├── TransientError          the same call may succeed later; callers back off and retry    exit 75
+    │   └── FullDiskError       no space is left where something has to be written             exit 7
     └── PermanentError          retrying cannot help; somebody has to look                     exit 1
         ├── FencedError         another process holds the lease now; this one must stop        exit 4
         ├── LeaseHeldError      the lease is held by a live process; this one waits or leaves  exit 4
@@ -29,6 +30,10 @@ class ConfigurationError(OncehouseError):
 
 class TransientError(OncehouseError):
     exit_code = 75
+
+
+class FullDiskError(TransientError):
+    exit_code = 7
 
 
 class PermanentError(OncehouseError):

@@ -70,6 +70,8 @@ class LeaseView:
     token: int
     ends_in_seconds: float
     """Not above zero: nobody runs the stage."""
+    pause: str | None = None
+    """What the holder waits for before it goes on; none while it works."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +200,7 @@ def _leases(catalog: Catalog, now: float) -> tuple[LeaseView, ...]:
             holder=lease.holder,
             token=lease.token,
             ends_in_seconds=max(0.0, lease.expires_at - now),
+            pause=lease.pause,
         )
         for lease in list_leases(catalog)
     )

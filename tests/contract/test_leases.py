@@ -6,7 +6,7 @@ import pytest
 
 from ledger_examples import race
 from oncehouse.errors import FencedError, LeaseHeldError
-from oncehouse.ledger.leases import Heartbeat, acquire, list_leases, release, renew
+from oncehouse.ledger.leases import Heartbeat, acquire, list_leases, note_pause, release, renew
 from oncehouse.ledger.records import Lease, Stage
 
 
@@ -105,3 +105,23 @@ def test_a_heartbeat_tells_when_its_lease_was_taken_over(catalog):
     assert lost.wait(60)
     heartbeat.stop()
     assert [type(error) for error in told] == [FencedError]
+
+
+def test_a_pause_is_noted_on_the_lease_and_gone_with_it(catalog):
+    lease = take(catalog, "first")
+    note_pause(catalog, lease, "no room")
+    renew(catalog, lease, lease_seconds=600)
+    assert [found.pause for found in list_leases(catalog)] == ["no room"]
+    note_pause(catalog, lease, None)
+    assert [found.pause for found in list_leases(catalog)] == [None]
+    note_pause(catalog, lease, "no room")
+    release(catalog, lease)
+    assert [found.pause for found in list_leases(catalog)] == [None]
+
+
+def test_a_former_holder_notes_no_pause(catalog):
+    lease = take(catalog, "first", lease_seconds=0)
+    take(catalog, "second")
+    with pytest.raises(FencedError):
+        note_pause(catalog, lease, "no room")
+    assert [found.pause for found in list_leases(catalog)] == [None]

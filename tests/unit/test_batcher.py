@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from ledger_examples import make_file
 from oncehouse.config import BatchLimits
 from oncehouse.ledger.records import Part
-from oncehouse.pipeline.batcher import PARKED_LIMIT, PlannedBatch, TableFeedback, plan_batches
+from oncehouse.pipeline.batcher import PARKED_LIMIT, PlannedBatch, TableFeedback, adapt, plan_batches
 
 NOW = 1_000.0
 LIMITS = BatchLimits(min_rows=100, max_rows=1000, max_bytes=10_000, max_wait=5.0, min_interval=1.0)
@@ -59,7 +60,7 @@ feedbacks = st.builds(
     waiting=st.integers(0, 2),
     parked=st.integers(0, 4),
     seconds_since_cut=st.floats(0, 1000, allow_nan=False),
-    too_many_parts=st.booleans(),
+    slower=st.integers(0, 5),
 )
 limits = st.builds(
     BatchLimits,
@@ -169,11 +170,67 @@ def test_a_table_with_a_few_parked_batches_goes_on():
     assert plan(make_open_part(1, rows=500), parked=PARKED_LIMIT - 1)
 
 
-def test_too_many_parts_in_clickhouse_make_batches_rarer():
+def test_a_table_that_is_slowed_down_gets_batches_more_seldom():
     part = make_open_part(1, rows=500)
     assert plan(part, seconds_since_cut=3.9)
-    assert not plan(part, seconds_since_cut=3.9, too_many_parts=True)
-    assert plan(part, seconds_since_cut=4.0, too_many_parts=True)
+    assert not plan(part, seconds_since_cut=3.9, slower=2)
+    assert plan(part, seconds_since_cut=4.0, slower=2)
+
+
+def test_too_many_parts_slow_a_table_down_step_by_step_and_inserts_that_succeed_speed_it_up_again():
+    slower = 0
+    steps = []
+    for too_many_parts in [*[True] * 7, *[False] * 6]:
+        slower = adapt(slower, too_many_parts=too_many_parts)
+        steps.append(slower)
+    assert steps == [1, 2, 3, 4, 5, 5, 5, 4, 3, 2, 1, 0, 0]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 500), min_size=1, max_size=200),
+    away=st.tuples(st.floats(0, 50), st.floats(0, 200)),
+    part_seconds=st.floats(0.01, 3),
+)
+def test_after_an_outage_what_waited_goes_out_oldest_first_in_no_small_batch_but_the_last(
+    sizes, away, part_seconds
+):
+    """Parts come in all the time, ClickHouse is away for a while: a batch is full, late for `max_wait`, or the last."""
+    coming = [
+        make_open_part(number, rows=rows, registered_at=NOW + number * part_seconds)
+        for number, rows in enumerate(sizes)
+    ]
+    gone_from, gone_to = NOW + away[0], NOW + away[0] + away[1]
+    now, last_cut, waiting, unsent = NOW, 0.0, [], None
+    sent: list[tuple[float, PlannedBatch]] = []
+    while coming or waiting or unsent:
+        waiting += [part for part in coming if part.registered_at <= now]
+        coming = [part for part in coming if part.registered_at > now]
+        is_away = gone_from <= now < gone_to
+        feedback = TableFeedback(waiting=1 if unsent else 0, seconds_since_cut=now - last_cut)
+        planned = plan_batches(
+            waiting, limits={"a": LIMITS}, feedback={"a": feedback}, now=now, draining=not coming
+        )
+        # As the load stage does it: no small batch is cut for a ClickHouse that does not answer.
+        if planned and (not is_away or sum(part.live_rows for part in planned[0].parts) >= LIMITS.min_rows):
+            unsent, last_cut = planned[0], now
+            waiting = waiting[len(unsent.parts) :]
+        rested = not sent or now - sent[-1][0] >= LIMITS.min_interval
+        if unsent and not is_away and rested:
+            sent.append((now, unsent))
+            unsent = None
+        now += 0.25
+    assert [part.part for _, batch in sent for part in batch.parts] == [
+        f"part-{n}" for n in range(len(sizes))
+    ]
+    starts = [at for at, _ in sent]
+    assert all(later - earlier >= LIMITS.min_interval for earlier, later in pairwise(starts))
+    for at, batch in sent[:-1]:
+        rows = sum(part.live_rows for part in batch.parts)
+        late = at - batch.parts[0].registered_at >= LIMITS.max_wait
+        assert rows >= LIMITS.min_rows or late
+    assert not [at for at, _ in sent if gone_from <= at < gone_to]
+    backlog = [batch for at, batch in sent if batch.parts[-1].registered_at < gone_to <= at][:-1]
+    assert all(sum(part.live_rows for part in batch.parts) >= LIMITS.min_rows for batch in backlog)
 
 
 def test_one_table_held_up_does_not_hold_up_another():

@@ -15,6 +15,7 @@ from oncehouse.errors import (
     ConfigurationError,
     DataLossError,
     FencedError,
+    FullDiskError,
     LeaseHeldError,
     OncehouseError,
     PermanentError,
@@ -38,6 +39,7 @@ def fail_with(monkeypatch, error: BaseException) -> None:
     [
         (ConfigurationError, 2),
         (TransientError, 75),
+        (FullDiskError, 7),
         (PermanentError, 1),
         (FencedError, 4),
         (LeaseHeldError, 4),

@@ -7,10 +7,13 @@ import pytest
 from ledger_examples import TABLE, make_batch, make_registration, register_epochs, take_lease
 from oncehouse.cli import status
 from oncehouse.cli.app import run_command
+from oncehouse.ledger.backlog import sum_backlog
 from oncehouse.ledger.batches import create_batches, open_parts
+from oncehouse.ledger.leases import list_leases, note_pause
 from oncehouse.ledger.records import EpochKind, QueryBatch, RequestKind, Stage, spell_holder
 from oncehouse.ledger.registering import register
 from oncehouse.ledger.requests import add_request
+from oncehouse.pipeline.room import spell_bytes
 
 
 @pytest.fixture
@@ -92,3 +95,23 @@ def test_queries_are_told_with_what_is_settled_of_them(file, catalog, capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["orders-join", "3", "5"] in lines
     assert ["frame", "3", "30", "30"] in [line[:4] for line in lines]
+
+
+def test_how_full_the_ledger_is_and_why_reading_pauses_are_told(file, catalog, capsys):
+    register_epochs(catalog, 2)
+    told = file.read_text().replace("ledger:\n", "ledger:\n  max_backlog: 1KB\n")
+    file.write_text(told)
+    lease = next(found for found in list_leases(catalog) if found.stage is Stage.INGEST)
+    note_pause(catalog, lease, "4KB wait for ClickHouse")
+    assert run_command(["status", str(file), "--ledger-only"]) == 0
+    out = capsys.readouterr().out
+    backlog = sum_backlog(catalog)
+    assert backlog
+    assert f"{spell_bytes(backlog)} of 1KB ({backlog / 1024:.0%})" in out
+    assert "of it kept free" in out
+    assert "\ningest pauses: 4KB wait for ClickHouse\n" in out
+    assert run_command(["status", str(file), "--ledger-only", "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["room"]["backlog_bytes"] == backlog
+    assert plain["room"]["max_backlog"] == 1024
+    assert plain["leases"][0]["pause"] == "4KB wait for ClickHouse"

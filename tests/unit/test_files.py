@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from oncehouse.errors import ConfigurationError, CorruptFileError, TransientError
+from oncehouse.errors import ConfigurationError, CorruptFileError, FullDiskError, TransientError
 from oncehouse.ledger.files import FileStore, checksum
 
 CONTENT = b"immutable" * 1000
@@ -77,7 +77,7 @@ def test_a_full_disk_says_so_and_leaves_no_half_file(store, tmp_path):
         Path(path).write_bytes(CONTENT[:10])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(TransientError, match=r"No space is left .*parts/1.*free some space"):
+    with pytest.raises(FullDiskError, match=r"No space is left .*files under .*files\. .*free some space"):
         store.put("parts/1", run_out_of_space)
     assert not (tmp_path / "files/parts/1").exists()
 

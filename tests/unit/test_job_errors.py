@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
-from oncehouse.errors import CorruptFileError, DataLossError, PermanentError, TransientError
-from oncehouse.pipeline.job_errors import revive
+from oncehouse.errors import (
+    CorruptFileError,
+    DataLossError,
+    FullDiskError,
+    PermanentError,
+    TransientError,
+)
+from oncehouse.pipeline.job_errors import naming_own_errors, revive
 
 TRACE = """An error occurred while calling o1.collect.
 : org.apache.spark.SparkException: Job aborted due to stage failure
@@ -21,6 +29,9 @@ Traceback (most recent call last):
     [
         ("oncehouse.errors.CorruptFileError: segment x is damaged", CorruptFileError),
         ("oncehouse.errors.TransientError: no space left", TransientError),
+        ("oncehouse.errors.FullDiskError: no space is left", FullDiskError),
+        ("java.io.IOException: No space left on device", FullDiskError),
+        ("OSError: [Errno 122] Disk quota exceeded", FullDiskError),
         ("java.lang.IllegalStateException: Some data may have been lost because", DataLossError),
         ("org.apache.kafka.common.errors.UnknownTopicOrPartitionException: gone", PermanentError),
         ("ValueError: something else", TransientError),
@@ -38,3 +49,18 @@ def test_an_error_of_ours_keeps_its_words():
 
 def test_a_failure_without_any_text_may_pass():
     assert isinstance(revive("shop", ""), TransientError)
+
+
+def test_a_full_disk_under_the_driver_itself_is_waited_for():
+    with (
+        pytest.raises(
+            FullDiskError, match=r"Pipeline shop: no space is left where Spark writes.*free some space"
+        ),
+        naming_own_errors("shop"),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_other_failures_of_files_stay_what_they_are():
+    with pytest.raises(PermissionError), naming_own_errors("shop"):
+        raise PermissionError(errno.EACCES, "Permission denied")

@@ -134,11 +134,11 @@ def look_at_clickhouse(pipeline: Pipeline) -> Iterable[Finding]:
 
 
 def look_at_ledger(pipeline: Pipeline) -> Iterable[Finding]:
-    from oncehouse.pipeline.prepare import check_ledger
+    from oncehouse.pipeline.prepare import check_ledger, inspect_room
 
     with open_catalog(pipeline) as catalog:
         check_ledger(pipeline, catalog)
-    return ()
+        return inspect_room(pipeline, catalog)
 
 
 def look_at_clocks(pipeline: Pipeline) -> Iterable[Finding]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from oncehouse.config import Pipeline
     from oncehouse.insights import EpochTotals, Overview
     from oncehouse.ledger.records import Request
+    from oncehouse.pipeline.room import Room
 
 _REQUESTS_SHOWN = 5
 
@@ -36,15 +37,17 @@ def status(
     """Show counts, lag, batches, dead letters, leases and requests."""
     from oncehouse.insights import as_json as plain_overview
     from oncehouse.insights import read_overview
+    from oncehouse.pipeline.room import read_room
 
     pipeline = load_pipeline(file)
     with open_ledger(pipeline) as catalog:
         ends, trouble = (None, None) if ledger_only else ask_kafka(pipeline)
         overview = read_overview(catalog, end_offsets=ends)
+        room = read_room(pipeline, catalog)
     if as_json:
-        show_json({**plain_overview(overview), "kafka": trouble})
+        show_json({**plain_overview(overview), "kafka": trouble, "room": _plain_room(room, pipeline)})
         return
-    _show(overview)
+    _show(overview, _spell_room(room, pipeline))
     if trouble is not None:
         say(f"\nthe lag is not known: {trouble}")
 
@@ -64,7 +67,28 @@ def ask_kafka(pipeline: Pipeline) -> tuple[EndOffsets | None, str | None]:
         return None, str(error)
 
 
-def _show(overview: Overview) -> None:
+def _plain_room(room: Room, pipeline: Pipeline) -> dict[str, object]:
+    from oncehouse.insights import as_json as plain_room
+
+    return {**plain_room(room), "max_backlog": pipeline.ledger.max_backlog}
+
+
+def _spell_room(room: Room, pipeline: Pipeline) -> dict[str, object]:
+    """How full the ledger is, against its bounds."""
+    from oncehouse.pipeline.room import least_free, spell_bytes
+
+    most, backlog = pipeline.ledger.max_backlog, spell_bytes(room.backlog_bytes)
+    if most is not None:
+        backlog = f"{backlog} of {spell_bytes(most)} ({room.backlog_bytes / most:.0%})"
+    free = {
+        f"free for {disk.holds.partition(' under ')[0]}": f"{spell_bytes(disk.free_bytes)}, "
+        f"{spell_bytes(least_free(disk, pipeline.ledger))} of it kept free"
+        for disk in room.disks
+    }
+    return {"waits for ClickHouse": backlog, **free}
+
+
+def _show(overview: Overview, room: dict[str, object]) -> None:
     waited = overview.oldest_waiting_seconds
     show_facts(
         {
@@ -73,6 +97,7 @@ def _show(overview: Overview) -> None:
             "oldest row not in ClickHouse": None if waited is None else format_duration(round(waited)),
             "keys in the index": overview.key_index.keys,
             "one id, two payloads": overview.conflicts,
+            **room,
         }
     )
     say("")
@@ -134,6 +159,9 @@ def _show_people(overview: Overview) -> None:
         [(x.stage, spell_holder(x.holder), format_duration(round(x.ends_in_seconds))) for x in held],
         empty="nobody runs it",
     )
+    for lease in held:
+        if lease.pause is not None:
+            say(f"\n{lease.stage} pauses: {lease.pause}")
     if overview.requests:
         say("")
         for asked in overview.requests[-_REQUESTS_SHOWN:]:

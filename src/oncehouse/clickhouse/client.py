@@ -41,6 +41,7 @@ _Answer = TypeVar("_Answer")
 
 CHECK_COMMAND = "oncehouse check"
 _CHUNK_BYTES = 1 << 20
+_PING_SECONDS = 3.0
 _FRAME = re.compile(
     r"^Received ClickHouse exception, code: \d+, server response: | \(for url [^)]*\)$|\bHTTPS?Connection\([^)]*\): "
 )
@@ -134,6 +135,15 @@ class Client:
     def server_version(self) -> str:
         """Also the cheapest way to find out whether the server answers and lets the user in."""
         return self._call(lambda http: http.server_version or "")
+
+    def answers(self) -> bool:
+        """Whether the server answers at all, whatever it says; one that is frozen does not, and that is soon known."""
+        try:
+            http = _open(self.config, os.getpid())
+            http.http.request("GET", f"{http.url}/ping", timeout=_PING_SECONDS, retries=False)
+        except _DRIVER_ERRORS:
+            return False
+        return True
 
     def _call(self, call: Callable[[HttpClient], _Answer]) -> _Answer:
         try:

@@ -12,13 +12,14 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from oncehouse import databases
-from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
+from oncehouse.errors import ConfigurationError, FencedError, FullDiskError, PermanentError, TransientError
 from oncehouse.ledger import tables
 from oncehouse.ledger.records import Identity, Stage, spell_rule
 from oncehouse.ledger.steady_clock import SteadyClock
@@ -41,6 +42,17 @@ class Catalog:
         self._retry_seconds = retry_seconds
         # One write a stage at a time, so that `last_write` names the one that is looked up.
         self._stage_locks = {stage: threading.Lock() for stage in Stage}
+
+    @property
+    def folder(self) -> Path | None:
+        """Where a SQLite catalog stands on this machine."""
+        url = self.engine.url
+        named = (
+            url.get_backend_name() == "sqlite"
+            and url.database
+            and not url.database.startswith((":", "file:"))
+        )
+        return Path(str(url.database)).parent if named else None
 
     def close(self) -> None:
         self.engine.dispose()
@@ -212,6 +224,11 @@ class Catalog:
     def _wrapped(self, error: DBAPIError) -> Exception:
         where = self.engine.url.render_as_string(hide_password=True)
         text = str(error.orig).strip().splitlines()[0] if error.orig is not None else type(error).__name__
+        if databases.is_full(error):
+            return FullDiskError(
+                f"Pipeline {self.pipeline}: no space is left for the catalog {where} ({text}). Nothing is lost: free "
+                "some space on its disk, and the pipeline goes on by itself."
+            )
         if databases.is_passing(error):
             return TransientError(
                 f"Pipeline {self.pipeline}: the catalog {where} does not answer ({text}). "

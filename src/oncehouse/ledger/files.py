@@ -21,11 +21,13 @@ import pyarrow as pa
 from pyarrow import fs
 
 from oncehouse.config_values import hide_credentials
-from oncehouse.errors import ConfigurationError, CorruptFileError, TransientError
+from oncehouse.errors import ConfigurationError, CorruptFileError, FullDiskError, TransientError
 from oncehouse.ledger.records import FileRef
 from oncehouse.private_files import make_private_file, make_private_folder, own_temporary_folder
 
 _BLOCK_BYTES = 1 << 22
+# A disk that is full, and a user whose share of it is.
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 # Files that this process has read whole; files never change, so once is enough.
 _checked: set[tuple[Path, str]] = set()
@@ -54,7 +56,7 @@ class FileStore:
             _sync(target)
         except OSError as error:
             target.unlink(missing_ok=True)
-            raise _wrapped(error, str(target)) from error
+            raise self._wrapped(error, path) from error
         return ref
 
     def checked(self, ref: FileRef) -> Path:
@@ -138,6 +140,8 @@ class FileStore:
         try:
             name = f".writable-{uuid.uuid4().hex}"
             self.delete(self.put(name, lambda path: Path(path).write_bytes(b"")).path)
+        except FullDiskError:
+            raise
         except (OSError, TransientError) as error:
             raise ConfigurationError(
                 f"ledger.files: nothing can be written under {self._shown}: {error}"
@@ -160,7 +164,7 @@ class FileStore:
                 with local.open("rb") as source, filesystem.open_output_stream(f"{prefix}/{path}") as target:
                     shutil.copyfileobj(source, target, _BLOCK_BYTES)
             except OSError as error:
-                raise _wrapped(error, f"{self._shown}/{path}") from error
+                raise self._wrapped(error, path, near=folder) from error
         return ref
 
     def _cached(self, ref: FileRef) -> Path:
@@ -178,13 +182,23 @@ class FileStore:
                 return cached
             except OSError as error:
                 Path(target.name).unlink()
-                raise _wrapped(error, f"{self._shown}/{ref.path}") from error
+                raise self._wrapped(error, ref.path, near=str(folder)) from error
         found = checksum(Path(target.name))
         if found != ref.checksum:
             Path(target.name).unlink()
             raise _mismatch(ref, found)
         Path(target.name).rename(cached)
         return cached
+
+    def _wrapped(self, error: OSError, path: str, *, near: str | None = None) -> TransientError:
+        """`near`: the folder of this machine in which a copy stands on its way to or from a bucket."""
+        if error.errno in NO_SPACE:
+            # The folder and not the file, whose name differs with each try: what was told once is not told again.
+            return FullDiskError(
+                f"No space is left for the ledger's files under {self._shown if near is None else Path(near).parent}. "
+                "Nothing is lost: free some space there, and the pipeline goes on from where the ledger ends."
+            )
+        return TransientError(f"The ledger's file {self._shown}/{path} cannot be written: {error}")
 
 
 def checksum(path: Path) -> str:
@@ -235,12 +249,3 @@ def _mismatch(ref: FileRef, found: str) -> CorruptFileError:
 
 def _unreachable(error: OSError, where: str) -> TransientError:
     return TransientError(f"The ledger's files under {where} cannot be reached: {error}")
-
-
-def _wrapped(error: OSError, where: str) -> Exception:
-    if error.errno == errno.ENOSPC:
-        return TransientError(
-            f"No space is left for the ledger's files ({where}). Nothing is lost: free some space, "
-            "and the pipeline goes on from where the ledger ends."
-        )
-    return TransientError(f"The ledger's file {where} cannot be written: {error}")

@@ -36,7 +36,7 @@ def acquire(catalog: Catalog, stage: Stage, *, holder: str, lease_seconds: float
                 "wait until its lease has run out."
             )
         values = {"token": row.token + 1, "holder": holder, "expires_at": expires_at}
-        connection.execute(update(leases).where(*mine).values(**values))
+        connection.execute(update(leases).where(*mine).values(**values, pause=None))
         return _lease(catalog, stage, values)
 
     return catalog.change(run)
@@ -73,10 +73,23 @@ def release(catalog: Catalog, lease: Lease) -> None:
                 leases.c.stage == lease.stage,
                 leases.c.token == lease.token,
             )
-            .values(expires_at=0.0)
+            .values(expires_at=0.0, pause=None)
         )
 
     catalog.change(run)
+
+
+def note_pause(catalog: Catalog, lease: Lease, pause: str | None) -> None:
+    """Let others know what the holder waits for; raises FencedError when there is another holder."""
+
+    def run(connection: Connection) -> None:
+        connection.execute(
+            update(leases)
+            .where(leases.c.pipeline == catalog.pipeline, leases.c.stage == lease.stage)
+            .values(pause=pause)
+        )
+
+    catalog.write(lease.stage, lease.token, run)
 
 
 def list_leases(catalog: Catalog) -> tuple[Lease, ...]:
@@ -91,6 +104,7 @@ def list_leases(catalog: Catalog) -> tuple[Lease, ...]:
             token=row.token,
             holder=row.holder,
             expires_at=row.expires_at,
+            pause=row.pause,
         )
         for row in rows
     )

@@ -312,6 +312,8 @@ class Lease:
     token: int
     holder: str
     expires_at: float
+    pause: str | None = None
+    """What the holder waits for before it goes on; none while it works."""
 
 
 def spell_holder(holder: str) -> str:

@@ -80,6 +80,8 @@ leases = Table(
     Column("expires_at", Float(53), nullable=False),
     # Names the last write made under this lease: how an unknown commit is looked up.
     Column("last_write", String(36)),
+    # What the holder waits for before it goes on; null while it works.
+    Column("pause", Text),
     PrimaryKeyConstraint("pipeline", "stage"),
 )
 

@@ -1,7 +1,8 @@
 """Batching: which open parts become which batches, now. Pure: state and time in, frozen batches out.
 
 Size or time closes a batch. A table whose inserts are failing or piling up gets no new batches meanwhile, so
-that what waits is inserted in fewer, larger blocks afterwards.
+that what waits is inserted in fewer, larger blocks afterwards. A table with too many parts in ClickHouse gets them
+more and more seldom, and step by step more often again once it takes them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from oncehouse.ledger.records import Part
 # How many parked batches a table may have before no further ones are cut for it: what refuses three batches
 # refuses the fourth, and parts that are not in a batch can still be put into a different one.
 PARKED_LIMIT = 3
+# How often the least interval may be doubled for a table with too many parts.
+_MOST_STEPS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +27,13 @@ class TableFeedback:
     waiting: int = 0
     parked: int = 0
     seconds_since_cut: float = float("inf")
-    too_many_parts: bool = False
+    slower: int = 0
+    """How often the interval between two batches is doubled."""
+
+
+def adapt(slower: int, *, too_many_parts: bool) -> int:
+    """How much slower a table is sent to after another insert: more for too many parts, else a step less."""
+    return min(slower + 1, _MOST_STEPS) if too_many_parts else max(slower - 1, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +89,7 @@ def _is_due(
 ) -> bool:
     if feedback.waiting or feedback.parked >= PARKED_LIMIT:
         return False
-    interval = limits.min_interval * (4 if feedback.too_many_parts else 1)
-    if feedback.seconds_since_cut < interval:
+    if feedback.seconds_since_cut < limits.min_interval * 2**feedback.slower:
         return False
     age_seconds = now - oldest.registered_at
     # A negative age means that the catalog's clock was set back; nobody should wait for it to catch up.

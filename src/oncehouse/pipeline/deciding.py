@@ -15,6 +15,7 @@ from oncehouse.errors import TransientError
 from oncehouse.ledger.records import Lease, Stage
 from oncehouse.pipeline.compact import compact
 from oncehouse.pipeline.job_errors import naming_own_errors
+from oncehouse.pipeline.pausing import Gate
 from oncehouse.pipeline.perform import Performer
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Deciding:
         self._lease = lease or stages.leases[Stage.INGEST]
         self._on_epoch = stages.report.add_epoch
         self._say = stages.say
+        self._gate = Gate(self._pipeline, self._catalog, self._lease, say=self._say)
         # Held while an epoch is settled or a request performed: only one of them decides what is new.
         self._deciding = threading.Lock()
         # Held by whoever replaces or drops files: merges, requests and retention. Epochs may read meanwhile.
@@ -62,9 +64,13 @@ class Deciding:
 
     def keep_compact(self, stop: threading.Event) -> None:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "compact")
+        told = ""
         while not stop.wait(_COMPACT_SECONDS):
             try:
                 with self._filing, naming_own_errors(self._pipeline.pipeline):
                     compact(self._spark, self._pipeline, self._catalog, self._lease.token)
+                told = ""
             except TransientError as error:
-                self._say(str(error))
+                if str(error) != told:
+                    self._say(str(error))
+                told = str(error)

@@ -55,12 +55,14 @@ class FrameIngest(Deciding):
         super().__init__(stages)
         self._ready = ready
         self._closing = threading.Event()
+        self._stop = threading.Event()
 
     def close(self) -> None:
         self._closing.set()
 
     def run(self, stop: threading.Event, *, once: bool) -> None:
         del once  # it ends when it is closed
+        self._stop = stop
         # What was asked before comes first: it may be about how events are told apart.
         self._perform_requests()
         self._ready.set()
@@ -70,10 +72,18 @@ class FrameIngest(Deciding):
             except TransientError as error:
                 self._say(str(error))
 
+    def _is_over(self) -> bool:
+        return self._closing.is_set() or self._stop.is_set()
+
     def settle(self, frame: DataFrame, batch: QueryBatch) -> Counts | None:
         """The counts of the new epoch; None when the batch is settled already."""
         if not 0 <= batch.batch < _MOST_BATCHES:
             raise ConfigurationError(f"a batch is numbered from 0 to {_MOST_BATCHES - 1}, not {batch.batch}")
+        if not is_settled(self._catalog, batch) and not self._gate.wait(self._is_over):
+            raise TransientError(
+                f"Pipeline {self._pipeline.pipeline}: batch {batch.batch} of {batch.query} was not settled: the sink "
+                "was closed while there was no room for it in the ledger. Write it again."
+            )
         with self._deciding:
             if is_settled(self._catalog, batch):
                 return None

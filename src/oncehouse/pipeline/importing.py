@@ -176,7 +176,8 @@ class Importing(Deciding):
     def _settle_patiently(self, number: int, pieces: Sequence[Piece], stop: threading.Event) -> None:
         for attempt in range(1, _TRIES + 1):
             try:
-                self._settle(number, pieces)
+                if self._gate.wait(stop.is_set):
+                    self._settle(number, pieces)
             except TransientError as error:
                 if attempt == _TRIES or stop.is_set():
                     raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,10 @@ import pyarrow as pa
 
 from oncehouse import crash
 from oncehouse.config import Pipeline
-from oncehouse.errors import PoisonError
+from oncehouse.errors import FullDiskError, OncehouseError, PoisonError
 from oncehouse.ledger import epochs, registering, segments
 from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import (
     Counts,
     DeadLetterFile,
@@ -34,6 +36,7 @@ from oncehouse.ledger.records import (
 from oncehouse.pipeline.adopting import remembered
 from oncehouse.pipeline.dedup import DecidePlan, Decision, decide, plan_ranges
 from oncehouse.pipeline.evolution import meet_new_fields
+from oncehouse.pipeline.job_errors import naming_own_errors
 from oncehouse.pipeline.json_new_fields import NewFields, merge_fields
 from oncehouse.pipeline.manifest import (
     MANIFEST_SCHEMA,
@@ -79,18 +82,19 @@ def settle(
     """Read, decide and register one epoch; returns its counts."""
     epoch = epochs.next_epoch(catalog)
     started_at = catalog.now()
-    plan = shaped_plan(pipeline, catalog, epoch=epoch, token=token, whole=small)
-    manifests = read(plan)
-    while learn_schemas(pipeline, catalog, _awaited(manifests)) or meet_new_fields(
-        pipeline, catalog, token, _noticed(manifests)
-    ):
-        # Read once more with what is known now; what the first time wrote has no row in the catalog.
-        # A version that marks other fields than the rest is refused here, before anything of it is settled.
+    with _giving_space_back(pipeline, epoch, token), naming_own_errors(pipeline.pipeline):
         plan = shaped_plan(pipeline, catalog, epoch=epoch, token=token, whole=small)
         manifests = read(plan)
-    crash.reach("parts written")
-    chunks = sorted((chunk for task in manifests for chunk in task.chunks), key=lambda chunk: chunk.first)
-    decisions = _decide_all(spark, pipeline, catalog, plan, chunks)
+        while learn_schemas(pipeline, catalog, _awaited(manifests)) or meet_new_fields(
+            pipeline, catalog, token, _noticed(manifests)
+        ):
+            # Read once more with what is known now; what the first time wrote has no row in the catalog.
+            # A version that marks other fields than the rest is refused here, before anything of it is settled.
+            plan = shaped_plan(pipeline, catalog, epoch=epoch, token=token, whole=small)
+            manifests = read(plan)
+        crash.reach("parts written")
+        chunks = sorted((chunk for task in manifests for chunk in task.chunks), key=lambda chunk: chunk.first)
+        decisions = _decide_all(spark, pipeline, catalog, plan, chunks)
     registration = replace(
         assemble(plan, manifests, chunks, decisions, given, started_at=started_at),
         identity=remembered(plan.identity, plan.fields, pipeline.identity.buckets),
@@ -100,6 +104,24 @@ def settle(
     registering.register(catalog, token, registration)
     crash.reach("after registering")
     return registration.counts
+
+
+@contextmanager
+def _giving_space_back(pipeline: Pipeline, epoch: int, token: int) -> Iterator[None]:
+    """Around all that an epoch writes: if a disk is full, what it had written goes at once.
+
+    Before its registration nothing names a file of this epoch and token, and each further try has names of its own.
+    Without this, tries that fail would keep the disk full until the sweep comes by.
+    """
+    try:
+        yield
+    except FullDiskError:
+        store, own = FileStore(pipeline.ledger.files), epoch_path(pipeline.pipeline, epoch, token, "")
+        with suppress(OncehouseError):
+            for path in store.walk(own.rpartition("/")[0]):
+                if path.startswith(own):
+                    store.delete(path)
+        raise
 
 
 def read_frame(records: DataFrame, plan: ReadPlan) -> list[TaskManifest]:

@@ -11,13 +11,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from oncehouse import errors
-from oncehouse.errors import ConfigurationError, DataLossError, OncehouseError, PermanentError, TransientError
+from oncehouse.errors import (
+    ConfigurationError,
+    DataLossError,
+    FullDiskError,
+    OncehouseError,
+    PermanentError,
+    TransientError,
+)
+from oncehouse.ledger.files import NO_SPACE
 
 _OURS = re.compile(r"\boncehouse\.errors\.(\w+Error): (.+)")
 
 
 # How Spark's Kafka source says that records are gone.
 _LOST = ("failOnDataLoss", "data loss", "Some data may have been lost", "OffsetOutOfRange", "KAFKA_DATA_LOSS")
+# How Java and Python say that a disk, or a user's share of it, is full.
+_FULL = ("No space left on device", "Disk quota exceeded")
 
 
 @contextmanager
@@ -30,6 +40,11 @@ def naming_own_errors(pipeline: str) -> Iterator[None]:
         yield
     except (Py4JError, PySparkException) as error:
         raise revive(pipeline, str(error)) from error
+    except OSError as error:
+        # PySpark puts what it hands to Java into files of its own.
+        if error.errno in NO_SPACE:
+            raise revive(pipeline, str(error)) from error
+        raise
 
 
 def revive(pipeline: str, text: str) -> OncehouseError:
@@ -44,6 +59,12 @@ def revive(pipeline: str, text: str) -> OncehouseError:
             f"Pipeline {pipeline}: Kafka no longer has records that the ledger has not read: {first} Nothing was "
             "skipped. Restore them from elsewhere, or start the pipeline under a new name and ledger."
         )
+    if is_full(text):
+        return FullDiskError(
+            f"Pipeline {pipeline}: no space is left where Spark writes: its checkpoint in the folder of ledger.files "
+            "(for a bucket, and for Spark's own files, spark.local.dir or the folder for temporary files). Nothing is "
+            "lost: free some space there, and the pipeline goes on from where the ledger ends."
+        )
     if "Failed to find data source: kafka" in text or "DATA_SOURCE_NOT_FOUND" in text:
         return ConfigurationError(
             f"Pipeline {pipeline}: Spark has no Kafka connector. Let spark.settings name it, by `spark.jars` or "
@@ -52,3 +73,7 @@ def revive(pipeline: str, text: str) -> OncehouseError:
     if "UnknownTopicOrPartition" in text:
         return PermanentError(f"Pipeline {pipeline}: a topic has gone while it was read: {first}")
     return TransientError(f"Pipeline {pipeline}: a Spark job failed: {first}")
+
+
+def is_full(text: str) -> bool:
+    return any(words in text for words in _FULL)

@@ -32,7 +32,7 @@ from oncehouse.config import ClickHouse, Pipeline, Retry, Table
 from oncehouse.errors import CorruptFileError, OncehouseError, PermanentError, TransientError
 from oncehouse.ledger import batches
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.files import NO_SPACE, FileStore
 from oncehouse.ledger.records import Attempt, Batch, BatchStatus, LoadPart
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.ingest import run_tasks
@@ -189,8 +189,10 @@ def _run(spark: SparkSession, plan: LoadPlan) -> Outcome:
 
     try:
         outcome: Outcome = run_tasks(spark, send_batch, [plan])[0]
-    except (Py4JError, PySparkException) as error:
-        # The worker or its executor died: whether the insert had happened, nobody can say.
+    except (Py4JError, PySparkException, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in NO_SPACE:
+            raise
+        # The worker or its executor died, or Spark has no space: whether the insert had happened, nobody can say.
         return TryAgain(
             message=f"the load task died: {str(error).splitlines()[0]}",
             code=None,

@@ -1,7 +1,8 @@
 """The load stage: cuts batches and sends them, at most one insert at a time a table and no faster than it allows.
 
 It looks at the catalog a few times a second and decides by the pure `plan_batches`; each insert runs on a thread
-of its own as a Spark job. A stop lets what has been started finish, a drain goes on until nothing is left.
+of its own as a Spark job. While ClickHouse does not answer no small batch is cut, so that what waits goes out in
+large ones afterwards. A stop lets what has been started finish, a drain goes on until nothing is left.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from oncehouse import crash
+from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.describe import TableFacts
 from oncehouse.errors import OncehouseError, TransientError
 from oncehouse.ledger import batches
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Batch, BatchStatus, Lease, Part
-from oncehouse.pipeline.batcher import PARKED_LIMIT, TableFeedback, plan_batches
+from oncehouse.pipeline.batcher import PARKED_LIMIT, PlannedBatch, TableFeedback, adapt, plan_batches
 from oncehouse.pipeline.loader import Verdict, load
 from oncehouse.pipeline.prepare import read_tables
 
@@ -55,11 +57,13 @@ class Loading:
         self._say = say
         self._tables = [table.name for table in self._pipeline.tables]
         self._limits = {name: self._pipeline.limits(name) for name in self._tables}
-        self._facts = read_tables(self._pipeline)
+        self._facts: dict[str, TableFacts] = {}
+        self._client = connect(pipeline.clickhouse)
+        self._away_since: float | None = None
         self._in_flight: dict[str, Future[Verdict]] = {}
         self._last_cut: dict[str, float] = {}
         self._last_start: dict[str, float] = {}
-        self._too_many_parts: dict[str, bool] = {}
+        self._slower: dict[str, int] = {}
 
     def run(self, stop: threading.Event, drain: threading.Event) -> None:
         """Until `stop` is set, or until `drain` is set and everything that can be loaded is loaded."""
@@ -117,7 +121,7 @@ class Loading:
                 waiting=sum(batch.table == table for batch in waiting),
                 parked=parked[table],
                 seconds_since_cut=time.monotonic() - self._last_cut.get(table, float("-inf")),
-                too_many_parts=self._too_many_parts.get(table, False),
+                slower=self._slower.get(table, 0),
             )
             for table in {part.table for part in parts}
         }
@@ -125,6 +129,7 @@ class Loading:
         made = [
             batches.NewBatch(batch_id=str(uuid.uuid4()), table=found.table, parts=found.parts)
             for found in planned
+            if self._may_cut(found)
         ]
         if not made:
             return False
@@ -133,6 +138,26 @@ class Loading:
         crash.reach("after making batches")
         for batch in made:
             self._last_cut[batch.table] = time.monotonic()
+        return True
+
+    def _may_cut(self, planned: PlannedBatch) -> bool:
+        """A small batch only for a server that answers: once it is cut it cannot grow any more."""
+        rows = sum(part.live_rows for part in planned.parts)
+        return rows >= self._limits[planned.table].min_rows or not self._is_away()
+
+    def _is_away(self) -> bool:
+        now = time.monotonic()
+        if self._away_since is not None and now - self._away_since < _AWAY_SECONDS:
+            return True
+        told, self._away_since = self._away_since is not None, None
+        if self._client.answers():
+            return False
+        if not told:
+            self._say(
+                f"ClickHouse at {self._client.address} does not answer. What is read meanwhile waits in the ledger, "
+                "and is inserted in large batches when it is back."
+            )
+        self._away_since = time.monotonic()
         return True
 
     def _due(self, waiting: Sequence[Batch], now: float) -> list[Batch]:
@@ -168,11 +193,12 @@ class Loading:
         for table, future in list(self._in_flight.items()):
             if future.done():
                 del self._in_flight[table]
-                self._too_many_parts[table] = future.result().too_many_parts
+                too_many_parts = future.result().too_many_parts
+                self._slower[table] = adapt(self._slower.get(table, 0), too_many_parts=too_many_parts)
 
     def _facts_for(self, batch: Batch) -> TableFacts | None:
         """What the table is; asked anew before a retry, for somebody may have changed it."""
-        if batch.attempts:
+        if batch.attempts or batch.table not in self._facts:
             with suppress(OncehouseError):  # the insert itself will say what is wrong
                 self._facts = read_tables(self._pipeline)
         return self._facts.get(batch.table)

@@ -6,10 +6,8 @@ when one of them is an error.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import connect
@@ -19,13 +17,16 @@ from oncehouse.clickhouse.preflight import Finding, Level, inspect, needs_of
 from oncehouse.columns import parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger import epochs
+from oncehouse.ledger.backlog import sum_kept
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline.adopting import check_rule
 from oncehouse.pipeline.clocks import judge_clocks, read_clocks
 from oncehouse.pipeline.evolution import current
+from oncehouse.pipeline.growth import judge_ledger
 from oncehouse.pipeline.outage import judge_topic
 from oncehouse.pipeline.protobuf_sources import demand_readable
+from oncehouse.pipeline.room import Room, look_at_disks, read_room
 from oncehouse.pipeline.sampling import Sample, measure_growth, read_sample
 from oncehouse.pipeline.schemas import known_schemas
 from oncehouse.pipeline.shape_planning import check_shape
@@ -33,8 +34,6 @@ from oncehouse.pipeline.source import TopicFacts, Topics, check_topics
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
-
-_LEAST_FREE_BYTES = 256 << 20
 
 
 def open_catalog(pipeline: Pipeline) -> Catalog:
@@ -134,24 +133,22 @@ def check_source(catalog: Catalog, topics: Topics) -> dict[str, TopicFacts]:
 
 
 def check_ledger(pipeline: Pipeline, catalog: Catalog) -> None:
-    """The ledger must be of this version, pipeline and identity rule, have room, and schemas that have the fields."""
+    """The ledger must be of this version, pipeline and identity rule, and have schemas that have the fields."""
     store = FileStore(pipeline.ledger.files)
     store.check()
-    _demand_room(pipeline.ledger.files)
     types = {name: parse_type(text) for name, text in pipeline.source.fields.items()}
     demand_readable(known_schemas(pipeline, catalog), types)
     check_rule(pipeline, catalog)
 
 
-def _demand_room(root: str) -> None:
-    if "://" in root:
-        return
-    free = shutil.disk_usage(Path(root)).free
-    if free < _LEAST_FREE_BYTES:
-        raise ConfigurationError(
-            f"Only {free >> 20} MiB are free under {root}, where the ledger's files go; at least "
-            f"{_LEAST_FREE_BYTES >> 20} MiB are needed to start. Free some space or move ledger.files."
-        )
+def inspect_room(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:
+    """Whether there is room in the ledger, now and for a window; a run that has none waits for it."""
+    if not catalog.exists():
+        room, kept = Room(backlog_bytes=0, epoch_bytes=0, disks=look_at_disks(pipeline, catalog)), None
+    else:
+        room, kept = read_room(pipeline, catalog), sum_kept(catalog)
+    window_seconds = pipeline.identity.window
+    return tuple(judge_ledger(room, kept, pipeline.ledger, window_seconds=window_seconds, now=catalog.now()))
 
 
 def read_tables(pipeline: Pipeline) -> dict[str, TableFacts]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from oncehouse.config_values import SECRET_SETTINGS, is_secret_setting
 from oncehouse.errors import ConfigurationError, TransientError
+from oncehouse.pipeline.job_errors import is_full, naming_own_errors, revive
 from oncehouse.private_files import (
     make_private_folder,
     open_private,
@@ -80,11 +81,14 @@ def open_session(pipeline: Pipeline, jars: Sequence[Path] = ()) -> SparkSession:
     for name, value in settings.items():
         if name not in secrets:
             builder = builder.config(name, value)
-    log = _log_path(pipeline)
+    with naming_own_errors(pipeline.pipeline):
+        log = _log_path(pipeline)
     try:
         with _stderr_to(log), _secrets_by_file(secrets, log.parent), private_by_default():
             return builder.getOrCreate()
     except Exception as error:  # the JVM's failures come in many classes, all meaning the same here
+        if is_full(str(error)):
+            raise revive(pipeline.pipeline, str(error)) from error
         raise ConfigurationError(
             f"Spark does not start with master {pipeline.spark.master!r}: {str(error).splitlines()[0]}. Java 17 or "
             f"21 is needed. What Spark said is in {log}."

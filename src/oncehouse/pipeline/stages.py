@@ -181,7 +181,7 @@ class Stages:
 
     def _retain(self) -> None:
         rounds = 0
-        told = False
+        told, told_error = False, ""
         # A run that has nothing to wait for still does one round.
         while not self._stop.is_set() or (rounds == 0 and self._failure is None):
             try:
@@ -199,7 +199,9 @@ class Stages:
                 raise
             except OncehouseError as error:
                 # Damage among old files must not keep new events out; it is named here and by `verify`.
-                self.say(str(error))
+                if str(error) != told_error:
+                    self.say(str(error))
+                told_error = str(error)
             rounds += 1
             self._stop.wait(_RETENTION_SECONDS)
 

@@ -54,7 +54,7 @@ class Ingest(Deciding):
 
     def run(self, stop: threading.Event, *, once: bool) -> None:
         """Until `stop` is set, or with `once` until all that was there at the start is settled."""
-        failures = 0
+        failures, told = 0, ""
         while not stop.is_set():
             self._settled = False
             try:
@@ -66,16 +66,22 @@ class Ingest(Deciding):
                 if once and failures >= _TRIES_WHEN_DRAINING:
                     raise
                 pause_seconds = min(_LONGEST_PAUSE_SECONDS, 0.5 * 2**failures)
-                self._say(f"{error} Starting again in {pause_seconds:.0f} s.")
+                if self._settled or str(error) != told:
+                    self._say(
+                        f"{error} Starting again in {pause_seconds:.0f} s, and then as often as it takes."
+                    )
+                told = str(error)
                 stop.wait(pause_seconds)
 
     def _run_stream(self, stop: threading.Event, *, once: bool) -> None:
         self._failure = None
         self._stopping.clear()
         self._perform_requests()
+        if not self._gate.wait(stop.is_set):
+            return
         starting = self._starting_positions()
-        checkpoint = self._new_checkpoint()
         with naming_own_errors(self._pipeline.pipeline):
+            checkpoint = self._new_checkpoint()
             query = self._start(starting, checkpoint, once=once)
         try:
             while query.isActive and not stop.is_set():
@@ -126,13 +132,19 @@ class Ingest(Deciding):
         def on_micro_batch(frame: DataFrame, number: int) -> None:
             # What is not settled now is read again from the ledger's offsets at the next start. The lock is
             # not waited for blindly: whoever stops the stream holds it, and waits for this callback to end.
-            while not self._stopping.is_set():
-                if self._deciding.acquire(timeout=0.1):
-                    try:
-                        self._settle(frame, number, checkpoint, starting)
-                    finally:
-                        self._deciding.release()
-                    return
+            try:
+                self._gate.wait(self._stopping.is_set)
+                while not self._stopping.is_set():
+                    if self._deciding.acquire(timeout=0.1):
+                        try:
+                            self._settle(frame, number, checkpoint, starting)
+                        finally:
+                            self._deciding.release()
+                        return
+            except OncehouseError as error:
+                # Spark ships only the text of what its callback raises; the error itself is kept here.
+                self._failure = error
+                raise
 
         writer = records.writeStream.foreachBatch(on_micro_batch).option(
             "checkpointLocation", checkpoint.as_uri()
@@ -143,27 +155,22 @@ class Ingest(Deciding):
         return writer.trigger(processingTime=interval).start()
 
     def _settle(self, frame: DataFrame, number: int, checkpoint: Path, starting: Positions) -> None:
-        try:
-            ranges = read_ranges(checkpoint, number, starting)
-            records = sum(span.end - span.start for span in ranges)
-            if not records:
-                return
-            with naming_own_errors(self._pipeline.pipeline):
-                counts = settle(
-                    self._spark,
-                    self._pipeline,
-                    self._catalog,
-                    self._lease.token,
-                    lambda plan: self._read(frame, plan),
-                    EpochInput(kind=EpochKind.KAFKA, ranges=ranges, topic_ids=self._topic_ids),
-                    small=records <= SMALL_EPOCH_RECORDS,
-                )
-            self._settled = True
-            self._on_epoch(counts)
-        except OncehouseError as error:
-            # Spark ships only the text of what its callback raises; the error itself is kept here.
-            self._failure = error
-            raise
+        ranges = read_ranges(checkpoint, number, starting)
+        records = sum(span.end - span.start for span in ranges)
+        if not records:
+            return
+        with naming_own_errors(self._pipeline.pipeline):
+            counts = settle(
+                self._spark,
+                self._pipeline,
+                self._catalog,
+                self._lease.token,
+                lambda plan: self._read(frame, plan),
+                EpochInput(kind=EpochKind.KAFKA, ranges=ranges, topic_ids=self._topic_ids),
+                small=records <= SMALL_EPOCH_RECORDS,
+            )
+        self._settled = True
+        self._on_epoch(counts)
 
     def _read(self, frame: DataFrame, plan: ReadPlan) -> list[TaskManifest]:
         manifests = read_frame(frame, plan)

@@ -1,0 +1,188 @@
+"""The load stage beside a ClickHouse that comes and goes: what is cut, when, and what is said about it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from ledger_examples import TABLE, make_part, make_registration, take_lease
+from oncehouse.config import Pipeline
+from oncehouse.errors import TransientError
+from oncehouse.ledger.batches import finish_attempt, list_batches, start_attempt
+from oncehouse.ledger.leases import acquire
+from oncehouse.ledger.records import BatchStatus, Stage
+from oncehouse.ledger.registering import register
+from oncehouse.pipeline import loading
+from oncehouse.pipeline.loader import Verdict
+from oncehouse.pipeline.loading import Loading
+
+PATIENCE_SECONDS = 30.0
+MIN_ROWS = 100
+
+
+class FakeServer:
+    """A ClickHouse that is there or not, and takes every batch while it is."""
+
+    address = "http://nowhere:8123"
+
+    def __init__(self) -> None:
+        self.there = False
+        self.asked = 0
+        self.too_many_parts = False
+
+    def answers(self) -> bool:
+        self.asked += 1
+        return self.there
+
+    def load(self, _spark, _pipeline, catalog, token, batch, *, facts) -> Verdict:
+        attempt = start_attempt(catalog, token, batch.batch_id)
+        taken = self.there and not self.too_many_parts
+        verdict = Verdict(
+            status=BatchStatus.IN_CLICKHOUSE if taken else BatchStatus.RETRY,
+            outcome="inserted" if taken else "failed",
+            detail=None if taken else "nobody there",
+            too_many_parts=self.too_many_parts,
+        )
+        finish_attempt(
+            catalog,
+            token,
+            attempt,
+            status=verdict.status,
+            outcome=verdict.outcome,
+            detail=verdict.detail,
+            wait_seconds=0.05,
+        )
+        return verdict
+
+
+class FakeSpark:
+    @property
+    def sparkContext(self) -> FakeSpark:  # noqa: N802 - Spark's own spelling
+        return self
+
+    def setLocalProperty(self, _name: str, _value: str) -> None:  # noqa: N802 - Spark's own spelling
+        pass
+
+
+class Working:
+    """The stage at work on a thread of its own."""
+
+    def __init__(self, catalog, server: FakeServer) -> None:
+        self.catalog = catalog
+        self.server = server
+        self.said: list[str] = []
+        self.stop, self.drain = threading.Event(), threading.Event()
+        self.token = take_lease(catalog)
+        self.epochs = 0
+        lease = acquire(catalog, Stage.LOAD, holder="this test", lease_seconds=600)
+        self._loading = Loading(
+            FakeSpark(), make_pipeline(), catalog, lease, on_loaded=lambda _: None, say=self.said.append
+        )
+        self.thread = threading.Thread(target=self._loading.run, args=(self.stop, self.drain))
+        self.thread.start()
+
+    def register(self, rows: int) -> None:
+        self.epochs += 1
+        number, epoch = self.epochs, self.epochs
+        part = make_part(f"part-{number}", epoch=epoch, rows=rows, live_rows=rows)
+        span = {"start": number * 10 - 10, "end": number * 10}
+        register(self.catalog, self.token, make_registration(epoch, parts=(part,), **span))
+
+    def rows(self, *statuses: BatchStatus) -> list[int]:
+        return [batch.rows for batch in list_batches(self.catalog, statuses=statuses or None)]
+
+
+def make_pipeline() -> Pipeline:
+    return Pipeline(
+        pipeline="events",
+        source={"kafka": {"bootstrap_servers": "nowhere:9092", "topics": ["t"]}, "fields": {"id": "UInt64"}},
+        identity={"fields": ["id"]},
+        tables=[{"name": TABLE}],
+        clickhouse={"url": "http://nowhere:8123"},
+        ledger={"catalog": "sqlite:///unused.db", "files": "unused"},
+        batch={"min_rows": MIN_ROWS, "max_rows": 1000, "max_wait": 0.2, "min_interval": 0.01},
+    )
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def server(monkeypatch) -> FakeServer:
+    def read_nothing(_pipeline):
+        raise TransientError("ClickHouse is away")
+
+    server = FakeServer()
+    monkeypatch.setattr(loading, "connect", lambda _config: server)
+    monkeypatch.setattr(loading, "load", server.load)
+    monkeypatch.setattr(loading, "read_tables", read_nothing)
+    monkeypatch.setattr(loading, "_AWAY_SECONDS", 0.05)
+    return server
+
+
+@pytest.fixture
+def stage(catalog, server):
+    made = Working(catalog, server)
+    yield made
+    made.stop.set()
+    made.thread.join(PATIENCE_SECONDS)
+    assert not made.thread.is_alive()
+
+
+def test_few_rows_are_not_cut_for_a_server_that_is_away_and_that_is_said_once(stage, server):
+    stage.register(5)
+    wait_for(lambda: server.asked > 1)
+    stage.register(6)
+    asked = server.asked
+    wait_for(lambda: server.asked > asked)
+    assert stage.rows() == []
+    assert len(stage.said) == 1
+    assert "ClickHouse at http://nowhere:8123 does not answer" in stage.said[0]
+    server.there = True
+    wait_for(lambda: stage.rows(BatchStatus.IN_CLICKHOUSE))
+    assert stage.rows() == [11]
+
+
+def test_enough_rows_are_cut_unasked_and_nothing_beside_them_while_they_wait(stage, server):
+    stage.register(MIN_ROWS)
+    wait_for(lambda: stage.rows(BatchStatus.RETRY))
+    for _ in range(4):
+        stage.register(MIN_ROWS * 2)
+    wait_for(lambda: len(stage.said) > 2)
+    assert stage.rows() == [MIN_ROWS]
+    assert server.asked == 0
+    server.there = True
+    wait_for(lambda: sum(stage.rows(BatchStatus.IN_CLICKHOUSE)) == MIN_ROWS * 9)
+    assert stage.rows() == [MIN_ROWS, MIN_ROWS * 8], "what waited goes out as one batch"
+
+
+def test_a_drain_waits_for_the_server_and_ends_when_all_is_loaded(stage, server):
+    stage.register(5)
+    stage.drain.set()
+    wait_for(lambda: server.asked > 1)
+    assert stage.thread.is_alive()
+    server.there = True
+    stage.thread.join(PATIENCE_SECONDS)
+    assert not stage.thread.is_alive()
+    assert stage.rows(BatchStatus.IN_CLICKHOUSE) == [5]
+
+
+def test_too_many_parts_slow_the_next_batches_down(stage, server):
+    server.there = server.too_many_parts = True
+    stage.register(MIN_ROWS)
+    wait_for(lambda: stage._loading._slower.get(TABLE, 0) > 2)
+    server.too_many_parts = False
+    wait_for(lambda: stage.rows(BatchStatus.IN_CLICKHOUSE))
+    wait_for(lambda: stage._loading._slower[TABLE] < 5)
+    for _ in range(6):
+        stage.register(MIN_ROWS)
+        done = stage.epochs * MIN_ROWS
+        wait_for(lambda done=done: sum(stage.rows(BatchStatus.IN_CLICKHOUSE)) == done)
+    wait_for(lambda: stage._loading._slower[TABLE] == 0)
