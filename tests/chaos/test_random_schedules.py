@@ -1,7 +1,7 @@
 """A state machine over the simulated road: thousands of random schedules, crashes included, come to the same end.
 
-A schedule that fails is printed with its seed, shrunk by Hypothesis, step by step; it is kept below as a plain list of
-steps. Each planted bug must be found by the same machine, so that a schedule that cannot fail would show.
+A schedule that fails is told with its seed and shrunk to a plain list of steps, which is kept below as a test. Each
+planted bug must be found by the same machine, so that a schedule that cannot fail would show.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from multiprocessing import get_context
 from types import SimpleNamespace
+from typing import ClassVar
 from unittest.mock import patch
 
 import pytest
@@ -29,6 +30,7 @@ from oncehouse.ledger.catalog import Catalog
 from oncehouse.pipeline import ingest
 
 SEEDS = range(11, 21)
+FIRST = Step(kind="produce", numbers=(0, 1, 2, 3, 2))
 dies_at = st.none() | st.sampled_from(POINTS)
 
 
@@ -36,17 +38,20 @@ class Road(RuleBasedStateMachine):
     """What may happen to a pipeline, in any order; every step may end with the process."""
 
     schedules = 0
+    steps: ClassVar[list[Step]] = []
+    """Of the schedule that was played last."""
 
     def __init__(self) -> None:
         super().__init__()
         Road.schedules += 1
+        Road.steps.clear()
         self._open = ExitStack()
         self._sound = True
 
     @initialize()
     def begin(self) -> None:
         self.simulation = self._open.enter_context(simulate())
-        self._do(Step(kind="produce", numbers=(0, 1, 2, 3, 2)))
+        self.simulation.do(FIRST)
 
     @rule(partition=st.integers(0, 1), ids=st.lists(st.integers(0, 30), min_size=1, max_size=12))
     def produce(self, partition: int, ids: list[int]) -> None:
@@ -86,6 +91,7 @@ class Road(RuleBasedStateMachine):
                 self.simulation.assert_exact()
 
     def _do(self, step: Step) -> None:
+        Road.steps.append(step)
         try:
             self.simulation.do(step)
         except BaseException:
@@ -93,17 +99,16 @@ class Road(RuleBasedStateMachine):
             raise
 
 
-def play_schedules(number: int, *, from_seed: int, shrinking: bool = True) -> int:
-    """How many schedules were played; raises what the first that failed raised."""
+def play_schedules(number: int, *, from_seed: int) -> int:
+    """How many schedules were played; raises what the first that failed raised, whose steps are then `Road.steps`."""
     Road.schedules = 0
-    phases = set(Phase) - (set() if shrinking else {Phase.shrink, Phase.explain})
     chosen = settings(
         max_examples=number,
         stateful_step_count=30,
         deadline=None,
-        phases=phases,
+        # A failure is shrunk below, by whole steps: Hypothesis would take minutes to do less.
+        phases={Phase.generate},
         suppress_health_check=list(HealthCheck),
-        print_blob=True,
         # Seeds say what is played, whoever played before.
         database=None,
     )
@@ -136,13 +141,35 @@ def test_ten_thousand_schedules_come_to_the_same_end(record_property):
 
 
 def play_seed(number: int) -> tuple[int, str]:
-    """How many schedules were played, and what the first that failed did, shrunk, step by step."""
+    """How many schedules were played; of the first that failed the error, and as few of its steps as fail too."""
     # What was loaded so far stays: no need to look at it whenever garbage is collected.
     gc.freeze()
     try:
         return play_schedules(1000, from_seed=number), ""
     except Exception as error:  # noqa: BLE001 - told to the process that asked, which fails with it
-        return 0, "".join(traceback.format_exception(error))
+        told = "".join(traceback.format_exception(error))
+        steps = ",\n    ".join(str(step) for step in shrink(list(Road.steps)))
+        return 0, f"{told}\nKeep it as a test below:\n[\n    {steps},\n]"
+
+
+def shrink(steps: list[Step]) -> list[Step]:
+    """Fewer and fewer steps, as long as what is left fails."""
+    size = len(steps)
+    while size:
+        for start in range(0, len(steps), size):
+            fewer = steps[:start] + steps[start + size :]
+            if fails(fewer):
+                return shrink(fewer)
+        size //= 2
+    return steps
+
+
+def fails(steps: list[Step]) -> bool:
+    try:
+        play(steps)
+    except Exception:  # noqa: BLE001 - a wrong end or an error on the way
+        return True
+    return False
 
 
 class Forgetful(set):
@@ -239,10 +266,23 @@ def test_a_planted_bug_is_found(plant):
     found = False
     with contextmanager(plant)():
         try:
-            play_schedules(10_000, from_seed=7, shrinking=False)
+            play_schedules(10_000, from_seed=7)
         except Exception:  # noqa: BLE001 - a bug may show as a wrong end or as an error on the way
             found = True
     assert found, plant.__doc__
+
+
+@pytest.mark.short
+def test_a_schedule_that_fails_is_told_with_few_steps_that_fail_too():
+    noise = Step(kind="retry")
+    guilty = [Step(kind="produce", numbers=(0, 7)), Step(kind="settle", numbers=(12, 1))]
+    again = [Step(kind="produce", numbers=(0, 7)), Step(kind="settle", numbers=(12, 1))]
+    with contextmanager(ask_no_index)():
+        few = shrink([noise, *guilty, noise, noise, *again, noise])
+        assert fails(few)
+    assert noise not in few
+    assert len(few) <= 4
+    assert not fails(few), "without the bug they come to their end"
 
 
 # A schedule in which most of what can go wrong does.
@@ -259,7 +299,7 @@ SCHEDULE = [
 
 def play(schedule: list[Step]) -> None:
     with simulate() as simulation:
-        simulation.do(Step(kind="produce", numbers=(0, 1, 2, 3, 2)))
+        simulation.do(FIRST)
         for step in schedule:
             simulation.do(step)
         simulation.drain()

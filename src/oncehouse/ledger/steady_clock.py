@@ -10,15 +10,21 @@ import time
 from collections.abc import Callable
 
 
+def read_uptime() -> float:
+    """Seconds since some moment, through a sleep of the machine too where the system counts it."""
+    boot_time = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot_time is None else time.clock_gettime(boot_time)
+
+
 class SteadyClock:
     """Starts with the first time that it hears; all later ones are only compared with it."""
 
-    def __init__(self, read_monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._read_monotonic = read_monotonic
+    def __init__(self, read_passed: Callable[[], float] = read_uptime) -> None:
+        self._read_passed = read_passed
         self._offset_seconds: float | None = None
 
     def hear(self, told: float) -> float:
         """What the time should be when the catalog's clock tells this."""
         if self._offset_seconds is None:
-            self._offset_seconds = told - self._read_monotonic()
-        return self._offset_seconds + self._read_monotonic()
+            self._offset_seconds = told - self._read_passed()
+        return self._offset_seconds + self._read_passed()
