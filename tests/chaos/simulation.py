@@ -341,7 +341,7 @@ class Simulation:
             number for number, times in Counter(n for n, _ in self.destination.rows).items() if times > 1
         ]
         assert not doubled, f"{doubled} came more than once"
-        assert dict(self.destination.rows) == expected
+        assert dict(self.destination.rows) == expected, "what arrived is not what was produced"
         counts = epochs.total_counts(self.catalog)
         assert (counts.read, counts.new) == (produced, len(expected))
         assert sum(segment.keys for segment in segments.list_segments(self.catalog)) == len(expected)
