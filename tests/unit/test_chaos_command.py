@@ -10,12 +10,13 @@ import yaml
 
 from oncehouse.cli.app import run_command
 from oncehouse.config_file import example_text, load_pipeline
+from oncehouse.devstack.chaos import playing
 from oncehouse.devstack.chaos.defects import DEFECTS
 from oncehouse.devstack.chaos.own_servers import Place, load_there, write_there
 from oncehouse.devstack.chaos.play import NoFaultError
 from oncehouse.devstack.chaos.playing import Report, Result, choose
-from oncehouse.devstack.chaos.scenarios import SCENARIOS
-from oncehouse.errors import ConfigurationError
+from oncehouse.devstack.chaos.scenarios import SCENARIOS, Scenario
+from oncehouse.errors import ConfigurationError, TransientError
 
 SECRETIVE = """
 pipeline: shop
@@ -196,8 +197,6 @@ def make_result(**given) -> Result:
 def test_the_exit_tells_whether_all_held_and_every_defect_was_caught(
     result, well, monkeypatch, capsys, tmp_path
 ):
-    from oncehouse.devstack.chaos import playing
-
     def pretend(plan, scenarios, *, with_defects, say, on_result):
         on_result(result)
         return Report(pipeline="events", seed=4, records=9, rows=5, results=(result,))
@@ -214,17 +213,21 @@ def test_the_exit_tells_whether_all_held_and_every_defect_was_caught(
     assert (shown["ok"], shown["scenarios"][0]["held"], shown["seed"]) == (well, result.held, 4)
 
 
-def test_a_fault_that_did_not_happen_catches_no_defect(monkeypatch):
-    from oncehouse.devstack.chaos import playing
-
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (NoFaultError("nobody died"), "the fault did not happen: nobody died"),
+        (TransientError("Kafka is away"), "the run broke off: Kafka is away"),
+    ],
+)
+def test_a_run_that_shows_nothing_has_not_held_and_catches_no_defect(error, told):
     class Silent:
         ground = type("Ground", (), {"proxy": type("Proxy", (), {"take_back": lambda _self: None})()})()
 
         def close(self) -> None: ...
 
-    def nothing(_play):
-        raise NoFaultError("nobody died")
+    def fail(_play):
+        raise error
 
-    scenario = SCENARIOS[0].__class__(name="x", row=1, what="", defect="", play=nothing)
-    found, happened = playing._act(Silent(), scenario, reference=None)
-    assert (found, happened) == (["the fault did not happen: nobody died"], False)
+    scenario = Scenario(name="x", row=1, what="", defect="", play=fail)
+    assert playing._act(Silent(), scenario, reference=None) == ([told], False)

@@ -25,7 +25,7 @@ from oncehouse.devstack.chaos.traffic import Traffic, plan_sample, plan_traffic,
 from oncehouse.devstack.jars import connector_jars
 from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.devstack.stack import Stack
-from oncehouse.errors import ConfigurationError, PermanentError
+from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
@@ -271,6 +271,8 @@ def _act(play: Play, scenario: Scenario, reference: Reference) -> tuple[list[str
         return [str(error), *judge(play, reference)], True
     except NoFaultError as error:
         return [f"the fault did not happen: {error}"], False
+    except OncehouseError as error:
+        return [f"the run broke off: {error}"], False
     finally:
         play.ground.proxy.take_back()
         play.close()

@@ -119,17 +119,19 @@ def run_two_drivers(play: Play) -> None:
 def kill_worker(play: Play) -> None:
     def kill(process: subprocess.Popen[bytes]) -> None:
         play.wait_until(lambda: bool(python_workers(process.pid)), "a Python worker")
-        for pid in python_workers(process.pid):
-            _kill(pid)
+        if not sum(_kill(pid) for pid in python_workers(process.pid)):
+            raise NoFaultError("all Python workers had gone before they were killed")
 
     _disturb(play, kill)
 
 
-def _kill(pid: int) -> None:
+def _kill(pid: int) -> bool:
+    """Whether the process was still there."""
     try:
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError as error:
-        raise NoFaultError(f"the Python worker {pid} had gone before it was killed") from error
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def kill_server(play: Play, *, name: str) -> None:
@@ -166,11 +168,18 @@ def _has_failed_attempt(play: Play) -> bool:
 def delete_checkpoint(play: Play) -> None:
     def delete(_process: subprocess.Popen[bytes]) -> None:
         folder = Path(play.pipeline.ledger.files) / play.pipeline.pipeline / "checkpoints"
-        if not any(folder.iterdir()):
+        found = list(folder.iterdir())
+        if not found:
             raise NoFaultError(f"there is no checkpoint in {folder}")
-        shutil.rmtree(folder)
+        # Spark writes into it meanwhile, so that one try may leave something behind.
+        play.wait_until(lambda: not any(_is_left(one) for one in found), "the checkpoint to be gone")
 
     _disturb(play, delete)
+
+
+def _is_left(checkpoint: Path) -> bool:
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    return checkpoint.exists()
 
 
 def _disturb(play: Play, fault: Callable[[subprocess.Popen[bytes]], None]) -> None:
