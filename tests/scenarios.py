@@ -73,6 +73,7 @@ SCENARIOS = (
     Scenario("damaged segment", 11),
     Scenario("damaged checkpoint", 11),
     Scenario("deleted checkpoint", 11),
+    Scenario("damaged catalog", 11),
     Scenario("clock off", 12),
     Scenario("events of 1970 and 2099", 12),
     Scenario("poison becomes letters", 13),

@@ -41,6 +41,7 @@ _PASSING_SQLITE_CODES = {
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_CANTOPEN,
 }
+_DAMAGED_SQLITE_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _SHUT_OUT_WORDS = (
     "does not exist",
     "authentication failed",
@@ -208,3 +209,9 @@ def is_passing(error: DBAPIError) -> bool:
         # The low byte is the primary code, the rest says more about it.
         return code & 0xFF in _PASSING_SQLITE_CODES
     return isinstance(error, OperationalError)
+
+
+def is_damaged(error: DBAPIError) -> bool:
+    """Whether the bytes of a SQLite file are not what SQLite wrote."""
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in _DAMAGED_SQLITE_CODES

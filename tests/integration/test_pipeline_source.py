@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
 
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError
-from oncehouse.ledger import epochs
-from road import encode, make_event, note_of, wait_until
+from oncehouse.ledger import epochs, registering
+from oncehouse.pipeline import stream
+from road import Road, encode, make_event, note_of, wait_until
 
 EVENTS = [make_event(number) for number in range(60)]
 
@@ -117,29 +120,87 @@ def test_a_missing_topic_is_told_before_any_data_moves(road, kafka_admin):
         road.run()
 
 
-def test_a_checkpoint_deleted_while_running_costs_a_restart_and_nothing_else(road):
+def delete_checkpoints(road: Road) -> None:
+    checkpoints = road.folder / "files" / "road" / "checkpoints"
+    assert list(checkpoints.iterdir()), "the stream must have a checkpoint to lose"
+    shutil.rmtree(checkpoints)
+
+
+def flip_checkpoints(road: Road) -> None:
+    harm_logs(road, lambda content: bytes(byte ^ 0x55 for byte in content))
+
+
+def cut_checkpoints(road: Road) -> None:
+    harm_logs(road, lambda content: content[:5])
+
+
+def harm_logs(road: Road, change: Callable[[bytes], bytes]) -> None:
+    for log in (road.folder / "files" / "road" / "checkpoints").glob("*/offsets/*"):
+        if log.name.isdecimal():
+            log.write_bytes(change(log.read_bytes()))
+
+
+def play_lost_checkpoint(road: Road, harm: Callable[[Road], None]) -> None:
+    """Records arrive while the checkpoint goes, so that they can be missed."""
     road.send(EVENTS[:20])
     with road.start() as running:
         running.wait_for_rows(20)
-        checkpoints = road.folder / "files" / "road" / "checkpoints"
-        assert list(checkpoints.iterdir()), "the stream must have a checkpoint to lose"
-        shutil.rmtree(checkpoints)
+        harm(road)
         road.send(EVENTS[10:40], partition=1)
         running.wait_for_rows(40)
         road.send(EVENTS[40:])
         running.wait_for_rows(60)
     assert any("Starting again" in message for message in road.said), road.said
+
+
+@pytest.mark.scenario("deleted checkpoint")
+def test_a_checkpoint_deleted_while_running_costs_a_restart_and_nothing_else(road):
+    play_lost_checkpoint(road, delete_checkpoints)
     road.assert_exact()
 
 
-def test_a_damaged_checkpoint_costs_a_restart_and_nothing_else(road):
+@pytest.mark.scenario("damaged checkpoint")
+@pytest.mark.parametrize("harm", [flip_checkpoints, pytest.param(cut_checkpoints, marks=pytest.mark.long)])
+def test_a_damaged_checkpoint_costs_a_restart_and_nothing_else(road, harm):
+    play_lost_checkpoint(road, harm)
+    road.assert_exact()
+
+
+def start_again_at_the_end(monkeypatch) -> list[object]:
+    """A stream that has lost its checkpoint begins where Kafka ends, and the ledger takes it; gives its starts."""
+    begin, advance, starts = stream.Ingest._starting_positions, registering._advance, []
+
+    def skip(self):
+        found = begin(self) if not starts else self._topics.latest(list(begin(self)))
+        starts.append(found)
+        return found
+
+    def advance_anyhow(connection, catalog, span, topic_id, epoch):
+        start = epochs.read_positions(catalog).get((span.topic, span.partition), span.start)
+        return advance(connection, catalog, replace(span, start=start), topic_id, epoch)
+
+    monkeypatch.setattr(stream.Ingest, "_starting_positions", skip)
+    monkeypatch.setattr(registering, "_advance", advance_anyhow)
+    return starts
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "harm",
+    [
+        pytest.param(delete_checkpoints, marks=pytest.mark.defect("deleted checkpoint")),
+        pytest.param(flip_checkpoints, marks=pytest.mark.defect("damaged checkpoint")),
+    ],
+)
+def test_a_stream_that_does_not_go_back_to_the_ledgers_offsets_is_noticed(road, monkeypatch, harm):
+    starts = start_again_at_the_end(monkeypatch)
     road.send(EVENTS[:20])
     with road.start() as running:
         running.wait_for_rows(20)
-        for log in (road.folder / "files" / "road" / "checkpoints").glob("*/offsets/*"):
-            if log.name.isdecimal():
-                log.write_bytes(b"\x00 damaged")
-        road.send(EVENTS[10:], partition=1)
-        running.wait_for_rows(60)
-    assert any("Starting again" in message for message in road.said), road.said
-    road.assert_exact()
+        harm(road)
+        road.send(EVENTS[10:40], partition=1)
+        wait_until(lambda: len(starts) > 1, "the stream to start again")
+        road.send(EVENTS[40:])
+        wait_until(lambda: road.counts().read > 20, "the ledger to go on")
+    with pytest.raises(AssertionError, match="are lost"):
+        road.assert_exact()

@@ -26,6 +26,7 @@ from oncehouse.cli.init import init
 from oncehouse.cli.leases import leases
 from oncehouse.cli.output import say, show_error, show_json
 from oncehouse.cli.rekey import rekey
+from oncehouse.cli.repair import repair
 from oncehouse.cli.requests import rebuild_index, replay
 from oncehouse.cli.run import run
 from oncehouse.cli.status import status
@@ -84,6 +85,7 @@ app.command()(run)
 app.command()(status)
 app.command()(leases)
 app.command()(verify)
+app.command()(repair)
 app.command()(grants)
 app.command()(chaos)
 app.command("import")(import_folder)

@@ -88,6 +88,19 @@ class Client:
         )
         return [tuple(row) for row in result.result_rows]
 
+    def query_arrow(
+        self,
+        sql: str,
+        parameters: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> pa.Table:
+        """The columns of a SELECT, for answers of many rows."""
+        return self._call(
+            lambda http: http.query_arrow(
+                sql, parameters=dict(parameters or {}), settings=dict(settings or {})
+            )
+        )
+
     def query_over(self, sql: str, *, name: str, structure: str, stream: pa.Buffer) -> list[tuple[Any, ...]]:
         """Rows of a SELECT over an Arrow stream that is sent along under a name; asks for no further grant."""
         sent = ExternalData(file_name=name, data=stream.to_pybytes(), fmt="ArrowStream", structure=structure)

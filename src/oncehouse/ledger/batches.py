@@ -140,21 +140,25 @@ def load_parts(catalog: Catalog, batch_id: str) -> tuple[LoadPart, ...]:
             .where(parts.c.pipeline == catalog.pipeline, parts.c.batch_id == batch_id)
             .order_by(parts.c.batch_position)
         ).all()
-        found = []
-        for row in rows:
-            events, source_epoch = connection.execute(
-                select(key_files.c.events, key_files.c.epoch).where(
-                    key_files.c.pipeline == catalog.pipeline, key_files.c.key_file == row.key_file
-                )
-            ).one()
-            found.append(
-                LoadPart(
-                    part=part_of(row),
-                    events=events,
-                    duplicate_files=_duplicates_of(connection, catalog, source_epoch),
-                )
-            )
-    return tuple(found)
+        return tuple(_load_part(connection, catalog, part_of(row)) for row in rows)
+
+
+def load_open_parts(catalog: Catalog) -> tuple[LoadPart, ...]:
+    """Parts that no batch holds yet, with all that is needed to know their live rows."""
+    parts = open_parts(catalog)
+    with catalog.read() as connection:
+        return tuple(_load_part(connection, catalog, part) for part in parts)
+
+
+def _load_part(connection: Connection, catalog: Catalog, part: Part) -> LoadPart:
+    events, source_epoch = connection.execute(
+        select(key_files.c.events, key_files.c.epoch).where(
+            key_files.c.pipeline == catalog.pipeline, key_files.c.key_file == part.key_file
+        )
+    ).one()
+    return LoadPart(
+        part=part, events=events, duplicate_files=_duplicates_of(connection, catalog, source_epoch)
+    )
 
 
 def _duplicates_of(connection: Connection, catalog: Catalog, epoch: int) -> tuple[FileRef, ...]:

@@ -19,7 +19,14 @@ from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from oncehouse import databases
-from oncehouse.errors import ConfigurationError, FencedError, FullDiskError, PermanentError, TransientError
+from oncehouse.errors import (
+    ConfigurationError,
+    CorruptFileError,
+    FencedError,
+    FullDiskError,
+    PermanentError,
+    TransientError,
+)
 from oncehouse.ledger import tables
 from oncehouse.ledger.records import Identity, Stage, spell_rule
 from oncehouse.ledger.steady_clock import SteadyClock
@@ -233,6 +240,11 @@ class Catalog:
             return TransientError(
                 f"Pipeline {self.pipeline}: the catalog {where} does not answer ({text}). "
                 "Check that the database is up, reachable and has space; nothing is lost meanwhile."
+            )
+        if databases.is_damaged(error):
+            return CorruptFileError(
+                f"Pipeline {self.pipeline}: the catalog {where} is damaged ({text}); nothing was written. "
+                "`oncehouse repair --plan` shows from what it can be restored."
             )
         kind = _CollisionError if isinstance(error, IntegrityError) else PermanentError
         return kind(

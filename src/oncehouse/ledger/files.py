@@ -86,6 +86,17 @@ class FileStore:
         filesystem, prefix = self._filesystem()
         return filesystem.open_input_file(f"{prefix}/{ref.path}")
 
+    def read_bytes(self, path: str) -> bytes:
+        """All of a small file that the catalog does not name."""
+        try:
+            if not self._remote:
+                return (self._folder / path).read_bytes()
+            filesystem, prefix = self._filesystem()
+            with filesystem.open_input_stream(f"{prefix}/{path}") as source:
+                return bytes(source.readall())
+        except OSError as error:
+            raise _unreachable(error, f"{self._shown}/{path}") from error
+
     def inspect(self, ref: FileRef) -> None:
         """Whether the file is there in its full size; nothing is read. Raises CorruptFileError."""
         if not self._remote:

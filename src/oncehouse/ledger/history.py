@@ -131,8 +131,7 @@ def roll_up_batches(catalog: Catalog, token: int, *, before: float) -> int:
             )
         ).all()
         for row in rows:
-            key = {"table_name": row.table_name, "hour": int(row.loaded_at // 3600)}
-            _add(connection, catalog, batch_hours, key, {"batches": 1, "rows_total": row.rows_total})
+            add_batches(connection, catalog, row.table_name, at=row.loaded_at, number=1, rows=row.rows_total)
             connection.execute(
                 delete(attempts).where(
                     attempts.c.pipeline == catalog.pipeline, attempts.c.batch_id == row.batch_id
@@ -142,6 +141,14 @@ def roll_up_batches(catalog: Catalog, token: int, *, before: float) -> int:
         return len(rows)
 
     return catalog.write(Stage.RETENTION, token, run)
+
+
+def add_batches(
+    connection: Connection, catalog: Catalog, table: str, *, at: float, number: int, rows: int
+) -> None:
+    """Batches of which only the sum is known, as of this time."""
+    key = {"table_name": table, "hour": int(at // 3600)}
+    _add(connection, catalog, batch_hours, key, {"batches": number, "rows_total": rows})
 
 
 def rolled_up_rows(catalog: Catalog) -> dict[str, int]:

@@ -17,6 +17,13 @@ from oncehouse.ledger.tables import (
     segments,
 )
 
+ADOPTED_PREFIX = "adopted-"
+"""Begins the names of segments whose ids came out of tables: no key file holds them, so none is merged or rebuilt."""
+
+
+def is_adopted(segment: Segment) -> bool:
+    return segment.segment.startswith(ADOPTED_PREFIX)
+
 
 def insert_segments(
     connection: Connection, catalog: Catalog, added: Sequence[Segment], now: float | None = None

@@ -22,6 +22,7 @@ from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.keyindex import Keys
 from oncehouse.ledger.records import FileRef, Segment
+from oncehouse.ledger.segments import is_adopted
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.ingest import run_tasks
 from oncehouse.pipeline.job_errors import naming_own_errors
@@ -50,6 +51,8 @@ def plan_merges(segments: Sequence[Segment], *, window_seconds: float) -> tuple[
     groups: dict[tuple[int, int, int, int], list[Segment]] = {}
     age_seconds = max(window_seconds * _AGE_SHARE, 1.0)
     for segment in segments:
+        if is_adopted(segment):
+            continue
         tier = int(math.log(max(segment.keys, 1), FAN_IN))
         age = int(segment.first_seen_from // age_seconds)
         groups.setdefault((segment.bucket_from, segment.bucket_to, tier, age), []).append(segment)
@@ -180,7 +183,7 @@ def rebuild(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
     segments.replace_segments(
         catalog,
         token,
-        old=[segment.segment for segment in segments.list_segments(catalog)],
+        old=[found.segment for found in segments.list_segments(catalog) if not is_adopted(found)],
         new=made,
         request=(request, f"the key index holds {keys} keys in {len(made)} segments"),
     )

@@ -99,8 +99,13 @@ class PartFile:
         self.size_bytes += block.nbytes
 
     def manifest(self, table: int, file: FileRef) -> PartManifest:
-        shape = hashlib.sha256(str(self._schema).encode()).hexdigest()[:16]
-        return PartManifest(table=table, rows=self.rows, size_bytes=self.size_bytes, shape=shape, file=file)
+        return PartManifest(
+            table=table,
+            rows=self.rows,
+            size_bytes=self.size_bytes,
+            shape=name_shape(self._schema),
+            file=file,
+        )
 
     def write(self, path: str) -> None:
         with pq.ParquetWriter(
@@ -113,6 +118,11 @@ class PartFile:
         ) as writer:
             for block in self._blocks:
                 writer.write_table(block)
+
+
+def name_shape(schema: pa.Schema) -> str:
+    """Names the columns and types of a part."""
+    return hashlib.sha256(str(schema).encode()).hexdigest()[:16]
 
 
 def part_schema(table: TablePlan, fields: Mapping[str, ColumnType]) -> pa.Schema:

@@ -15,6 +15,8 @@ from oncehouse.pipeline.frame_format import is_frame
 from oncehouse.pipeline.identity import Hashes, payload_hashes
 
 _ROW = np.uint64(1 << 63)
+UNKNOWN = np.uint64((1 << 64) - 1)
+"""For an id of which nobody has the bytes any more, as of one that was found in a table."""
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -28,5 +30,6 @@ def hash_payloads(values: pa.Array, schemas: pa.Array | None) -> Hashes:
 
 def find_conflicts(some: Hashes, others: Hashes) -> Flags:
     """For each pair whether the two differ although they can be compared."""
-    conflicts: Flags = (some != others) & ((some ^ others) & _ROW == 0)
+    known = (some != UNKNOWN) & (others != UNKNOWN)
+    conflicts: Flags = (some != others) & known & ((some ^ others) & _ROW == 0)
     return conflicts

@@ -24,6 +24,7 @@ from oncehouse.pipeline.adopting import check_rule
 from oncehouse.pipeline.clocks import judge_clocks, read_clocks
 from oncehouse.pipeline.evolution import current
 from oncehouse.pipeline.growth import judge_ledger
+from oncehouse.pipeline.ledger_age import demand_newest
 from oncehouse.pipeline.outage import judge_topic
 from oncehouse.pipeline.protobuf_sources import demand_readable
 from oncehouse.pipeline.room import Room, look_at_disks, read_room
@@ -136,6 +137,7 @@ def check_ledger(pipeline: Pipeline, catalog: Catalog) -> None:
     """The ledger must be of this version, pipeline and identity rule, and have schemas that have the fields."""
     store = FileStore(pipeline.ledger.files)
     store.check()
+    demand_newest(catalog, store)
     types = {name: parse_type(text) for name, text in pipeline.source.fields.items()}
     demand_readable(known_schemas(pipeline, catalog), types)
     check_rule(pipeline, catalog)

@@ -12,6 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,7 @@ def rekey(
 ) -> str:
     """Bring the ledger to the rule that the pipeline file has; returns what was done."""
     known = catalog.identity()
+    _demand_own_ids(pipeline, catalog)
     moves = None
     if known is None or known.fingerprint != asked.fingerprint:
         moves = _rewrite_keys(spark, pipeline, catalog, token)
@@ -79,6 +81,17 @@ def rekey(
     )
     crash.reach("after changing the rule")
     return result
+
+
+def _demand_own_ids(pipeline: Pipeline, catalog: Catalog) -> None:
+    adopted = [found for found in segments.list_segments(catalog) if segments.is_adopted(found)]
+    if adopted:
+        until = datetime.fromtimestamp(max(s.first_seen_to for s in adopted) + pipeline.identity.window, UTC)
+        raise PermanentError(
+            f"Pipeline {pipeline.pipeline}: the key index holds {sum(s.keys for s in adopted)} ids that a repair took "
+            "out of ClickHouse. Nobody has the bytes that a new rule would make ids of, so the rule cannot be changed "
+            f"before they have left the window, on {until:%Y-%m-%d}."
+        )
 
 
 def _events(moves: Sequence[tuple[str, Move]] | None) -> Iterator[int]:
@@ -118,7 +131,7 @@ def rekey_task(plan: RekeyPlan) -> FileRef:
     """The work of one task: a file of keys written anew, each key file's range sorted by itself."""
     store = FileStore(plan.read.files_root)
     decoder = make_decoder(plan.read)
-    made = [_sorted(ids) for ids in (_new_ids(store, plan.read, decoder, found) for found in plan.key_files)]
+    made = [sort_ids(ids) for ids in (make_ids(store, plan.read, decoder, found) for found in plan.key_files)]
     together = Keys(
         hi=np.concatenate([keys.hi for keys in made]),
         lo=np.concatenate([keys.lo for keys in made]),
@@ -129,7 +142,7 @@ def rekey_task(plan: RekeyPlan) -> FileRef:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Ids:
+class Ids:
     """In the order of the events."""
 
     hi: UInt64
@@ -137,7 +150,7 @@ class _Ids:
     payload: UInt64
 
 
-def _new_ids(store: FileStore, read: ReadPlan, decoder: Decoder, key_file: KeyFile) -> _Ids:
+def make_ids(store: FileStore, read: ReadPlan, decoder: Decoder, key_file: KeyFile) -> Ids:
     found: list[tuple[UInt64, UInt64, UInt64]] = []
     for block, decoded in decode_again(store, decoder, key_file.raw):
         named = refuse_nameless(read.identity, block, decoded)
@@ -151,10 +164,10 @@ def _new_ids(store: FileStore, read: ReadPlan, decoder: Decoder, key_file: KeyFi
         ids = unique_ids(read.identity, decoded.rows, block, block.column("schema"))
         found.append((*ids, hash_payloads(block.column("value"), block.column("schema"))))
     hi, lo, payload = (np.concatenate(column) for column in zip(*found, strict=True))
-    return _Ids(hi=hi, lo=lo, payload=payload)
+    return Ids(hi=hi, lo=lo, payload=payload)
 
 
-def _sorted(ids: _Ids) -> Keys:
+def sort_ids(ids: Ids) -> Keys:
     order = sort_order(ids.hi, ids.lo)
     return Keys(hi=ids.hi[order], lo=ids.lo[order], payload=ids.payload[order], event=order.astype(np.uint32))
 
@@ -187,7 +200,7 @@ def forecast(pipeline: Pipeline, catalog: Catalog) -> Forecast:
             live = live_events(
                 store, duplicates.get(epoch, ()), ordinal=key_file.ordinal, events=key_file.events
             )
-            _spill(Path(folder), _new_ids(store, plan, decoder, key_file), live)
+            _spill(Path(folder), make_ids(store, plan, decoder, key_file), live)
             events += key_file.events
             total += int(np.count_nonzero(live))
         for file in sorted(Path(folder).iterdir()):
@@ -200,7 +213,7 @@ _SPILLED = np.dtype([("hi", np.uint64), ("lo", np.uint64), ("live", np.bool_)])
 _SPILL_BITS = np.uint64(64 - 6)
 
 
-def _spill(folder: Path, ids: _Ids, live: Flags) -> None:
+def _spill(folder: Path, ids: Ids, live: Flags) -> None:
     rows = np.empty(len(live), dtype=_SPILLED)
     rows["hi"], rows["lo"], rows["live"] = ids.hi, ids.lo, live
     share = ids.hi >> _SPILL_BITS

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oncehouse import crash
-from oncehouse.ledger import epochs, expiry, history, packs
+from oncehouse.errors import TransientError
+from oncehouse.ledger import epochs, expiry, history, packs, snapshots
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline.pack import pack
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from oncehouse.config import Pipeline
 
 _EPOCH_FILE = re.compile(r"/(\d{10})-(\d+)-[^/]+$")
-_INDEX_FILE = re.compile(r"/index/(?:merged|rebuilt|rekeyed)-(\d+)-[^/]+$")
+_INDEX_FILE = re.compile(r"/index/(?:merged|rebuilt|rekeyed|adopted)-(\d+)-[^/]+$")
 _LOOKUP_FILE = re.compile(r"/lookups/(\d+)-[^/]+$")
 _PACK_FILE = re.compile(r"/packs/(\d+)-[^/]+$")
 _EDIT_FILE = re.compile(r"/edits/(\d+)-[^/]+$")
@@ -90,6 +91,7 @@ def retain(
     ]
     history.roll_up_epochs(catalog, token, before=before)
     history.roll_up_batches(catalog, token, before=before)
+    kept_up = not (paths or sweeping) or _take_snapshot(catalog, store)
     crash.reach("before deleting files")
     # Only a pack may hold rows of others, so only then all names have to be looked at.
     shared = any(packs.is_pack(path) for path in paths)
@@ -97,16 +99,29 @@ def retain(
     gone = [path for path in paths if path not in still_named]
     for path in gone:
         store.delete(path)
+    if not kept_up:
+        snapshots.write_snapshot(catalog, store)
     if not sweeping:
         return Swept(segments=expired, files=len(gone), orphans=0)
-    if spark is not None:
-        pack(spark, pipeline, catalog, token)
+    if spark is not None and pack(spark, pipeline, catalog, token):
+        _take_snapshot(catalog, store)  # the one before names files that are garbage now
     old = packs.old_garbage(catalog, before=catalog.earliest() - garbage_seconds)
     for path in old:
         store.delete(path)
     packs.forget_garbage(catalog, token, old)
     orphans = sweep(pipeline, catalog, store, token=ingest_token, retention_token=token)
     return Swept(segments=expired, files=len(gone) + len(old), orphans=orphans)
+
+
+def _take_snapshot(catalog: Catalog, store: FileStore) -> bool:
+    """Before files go, so that none goes that the newest snapshot names; False where there is no room for it yet."""
+    if epochs.next_epoch(catalog) == 1:
+        return True  # nothing has been settled that could be lost
+    try:
+        snapshots.write_snapshot(catalog, store)
+    except TransientError:
+        return False  # what is deleted now may make the room
+    return True
 
 
 def sweep(pipeline: Pipeline, catalog: Catalog, store: FileStore, *, token: int, retention_token: int) -> int:

@@ -68,7 +68,7 @@ def fetch_newest(kafka: Kafka, topics: Topics) -> Fetched | None:
     messages = list(_consume(kafka, filled, latest))
     if not messages:
         return None
-    return Fetched(block=_as_block(kafka, messages), bytes_per_record=_measure(messages))
+    return Fetched(block=as_block(kafka, messages), bytes_per_record=_measure(messages))
 
 
 def _consume(kafka: Kafka, starting: Positions, latest: Positions) -> Iterator[Message]:
@@ -101,7 +101,7 @@ def _consume(kafka: Kafka, starting: Positions, latest: Positions) -> Iterator[M
         consumer.close()
 
 
-def _as_block(kafka: Kafka, messages: list[Message]) -> pa.RecordBatch:
+def as_block(kafka: Kafka, messages: list[Message]) -> pa.RecordBatch:
     """Messages in the shape in which a read task gets them."""
     ordinals = {topic: number for number, topic in enumerate(sorted(kafka.topics))}
     columns = {

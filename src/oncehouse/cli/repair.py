@@ -1,0 +1,135 @@
+"""`oncehouse repair`: what is damaged in the ledger, from what it can be made again, and the making of it."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
+from oncehouse.cli.output import say, show_json, spell_time
+from oncehouse.cli.verify import DIFFERENCE_EXIT_CODE
+from oncehouse.config_file import load_pipeline
+from oncehouse.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from oncehouse.config import Pipeline
+    from oncehouse.ledger.records import OffsetRange
+    from oncehouse.pipeline.catalog_repair import CatalogRepair
+    from oncehouse.pipeline.damage import Repair
+    from oncehouse.pipeline.repair import RepairPlan, RepairResult
+
+
+def repair(
+    file: File = DEFAULT_FILE,
+    *,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show what is damaged and what would be done (the default).")
+    ] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Do it; the pipeline must not run meanwhile.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find damage in catalog and files; with --apply, make again what exists elsewhere. Exit 3 when any is left."""
+    if plan and apply:
+        raise ConfigurationError("--plan and --apply contradict each other; choose one")
+    pipeline = load_pipeline(file)
+    whole = _apply(pipeline, as_json=as_json) if apply else _plan(pipeline, as_json=as_json)
+    if not whole:
+        raise typer.Exit(DIFFERENCE_EXIT_CODE)
+
+
+def _plan(pipeline: Pipeline, *, as_json: bool) -> bool:
+    from oncehouse.pipeline.repair import plan_repair
+
+    found = plan_repair(pipeline)
+    if as_json:
+        show_json({"pipeline": pipeline.pipeline, "ok": found.is_clean, "plan": found})
+    else:
+        _show_plan(found)
+    return found.is_clean
+
+
+def _show_plan(found: RepairPlan) -> None:
+    if found.catalog is not None:
+        _show_catalog(found.catalog)
+    _show_repairs(found.files)
+    if found.is_clean:
+        say(f"nothing is damaged: the catalog and {found.files_checked} files are as they were written")
+    elif found.catalog is not None:
+        say("the files are looked at when the catalog is back")
+    if not found.is_clean:
+        say("nothing was changed; stop the pipeline and let --apply do it")
+
+
+def _show_catalog(planned: CatalogRepair) -> None:
+    say(f"the catalog: {planned.problem}")
+    for reason in planned.refused:
+        say(f"  cannot be brought back exactly: {reason}")
+    if planned.snapshot is not None:
+        say(
+            f"  from: the snapshot of {spell_time(planned.snapshot.taken_at)} (epoch {planned.snapshot.epoch})"
+        )
+    elif planned.begins_anew:
+        say("  from: Kafka, every record from the first on, for there is no snapshot")
+    for table, rows in planned.strange_rows.items():
+        say(f"  {table}: the ids of {rows} rows whose batches it does not know enter the key index")
+    say(f"  cost: {planned.records} records are read again{_tell_offsets(planned.reads)}")
+
+
+def _show_repairs(repairs: Sequence[Repair]) -> None:
+    def alike(repair: Repair) -> tuple[str, str, str]:
+        return repair.kind, repair.file.path, repair.why or ""
+
+    for _, group in groupby(sorted(repairs, key=alike), key=alike):
+        members = list(group)
+        first = members[0]
+        more = f" and {len(members) - 1} more in one file" if members[1:] else ""
+        say(f"{first.kind} {first.name}{more}: {first.problem}")
+        if first.source is None:
+            say(f"  cannot be made again: {first.why}{_tell_offsets(first.ranges)}")
+            say("  lost: " + "; ".join(dict.fromkeys(member.lost for member in members[:3])))
+            continue
+        records = sum(member.records for member in members)
+        what = "offsets are read" if first.source == "Kafka" else "events are read"
+        say(f"  from: {first.source}; cost: {records} {what}{_tell_offsets(first.ranges)}")
+        say("  until then: " + "; ".join(dict.fromkeys(member.lost for member in members[:3])))
+
+
+def _tell_offsets(ranges: Sequence[OffsetRange]) -> str:
+    if not ranges:
+        return ""
+    told = [f"{span.topic}/{span.partition} {span.start} to {span.end - 1}" for span in ranges[:4]]
+    return f" ({', '.join(told)}{' …' if ranges[4:] else ''})"
+
+
+def _apply(pipeline: Pipeline, *, as_json: bool) -> bool:
+    from oncehouse.pipeline.repair import apply_repair
+
+    result = apply_repair(pipeline, (lambda _: None) if as_json else say)
+    whole = not result.refused
+    if as_json:
+        show_json({"pipeline": pipeline.pipeline, "ok": whole, "result": result})
+    else:
+        _show_result(result)
+    return whole
+
+
+def _show_result(result: RepairResult) -> None:
+    if result.catalog is not None:
+        say(
+            f"the catalog is back, as of epoch {result.catalog.epoch}; `oncehouse run` reads the rest "
+            f"({result.catalog.records} records) again"
+        )
+    if result.put_aside is not None:
+        say(f"the damaged catalog was kept as {result.put_aside}")
+    released = [batch_id for done in result.done for batch_id in done.released]
+    for batch_id in released:
+        say(f"batch {batch_id} is tried again by the next run")
+    made = sum(len(done.repairs) for done in result.done)
+    left = sum(len(refusal.repairs) for refusal in result.refused)
+    say(f"{made} files were made again, {left} could not be")

@@ -1,0 +1,144 @@
+"""Snapshots: a pipeline's catalog rows at one moment, kept as a SQLite file beside the ledger's files.
+
+Written by retention before it deletes a file, so that whatever the newest snapshot names is still there. A name
+carries the last epoch, the time, and the file's own checksum. Works alike for every database that a catalog may be in;
+a restored snapshot is older than the tables, so it is entered only together with what ClickHouse has since got
+(`ledger/adoption.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, func, insert, select
+from sqlalchemy.exc import OperationalError
+
+from oncehouse.errors import CorruptFileError, TransientError
+from oncehouse.ledger import tables
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.files import FileStore, checksum
+
+KEPT = 3
+_NAME = re.compile(r"/catalog/snapshot-(\d{10})-(\d{13})-([0-9a-f]{32})\.db$")
+_ROWS_AT_ONCE = 5000
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class SnapshotFile:
+    epoch: int
+    """The last one it knows."""
+    taken_ms: int
+    path: str
+    digest: str
+
+    @property
+    def taken_at(self) -> float:
+        return self.taken_ms / 1000
+
+
+def write_snapshot(catalog: Catalog, store: FileStore) -> SnapshotFile:
+    """Put the catalog as it is now beside the files; the oldest beyond KEPT go."""
+    with tempfile.TemporaryDirectory(prefix="oncehouse-snapshot-") as folder:
+        copy = Path(folder) / "snapshot.db"
+        try:
+            with catalog.snapshot() as view, view.read() as source:
+                now = view.now_in(source)
+                last = source.execute(
+                    select(func.max(tables.epochs.c.epoch)).where(
+                        tables.epochs.c.pipeline == catalog.pipeline
+                    )
+                ).scalar_one()
+                _copy_out(source, copy, catalog.pipeline)
+        except (OperationalError, OSError) as error:
+            raise TransientError(f"No snapshot of the catalog could be written: {error}") from error
+        digest, taken_ms = checksum(copy)[:32], int(now * 1000)
+        path = f"{catalog.pipeline}/catalog/snapshot-{last or 0:010d}-{taken_ms:013d}-{digest}.db"
+        store.put(path, lambda target: Path(target).write_bytes(copy.read_bytes()))
+    for old in list_snapshots(store, catalog.pipeline)[KEPT:]:
+        store.delete(old.path)
+    return SnapshotFile(epoch=last or 0, taken_ms=taken_ms, path=path, digest=digest)
+
+
+def _copy_out(source: Connection, copy: Path, pipeline: str) -> None:
+    engine = create_engine(f"sqlite:///{copy}")
+
+    @event.listens_for(engine, "connect")
+    def _hurry(connection: sqlite3.Connection, _record: Any) -> None:
+        # A copy that is not whole has no name yet, so nothing is waited for until it is put among the files.
+        connection.execute("PRAGMA synchronous=OFF")
+        connection.execute("PRAGMA journal_mode=OFF")
+
+    try:
+        with engine.begin() as target:
+            tables.metadata.create_all(target, checkfirst=False)
+            target.execute(insert(tables.ledger_version).values(name="ledger", version=tables.VERSION))
+            copy_rows(source, target, pipeline)
+    finally:
+        engine.dispose()
+
+
+def copy_rows(source: Connection, target: Connection, pipeline: str) -> None:
+    """Every row of the pipeline, table by table."""
+    for table in tables.metadata.sorted_tables:
+        if "pipeline" not in table.c:
+            continue
+        rows = source.execute(select(table).where(table.c.pipeline == pipeline))
+        for some in rows.mappings().partitions(_ROWS_AT_ONCE):
+            target.execute(insert(table), [dict(row) for row in some])
+
+
+def list_snapshots(store: FileStore, pipeline: str) -> tuple[SnapshotFile, ...]:
+    """Newest first; by epoch, because clocks may be set back."""
+    found = (
+        SnapshotFile(epoch=int(match[1]), taken_ms=int(match[2]), path=path, digest=match[3])
+        for path in store.walk(f"{pipeline}/catalog")
+        if (match := _NAME.search(f"/{path}"))
+    )
+    return tuple(sorted(found, reverse=True))
+
+
+@contextmanager
+def open_snapshot(store: FileStore, snapshot: SnapshotFile, pipeline: str) -> Iterator[Catalog]:
+    """A snapshot as a catalog to read from; raises CorruptFileError where its bytes are not what they were."""
+    with tempfile.TemporaryDirectory(prefix="oncehouse-snapshot-") as folder:
+        copy = Path(folder) / "snapshot.db"
+        copy.write_bytes(store.read_bytes(snapshot.path))
+        if hashlib.sha256(copy.read_bytes()).hexdigest()[:32] != snapshot.digest:
+            raise CorruptFileError(f"The catalog's snapshot {snapshot.path} does not match its checksum.")
+        catalog = Catalog(f"sqlite:///{copy}", pipeline, retry_seconds=())
+        try:
+            yield catalog
+        finally:
+            catalog.close()
+
+
+def find_snapshot(store: FileStore, pipeline: str) -> SnapshotFile | None:
+    """The newest whose bytes are what they were."""
+    for found in list_snapshots(store, pipeline):
+        try:
+            with open_snapshot(store, found, pipeline):
+                return found
+        except CorruptFileError:
+            continue
+    return None
+
+
+def examine(engine: Engine) -> str | None:
+    """What is wrong with a SQLite file that is there; None where SQLite finds nothing, and for other databases."""
+    path = engine.url.database
+    if engine.dialect.name != "sqlite" or not path or not Path(path).is_file():
+        return None
+    try:
+        with closing(sqlite3.connect(f"file:{Path(path).absolute()}?mode=ro", uri=True)) as connection:
+            told = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(3)")]
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return None if told == ["ok"] else "; ".join(told)

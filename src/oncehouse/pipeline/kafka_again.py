@@ -1,0 +1,91 @@
+"""Records of Kafka read once more, by exactly the offsets that an epoch settled, without Spark.
+
+A consumer that commits nothing and joins no group is assigned one partition at a time, so records come in Kafka's
+order. Holes among offsets are as they were: aborted transactions. What retention or compaction has taken since is told
+by whoever compares the counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from oncehouse.errors import TransientError
+from oncehouse.kafka_client import describe_error
+from oncehouse.pipeline.sampling import as_block
+from oncehouse.pipeline.source import client_settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from oncehouse.config import Kafka
+    from oncehouse.ledger.records import OffsetRange
+
+_MESSAGES_A_POLL = 10_000
+_POLL_SECONDS = 0.2
+_PATIENCE_SECONDS = 30.0
+
+
+def read_again(kafka: Kafka, ranges: Sequence[OffsetRange], *, headers: bool) -> Iterator[pa.RecordBatch]:
+    """Blocks as a read task gets them, in the order of topic, partition and offset."""
+    consumer = Consumer(
+        {
+            **client_settings(kafka),
+            "group.id": "oncehouse-repair",  # asked for by the client, joined by nobody
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            # Offsets that are gone must not be taken for an order to begin somewhere else.
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        for span in sorted(ranges):
+            for messages in _read_span(consumer, span):
+                block = as_block(kafka, messages)
+                yield block if headers else block.drop_columns(["headers"])
+    except KafkaException as error:
+        raise TransientError(
+            f"Kafka at {kafka.bootstrap_servers} does not give the records again ({describe_error(error)}). Check that "
+            "the broker is up; nothing was changed."
+        ) from error
+    finally:
+        consumer.close()
+
+
+def _read_span(consumer: Consumer, span: OffsetRange) -> Iterator[list[Message]]:
+    consumer.assign([TopicPartition(span.topic, span.partition, span.start)])
+    heard = time.monotonic()
+    while True:
+        found = consumer.consume(_MESSAGES_A_POLL, timeout=_POLL_SECONDS)
+        kept, ended = _sort_out(found, span)
+        if kept:
+            yield kept
+        if ended:
+            return
+        if found:
+            heard = time.monotonic()
+        elif time.monotonic() - heard > _PATIENCE_SECONDS:
+            raise TransientError(
+                f"Kafka gave nothing more of topic {span.topic} partition {span.partition} up to offset {span.end} for "
+                f"{_PATIENCE_SECONDS:.0f} s. Check that the broker is up; nothing was changed."
+            )
+
+
+def _sort_out(found: Sequence[Message], span: OffsetRange) -> tuple[list[Message], bool]:
+    """The records of the range, and whether its end was seen: by a record behind it, or by the end of the log."""
+    kept, ended = [], False
+    for message in found:
+        if (error := message.error()) is not None:
+            if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - how the client names it
+                raise KafkaException(error)
+            ended = True
+        elif int(message.offset() or 0) >= span.end:
+            ended = True
+        else:
+            kept.append(message)
+            ended = ended or int(message.offset() or 0) == span.end - 1
+    return kept, ended

@@ -1,0 +1,74 @@
+"""Whether the catalog is as new as the files beside it: one that was lost or restored from an old backup is not.
+
+Files carry epoch and fencing token in their names. A file of an epoch that the catalog has not come to, under a token
+that is not older than the catalog's, was written after the catalog's moment. To go on from such a catalog would send
+again what ClickHouse has.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from oncehouse.errors import PermanentError
+from oncehouse.ledger import epochs, leases
+from oncehouse.ledger.records import Stage
+from oncehouse.ledger.snapshots import list_snapshots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from oncehouse.ledger.catalog import Catalog
+    from oncehouse.ledger.files import FileStore
+
+_EPOCH_FILE = re.compile(r"/\d{7}/(\d{10})-(\d+)-[^/]+$")
+_EPOCHS_A_FOLDER = 1000
+
+
+def find_newer(paths: Iterable[str], *, next_epoch: int, token: int) -> str | None:
+    """A file that was written after the catalog's moment. Pure.
+
+    Files of the next epoch itself may be those of an attempt that died, unless a newer holder of the lease wrote them.
+    """
+    for path in paths:
+        if (found := _EPOCH_FILE.search(f"/{path}")) is None:
+            continue
+        epoch, of_file = int(found[1]), int(found[2])
+        if of_file > token or (epoch > next_epoch and of_file == token):
+            return path
+    return None
+
+
+def tell_age(catalog: Catalog, store: FileStore) -> str | None:
+    """Why the catalog is not the one that the files belong to; None where it is."""
+    pipeline = catalog.pipeline
+    if not catalog.exists() or catalog.identity() is None:
+        path = find_newer(store.walk(f"{pipeline}/"), next_epoch=0, token=0)
+        if path is None and not list_snapshots(store, pipeline):
+            return None
+        return f"it does not know the pipeline, but files of it are there (such as {path or 'snapshots'})"
+    next_epoch = epochs.next_epoch(catalog)
+    token = max(
+        (lease.token for lease in leases.list_leases(catalog) if lease.stage is Stage.INGEST), default=0
+    )
+    path = find_newer(_young_files(store, pipeline, next_epoch), next_epoch=next_epoch, token=token)
+    if path is not None:
+        return f"it ends with epoch {next_epoch - 1}, but {path} was written later"
+    return None
+
+
+def _young_files(store: FileStore, pipeline: str, next_epoch: int) -> Iterator[str]:
+    """Those of the catalog's last epochs and of the next ones; older ones tell nothing."""
+    folder = next_epoch // _EPOCHS_A_FOLDER
+    for number in (folder, folder + 1):
+        yield from store.walk(f"{pipeline}/{number:07d}")
+
+
+def demand_newest(catalog: Catalog, store: FileStore) -> None:
+    if (age := tell_age(catalog, store)) is not None:
+        where = catalog.engine.url.render_as_string(hide_password=True)
+        raise PermanentError(
+            f"Pipeline {catalog.pipeline}: the catalog {where} is lost or older than the ledger's files: {age}. To go "
+            "on from it could double what ClickHouse has; nothing was read. `oncehouse repair --plan` shows how it is "
+            "brought up to date. To start anew, give the pipeline another name or remove its files."
+        )

@@ -1,0 +1,259 @@
+"""Repair: what is damaged is found, told with what can be done about it, and made again when asked.
+
+Planning changes nothing and may run beside a pipeline. Doing takes the leases of all stages, so that nobody else
+decides meanwhile, and goes from the catalog to raw bytes, ids, duplicates, parts, letters and the key index: each needs
+those before it. Every step is a transaction of its own, so an end in the middle leaves less damage and never more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oncehouse.clickhouse.client import Client, connect
+from oncehouse.errors import ConfigurationError, FencedError, OncehouseError, PermanentError
+from oncehouse.ledger import epochs, leases
+from oncehouse.ledger.audit import read_state
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.records import Lease, RequestKind, Stage
+from oncehouse.ledger.requests import list_requests
+from oncehouse.pipeline.adopting import check_rule
+from oncehouse.pipeline.catalog_repair import (
+    CatalogRepair,
+    catch_up,
+    look_at_catalog,
+    plan_lost,
+    plan_older,
+    restore_lost,
+)
+from oncehouse.pipeline.damage import FileKind, KafkaFacts, Repair, plan_repairs
+from oncehouse.pipeline.holder import describe_holder
+from oncehouse.pipeline.ledger_age import tell_age
+from oncehouse.pipeline.prepare import open_catalog
+from oncehouse.pipeline.restoring import Done, Restorer
+from oncehouse.pipeline.retention import sweep
+from oncehouse.pipeline.source import Topics
+from oncehouse.pipeline.stages import take_lease
+from oncehouse.pipeline.table_gap import read_gaps
+from oncehouse.pipeline.verify_files import check_files, list_files
+
+if TYPE_CHECKING:
+    from oncehouse.config import Pipeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairPlan:
+    catalog: CatalogRepair | None
+    """None: the catalog is as it should be."""
+    files: tuple[Repair, ...]
+    """Empty also where the catalog has to be brought back first."""
+    files_checked: int | None
+    """None: the files were not looked at, because the catalog does not say which there are."""
+
+    @property
+    def is_clean(self) -> bool:
+        return self.catalog is None and not self.files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    repairs: tuple[Repair, ...]
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairResult:
+    catalog: CatalogRepair | None
+    put_aside: Path | None
+    done: tuple[Done, ...]
+    refused: tuple[Refusal, ...]
+
+
+def plan_repair(pipeline: Pipeline) -> RepairPlan:
+    """Look at everything; nothing is changed."""
+    if (planned := _plan_catalog(pipeline)) is not None:
+        return RepairPlan(catalog=planned, files=(), files_checked=None)
+    catalog = open_catalog(pipeline)
+    try:
+        repairs, checked = _plan_files(pipeline, catalog)
+        return RepairPlan(catalog=None, files=repairs, files_checked=checked)
+    finally:
+        catalog.close()
+
+
+def apply_repair(pipeline: Pipeline, say: Callable[[str], None]) -> RepairResult:
+    """Do what the plan says; raises LeaseHeldError while a pipeline runs, PermanentError for a catalog past saving."""
+    planned, aside = _plan_catalog(pipeline), None
+    if planned is not None:
+        say(f"the catalog: {planned.problem}")
+        aside = _bring_back(pipeline, planned)
+    catalog = open_catalog(pipeline)
+    try:
+        with _all_leases(pipeline, catalog) as held:
+            check_rule(pipeline, catalog)
+            done, refused = _restore_files(pipeline, catalog, held[Stage.INGEST].token, say)
+            _sweep(pipeline, catalog, held)
+    finally:
+        catalog.close()
+    return RepairResult(catalog=planned, put_aside=aside, done=tuple(done), refused=tuple(refused))
+
+
+# -- the catalog --------------------------------------------------------------------------------------------
+
+
+def _plan_catalog(pipeline: Pipeline) -> CatalogRepair | None:
+    client = connect(pipeline.clickhouse)
+    if (problem := look_at_catalog(pipeline)) is not None:
+        _demand_ledger(pipeline, client, problem)
+        return plan_lost(pipeline, client, problem, lambda known: _ask_kafka(pipeline, known))
+    catalog = open_catalog(pipeline)
+    try:
+        age = tell_age(catalog, FileStore(pipeline.ledger.files)) or _tell_excess(client, pipeline, catalog)
+        if age is None:
+            return None
+        problem = f"it is older than the tables: {age}"
+        return plan_older(pipeline, client, catalog, problem, lambda known: _ask_kafka(pipeline, known))
+    finally:
+        catalog.close()
+
+
+def _demand_ledger(pipeline: Pipeline, client: Client, problem: str) -> None:
+    """A pipeline that has never run has nothing to be repaired."""
+    catalog = Catalog("sqlite://", pipeline.pipeline)
+    try:
+        catalog.prepare()
+        files = tell_age(catalog, FileStore(pipeline.ledger.files))
+        if files is None and not any(gap.strange for gap in read_gaps(client, pipeline, catalog)):
+            raise ConfigurationError(
+                f"Pipeline {pipeline.pipeline} has no ledger: {problem}, there are no files of it, and its tables hold "
+                "no batch. `oncehouse run` makes one."
+            )
+    finally:
+        catalog.close()
+
+
+def _tell_excess(client: Client, pipeline: Pipeline, catalog: Catalog) -> str | None:
+    found = [gap for gap in read_gaps(client, pipeline, catalog) if gap.excess]
+    if not found:
+        return None
+    return ", ".join(
+        f"{gap.table.name} holds {gap.excess} rows of batches that it does not know" for gap in found
+    )
+
+
+def _bring_back(pipeline: Pipeline, planned: CatalogRepair) -> Path | None:
+    client = connect(pipeline.clickhouse)
+    if planned.snapshot is not None or planned.begins_anew:
+        return restore_lost(pipeline, client, planned)
+    catalog = open_catalog(pipeline)
+    try:
+        with _all_leases(pipeline, catalog) as held:
+            catch_up(pipeline, client, catalog, held[Stage.INGEST].token, planned)
+    finally:
+        catalog.close()
+    return None
+
+
+def _ask_kafka(pipeline: Pipeline, known_ids: dict[str, str]) -> KafkaFacts:
+    if pipeline.source.kafka is None:
+        return KafkaFacts()
+    topics = Topics(pipeline.source.kafka)
+    found = topics.describe()
+    places = [(topic, number) for topic, facts in found.items() for number in range(facts.partitions)]
+    unfit = {topic: f"topic {topic} is not in the pipeline file any more" for topic in known_ids}
+    for topic, facts in found.items():
+        unfit.pop(topic, None)
+        if known_ids.get(topic, facts.topic_id) != facts.topic_id:
+            unfit[topic] = f"topic {topic} was deleted and made anew, so its offsets mean something else"
+    return KafkaFacts(earliest=topics.earliest(places), latest=topics.latest(places), unfit=unfit)
+
+
+# -- files --------------------------------------------------------------------------------------------------
+
+
+def _plan_files(pipeline: Pipeline, catalog: Catalog) -> tuple[tuple[Repair, ...], int]:
+    state = read_state(catalog)
+    named = list_files(state)
+    by_where = {entry.where: entry.file.path for entry in named}
+    wanting = check_files(FileStore(pipeline.ledger.files), named, every_byte=True)
+    damaged = {by_where[finding.where]: finding.message for finding in wanting}
+    if not damaged:
+        return (), len(named)
+    facts = _ask_kafka(pipeline, epochs.read_topic_ids(catalog))
+    rekeyed = [r.done_at for r in list_requests(catalog) if r.kind is RequestKind.REKEY and not r.is_refused]
+    repairs = plan_repairs(
+        state, damaged, facts, rekeyed_at=max((at for at in rekeyed if at is not None), default=None)
+    )
+    return repairs, len(named)
+
+
+def _restore_files(
+    pipeline: Pipeline, catalog: Catalog, token: int, say: Callable[[str], None]
+) -> tuple[list[Done], list[Refusal]]:
+    done: list[Done] = []
+    refused: list[Refusal] = []
+    repairs, _ = _plan_files(pipeline, catalog)
+    for kind in FileKind:
+        for group in _groups([repair for repair in repairs if repair.kind is kind]):
+            told = f"{group[0].kind} {group[0].name}" + (f" and {len(group) - 1} more" if group[1:] else "")
+            try:
+                # What was made again before is in the catalog by now, so each looks at it anew.
+                done.append(_restore(pipeline, catalog, token, group))
+                say(f"made again: {told}")
+            except FencedError:
+                raise
+            except OncehouseError as error:
+                refused.append(Refusal(repairs=group, reason=str(error)))
+                say(f"not made again: {told}: {error}")
+    return done, refused
+
+
+def _restore(pipeline: Pipeline, catalog: Catalog, token: int, group: tuple[Repair, ...]) -> Done:
+    first = group[0]
+    if first.source is None:
+        raise PermanentError(f"{first.why}; {first.lost}")
+    return Restorer(pipeline, catalog, token).restore(group)
+
+
+def _groups(repairs: Sequence[Repair]) -> Iterator[tuple[Repair, ...]]:
+    """What is made again together: files of one kind and epoch that have the same fate."""
+
+    def fate(repair: Repair) -> tuple[int, str]:
+        return repair.epoch, repair.why or ""
+
+    for _, group in groupby(sorted(repairs, key=fate), key=fate):
+        yield tuple(group)
+
+
+def _sweep(pipeline: Pipeline, catalog: Catalog, held: dict[Stage, Lease]) -> None:
+    """Files of a time that the catalog does not know any more go: their records are read again."""
+    sweep(
+        pipeline,
+        catalog,
+        FileStore(pipeline.ledger.files),
+        token=held[Stage.INGEST].token,
+        retention_token=held[Stage.RETENTION].token,
+    )
+
+
+@contextmanager
+def _all_leases(pipeline: Pipeline, catalog: Catalog) -> Iterator[dict[Stage, Lease]]:
+    holder = describe_holder()
+    held: list[Lease] = []
+    lost: list[Exception] = []
+    try:
+        for stage in Stage:
+            held += [take_lease(pipeline, catalog, stage, holder)]
+        heartbeat = leases.Heartbeat(catalog, tuple(held), lease_seconds=pipeline.lease, on_lost=lost.append)
+        try:
+            yield {lease.stage: lease for lease in held}
+        finally:
+            heartbeat.stop()
+    finally:
+        for lease in held:
+            leases.release(catalog, lease)

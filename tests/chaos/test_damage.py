@@ -1,0 +1,336 @@
+"""Bytes of the ledger that are not what they were: noticed, named, and made again from where they still exist.
+
+Each scenario is played as it is, and with a repair that is wrong in one point, which the oracle must notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from oncehouse.errors import CorruptFileError, LeaseHeldError, OncehouseError, PermanentError
+from oncehouse.ledger import epochs
+from oncehouse.ledger.batches import list_parts
+from oncehouse.ledger.records import BatchStatus, FileRef, LetterKind, RequestKind, Stage
+from oncehouse.ledger.segments import list_segments
+from oncehouse.pipeline import catalog_repair, restoring
+from oncehouse.pipeline.damage import FileKind, Source
+from oncehouse.pipeline.repair import RepairResult, apply_repair, plan_repair
+from road import Road, encode, make_event
+
+EVENTS = [make_event(number) for number in range(120)]
+
+Harm = Callable[[Path], None]
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    for at in range(len(content) // 4, len(content), max(len(content) // 8, 1)):
+        content[at] ^= 0x55
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+HARMS = pytest.mark.parametrize("harm", [flip, cut, delete])
+
+
+def harm_file(road: Road, file: FileRef, harm: Harm) -> str:
+    harm(Path(road.store.root) / file.path)
+    return file.path
+
+
+def repair(road: Road) -> RepairResult:
+    return apply_repair(road.pipeline, road.said.append)
+
+
+def key_files(road: Road):
+    return [found for _, _, found in epochs.list_key_files(road.catalog)]
+
+
+# A part
+
+
+def play_damaged_part(road: Road, harm: Harm) -> None:
+    road.send([*EVENTS[:40], *EVENTS[:5]])
+    road.run(only=[Stage.INGEST])
+    road.send([*EVENTS[40:80], *EVENTS[:5]])
+    road.run(only=[Stage.INGEST])
+    path = harm_file(road, list_parts(road.catalog)[0].file, harm)
+    road.run()
+    (parked,) = road.batches(statuses=[BatchStatus.PARKED])
+    assert path in (parked.reason or ""), parked.reason
+    (planned,) = plan_repair(road.pipeline).files
+    assert (planned.kind, planned.source, planned.file.path) == (FileKind.PART, Source.RAW, path)
+    assert "not in ClickHouse yet" in planned.lost
+    (done,) = repair(road).done
+    assert done.released == (parked.batch_id,)
+    road.run()
+
+
+@pytest.mark.scenario("damaged part")
+@HARMS
+def test_a_damaged_part_is_named_and_made_again(road, harm):
+    play_damaged_part(road, harm)
+    road.assert_exact()
+
+
+@pytest.mark.defect("damaged part")
+def test_a_part_made_again_from_other_events_is_noticed(road, monkeypatch):
+    """Counts cannot tell: both epochs have as many events and duplicates, in the same places."""
+    monkeypatch.setattr(restoring.Restorer, "_find", lambda self, _name: self._state.key_files[-1])
+    play_damaged_part(road, flip)
+    with pytest.raises(AssertionError, match="40 events are lost"):
+        road.assert_exact()
+
+
+# A key file
+
+
+def play_damaged_key_file(road: Road, harm: Harm) -> None:
+    """The index cannot be made anew without it."""
+    road.send(EVENTS[:40])
+    road.run()
+    path = harm_file(road, key_files(road)[0].keys, harm)
+    assert any(path in finding.message for finding in road.findings())
+    (planned,) = plan_repair(road.pipeline).files
+    assert (planned.kind, planned.source, planned.file.path) == (FileKind.KEYS, Source.RAW, path)
+    assert not repair(road).refused
+    assert "40 keys" in road.request(RequestKind.REBUILD_INDEX)
+    road.send(EVENTS[20:60], partition=1)
+    road.run()
+
+
+@pytest.mark.scenario("damaged key file")
+@HARMS
+def test_a_damaged_key_file_is_named_and_made_again(road, harm):
+    play_damaged_key_file(road, harm)
+    road.assert_exact()
+
+
+@pytest.mark.defect("damaged key file")
+def test_a_key_file_made_again_with_other_ids_is_noticed(road, monkeypatch):
+    right = restoring.sort_ids
+
+    def sort_others(ids):
+        return right(replace(ids, lo=ids.lo ^ np.uint64(1)))
+
+    monkeypatch.setattr(restoring, "sort_ids", sort_others)
+    play_damaged_key_file(road, flip)
+    with pytest.raises(AssertionError, match="20 rows are doubled"):
+        road.assert_exact()
+
+
+# A segment
+
+
+def play_damaged_segment(road: Road, harm: Harm) -> None:
+    road.send(EVENTS[:40])
+    road.run()
+    path = harm_file(road, list_segments(road.catalog)[0].file, harm)
+    road.send(EVENTS[20:60], partition=1)
+    with pytest.raises(CorruptFileError) as raised:
+        road.run()
+    assert path in str(raised.value)
+    (planned,) = plan_repair(road.pipeline).files
+    assert (planned.kind, planned.source, planned.file.path) == (FileKind.SEGMENT, Source.KEYS, path)
+    assert not repair(road).refused
+    road.run()
+
+
+@pytest.mark.scenario("damaged segment")
+@HARMS
+def test_a_damaged_segment_stops_ingest_and_is_made_again(road, harm):
+    play_damaged_segment(road, harm)
+    road.assert_exact()
+
+
+@pytest.mark.defect("damaged segment")
+def test_a_segment_that_is_left_out_is_noticed(road, monkeypatch):
+    monkeypatch.setattr(restoring, "plan_rebuild", lambda *_: [])
+    play_damaged_segment(road, flip)
+    with pytest.raises(AssertionError, match="20 rows are doubled"):
+        road.assert_exact()
+
+
+# The catalog
+
+
+def play_damaged_catalog(road: Road, harm: Harm) -> None:
+    """The second run's epochs come after the last snapshot; part of what they hold is in ClickHouse, part is not."""
+    road.send(EVENTS[:40])
+    road.run()
+    road.send(EVENTS[20:60], partition=1)
+    road.run()
+    road.send(EVENTS[50:80])
+    road.run(only=[Stage.INGEST])
+    road.catalog.close()
+    catalog = road.folder / "catalog.db"
+    for beside in ("catalog.db-wal", "catalog.db-shm"):
+        (road.folder / beside).unlink(missing_ok=True)
+    harm(catalog)
+    road.send(EVENTS[70:100], partition=1)
+    with pytest.raises(OncehouseError, match="repair"):
+        road.run()
+    planned = plan_repair(road.pipeline).catalog
+    assert planned is not None
+    assert not planned.refused, planned
+    result = repair(road)
+    assert (result.put_aside is not None) == (harm is not delete)
+    assert not result.refused
+    road.run()
+
+
+@pytest.mark.scenario("damaged catalog")
+@HARMS
+def test_a_damaged_catalog_comes_back_from_its_snapshot_and_from_clickhouse(road, harm):
+    play_damaged_catalog(road, harm)
+    road.assert_exact()
+    # What came back remembers what it has taken out of the table.
+    road.request(RequestKind.REBUILD_INDEX)
+    road.send(EVENTS, partition=1)
+    road.run()
+    road.assert_exact()
+
+
+@pytest.mark.defect("damaged catalog")
+def test_a_catalog_that_learns_nothing_from_the_table_is_noticed(road, monkeypatch):
+    monkeypatch.setattr(catalog_repair, "_write_segments", lambda *_: ())
+    play_damaged_catalog(road, flip)
+    with pytest.raises(AssertionError, match="rows are doubled"):
+        road.assert_exact()
+
+
+def test_a_catalog_without_any_snapshot_begins_anew_while_kafka_has_everything(road):
+    road.send(EVENTS[:40])
+    road.run()
+    for snapshot in (road.folder / "files" / "road" / "catalog").iterdir():
+        snapshot.unlink()
+    road.catalog.close()
+    for file in road.folder.glob("catalog.db*"):
+        file.unlink()
+    road.send(EVENTS[20:60])
+    with pytest.raises(PermanentError, match="does not know the pipeline"):
+        road.run()
+    planned = plan_repair(road.pipeline).catalog
+    assert planned is not None
+    assert (planned.begins_anew, planned.refused) == (True, ())
+    repair(road)
+    road.run()
+    road.assert_exact()
+
+
+def test_a_catalog_cannot_come_back_when_kafka_has_deleted_what_it_would_read(road, kafka_admin):
+    from confluent_kafka import TopicPartition
+
+    road.send(EVENTS[:40])
+    road.run()
+    road.send(EVENTS[40:60])
+    road.run()
+    road.catalog.close()
+    (road.folder / "catalog.db").unlink()
+    place = TopicPartition(road.topic, 0, 50)
+    kafka_admin.delete_records([place])[place].result(30)
+    planned = plan_repair(road.pipeline).catalog
+    assert planned is not None
+    assert any("deleted the offsets" in reason for reason in planned.refused), planned.refused
+    with pytest.raises(PermanentError, match="cannot be brought back exactly"):
+        repair(road)
+    assert not (road.folder / "catalog.db").stat().st_size
+
+
+def test_an_older_catalog_of_postgresql_learns_what_the_table_has(make_road, postgres_url):
+    """A dump that was restored: as if the rows of the last epochs had never been written."""
+    from oncehouse.ledger import adoption, snapshots, tables
+
+    road = make_road(partitions=2, ledger={"catalog": postgres_url})
+    road.send(EVENTS[:40])
+    road.run()
+    dump = snapshots.write_snapshot(road.catalog, road.store)
+    content = road.store.read_bytes(dump.path)
+    road.send(EVENTS[20:80], partition=1)
+    road.run()
+    road.store.delete(dump.path)
+    (Path(road.store.root) / dump.path).write_bytes(content)
+    with (
+        snapshots.open_snapshot(road.store, dump, "road") as old,
+        old.read() as source,
+        road.catalog.engine.begin() as target,
+    ):
+        for table in reversed(tables.metadata.sorted_tables):
+            if "pipeline" in table.c:
+                target.execute(table.delete().where(table.c.pipeline == "road"))
+        adoption.copy_rows(source, target, "road")
+    with pytest.raises(PermanentError, match="older than the ledger's files"):
+        road.run()
+    planned = plan_repair(road.pipeline).catalog
+    assert planned is not None
+    assert planned.strange_rows == {road.table: 40}
+    repair(road)
+    assert plan_repair(road.pipeline).is_clean
+    road.run()
+    road.assert_exact()
+
+
+# What else a ledger holds
+
+
+def test_a_whole_epoch_of_files_comes_back_from_kafka(road):
+    road.send(EVENTS[:40])
+    road.run(only=[Stage.INGEST])
+    road.send(EVENTS[20:60], partition=1)
+    road.send_raw([b"not json", encode(EVENTS[70])])
+    road.expected[EVENTS[70]] = road.expected.get(EVENTS[70], f"note of 70 {'x' * (70 % 17)}")
+    road.run(only=[Stage.INGEST])
+    files = [file for found in key_files(road) for file in (found.keys, found.raw)]
+    files += [part.file for part in list_parts(road.catalog)]
+    files += [file for found in epochs.list_duplicate_files(road.catalog).values() for file in found]
+    files += [found.file for found in epochs.list_dead_letter_files(road.catalog, kind=LetterKind.DEAD)]
+    files += [found.file for found in list_segments(road.catalog)]
+    for number, file in enumerate(files):
+        harm_file(road, file, (flip, cut, delete)[number % 3])
+    planned = plan_repair(road.pipeline).files
+    assert {found.kind for found in planned} == set(FileKind)
+    assert all(found.source is not None for found in planned), planned
+    assert not repair(road).refused
+    assert plan_repair(road.pipeline).is_clean
+    road.run()
+    road.assert_table(road.table, road.expected)
+    assert not road.findings()
+
+
+def test_what_kafka_has_deleted_is_told_and_left_alone(road, kafka_admin):
+    from confluent_kafka import TopicPartition
+
+    road.send(EVENTS[:40])
+    road.run()
+    harm_file(road, key_files(road)[0].raw, delete)
+    harm_file(road, list_parts(road.catalog)[0].file, cut)
+    place = TopicPartition(road.topic, 0, 10)
+    kafka_admin.delete_records([place])[place].result(30)
+    planned = plan_repair(road.pipeline).files
+    assert [found.kind for found in planned] == [FileKind.RAW, FileKind.PART]
+    assert all(found.source is None for found in planned)
+    assert all(f"offsets 0 to 9 of topic {road.topic}" in (found.why or "") for found in planned)
+    assert "40 rows" in planned[1].lost
+    assert "in ClickHouse already" in planned[1].lost
+    assert len(repair(road).refused) == 2
+
+
+def test_nothing_is_made_again_while_the_pipeline_runs(road):
+    road.send(EVENTS[:40])
+    with road.start() as running:
+        running.wait_for_rows(40)
+        with pytest.raises(LeaseHeldError):
+            repair(road)
+    assert plan_repair(road.pipeline).is_clean
