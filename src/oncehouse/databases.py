@@ -94,6 +94,14 @@ def open_engine(url: str, *, setting: str, ping: bool = True) -> Engine:
         ) from error
 
 
+def database_file(url: str) -> Path | None:
+    """Where a SQLite database lies; None for one in memory, and for other databases."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite" or not parsed.database or parsed.database == ":memory:":
+        return None
+    return Path(parsed.database)
+
+
 def keepalive_arguments(url: URL) -> dict[str, str]:
     """What the user wrote into the URL counts."""
     return {name: value for name, value in _KEEPALIVE.items() if name not in url.query}

@@ -34,6 +34,14 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+def flip_pages(path: Path) -> None:
+    """The first byte of some pages of a SQLite file, which says what they are."""
+    content = bytearray(path.read_bytes())
+    for at in range(2 * 4096, len(content), 5 * 4096):
+        content[at] ^= 0x55
+    path.write_bytes(content)
+
+
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-7])
 
@@ -167,24 +175,34 @@ def test_a_segment_that_is_left_out_is_noticed(road, monkeypatch):
 
 
 def play_damaged_catalog(road: Road, harm: Harm) -> None:
-    """The second run's epochs come after the last snapshot; part of what they hold is in ClickHouse, part is not."""
+    """After the last snapshot an open part is loaded, then an epoch comes that is loaded, and one that is not."""
     road.send(EVENTS[:40])
     road.run()
+    road.send(EVENTS[100:110])
+    road.run(only=[Stage.INGEST])
+    road.retain()
     road.send(EVENTS[20:60], partition=1)
-    road.run()
+    road.run(only=[Stage.INGEST])
+    road.run(only=[Stage.LOAD])
     road.send(EVENTS[50:80])
     road.run(only=[Stage.INGEST])
     road.catalog.close()
     catalog = road.folder / "catalog.db"
     for beside in ("catalog.db-wal", "catalog.db-shm"):
         (road.folder / beside).unlink(missing_ok=True)
-    harm(catalog)
+    if harm is flip:
+        flip_pages(catalog)
+    elif harm is cut:
+        catalog.write_bytes(catalog.read_bytes()[: catalog.stat().st_size // 2])
+    else:
+        harm(catalog)
     road.send(EVENTS[70:100], partition=1)
     with pytest.raises(OncehouseError, match="repair"):
         road.run()
     planned = plan_repair(road.pipeline).catalog
     assert planned is not None
     assert not planned.refused, planned
+    assert planned.strange_rows == {road.table: 30}
     result = repair(road)
     assert (result.put_aside is not None) == (harm is not delete)
     assert not result.refused
@@ -246,7 +264,7 @@ def test_a_catalog_cannot_come_back_when_kafka_has_deleted_what_it_would_read(ro
     assert any("deleted the offsets" in reason for reason in planned.refused), planned.refused
     with pytest.raises(PermanentError, match="cannot be brought back exactly"):
         repair(road)
-    assert not (road.folder / "catalog.db").stat().st_size
+    assert not (road.folder / "catalog.db").exists()
 
 
 def test_an_older_catalog_of_postgresql_learns_what_the_table_has(make_road, postgres_url):

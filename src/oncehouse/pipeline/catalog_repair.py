@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from oncehouse.databases import database_file
 from oncehouse.errors import CorruptFileError, PermanentError
 from oncehouse.ledger import adoption, epochs, snapshots
 from oncehouse.ledger.adoption import Adoption
@@ -224,8 +225,8 @@ def _demand_together(client: Client, gaps: Sequence[TableGap], index: Sequence[K
         ):
             raise PermanentError(
                 f"{one.table.name} and {other.table.name} take the same events, but not the same ones have come to "
-                "both under batches that the catalog does not know. Delete the rows of those batches in both, so that they "
-                "are read again; nothing was changed."
+                "both under batches that the catalog does not know. Delete the rows of those batches in both, so that "
+                "they are read again; nothing was changed."
             )
 
 
@@ -318,7 +319,10 @@ def _put_aside(pipeline: Pipeline) -> Path | None:
 
 def look_at_catalog(pipeline: Pipeline) -> str | None:
     """What keeps the catalog from being used at all; None where it can be read and knows the pipeline."""
-    catalog = Catalog(pipeline.ledger.catalog.get_secret_value(), pipeline.pipeline, retry_seconds=(0.2, 1.0))
+    url = pipeline.ledger.catalog.get_secret_value()
+    if (path := database_file(url)) is not None and not path.is_file():
+        return f"there is no file {path}"
+    catalog = Catalog(url, pipeline.pipeline, retry_seconds=(0.2, 1.0))
     try:
         if (damage := snapshots.examine(catalog.engine)) is not None:
             return f"the SQLite file is damaged: {damage}"

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from oncehouse.errors import PermanentError
+from oncehouse.errors import CorruptFileError, PermanentError
 from oncehouse.ledger import epochs, leases
 from oncehouse.ledger.records import Stage
-from oncehouse.ledger.snapshots import list_snapshots
+from oncehouse.ledger.snapshots import examine, list_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -65,6 +65,12 @@ def _young_files(store: FileStore, pipeline: str, next_epoch: int) -> Iterator[s
 
 
 def demand_newest(catalog: Catalog, store: FileStore) -> None:
+    """Refuse a catalog that is damaged, lost, or older than the files."""
+    if (damage := examine(catalog.engine)) is not None:
+        raise CorruptFileError(
+            f"Pipeline {catalog.pipeline}: the catalog {catalog.engine.url.database} is damaged ({damage}); nothing "
+            "was read. `oncehouse repair --plan` shows from what it can be restored."
+        )
     if (age := tell_age(catalog, store)) is not None:
         where = catalog.engine.url.render_as_string(hide_password=True)
         raise PermanentError(

@@ -36,11 +36,10 @@ from oncehouse.pipeline.holder import describe_holder
 from oncehouse.pipeline.ledger_age import tell_age
 from oncehouse.pipeline.prepare import open_catalog
 from oncehouse.pipeline.restoring import Done, Restorer
-from oncehouse.pipeline.retention import sweep
 from oncehouse.pipeline.source import Topics
 from oncehouse.pipeline.stages import take_lease
 from oncehouse.pipeline.table_gap import read_gaps
-from oncehouse.pipeline.verify_files import check_files, list_files
+from oncehouse.pipeline.verify_files import NamedFile, check_files, list_files
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
@@ -97,7 +96,6 @@ def apply_repair(pipeline: Pipeline, say: Callable[[str], None]) -> RepairResult
         with _all_leases(pipeline, catalog) as held:
             check_rule(pipeline, catalog)
             done, refused = _restore_files(pipeline, catalog, held[Stage.INGEST].token, say)
-            _sweep(pipeline, catalog, held)
     finally:
         catalog.close()
     return RepairResult(catalog=planned, put_aside=aside, done=tuple(done), refused=tuple(refused))
@@ -178,10 +176,10 @@ def _ask_kafka(pipeline: Pipeline, known_ids: dict[str, str]) -> KafkaFacts:
 
 def _plan_files(pipeline: Pipeline, catalog: Catalog) -> tuple[tuple[Repair, ...], int]:
     state = read_state(catalog)
-    named = list_files(state)
-    by_where = {entry.where: entry.file.path for entry in named}
+    # By path: several files may belong to one epoch.
+    named = tuple(NamedFile(where=found.file.path, file=found.file) for found in list_files(state))
     wanting = check_files(FileStore(pipeline.ledger.files), named, every_byte=True)
-    damaged = {by_where[finding.where]: finding.message for finding in wanting}
+    damaged = {finding.where: finding.message for finding in wanting}
     if not damaged:
         return (), len(named)
     facts = _ask_kafka(pipeline, epochs.read_topic_ids(catalog))
@@ -228,17 +226,6 @@ def _groups(repairs: Sequence[Repair]) -> Iterator[tuple[Repair, ...]]:
 
     for _, group in groupby(sorted(repairs, key=fate), key=fate):
         yield tuple(group)
-
-
-def _sweep(pipeline: Pipeline, catalog: Catalog, held: dict[Stage, Lease]) -> None:
-    """Files of a time that the catalog does not know any more go: their records are read again."""
-    sweep(
-        pipeline,
-        catalog,
-        FileStore(pipeline.ledger.files),
-        token=held[Stage.INGEST].token,
-        retention_token=held[Stage.RETENTION].token,
-    )
 
 
 @contextmanager
