@@ -25,6 +25,8 @@ from oncehouse.errors import ConfigurationError, CorruptFileError, FullDiskError
 from oncehouse.ledger.records import FileRef
 from oncehouse.private_files import make_private_file, make_private_folder, own_temporary_folder
 
+REPAIR_ADVICE = "`oncehouse repair --plan` lists all damaged files and from what each can be made again."
+
 _BLOCK_BYTES = 1 << 22
 # A disk that is full, and a user whose share of it is.
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -226,14 +228,11 @@ def _digest(source: Any) -> str:
 
 def _demand_size(ref: FileRef, root: str, size: int | None) -> None:
     if size is None:
-        raise CorruptFileError(
-            f"The ledger's file {ref.path} is missing under {root}. Restore it from a backup; "
-            "`oncehouse verify` lists every file that is missing or damaged."
-        )
+        raise CorruptFileError(f"The ledger's file {ref.path} is missing under {root}. {REPAIR_ADVICE}")
     if size != ref.size_bytes:
         raise CorruptFileError(
             f"The ledger's file {ref.path} has {size} bytes, the catalog knows {ref.size_bytes}: it was cut "
-            "or overwritten. Restore it from a backup; `oncehouse verify` lists all damaged files."
+            f"or overwritten. {REPAIR_ADVICE}"
         )
 
 
@@ -254,7 +253,7 @@ def _fsync(path: Path) -> None:
 def _mismatch(ref: FileRef, found: str) -> CorruptFileError:
     return CorruptFileError(
         f"The ledger's file {ref.path} does not match its checksum (catalog {ref.checksum}, file {found}): some "
-        "bytes have changed. Restore it from a backup; `oncehouse verify --files` lists all damaged files."
+        f"bytes have changed. {REPAIR_ADVICE}"
     )
 
 

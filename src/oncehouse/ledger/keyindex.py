@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from oncehouse.errors import CorruptFileError
+from oncehouse.ledger.files import REPAIR_ADVICE
 
 UInt64 = npt.NDArray[np.uint64]
 UInt32 = npt.NDArray[np.uint32]
@@ -67,9 +68,7 @@ def open_keys(path: Path) -> Keys:
         columns = {name: batch.column(name).to_numpy(zero_copy_only=True) for name in batch.schema.names}
         return Keys(**columns)
     except (pa.ArrowException, OSError, IndexError, TypeError, ValueError) as error:
-        raise CorruptFileError(
-            f"The key table {path} cannot be read: {error}. Restore it from a backup."
-        ) from error
+        raise CorruptFileError(f"The key table {path} cannot be read: {error}. {REPAIR_ADVICE}") from error
 
 
 def sort_order(hi: UInt64, lo: UInt64) -> Int64:

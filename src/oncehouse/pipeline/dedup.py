@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from oncehouse.errors import CorruptFileError
 from oncehouse.ledger import keyindex
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.files import REPAIR_ADVICE, FileStore
 from oncehouse.ledger.keyindex import Flags, Keys
 from oncehouse.ledger.records import DuplicateFile, FileRef
 from oncehouse.pipeline.payloads import find_conflicts
@@ -191,7 +191,7 @@ def live_events(store: FileStore, duplicate_files: Sequence[FileRef], *, ordinal
             mine = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0).slice(file.row, file.rows)
         except (OSError, pa.ArrowException) as error:
             raise CorruptFileError(
-                f"The ledger's file {file.path} cannot be read ({error}). Restore it from a backup."
+                f"The ledger's file {file.path} cannot be read ({error}). {REPAIR_ADVICE}"
             ) from error
         start, end = np.searchsorted(mine.column("ordinal").to_numpy(), [ordinal, ordinal + 1])
         live[mine.column("event").to_numpy()[start:end]] = False

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from oncehouse.errors import CorruptFileError
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.files import REPAIR_ADVICE, FileStore
 from oncehouse.ledger.records import FileRef, LetterKind
 from oncehouse.pipeline.manifest import LettersManifest, ReadPlan
 from oncehouse.pipeline.parts import LETTER_SCHEMA, epoch_path, write_letters
@@ -109,7 +109,7 @@ def find_letters(
                     yield Found(rows=chosen + start, letters=letters.cast(_schema_of(letters)))
     except (OSError, pa.ArrowException) as error:
         raise CorruptFileError(
-            f"The dead letters {file.path} cannot be read ({error}): the file is damaged. Restore it from a backup."
+            f"The dead letters {file.path} cannot be read ({error}): the file is damaged. {REPAIR_ADVICE}"
         ) from error
 
 
@@ -141,5 +141,5 @@ def may_hold(store: FileStore, file: FileRef, selection: Selection) -> bool:
             return bool(selection.find_groups(opened.metadata))
     except (OSError, pa.ArrowException) as error:
         raise CorruptFileError(
-            f"The dead letters {file.path} cannot be read ({error}): the file is damaged. Restore it from a backup."
+            f"The dead letters {file.path} cannot be read ({error}): the file is damaged. {REPAIR_ADVICE}"
         ) from error

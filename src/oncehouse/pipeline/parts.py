@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from oncehouse.columns import ColumnType, Enum, LowCardinality, arrow_type
 from oncehouse.errors import CorruptFileError
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.files import REPAIR_ADVICE, FileStore
 from oncehouse.ledger.keyindex import UInt32, UInt64
 from oncehouse.ledger.records import FileRef
 from oncehouse.pipeline.decoding import HEADERS
@@ -206,7 +206,7 @@ def read_rows(store: FileStore, file: FileRef, columns: Sequence[str] | None = N
         return opened.read_row_groups(groups, wanted).slice(file.row - before, file.rows)
     except (OSError, pa.ArrowException) as error:
         raise CorruptFileError(
-            f"The ledger's file {file.path} cannot be read ({error}): it is damaged. Restore it from a backup."
+            f"The ledger's file {file.path} cannot be read ({error}): it is damaged. {REPAIR_ADVICE}"
         ) from error
 
 
