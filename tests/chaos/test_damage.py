@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from oncehouse.cli.app import run_command
 from oncehouse.errors import CorruptFileError, LeaseHeldError, OncehouseError, PermanentError
 from oncehouse.ledger import epochs
 from oncehouse.ledger.batches import list_parts
@@ -352,3 +353,19 @@ def test_nothing_is_made_again_while_the_pipeline_runs(road):
         with pytest.raises(LeaseHeldError):
             repair(road)
     assert plan_repair(road.pipeline).is_clean
+
+
+def test_the_command_tells_what_is_damaged_and_mends_it(road, capsys):
+    file = road.command_line("repair")[-1]
+    road.send(EVENTS[:40])
+    road.run(only=[Stage.INGEST])
+    path = harm_file(road, list_parts(road.catalog)[0].file, cut)
+    assert run_command(["repair", file]) == 3
+    told = capsys.readouterr().out
+    assert path in told
+    assert f"from: raw bytes; cost: 40 events are read ({road.topic}/0 0 to 39)" in told
+    assert run_command(["repair", file, "--apply"]) == 0
+    assert "1 files were made again, 0 could not be" in capsys.readouterr().out
+    assert run_command(["repair", file, "--plan"]) == 0
+    road.run()
+    road.assert_exact()

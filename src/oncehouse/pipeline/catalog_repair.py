@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -247,7 +248,7 @@ def _write_segments(
             continue
         name = f"{ADOPTED_PREFIX}{int(time.time())}-{uuid.uuid4().hex}"
         path = f"{pipeline.pipeline}/index/{name}.segment.arrow"
-        file: FileRef = store.put(path, lambda target, k=keys: write_keys(target, k))
+        file: FileRef = store.put(path, partial(write_keys, keys=keys))
         yield Segment(
             segment=name,
             bucket_from=first,

@@ -41,20 +41,23 @@ def find_newer(paths: Iterable[str], *, next_epoch: int, token: int) -> str | No
 
 def tell_age(catalog: Catalog, store: FileStore) -> str | None:
     """Why the catalog is not the one that the files belong to; None where it is."""
-    pipeline = catalog.pipeline
-    if not catalog.exists() or catalog.identity() is None:
-        path = find_newer(store.walk(f"{pipeline}/"), next_epoch=0, token=0)
-        if path is None and not list_snapshots(store, pipeline):
+    if not _knows_pipeline(catalog):
+        paths = [path for path in store.walk(f"{catalog.pipeline}/") if _EPOCH_FILE.search(f"/{path}")]
+        paths += [found.path for found in list_snapshots(store, catalog.pipeline)]
+        # Asked again: a pipeline may have begun meanwhile.
+        if not paths or _knows_pipeline(catalog):
             return None
-        return f"it does not know the pipeline, but files of it are there (such as {path or 'snapshots'})"
+        return f"it does not know the pipeline, but files of it are there, such as {paths[-1]}"
+    # Listed before the catalog is asked: it may be ahead of the files of a running pipeline, never behind.
+    paths = list(_young_files(store, catalog.pipeline, epochs.next_epoch(catalog)))
     next_epoch = epochs.next_epoch(catalog)
-    token = max(
-        (lease.token for lease in leases.list_leases(catalog) if lease.stage is Stage.INGEST), default=0
-    )
-    path = find_newer(_young_files(store, pipeline, next_epoch), next_epoch=next_epoch, token=token)
-    if path is not None:
-        return f"it ends with epoch {next_epoch - 1}, but {path} was written later"
-    return None
+    held = [lease.token for lease in leases.list_leases(catalog) if lease.stage is Stage.INGEST]
+    path = find_newer(paths, next_epoch=next_epoch, token=max(held, default=0))
+    return None if path is None else f"it ends with epoch {next_epoch - 1}, but {path} was written later"
+
+
+def _knows_pipeline(catalog: Catalog) -> bool:
+    return catalog.exists() and catalog.identity() is not None
 
 
 def _young_files(store: FileStore, pipeline: str, next_epoch: int) -> Iterator[str]:

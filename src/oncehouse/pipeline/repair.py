@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.errors import ConfigurationError, FencedError, OncehouseError, PermanentError
+from oncehouse.errors import (
+    ConfigurationError,
+    FencedError,
+    OncehouseError,
+    PermanentError,
+    TransientError,
+)
 from oncehouse.ledger import epochs, leases
 from oncehouse.ledger.audit import read_state
 from oncehouse.ledger.catalog import Catalog
@@ -136,7 +142,10 @@ def _demand_ledger(pipeline: Pipeline, client: Client, problem: str) -> None:
 
 
 def _tell_excess(client: Client, pipeline: Pipeline, catalog: Catalog) -> str | None:
-    found = [gap for gap in read_gaps(client, pipeline, catalog) if gap.excess]
+    try:
+        found = [gap for gap in read_gaps(client, pipeline, catalog) if gap.excess]
+    except TransientError:
+        return None  # ClickHouse is away; files can be made again without it
     if not found:
         return None
     return ", ".join(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -126,7 +126,7 @@ class Restorer:
             if key_file.key_file not in wanted:
                 continue
             blocks = [mine.slice(at, _BLOCK_ROWS) for at in range(0, mine.num_rows, _BLOCK_ROWS)]
-            new = self._store.put(self._path(epoch, "raw.parquet"), lambda path, b=blocks: write_raw(path, b))
+            new = self._store.put(self._path(epoch, "raw.parquet"), partial(write_raw, blocks=blocks))
             self._demand_same_ids(key_file, new)
             restored.append(Restored(column="raw", old=key_file.raw, new=new))
         return self._enter(restored)
@@ -177,7 +177,7 @@ class Restorer:
                     f"{repair.name}: its raw bytes hold {len(keys)} events, the ledger {key_file.events}"
                 )
             new = self._store.put(
-                self._path(repair.epoch, "keys.arrow"), lambda path, k=keys: keyindex.write_keys(path, k)
+                self._path(repair.epoch, "keys.arrow"), partial(keyindex.write_keys, keys=keys)
             )
             restored.append(Restored(column="keys", old=key_file.keys, new=new))
         return self._enter(restored)
@@ -305,7 +305,7 @@ class Restorer:
             for file, letters in zip(damaged, letters_of(again, damaged, known), strict=True):
                 new = self._store.put(
                     self._path(epoch, f"{kind}.letters.parquet"),
-                    lambda path, table=letters: write_letters(path, table),
+                    partial(write_letters, table=letters),
                 )
                 restored.append(Restored(column="letters", old=file.file, new=new))
         return self._enter(restored)
