@@ -52,7 +52,7 @@ def fill(catalog: Catalog, number: int) -> None:
             connection.execute(insert(getattr(tables, table)), values)
 
 
-def measure(number: int) -> tuple[float, int]:
+def measure(number: int) -> tuple[float, float, int]:
     with tempfile.TemporaryDirectory() as folder:
         catalog = Catalog(f"sqlite:///{folder}/catalog.db", "shop")
         catalog.prepare()
@@ -60,18 +60,18 @@ def measure(number: int) -> tuple[float, int]:
         fill(catalog, number)
         store = FileStore(f"{folder}/files")
         snapshots.write_snapshot(catalog, store)
-        begin = time.perf_counter()
+        begin, worked = time.perf_counter(), time.process_time()
         found = snapshots.write_snapshot(catalog, store)
-        seconds = time.perf_counter() - begin
+        seconds, work_seconds = time.perf_counter() - begin, time.process_time() - worked
         catalog.close()
-        return seconds, (Path(store.root) / found.path).stat().st_size
+        return seconds, work_seconds, (Path(store.root) / found.path).stat().st_size
 
 
 def main() -> None:
-    print(f"{'epochs':>8} {'milliseconds':>13} {'MB':>7}")
+    print(f"{'epochs':>8} {'milliseconds':>13} {'of processor':>13} {'MB':>7}")
     for number in _EPOCHS:
-        seconds, size_bytes = measure(number)
-        print(f"{number:>8,} {seconds * 1000:>13.0f} {size_bytes / 1e6:>7.1f}")
+        seconds, work_seconds, size_bytes = measure(number)
+        print(f"{number:>8,} {seconds * 1000:>13.0f} {work_seconds * 1000:>13.0f} {size_bytes / 1e6:>7.1f}")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,9 @@ def packed(make_road, monkeypatch) -> Road:
 
 
 def count_files(road: Road) -> int:
-    return sum("segment" not in path for path in road.store.walk("road/") if not path.endswith("spark.log"))
+    return sum(
+        "segment" not in path for path in road.store.walk("road/") if not path.endswith(("spark.log", ".db"))
+    )
 
 
 def retain_with_packs(road: Road) -> None:

@@ -15,11 +15,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, func, insert, select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import Connection, Engine, Table, func, insert, select
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from oncehouse.errors import CorruptFileError, TransientError
 from oncehouse.ledger import tables
@@ -57,7 +58,7 @@ def write_snapshot(catalog: Catalog, store: FileStore) -> SnapshotFile:
                     )
                 ).scalar_one()
                 _copy_out(source, copy, catalog.pipeline)
-        except (OperationalError, OSError) as error:
+        except (sqlite3.Error, OSError) as error:
             raise TransientError(f"No snapshot of the catalog could be written: {error}") from error
         digest, taken_ms = checksum(copy)[:32], int(now * 1000)
         path = f"{catalog.pipeline}/catalog/snapshot-{last or 0:010d}-{taken_ms:013d}-{digest}.db"
@@ -68,28 +69,42 @@ def write_snapshot(catalog: Catalog, store: FileStore) -> SnapshotFile:
 
 
 def _copy_out(source: Connection, copy: Path, pipeline: str) -> None:
-    engine = create_engine(f"sqlite:///{copy}")
-
-    @event.listens_for(engine, "connect")
-    def _hurry(connection: sqlite3.Connection, _record: Any) -> None:
+    """Without SQLAlchemy on the writing side: an engine of its own would compile every statement anew."""
+    with closing(sqlite3.connect(copy, isolation_level=None)) as target:
         # A copy that is not whole has no name yet, so nothing is waited for until it is put among the files.
-        connection.execute("PRAGMA synchronous=OFF")
-        connection.execute("PRAGMA journal_mode=OFF")
+        target.execute("PRAGMA synchronous=OFF")
+        target.execute("PRAGMA journal_mode=OFF")
+        target.execute("BEGIN")
+        for statement in _definitions():
+            target.execute(statement)
+        target.execute(f"INSERT INTO {tables.ledger_version.name} VALUES ('ledger', {tables.VERSION})")  # noqa: S608 - constants
+        for table in _own_tables():
+            rows = source.execute(select(table).where(table.c.pipeline == pipeline))
+            values = ", ".join("?" * len(table.c))
+            target.executemany(
+                f"INSERT INTO {table.name} VALUES ({values})",  # noqa: S608 - constants
+                (tuple(row) for row in rows),
+            )
+        target.execute("COMMIT")
 
-    try:
-        with engine.begin() as target:
-            tables.metadata.create_all(target, checkfirst=False)
-            target.execute(insert(tables.ledger_version).values(name="ledger", version=tables.VERSION))
-            copy_rows(source, target, pipeline)
-    finally:
-        engine.dispose()
+
+@cache
+def _definitions() -> tuple[str, ...]:
+    """The catalog's tables in SQLite's words."""
+    words, made = sqlite.dialect(), []
+    for table in tables.metadata.sorted_tables:
+        made.append(str(CreateTable(table).compile(dialect=words)))
+        made += [str(CreateIndex(index).compile(dialect=words)) for index in table.indexes]
+    return tuple(made)
+
+
+def _own_tables() -> list[Table]:
+    return [table for table in tables.metadata.sorted_tables if "pipeline" in table.c]
 
 
 def copy_rows(source: Connection, target: Connection, pipeline: str) -> None:
     """Every row of the pipeline, table by table."""
-    for table in tables.metadata.sorted_tables:
-        if "pipeline" not in table.c:
-            continue
+    for table in _own_tables():
         rows = source.execute(select(table).where(table.c.pipeline == pipeline))
         for some in rows.mappings().partitions(_ROWS_AT_ONCE):
             target.execute(insert(table), [dict(row) for row in some])
