@@ -100,7 +100,7 @@ def retain(
     for path in gone:
         store.delete(path)
     if not kept_up:
-        snapshots.write_snapshot(catalog, store)
+        _take_snapshot(catalog, store)
     if not sweeping:
         return Swept(segments=expired, files=len(gone), orphans=0)
     if spark is not None and pack(spark, pipeline, catalog, token):
@@ -114,7 +114,7 @@ def retain(
 
 
 def _take_snapshot(catalog: Catalog, store: FileStore) -> bool:
-    """Before files go, so that none goes that the newest snapshot names; False where there is no room for it yet."""
+    """Before files go, so that none goes that the newest snapshot names; False where there is no room for it."""
     if epochs.next_epoch(catalog) == 1:
         return True  # nothing has been settled that could be lost
     try:
