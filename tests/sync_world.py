@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from django_site import open_database, set_up
@@ -14,7 +14,7 @@ set_up()
 from django.db import connections  # noqa: E402 - Django wants its settings first
 from django.test import override_settings  # noqa: E402
 
-from oncehouse.sync.django import ModelSync  # noqa: E402
+from oncehouse.sync.django import Append, Collapsing, ModelSync  # noqa: E402
 from sync_shop import clickhouse_models, models  # noqa: E402
 
 SYNCS = (
@@ -52,6 +52,30 @@ class Shop:
     def forget_waiting(self) -> None:
         with connections[self.alias].cursor() as cursor:
             cursor.execute("DELETE FROM oncehouse_sync_operations")
+
+
+def configure(given: dict[str, Any]) -> list[type[ModelSync]]:
+    """The syncs of another process: its database, where ClickHouse is, and what a test changed of the classes."""
+    alias = _KEPT.enter_context(open_database(given["url"]))
+    override_settings(**given["settings"]).enable()
+    chosen = [sync for sync in SYNCS if sync.__name__ in given["syncs"]]
+    for sync in chosen:
+        sync.source_database = alias
+        change(sync, given["syncs"][sync.__name__])
+    return chosen
+
+
+_KEPT = ExitStack()
+"""Open as long as the process."""
+
+ENGINES = {"collapsing": Collapsing(), "append": Append()}
+
+
+def change(sync: type[ModelSync], attributes: dict[str, Any]) -> None:
+    """Attributes of the class, in words of JSON."""
+    for name, value in attributes.items():
+        setattr(sync, name, ENGINES[value] if name == "engine" else value)
+    sync.forget()
 
 
 @contextmanager

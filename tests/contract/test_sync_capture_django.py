@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -234,3 +235,12 @@ def test_a_disabled_sync_and_another_database_are_left_alone(shop, monkeypatch):
     Customer.objects.using(shop.alias).create(name="Bob")
     monkeypatch.undo()
     assert shop.waiting(CustomerSync) == []
+
+
+def test_a_forked_process_opens_connections_of_its_own(shop):
+    engine = CustomerSync.open_source()
+    assert CustomerSync.open_source() is engine
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if CustomerSync.open_source() is not engine else 1)
+    assert os.waitpid(child, 0)[1] == 0

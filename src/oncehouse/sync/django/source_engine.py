@@ -6,6 +6,7 @@ happens to be in.
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -22,8 +23,16 @@ def open_engine_of(alias: str) -> Engine:
     """One engine a database and process."""
     wrapper = connections[alias]
     known = wrapper.settings_dict
-    # A test run points the alias to another database.
-    place = (alias, known["NAME"], known["HOST"], known["PORT"], known["USER"], str(known["OPTIONS"]))
+    # A forked worker must not share its parent's sockets. A test run points the alias to another database.
+    place = (
+        os.getpid(),
+        alias,
+        known["NAME"],
+        known["HOST"],
+        known["PORT"],
+        known["USER"],
+        str(known["OPTIONS"]),
+    )
     with _lock:
         if place not in _engines:
             _engines[place] = _make_engine(alias, check_dialect(wrapper.vendor))
@@ -48,7 +57,7 @@ def _connect_postgres(alias: str) -> Any:
     # By the driver itself: Django's pool, if there is one, wants its connections back.
     given = dict(wrapper.get_connection_params())
     # Made for Django's own types of values and cursors.
-    for name in ("cursor_factory", "context", "prepare_threshold"):
+    for name in ("cursor_factory", "context"):
         given.pop(name, None)
     connection = wrapper.Database.connect(**given)
     role = wrapper.settings_dict["OPTIONS"].get("assume_role")
