@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 
-import psycopg
 import pytest
 
 from oncehouse.ledger import epochs, expiry, leases, requests, segments
@@ -196,22 +195,6 @@ def test_a_broker_killed_and_started_again_loses_nothing(make_road, stack):
         stack.kill("kafka")
         stack.start("kafka")
         road.send(EVENTS[30:])
-        running.wait_for_rows(len(EVENTS))
-    road.assert_exact()
-
-
-def test_a_catalog_that_is_gone_for_a_while_is_waited_for(make_road, stack, postgres):
-    # A database of its own, made without a connection that would have to outlive the server.
-    with psycopg.connect(postgres.url.replace("+psycopg", "", 1), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE gone_for_a_while")
-    url = postgres.url.rsplit("/", 1)[0] + "/gone_for_a_while"
-    road = make_road(epoch={"max_rows": 60}, ledger={"catalog": url})
-    road.send(EVENTS[:60])
-    with road.start() as running:
-        running.wait_for_rows(60)
-        stack.kill("postgres")
-        road.send(EVENTS[30:])
-        stack.start("postgres")
         running.wait_for_rows(len(EVENTS))
     road.assert_exact()
 

@@ -1,0 +1,176 @@
+"""PostgreSQL as the catalog goes away for a while, or in the middle of a COMMIT: waited for, and looked up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import psycopg
+import pytest
+from sqlalchemy import make_url
+from sqlalchemy.exc import DBAPIError
+
+from commit_proxy import CommitProxy, Cut
+from oncehouse import crash
+from oncehouse.errors import TransientError
+from oncehouse.ledger import epochs, registering
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.records import Counts
+from oncehouse.pipeline import stream
+from road import Road, make_event, wait_until
+
+EVENTS = [make_event(number) for number in range(150)]
+# What each stage writes at the steps that move events on.
+WRITES = (
+    b"INSERT INTO oncehouse_epochs",
+    b"INSERT INTO oncehouse_batches",
+    b"INSERT INTO oncehouse_attempts",
+)
+
+
+def register_anywhere(monkeypatch) -> None:
+    """Without the check that a range starts where the ledger ends, which would stop what the defects below do."""
+    advance = registering._advance
+
+    def anywhere(connection, catalog, span, topic_id, epoch):
+        start = epochs.read_positions(catalog).get((span.topic, span.partition), span.start)
+        return advance(connection, catalog, replace(span, start=start), topic_id, epoch)
+
+    monkeypatch.setattr(registering, "_advance", anywhere)
+
+
+# Away
+
+
+@pytest.fixture
+def away_road(make_road, postgres) -> Road:
+    # A database of its own, made without a connection that would have to outlive the server.
+    with psycopg.connect(postgres.url.replace("+psycopg", "", 1), autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS gone_for_a_while")
+        connection.execute("CREATE DATABASE gone_for_a_while")
+    url = postgres.url.rsplit("/", 1)[0] + "/gone_for_a_while"
+    return make_road(epoch={"max_rows": 60}, ledger={"catalog": url})
+
+
+def take_the_catalog_away(road: Road, stack, monkeypatch) -> None:
+    """It goes when an epoch is about to be registered, and comes back when it is missed."""
+    reach, wrap, gone, missed = crash.reach, Catalog._wrapped, threading.Event(), threading.Event()
+
+    def lose_the_catalog(point: str) -> None:
+        if point == "before registering" and not gone.is_set():
+            gone.set()
+            stack.kill("postgres")
+        reach(point)
+
+    def miss_the_catalog(catalog: Catalog, error: DBAPIError) -> Exception:
+        if gone.is_set():
+            missed.set()
+        return wrap(catalog, error)
+
+    road.send(EVENTS[:60])
+    with road.start() as running:
+        running.wait_for_rows(60)
+        monkeypatch.setattr(crash, "reach", lose_the_catalog)
+        monkeypatch.setattr(Catalog, "_wrapped", miss_the_catalog)
+        road.send(EVENTS[30:])
+        wait_until(lambda: running.error or missed.is_set(), "somebody to miss it")
+        stack.start("postgres")
+        road.send(EVENTS[:10])
+        wait_until(lambda: running.error or has_read_to_the_end(road), "the rest to be read")
+    road.run()
+
+
+def has_read_to_the_end(road: Road) -> bool:
+    try:
+        return sum(epochs.read_positions(road.catalog).values()) == road.produced
+    except TransientError:
+        return False
+
+
+@pytest.mark.scenario("catalog away")
+def test_a_catalog_that_is_gone_for_a_while_is_waited_for(away_road, stack, monkeypatch):
+    take_the_catalog_away(away_road, stack, monkeypatch)
+    away_road.assert_exact()
+
+
+@pytest.mark.defect("catalog away")
+def test_offsets_that_go_on_while_the_catalog_is_away_are_noticed(away_road, stack, monkeypatch):
+    """An epoch that cannot be registered is given up, and reading goes on behind it."""
+    settle, starting_positions = stream.settle, stream.starting_positions
+    ends: dict[tuple[str, int], int] = {}
+
+    def settle_or_not(spark, pipeline, catalog, token, read, given, *, small) -> Counts:
+        ends.update({(span.topic, span.partition): span.end for span in given.ranges})
+        try:
+            return settle(spark, pipeline, catalog, token, read, given, small=small)
+        except TransientError:
+            return Counts()
+
+    def go_on(*facts) -> dict[tuple[str, int], int]:
+        return {place: max(at, ends.get(place, 0)) for place, at in starting_positions(*facts).items()}
+
+    monkeypatch.setattr(stream, "settle", settle_or_not)
+    monkeypatch.setattr(stream, "starting_positions", go_on)
+    monkeypatch.setattr(Catalog, "_retry", lambda _, attempt: attempt())
+    register_anywhere(monkeypatch)
+    take_the_catalog_away(away_road, stack, monkeypatch)
+    with pytest.raises(AssertionError, match="events are lost"):
+        away_road.assert_exact()
+
+
+# Cut in the middle of a commit
+
+
+@pytest.fixture
+def proxy(postgres, postgres_url) -> Iterator[CommitProxy]:
+    with CommitProxy(server_port=postgres.place.ports["postgres"], texts=WRITES) as made:
+        yield made
+
+
+@pytest.fixture
+def cut_road(make_road, proxy, postgres_url) -> Road:
+    url = make_url(postgres_url).set(host="127.0.0.1", port=proxy.port)
+    # Without TLS, so that the proxy can read what passes.
+    catalog = url.update_query_dict({"sslmode": "disable"}).render_as_string(hide_password=False)
+    return make_road(epoch={"max_rows": 30}, ledger={"catalog": catalog})
+
+
+def cut_commits(road: Road, proxy: CommitProxy) -> None:
+    """Of all commits that move events on, every other one fails, this way and that."""
+    road.send([*EVENTS, *EVENTS[:20]])
+    proxy.plan(*([Cut.BEFORE, Cut.NOT, Cut.AFTER, Cut.NOT] * 5))
+    road.run()
+    assert min(proxy.happened[Cut.BEFORE], proxy.happened[Cut.AFTER]) >= 3, proxy.happened
+
+
+@pytest.mark.scenario("commit cut")
+def test_a_commit_whose_answer_is_lost_is_looked_up_and_counts_once(cut_road, proxy):
+    cut_commits(cut_road, proxy)
+    numbers = sorted(epoch.epoch for epoch in epochs.list_epochs(cut_road.catalog))
+    assert numbers == list(range(1, len(numbers) + 1))
+    cut_road.assert_exact()
+
+
+@pytest.mark.defect("commit cut")
+def test_an_unknown_commit_that_is_taken_for_done_is_noticed(cut_road, proxy, monkeypatch):
+    right = Catalog._transaction
+
+    def believe(catalog, run) -> None:
+        ran = []
+
+        def noting(connection) -> None:
+            run(connection)
+            ran.append(True)
+
+        try:
+            right(catalog, noting)
+        except TransientError:
+            if not ran:
+                raise
+
+    monkeypatch.setattr(Catalog, "_transaction", believe)
+    register_anywhere(monkeypatch)
+    cut_commits(cut_road, proxy)
+    with pytest.raises(AssertionError, match="events are lost"):
+        cut_road.assert_exact()
