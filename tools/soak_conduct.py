@@ -135,7 +135,7 @@ class Conductor:
     def _driver_state(self) -> DriverState:
         seen = self._observer.seen
         is_new = seen.token > self._killed_token
-        return DriverState(epochs=seen.epochs_of_token if is_new else 0)
+        return DriverState(epochs=seen.epochs_of_token if is_new else 0, last_epoch=seen.epochs)
 
     def _do(self, kill: Kill, schedule: Schedule) -> bool:
         seen = self._observer.seen

@@ -2,7 +2,8 @@
 
 Kills of everything but the driver are drawn from a deck that is shuffled once, so that every kind gets its share.
 The driver is only due when it has registered new epochs since its start, a random while after that. What has no
-process to kill at the moment is left in the deck and drawn later.
+process to kill at the moment is left in the deck and drawn later. Kills hit a pipeline that works: after a few of them
+without a new epoch they pause until there is one, however slow the machine is.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _HAS_PARTS = (DRIVER, "loader")
 # Kills come a little faster than the time asks for: some have to wait for somebody to kill.
 _HASTE = 0.8
 _LONGEST_AFTER_EPOCH_SECONDS = 6.0
+MOST_WITHOUT_EPOCH = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,8 @@ class Plan:
 class DriverState:
     epochs: int
     """Registered since its last start."""
+    last_epoch: int = 0
+    """The newest of the ledger, whoever registered it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +71,8 @@ class Schedule:
         self._next_at = self._gap(plan.kills)
         self._next_driver_at = 0.0
         self._ripe_at: float | None = None
+        self._last_epoch = -1
+        self._without_epoch = 0
 
     @property
     def is_done(self) -> bool:
@@ -84,8 +90,13 @@ class Schedule:
             self._ripe_at = None
             self._next_driver_at = now + 0.5 * self._gap(self.plan.driver_kills)
             return self._kill(DRIVER)
-        if now < self._next_at or (kind := _first_present(self._deck, present)) is None:
+        if driver.last_epoch != self._last_epoch:
+            self._last_epoch, self._without_epoch = driver.last_epoch, 0
+        if now < self._next_at or self._without_epoch >= MOST_WITHOUT_EPOCH:
             return None
+        if (kind := _first_present(self._deck, present)) is None:
+            return None
+        self._without_epoch += 1
         self._deck.remove(kind)
         self._next_at = now + self._gap(self.plan.kills)
         return self._kill(kind)

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import soak_modules  # noqa: F401 - makes the next one importable
-from soak_kills import DRIVER, SHARES, DriverState, Plan, Schedule, make_deck
+from soak_kills import DRIVER, MOST_WITHOUT_EPOCH, SHARES, DriverState, Plan, Schedule, make_deck
 
 EVERYBODY = {DRIVER, *SHARES}
 BUSY = DriverState(epochs=1)
 FRESH = DriverState(epochs=0)
 
 
-def play(schedule: Schedule, *, present=EVERYBODY, driver=BUSY, until: float = 10_000.0) -> list:
+def play(
+    schedule: Schedule,
+    *,
+    present=EVERYBODY,
+    driver=BUSY,
+    until: float = 10_000.0,
+    epoch_seconds: float = 1.0,
+) -> list:
     found, now = [], 0.0
     while not schedule.is_done and now < until:
-        if (kill := schedule.next_kill(now, present, driver)) is not None:
+        state = replace(driver, last_epoch=int(now / epoch_seconds))
+        if (kill := schedule.next_kill(now, present, state)) is not None:
             found.append((now, kill))
         now += 0.25
     return found
@@ -79,3 +88,9 @@ def test_a_kill_that_found_nobody_is_drawn_again():
         schedule.put_back(kill)
     assert schedule.left == (1, 1)
     assert len(play(schedule)) == 2
+
+
+def test_a_pipeline_that_registers_nothing_is_left_alone_until_it_does():
+    schedule = Schedule(Plan(seconds=10, kills=20, driver_kills=0), 2)
+    assert len(play(schedule, until=1000, epoch_seconds=2000)) == MOST_WITHOUT_EPOCH
+    assert len(play(schedule)) == 20 - MOST_WITHOUT_EPOCH
