@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -87,6 +88,24 @@ def test_an_error_has_the_code_that_was_asked_for_or_none(proxy, client):
     failed = failure(client)
     assert failed.code is None
     assert "502" in failed.message
+
+
+def test_a_body_cut_half_way_is_an_insert_that_failed_in_the_middle_to_the_server(proxy, client):
+    def ends() -> list[tuple[str]]:
+        client.command("SYSTEM FLUSH LOGS")
+        return client.query(
+            "SELECT type FROM system.query_log WHERE current_database = currentDatabase() "
+            "AND query_kind = 'Insert' AND type != 'QueryStart'"
+        )
+
+    # More than one chunk of the client's: the server does not begin before it has the first one.
+    many = pa.record_batch({"n": np.random.default_rng(1).integers(0, 1 << 60, 500_000, np.uint64)})
+    proxy.inject(CutBody())
+    with pytest.raises(TransientError):
+        client.insert_arrow("numbers", ("n",), encode_block(many), {"wait_end_of_query": 1})
+    wait_until(ends, "the end of the insert")
+    assert ends() == [("ExceptionWhileProcessing",)]
+    assert inserted(client) == 0
 
 
 @pytest.mark.long
