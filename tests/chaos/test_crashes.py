@@ -20,6 +20,7 @@ from road import Road, encode, make_event, note_of, wait_until
 
 EVENTS = [make_event(number) for number in range(150)]
 short = pytest.mark.short
+loads = pytest.mark.scenario("driver killed while it loads")
 
 
 @pytest.fixture
@@ -46,12 +47,12 @@ def ledger_files(road: Road) -> set[str]:
         "before registering:3",
         "after registering",
         "after registering:3",
-        "before making batches",
-        "after making batches",
-        "before inserting",
-        "before inserting:2",
-        "after inserting",
-        "after inserting:2",
+        pytest.param("before making batches", marks=loads),
+        pytest.param("after making batches", marks=loads),
+        pytest.param("before inserting", marks=loads),
+        pytest.param("before inserting:2", marks=loads),
+        pytest.param("after inserting", marks=loads),
+        pytest.param("after inserting:2", marks=loads),
     ],
 )
 def test_a_driver_killed_at_any_step_loses_and_doubles_nothing(busy_road, point):

@@ -1,7 +1,6 @@
 """Inserting a batch into a real server: one block, once, whatever happens to attempts before it."""
 
 import socket
-import struct
 import threading
 import time
 import uuid
@@ -24,6 +23,8 @@ from oncehouse.clickhouse.insert import (
     query_id,
 )
 from oncehouse.config import ClickHouse
+from oncehouse.devstack.faults import DropAnswer
+from oncehouse.devstack.proxy import FaultProxy
 
 WINDOW = "SETTINGS non_replicated_deduplication_window = 100"
 
@@ -133,6 +134,7 @@ def test_a_view_that_failed_is_completed_by_the_retry(client):
     assert (count(client), count(client, "copy")) == (1000, 1000)
 
 
+@pytest.mark.scenario("batch over partitions fails half-way")
 def test_a_batch_that_reached_some_partitions_only_is_completed_and_not_doubled(client):
     create(client)
     rows = numbers(1000, partitions=5)
@@ -145,6 +147,7 @@ def test_a_batch_that_reached_some_partitions_only_is_completed_and_not_doubled(
     assert found == {str(partition): 200 for partition in range(5)}
 
 
+@pytest.mark.scenario("retry after the token is forgotten")
 def test_a_partial_batch_whose_token_may_be_forgotten_is_left_alone(client):
     create(client)
     rows = numbers(1000, partitions=5)
@@ -157,6 +160,7 @@ def test_a_partial_batch_whose_token_may_be_forgotten_is_left_alone(client):
     assert count(client) == 200
 
 
+@pytest.mark.scenario("retry after the token is forgotten")
 def test_a_whole_batch_whose_token_is_forgotten_is_found_and_not_doubled(client):
     create(client, settings="SETTINGS non_replicated_deduplication_window = 1")
     rows = numbers(1000)
@@ -167,6 +171,7 @@ def test_a_whole_batch_whose_token_is_forgotten_is_found_and_not_doubled(client)
     assert count(client) == 2000
 
 
+@pytest.mark.scenario("ClickHouse is slow")
 def test_an_earlier_attempt_that_still_runs_is_ended_first(client):
     slow = "p UInt8, n Int64, slow UInt8 MATERIALIZED sleepEachRow(0.1)"
     create(client, columns=slow, key="ORDER BY n")
@@ -185,6 +190,7 @@ def test_an_earlier_attempt_that_still_runs_is_ended_first(client):
     assert count(client) == 20
 
 
+@pytest.mark.scenario("ClickHouse killed")
 def test_a_server_that_is_killed_in_the_middle_is_completed_by_the_retry(client, stack):
     slow = "p UInt8, n Int64, slow UInt8 MATERIALIZED sleepEachRow(0.1)"
     create(client, columns=slow)
@@ -207,71 +213,22 @@ def test_a_server_that_is_killed_in_the_middle_is_completed_by_the_retry(client,
     assert count(client) == 20
 
 
-class SwallowingProxy:
-    """Passes everything on to the server, but cuts the connection in place of an insert's answer."""
-
-    def __init__(self, port, *, reset):
-        self.inserts = 0
-        self._upstream, self._reset = port, reset
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self):
-        self._listener.close()
-
-    def _accept(self):
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client):
-        swallow = threading.Event()
-        with client, socket.create_connection(("127.0.0.1", self._upstream)) as server:
-            answers = threading.Thread(target=self._answer, args=(server, client, swallow), daemon=True)
-            answers.start()
-            while data := _receive(client):
-                if b"query=INSERT" in data:
-                    self.inserts += 1
-                    swallow.set()
-                server.sendall(data)
-            server.shutdown(socket.SHUT_WR)
-            answers.join()
-
-    def _answer(self, server, client, swallow):
-        while data := _receive(server):
-            if swallow.is_set():
-                if self._reset:  # closing sends a reset then, instead of an orderly end
-                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                client.shutdown(socket.SHUT_RD)  # wakes the other thread, which closes the connection
-                return
-            client.sendall(data)
-
-
-def _receive(connection):
-    try:
-        return connection.recv(65536)
-    except OSError:
-        return b""
-
-
+@pytest.mark.scenario("answer swallowed")
 @pytest.mark.parametrize("reset", [False, True])
 def test_an_answer_that_is_swallowed_is_found_out_and_the_insert_is_sent_once(
     clickhouse, database, client, reset
 ):
     create(client)
-    proxy = SwallowingProxy(clickhouse.place.ports["http"], reset=reset)
-    through_proxy = connect(ClickHouse(url=f"http://127.0.0.1:{proxy.port}/{database}"))
     rows = numbers(1000)
     request = first_attempt(rows)
-    lost = insert_batch(through_proxy, request, rows)
-    proxy.close()
+    with FaultProxy(server_port=clickhouse.place.ports["http"]) as proxy:
+        through_proxy = connect(ClickHouse(url=f"{proxy.url}/{database}"))
+        proxy.inject(DropAnswer(reset=reset))
+        lost = insert_batch(through_proxy, request, rows)
+        assert (proxy.inserts, proxy.happened[DropAnswer]) == (1, 1)
     assert isinstance(lost, TryAgain)
     assert lost.outcome_unknown
-    assert proxy.inserts == 1
+    assert ("reset" in lost.message) is reset, lost.message
     assert isinstance(insert_batch(client, next_attempt(request), rows), AlreadyThere)
     assert count(client) == 1000
 
@@ -285,6 +242,7 @@ def test_a_server_that_is_not_there_is_tried_again_with_nothing_written():
     assert not outcome.outcome_unknown
 
 
+@pytest.mark.scenario("table missing")
 def test_a_missing_table_is_refused_with_its_name(client):
     rows = numbers(1_000_000)
     outcome = insert_batch(client, first_attempt(rows), rows)
@@ -319,6 +277,7 @@ def test_a_batch_over_more_partitions_than_the_server_allows_is_refused(client):
     assert count(client) == 0
 
 
+@pytest.mark.scenario("too many parts")
 def test_too_many_parts_are_said_to_the_batcher(client):
     create(client, settings=f"{WINDOW}, parts_to_throw_insert = 1, parts_to_delay_insert = 1")
     client.command("SYSTEM STOP MERGES events")

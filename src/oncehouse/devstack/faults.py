@@ -10,6 +10,9 @@ from http import HTTPStatus
 class DropAnswer:
     """The server does the INSERT, the client never hears of it. One that the server refuses does not count."""
 
+    reset: bool = False
+    """The client's connection is torn down instead of ended in order."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CutBody:

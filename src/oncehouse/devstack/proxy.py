@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import socket
+import struct
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -203,6 +204,8 @@ class _Exchange:
                 self._proxy.pause(fault.seconds)
             case DropAnswer() if is_success(answer):
                 self._proxy.count(fault)
+                if fault.reset:  # to close without lingering is to reset
+                    self._client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 return False
             case DropAnswer():
                 self._proxy.give_back(fault)
@@ -264,6 +267,6 @@ def _read_whole(connection: socket.socket, begun: bytes) -> bytes:
 
 def _close(connection: socket.socket) -> None:
     with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+        connection.shutdown(socket.SHUT_RD)  # wakes whoever reads; the end itself is for `close` to send
     with suppress(OSError):
         connection.close()
