@@ -20,6 +20,7 @@ pytestmark = pytest.mark.short
 EVENTS = [make_event(number) for number in range(60)]
 
 
+@pytest.mark.defect("one id with two payloads")
 def test_a_winner_chosen_from_the_wrong_end_is_noticed(make_road, monkeypatch):
     def scenario(road: Road) -> None:
         road.send_raw([encode(event, "first") for event in EVENTS[:20]])
@@ -54,6 +55,7 @@ def test_a_winner_chosen_from_the_wrong_end_is_noticed(make_road, monkeypatch):
         road.assert_exact()
 
 
+@pytest.mark.defect("duplicates near and far")
 def test_an_index_that_is_not_asked_is_noticed(road, monkeypatch):
     road.send(EVENTS)
     road.run()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import pytest
 from confluent_kafka import Producer
 
 from registry import running_registry
@@ -121,6 +122,7 @@ def avro(number: int, schema: Any, value: dict[str, Any]) -> bytes:
     return b"\0" + number.to_bytes(4, "big") + out.getvalue()
 
 
+@pytest.mark.scenario("schema version nobody knows")
 def test_avro_by_a_registry_is_exact_and_an_unknown_version_waits_for_its_schema(make_road):
     with running_registry() as registry:
         registry.register("event", EVENT)
