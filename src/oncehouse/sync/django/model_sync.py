@@ -117,7 +117,7 @@ class ModelSync(CoreModelSync):
 
         Call it in the transaction of the change. Outside of one the keys are written at once.
         """
-        from oncehouse.sync.django.capture import DjangoWriter
+        from oncehouse.sync.django.noting import DjangoWriter
 
         alias = cls.source_alias()
         spelled = [spell_key(key if isinstance(key, tuple) else (key,)) for key in keys]
