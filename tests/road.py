@@ -22,13 +22,14 @@ from typing import Any, Self
 import yaml
 from clickhouse_connect.driver.client import Client
 from pyspark.sql import SparkSession
+from sqlalchemy import update
 
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.preflight import needs_of
 from oncehouse.clickhouse.schema import create_table_ddl
 from oncehouse.config import Pipeline
 from oncehouse.devstack.jars import connector_jars
-from oncehouse.ledger import batches, epochs, leases, requests
+from oncehouse.ledger import batches, epochs, expiry, leases, requests, tables
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import Batch, Counts, EpochKind, RequestKind, Stage
@@ -196,7 +197,8 @@ class Road:
     def command_line(self, name: str, *before: str) -> list[str]:
         """A command of oncehouse over this road's pipeline file; `before` stands before the file."""
         document = deepcopy(self.document)
-        document["spark"]["settings"] = {"spark.jars": ",".join(str(jar) for jar in connector_jars())}
+        jars = ",".join(str(jar) for jar in connector_jars())
+        document["spark"]["settings"] = {"spark.jars": jars} | document["spark"].get("settings", {})
         file = self.folder / "pipeline.yaml"
         file.write_text(yaml.safe_dump(document), encoding="utf-8")
         starter = "from oncehouse.cli.app import main; main()"
@@ -212,7 +214,12 @@ class Road:
         with log:
             return subprocess.Popen(
                 command,
-                env=os.environ | {"ONCEHOUSE_CRASH_AT": crash_at, "DRIVER_DEFECT": defect},
+                env=os.environ
+                | {
+                    "ONCEHOUSE_CRASH_AT": crash_at,
+                    "DRIVER_DEFECT": defect,
+                    "DRIVER_FOLDER": str(self.folder),
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -286,6 +293,15 @@ class Road:
         with self.leases() as (catalog, tokens):
             return compact(self.spark, self.pipeline, catalog, tokens[Stage.INGEST])
 
+    def grow_older(self, seconds: float) -> None:
+        """Let everything in the catalog have happened that much earlier."""
+        names = {"registered_at", "first_seen_from", "first_seen_to", "started_at", "created_at", "loaded_at"}
+        with self.catalog.engine.begin() as connection:
+            for table in tables.metadata.sorted_tables:
+                aged = {column.name: column - seconds for column in table.columns if column.name in names}
+                if aged:
+                    connection.execute(update(table).values(aged))
+
     def request(self, kind: RequestKind, **arguments: object) -> str:
         """Ask, let a run perform it, and give back its result."""
         number = requests.add_request(self.catalog, kind, arguments)
@@ -307,6 +323,10 @@ class Road:
 
     def batches(self, **which: Any) -> tuple[Batch, ...]:
         return batches.list_batches(self.catalog, **which)
+
+    def ledger_files(self) -> set[str]:
+        """The files of the ledger itself: neither Spark's scratch nor its log."""
+        return {path for path in self.store.walk("road/") if path.endswith((".arrow", ".parquet"))}
 
     def findings(self) -> tuple[Finding, ...]:
         pipeline = self.pipeline
@@ -336,6 +356,12 @@ class Road:
         ).result_rows[0]
         assert count == unique, f"{count} rows of {unique} ids"
         self.assert_settled()
+
+    def assert_swept(self) -> None:
+        """Whatever died on the way, in the end there are the files that the catalog names and no others."""
+        files, named = self.ledger_files(), expiry.registered_paths(self.catalog)
+        assert not named - files, f"swept too early: {sorted(named - files)[:3]}"
+        assert not files - named, f"left lying about: {sorted(files - named)[:3]}"
 
     def assert_settled(self) -> None:
         counts = self.counts()

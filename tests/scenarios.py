@@ -49,6 +49,7 @@ SCENARIOS = (
     Scenario("retry after the token is forgotten", 3),
     Scenario("frozen driver wakes up", 4),
     Scenario("two drivers", 5),
+    Scenario("dead driver is followed in time", 5),
     Scenario("Python worker killed", 6),
     Scenario("executor killed", 6),
     Scenario("task run twice", 6),

@@ -15,6 +15,8 @@ from secure_fixtures import authority, secure_kafka
 
 __all__ = ["authority", "cdc", "make_cdc", "make_road", "road", "secure_kafka", "spark"]
 
+_DAEMON = b"-m\0oncehouse.pipeline.worker_daemon\0"
+
 
 @pytest.fixture
 def kill_workers() -> Callable[[], int]:
@@ -53,4 +55,4 @@ def _is_worker(pid: int) -> bool:
     except OSError:
         return False
     # The daemon forks the workers: it is the one whose parent is the JVM, and it has to live.
-    return b"pyspark.daemon" in command and b"pyspark.daemon" in above
+    return _DAEMON in command and _DAEMON in above

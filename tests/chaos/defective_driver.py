@@ -1,18 +1,25 @@
 """The command line for tests, with defects put in where DRIVER_DEFECT names some (commas between them).
 
-Each function below is one defect: it changes the product in this process alone, before the command starts. What has to
-reach Spark's workers is a function inside of a function, for those travel by value.
+Each function below is one defect, or a circumstance that would be rare otherwise: it changes the product in this
+process alone, before the command starts. Functions of this program travel to Spark's workers by value.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
+
+from sqlalchemy import update
+from task_faults import be_overtaken, leave_token_out, lose_executor
 
 from oncehouse.cli.app import main
-from oncehouse.ledger import catalog, epochs, leases, registering, segments
+from oncehouse.errors import LeaseHeldError
+from oncehouse.ledger import catalog, epochs, leases, registering, segments, tables
 from oncehouse.ledger.records import Stage
-from oncehouse.pipeline import compact, deciding, stream
+from oncehouse.pipeline import compact, deciding, holder, ingest, loader, pack, stream
+
+FOLDER = Path(os.environ["DRIVER_FOLDER"])
 
 
 def settle_offsets_first() -> None:
@@ -64,10 +71,75 @@ def ignore_fencing() -> None:
     leases.renew = renew_whatever_the_token
 
 
+def take_held_leases() -> None:
+    """A lease that somebody holds is shared with them."""
+    acquire = leases.acquire
+
+    def share(ledger, stage, *, holder, lease_seconds):
+        try:
+            return acquire(ledger, stage, holder=holder, lease_seconds=lease_seconds)
+        except LeaseHeldError:
+            mine = tables.leases.c.stage == stage
+            ledger.change(
+                lambda connection: connection.execute(update(tables.leases).where(mine).values(holder=holder))
+            )
+            return next(known for known in leases.list_leases(ledger) if known.stage is stage)
+
+    leases.acquire = share
+
+
+def wait_for_ever() -> None:
+    """A lease that was not given back is never taken over."""
+    acquire = leases.acquire
+
+    def take_if_given_back(ledger, stage, *, holder, lease_seconds):
+        for known in leases.list_leases(ledger):
+            if known.stage is stage and known.expires_at > 0:
+                raise LeaseHeldError(f"the stage {stage} is run by {known.holder}.")
+        return acquire(ledger, stage, holder=holder, lease_seconds=lease_seconds)
+
+    leases.acquire = take_if_given_back
+
+
+def send_without_token() -> None:
+    loader.send_batch = leave_token_out(loader.send_batch)
+
+
+def lose_executors() -> None:
+    """No defect: the executor of the first read, decide and load task dies when it has done its work."""
+    ingest.read_records = lose_executor(ingest.read_records, FOLDER / "read.killed")
+    ingest.decide_task = lose_executor(ingest.decide_task, FOLDER / "decide.killed")
+    loader.send_batch = lose_executor(loader.send_batch, FOLDER / "load.killed")
+
+
+def overtake_tasks() -> None:
+    """No defect: Spark runs a copy of the first read, decide and load task."""
+    ingest.read_records = be_overtaken(ingest.read_records, FOLDER / "read")
+    ingest.decide_task = be_overtaken(ingest.decide_task, FOLDER / "decide")
+    loader.send_batch = be_overtaken(loader.send_batch, FOLDER / "load")
+
+
+def run_elsewhere() -> None:
+    """No defect: as if on another machine, so that nobody here can see that the process is dead."""
+    holder._machine = lambda: "elsewhere"
+
+
+def pack_soon() -> None:
+    """No defect: few small epochs are worth a pack."""
+    pack.LEAST_EPOCHS = 2
+
+
 DEFECTS = {
     "offsets first": settle_offsets_first,
     "segments first": replace_segments_first,
     "no fencing": ignore_fencing,
+    "leases not asked": take_held_leases,
+    "leases never run out": wait_for_ever,
+    "no token": send_without_token,
+    "executors die": lose_executors,
+    "tasks overtaken": overtake_tasks,
+    "elsewhere": run_elsewhere,
+    "packs soon": pack_soon,
 }
 
 if __name__ == "__main__":

@@ -53,17 +53,22 @@ TOPIC = "events"
 TABLE = "events"
 PARTITIONS = 2
 POINTS = (
+    "before writing parts",
     "parts written",
     "before registering",
     "after registering",
     "before inserting",
     "after inserting",
     "before replacing segments",
+    "after replacing segments",
     "keys written anew",
     "before changing the rule",
     "after changing the rule",
     "before moving files",
+    "after moving files",
     "before deleting files",
+    "after deleting a file",
+    "after sweeping a file",
 )
 
 

@@ -5,22 +5,23 @@ The process dies in a Python of its own; the restart runs here, on the shared Sp
 
 from __future__ import annotations
 
-import signal
+from pathlib import Path
 
 import pytest
 
-from oncehouse.ledger import epochs, expiry, leases, requests, segments
+from oncehouse.ledger import epochs, requests, segments
 from oncehouse.ledger.edits import add_edits
-from oncehouse.ledger.records import BatchStatus, EpochKind, RequestKind, Stage
-from oncehouse.pipeline import deciding
+from oncehouse.ledger.records import BatchStatus, EpochKind, RequestKind
+from oncehouse.pipeline import deciding, retention
 from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.edits import match_edits
 from oncehouse.pipeline.letter_lines import Edit, LetterPosition
-from road import Road, encode, make_event, note_of, wait_until
+from oncehouse.pipeline.parts import epoch_path
+from road import Road, encode, make_event, note_of
 
+DAY = 86_400.0
 EVENTS = [make_event(number) for number in range(150)]
 short = pytest.mark.short
-loads = pytest.mark.scenario("driver killed while it loads")
 
 
 @pytest.fixture
@@ -34,54 +35,134 @@ def busy_road(make_road) -> Road:
     return road
 
 
-def ledger_files(road: Road) -> set[str]:
-    return {path for path in road.store.walk("road/") if path.endswith((".arrow", ".parquet"))}
-
-
-@pytest.mark.parametrize(
-    "point",
-    [
-        "parts written",
-        "parts written:2",
-        pytest.param("before registering", marks=short),
-        "before registering:3",
-        "after registering",
-        "after registering:3",
-        pytest.param("before making batches", marks=loads),
-        pytest.param("after making batches", marks=loads),
-        pytest.param("before inserting", marks=loads),
-        pytest.param("before inserting:2", marks=loads),
-        pytest.param("after inserting", marks=loads),
-        pytest.param("after inserting:2", marks=loads),
-    ],
+INGESTING = (
+    "before writing parts",
+    "before writing parts:2",
+    "parts written",
+    "parts written:2",
+    pytest.param("before registering", marks=short),
+    "before registering:3",
+    "after registering",
+    "after registering:3",
 )
-def test_a_driver_killed_at_any_step_loses_and_doubles_nothing(busy_road, point):
-    road = busy_road
-    road.crash(point, "--once")
+LOADING = (
+    "before making batches",
+    "after making batches",
+    "before inserting",
+    "before inserting:2",
+    "after inserting",
+    "after inserting:2",
+)
+
+
+def die_and_go_on(road: Road, point: str, *, defect: str = "") -> None:
+    road.crash(point, "--once", defect=defect)
     road.run()
     road.assert_exact()
     assert not road.batches(statuses=[BatchStatus.IN_PROCESS, BatchStatus.RETRY, BatchStatus.PARKED])
     # What the dead process wrote and did not register is swept, and nothing else.
     road.retain()
-    assert ledger_files(road) == expiry.registered_paths(road.catalog)
+    road.assert_swept()
     road.send(EVENTS)
     road.run()
     road.assert_exact()
 
 
-def test_a_driver_killed_while_segments_are_replaced_loses_and_doubles_nothing(make_road, monkeypatch):
-    road = make_road(epoch={"max_rows": 15})
+@pytest.mark.scenario("driver killed while it ingests")
+@pytest.mark.parametrize("point", INGESTING)
+def test_a_driver_killed_while_it_ingests_loses_and_doubles_nothing(busy_road, point):
+    die_and_go_on(busy_road, point)
+
+
+@pytest.mark.defect("driver killed while it ingests")
+def test_offsets_that_are_written_down_before_their_rows_are_noticed(busy_road):
+    with pytest.raises(AssertionError, match="events are lost"):
+        die_and_go_on(busy_road, "before registering", defect="offsets first")
+
+
+@pytest.mark.scenario("driver killed while it loads")
+@pytest.mark.parametrize("point", LOADING)
+def test_a_driver_killed_while_it_loads_loses_and_doubles_nothing(busy_road, point):
+    die_and_go_on(busy_road, point)
+
+
+def die_while_merging(road: Road, point: str, monkeypatch: pytest.MonkeyPatch, *, defect: str = "") -> None:
     road.send(EVENTS)
     with monkeypatch.context() as idle:
         idle.setattr(deciding, "compact", lambda *_: 0)  # so that there is something left to merge
         road.run()
-    road.crash("before replacing segments")
+    road.crash(point, defect=defect)
     road.send([*EVENTS[:50], make_event(999)])
     road.run()
+    road.assert_exact()
     road.compact()
     assert any(segment.segment.startswith("merged-") for segment in segments.list_segments(road.catalog))
     road.retain()
-    assert ledger_files(road) == expiry.registered_paths(road.catalog)
+    road.assert_swept()
+    road.send(EVENTS)
+    road.run()
+    road.assert_exact()
+
+
+@pytest.fixture
+def road_of_segments(make_road) -> Road:
+    return make_road(epoch={"max_rows": 15})
+
+
+@pytest.mark.scenario("driver killed while it merges segments")
+@pytest.mark.parametrize("point", ["before replacing segments", "after replacing segments"])
+def test_a_driver_killed_while_it_merges_segments_loses_and_doubles_nothing(
+    road_of_segments, point, monkeypatch
+):
+    die_while_merging(road_of_segments, point, monkeypatch)
+
+
+@pytest.mark.defect("driver killed while it merges segments")
+def test_segments_that_go_before_the_merged_one_is_there_are_noticed(road_of_segments, monkeypatch):
+    with pytest.raises(AssertionError, match="50 rows are doubled"):
+        die_while_merging(road_of_segments, "before replacing segments", monkeypatch, defect="segments first")
+
+
+def die_while_sweeping(road: Road, point: str) -> None:
+    """Something is past the window, something is nobody's, something is not loaded yet."""
+    road.send(EVENTS[:40])
+    road.run()
+    road.grow_older(61 * DAY)
+    for name in ("r8-dead", "r9-dead"):
+        road.store.put(
+            epoch_path("road", 1, 1, f"{name}.keys.arrow"), lambda path: Path(path).write_bytes(b"")
+        )
+    road.send(EVENTS[40:100])
+    road.crash(point, defect="packs soon")
+    road.run()
+    road.retain()
+    road.assert_swept()
+    road.assert_exact()
+
+
+@pytest.mark.scenario("driver killed while it sweeps")
+@pytest.mark.parametrize("point", ["before deleting files", "after deleting a file", "after sweeping a file"])
+def test_a_driver_killed_while_it_sweeps_leaves_what_the_next_sweep_finds(road, point):
+    die_while_sweeping(road, point)
+
+
+@pytest.mark.defect("driver killed while it sweeps")
+def test_a_sweep_that_does_not_ask_the_catalog_is_noticed(road, monkeypatch):
+    right = retention.plan_sweep
+    monkeypatch.setattr(retention, "plan_sweep", lambda files, _, **limits: right(files, set(), **limits))
+    with pytest.raises(AssertionError, match="swept too early"):
+        die_while_sweeping(road, "after sweeping a file")
+
+
+@pytest.mark.scenario("driver killed while it sweeps")
+@pytest.mark.parametrize("point", ["before moving files", "after moving files"])
+def test_a_driver_killed_while_it_packs_files_leaves_what_the_next_sweep_finds(busy_road, point):
+    road = busy_road
+    road.run()
+    road.crash(point, defect="packs soon")
+    road.run()
+    road.retain()
+    road.assert_swept()
     road.send(EVENTS)
     road.run()
     road.assert_exact()
@@ -111,17 +192,7 @@ def test_a_driver_killed_while_edited_letters_are_decoded_decodes_them_once(make
     assert (replayed.new, replayed.duplicate, replayed.dead_letter) == (1, 1, 1)
     assert not requests.open_requests(road.catalog)
     road.retain()
-    assert ledger_files(road) == expiry.registered_paths(road.catalog)
-    road.assert_exact()
-
-
-def test_a_driver_killed_before_files_are_deleted_leaves_what_the_sweep_finds(busy_road):
-    road = busy_road
-    road.run()
-    road.crash("before deleting files")
-    road.run()
-    road.retain()
-    assert ledger_files(road) == expiry.registered_paths(road.catalog)
+    road.assert_swept()
     road.assert_exact()
 
 
@@ -130,73 +201,6 @@ def test_drivers_killed_again_and_again_come_to_the_same_end(busy_road):
     for point in ("after inserting", "before registering", "after making batches", "after registering"):
         road.crash(point, "--once")
     road.run()
-    road.assert_exact()
-
-
-def test_a_frozen_driver_is_fenced_when_it_wakes_up(make_road):
-    road = make_road(epoch={"max_rows": 30}, lease=2.0)
-    road.send(EVENTS[:60])
-    frozen = road.spawn()
-    try:
-        wait_until(lambda: road.rows() or frozen.poll() is not None, "the first driver at work")
-        frozen.send_signal(signal.SIGSTOP)
-        road.send(EVENTS[30:])
-        # The lease of a process that is alive, if not well, has to run out first.
-        wait_until(
-            lambda: all(lease.expires_at < road.catalog.now() for lease in leases.list_leases(road.catalog)),
-            "the leases to run out",
-        )
-        road.run()
-        road.assert_exact()
-        before = (epochs.list_epochs(road.catalog), road.batches())
-        frozen.send_signal(signal.SIGCONT)
-        code = frozen.wait(timeout=120)
-    finally:
-        frozen.kill()
-        frozen.wait()
-    assert code == 4, (road.folder / "process.log").read_text()[-2000:]
-    assert (epochs.list_epochs(road.catalog), road.batches()) == before
-    road.assert_exact()
-
-
-def test_of_two_drivers_one_works_and_one_leaves_with_a_message(make_road):
-    road = make_road()
-    road.send(EVENTS[:60])
-    first = road.spawn()
-    try:
-        wait_until(lambda: road.rows() or first.poll() is not None, "the first driver at work")
-        second = road.spawn("--no-wait")
-        assert second.wait(timeout=120) == 4
-        road.send(EVENTS[60:])
-        wait_until(lambda: len(road.rows()) >= len(EVENTS), "the first driver to go on")
-        first.send_signal(signal.SIGTERM)
-        assert first.wait(timeout=90) == 0
-    finally:
-        first.kill()
-        first.wait()
-    assert Stage.INGEST in (road.folder / "process.log").read_text()
-    road.assert_exact()
-
-
-def test_a_python_worker_killed_in_the_middle_is_replaced(make_road, kill_workers):
-    road = make_road(epoch={"max_rows": 30})
-    road.send(EVENTS)
-    with road.start() as running:
-        running.wait_for_rows(1)
-        assert kill_workers(), "there must be workers to kill"
-        running.wait_for_rows(len(EVENTS))
-    road.assert_exact()
-
-
-def test_a_broker_killed_and_started_again_loses_nothing(make_road, stack):
-    road = make_road(epoch={"max_rows": 60})
-    road.send(EVENTS[:60])
-    with road.start() as running:
-        running.wait_for_rows(60)
-        stack.kill("kafka")
-        stack.start("kafka")
-        road.send(EVENTS[30:])
-        running.wait_for_rows(len(EVENTS))
     road.assert_exact()
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
 
 from oncehouse.errors import CorruptFileError
-from oncehouse.ledger import batches, expiry, keyindex, segments, tables
+from oncehouse.ledger import batches, expiry, keyindex, segments
 from oncehouse.ledger.records import BatchStatus, RequestKind, Stage
 from oncehouse.pipeline.parts import epoch_path
 from road import Road, make_event, note_of
@@ -20,23 +19,8 @@ DAY = 86400.0
 EVENTS = [make_event(number) for number in range(40)]
 
 
-def grow_older(road: Road, seconds: float) -> None:
-    """Let everything in the catalog have happened that much earlier."""
-    names = {"registered_at", "first_seen_from", "first_seen_to", "started_at", "created_at", "loaded_at"}
-    with road.catalog.engine.begin() as connection:
-        for table in tables.metadata.sorted_tables:
-            aged = {column.name: column - seconds for column in table.columns if column.name in names}
-            if aged:
-                connection.execute(update(table).values(aged))
-
-
 def _write_nothing(path: str) -> None:
     Path(path).write_bytes(b"")
-
-
-def ledger_files(road: Road) -> set[str]:
-    """The files of the ledger itself: neither Spark's scratch nor its log."""
-    return {path for path in road.store.walk("road/") if path.endswith((".arrow", ".parquet"))}
 
 
 def index_ids(road: Road) -> set[tuple[int, int]]:
@@ -51,14 +35,14 @@ def test_an_event_is_a_duplicate_inside_the_window_and_new_after_it(make_road):
     road = make_road()
     road.send(EVENTS)
     road.run()
-    grow_older(road, 59 * DAY)
+    road.grow_older(59 * DAY)
     road.retain()
     road.send(EVENTS[:10])
     road.run()
     assert road.counts().duplicate == 10
     road.assert_exact()
 
-    grow_older(road, 2 * DAY)
+    road.grow_older(2 * DAY)
     assert road.retain().segments == 1
     road.send(EVENTS[:10])
     road.run()
@@ -71,14 +55,14 @@ def test_all_files_of_what_is_past_the_window_go_when_it_is_loaded(make_road):
     road = make_road()
     road.send([*EVENTS, *EVENTS[:5]])
     road.run()
-    old = ledger_files(road)
-    grow_older(road, 61 * DAY)
+    old = road.ledger_files()
+    road.grow_older(61 * DAY)
     road.retain()
     road.send([make_event(500)])
     road.run()
     road.retain()
-    assert not old & ledger_files(road), "segments, key files, parts, raw bytes and duplicates"
-    assert ledger_files(road) == expiry.registered_paths(road.catalog)
+    assert not old & road.ledger_files(), "segments, key files, parts, raw bytes and duplicates"
+    assert road.ledger_files() == expiry.registered_paths(road.catalog)
     road.assert_exact()
 
 
@@ -87,10 +71,10 @@ def test_what_is_not_loaded_outlives_the_window(make_road):
     road.client.command(f"ALTER TABLE {road.table} ADD CONSTRAINT none CHECK product_id > 1000")
     road.send(EVENTS)
     road.run()
-    grow_older(road, 61 * DAY)
+    road.grow_older(61 * DAY)
     parts = {part.file.path for part in batches.list_parts(road.catalog)}
     road.retain()
-    assert parts <= ledger_files(road)
+    assert parts <= road.ledger_files()
     road.client.command(f"ALTER TABLE {road.table} DROP CONSTRAINT none")
     for batch in road.batches(statuses=[BatchStatus.PARKED]):
         batches.retry_parked(road.catalog, batch.batch_id)
@@ -107,8 +91,8 @@ def test_files_that_nothing_names_are_swept_and_those_being_written_are_not(make
         coming = epoch_path("road", 2, tokens[Stage.INGEST] + 1, "r1-live.keys.arrow")
     being_written = road.store.put(coming, _write_nothing)
     assert road.retain().orphans == 1
-    assert orphan.path not in ledger_files(road)
-    assert being_written.path in ledger_files(road)
+    assert orphan.path not in road.ledger_files()
+    assert being_written.path in road.ledger_files()
     road.assert_exact()
 
 

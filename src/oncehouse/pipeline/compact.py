@@ -128,6 +128,7 @@ def compact(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
         except PermanentError:
             # Retention took one of them out of the window meanwhile; the others are merged next time.
             continue
+        crash.reach("after replacing segments")
     return sum(len(merge.segments) for merge in merges)
 
 

@@ -84,6 +84,7 @@ def settle(
     started_at = catalog.now()
     with _giving_space_back(pipeline, epoch, token), naming_own_errors(pipeline.pipeline):
         plan = shaped_plan(pipeline, catalog, epoch=epoch, token=token, whole=small)
+        crash.reach("before writing parts")
         manifests = read(plan)
         while learn_schemas(pipeline, catalog, _awaited(manifests)) or meet_new_fields(
             pipeline, catalog, token, _noticed(manifests)

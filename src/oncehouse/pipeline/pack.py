@@ -76,6 +76,7 @@ def pack(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int) 
         moves: list[Move] = run_tasks(spark, pack_task, [plan])[0]
         crash.reach("before moving files")
         packs.move_files(catalog, token, moves)
+        crash.reach("after moving files")
         packed += len(chosen)
     return packed
 

@@ -99,6 +99,7 @@ def retain(
     gone = [path for path in paths if path not in still_named]
     for path in gone:
         store.delete(path)
+        crash.reach("after deleting a file")
     if not kept_up:
         _take_snapshot(catalog, store)
     if not sweeping:
@@ -139,4 +140,5 @@ def sweep(pipeline: Pipeline, catalog: Catalog, store: FileStore, *, token: int,
     )
     for path in orphans:
         store.delete(path)
+        crash.reach("after sweeping a file")
     return len(orphans)

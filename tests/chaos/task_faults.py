@@ -1,0 +1,105 @@
+"""What befalls a task of Spark: each function takes a task's work and gives it back with a fault or a defect in it.
+
+They are functions inside of functions, which travel to Spark's workers by value; what they need they import there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Work = Callable[..., Any]
+
+
+def lose_first_worker(work: Work) -> Work:
+    """The worker of the first attempt dies when all is done and nobody has heard of it."""
+
+    def work_and_die(*given):
+        import os
+        import signal
+
+        from pyspark import TaskContext
+
+        done = work(*given)
+        if TaskContext.get().attemptNumber() == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    return work_and_die
+
+
+def lose_executor(work: Work, mark: Path) -> Work:
+    """So does the whole executor, once; the file says that it did."""
+
+    def work_and_kill(*given):
+        import os
+        import signal
+        from pathlib import Path
+
+        done = work(*given)
+        try:
+            mark.touch(exist_ok=False)
+        except FileExistsError:
+            return done
+        executor = os.getppid()
+        while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{executor}/cmdline").read_bytes():
+            executor = int(Path(f"/proc/{executor}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        os.kill(executor, signal.SIGKILL)
+        return os.kill(os.getpid(), signal.SIGKILL)
+
+    return work_and_kill
+
+
+def be_overtaken(work: Work, mark: Path) -> Work:
+    """The first task is so slow that Spark runs a copy of it; both do all the work, the copy first.
+
+    Neither ends before both are done: whichever Spark believes, the other has left its traces.
+    """
+
+    def work_slowly(*given):
+        import time
+
+        from pyspark import TaskContext
+
+        def wait_for(sign):
+            end = time.monotonic() + 120
+            while not sign.exists():
+                assert time.monotonic() < end, f"waited in vain for {sign}"
+                time.sleep(0.02)
+
+        begun, copied, late = (mark.with_suffix(f".{name}") for name in ("begun", "copied", "late"))
+        if TaskContext.get().attemptNumber() > 0:
+            done = work(*given)
+            copied.touch()
+            wait_for(late)
+            return done
+        try:
+            begun.touch(exist_ok=False)
+        except FileExistsError:
+            return work(*given)
+        wait_for(copied)
+        done = work(*given)
+        late.touch()
+        return done
+
+    return work_slowly
+
+
+def leave_token_out(send: Work) -> Work:
+    """A defect: INSERTs carry no token, and nobody looks before a doubtful one."""
+
+    def send_without_token(plan):
+        from dataclasses import replace
+
+        from oncehouse.clickhouse import insert
+
+        right = insert.insert_settings
+        off = {"insert_deduplicate": 0, "deduplicate_insert": "disable"}
+        insert.insert_settings = lambda batch_id: right(batch_id) | off
+        try:
+            return send(replace(plan, request=replace(plan.request, outcome_unknown=False)))
+        finally:
+            insert.insert_settings = right
+
+    return send_without_token

@@ -1,0 +1,68 @@
+"""A broker killed in the middle of an epoch: the stream starts again where the ledger ends, whatever was read."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from oncehouse.ledger import epochs, registering
+from oncehouse.pipeline import source, stream
+from road import Road, make_event, wait_until
+
+EVENTS = [make_event(number) for number in range(150)]
+
+
+@pytest.fixture
+def busy_road(make_road, monkeypatch) -> Road:
+    monkeypatch.setattr(source, "TIMEOUT_SECONDS", 3.0)  # so that nobody waits long for a broker that is dead
+    return make_road(epoch={"max_rows": 30})
+
+
+def kill_broker(road: Road, stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It dies when the records of the second epoch were read and nothing of them is settled."""
+    read_frame, reads, dead = stream.read_frame, [], threading.Event()
+
+    def read_and_kill(frame, plan):
+        manifests = read_frame(frame, plan)
+        reads.append(plan.epoch)
+        if len(reads) == 2:
+            stack.kill("kafka")
+            dead.set()
+        return manifests
+
+    road.send(EVENTS[:90])
+    with monkeypatch.context() as patched, road.start():
+        patched.setattr(stream, "read_frame", read_and_kill)
+        wait_until(dead.is_set, "the broker's death")
+        wait_until(lambda: any("Starting again" in said for said in road.said), "the stream to notice")
+        stack.start("kafka")
+        road.send(EVENTS[60:])
+        wait_until(lambda: epochs.read_positions(road.catalog)[road.topic, 0] == 180, "all records")
+    road.run()
+    road.assert_exact()
+
+
+@pytest.mark.scenario("broker killed")
+def test_a_broker_killed_and_started_again_loses_nothing(busy_road, stack, monkeypatch):
+    kill_broker(busy_road, stack, monkeypatch)
+
+
+@pytest.mark.defect("broker killed")
+def test_a_stream_that_goes_on_at_the_end_of_the_topic_is_noticed(busy_road, stack, monkeypatch):
+    """As a consumer does whose offsets were forgotten, with a ledger that takes any offset for the next one."""
+    right, advance, starts = stream.starting_positions, registering._advance, []
+
+    def begin_at_the_end(*facts):
+        starts.append(right(*facts))
+        return {place: max(at, 90 * (len(starts) > 1)) for place, at in starts[-1].items()}
+
+    def advance_anyhow(connection, catalog, span, topic_id, epoch):
+        start = epochs.read_positions(catalog).get((span.topic, span.partition), span.start)
+        return advance(connection, catalog, replace(span, start=start), topic_id, epoch)
+
+    monkeypatch.setattr(stream, "starting_positions", begin_at_the_end)
+    monkeypatch.setattr(registering, "_advance", advance_anyhow)
+    with pytest.raises(AssertionError, match="events are lost"):
+        kill_broker(busy_road, stack, monkeypatch)

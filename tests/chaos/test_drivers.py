@@ -1,0 +1,186 @@
+"""Several drivers of one pipeline: one works at a time, and a dead one is followed by another within a bound."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import text
+
+from oncehouse.ledger import epochs, leases
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.records import Stage
+from road import Road, make_event, wait_until
+
+EVENTS = [make_event(number) for number in range(150)]
+# A process that waits looks once a second, and a busy machine may be late.
+LOOKING_SECONDS = 5.0
+
+
+@contextmanager
+def ended(*processes: subprocess.Popen[str]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def freeze_and_wake(road: Road, *, defect: str = "") -> None:
+    road.send(EVENTS[:60])
+    frozen = road.spawn(defect=defect)
+    with ended(frozen):
+        wait_until(lambda: road.rows() or frozen.poll() is not None, "the first driver at work")
+        frozen.send_signal(signal.SIGSTOP)
+        road.send(EVENTS[30:])
+        # The lease of a process that is alive, if not well, has to run out first.
+        wait_until(
+            lambda: all(lease.expires_at < road.catalog.now() for lease in leases.list_leases(road.catalog)),
+            "the leases to run out",
+        )
+        road.run()
+        road.assert_exact()
+        before = (epochs.list_epochs(road.catalog), road.batches(), leases.list_leases(road.catalog))
+        frozen.send_signal(signal.SIGCONT)
+        wait_until(
+            lambda: frozen.poll() is not None or leases.list_leases(road.catalog) != before[2],
+            "the frozen driver to do something",
+        )
+        assert leases.list_leases(road.catalog) == before[2], "a driver that was followed goes on"
+        assert frozen.wait() == 4, road.log()[-2000:]
+    assert (epochs.list_epochs(road.catalog), road.batches(), leases.list_leases(road.catalog)) == before
+    road.assert_exact()
+
+
+@pytest.fixture
+def impatient_road(make_road) -> Road:
+    return make_road(epoch={"max_rows": 30}, lease=2.0)
+
+
+@pytest.mark.scenario("frozen driver wakes up")
+def test_a_frozen_driver_is_fenced_when_it_wakes_up(impatient_road):
+    freeze_and_wake(impatient_road)
+
+
+@pytest.mark.defect("frozen driver wakes up")
+def test_a_driver_that_ignores_fencing_is_noticed(impatient_road):
+    with pytest.raises(AssertionError, match="a driver that was followed goes on"):
+        freeze_and_wake(impatient_road, defect="no fencing")
+
+
+def holders(road: Road) -> list[str]:
+    return [lease.holder for lease in leases.list_leases(road.catalog)]
+
+
+def run_two(road: Road, *, defect: str = "") -> None:
+    road.send(EVENTS[:60])
+    first = road.spawn()
+    with ended(first):
+        wait_until(lambda: road.rows() or first.poll() is not None, "the first driver at work")
+        before = holders(road)
+        second = road.spawn("--no-wait", defect=defect)
+        with ended(second):
+            wait_until(
+                lambda: second.poll() is not None or holders(road) != before, "the second driver to decide"
+            )
+            assert holders(road) == before, "both drivers work"
+            assert second.wait() == 4, road.log()[-2000:]
+        road.send(EVENTS[60:])
+        wait_until(lambda: len(road.rows()) >= len(EVENTS), "the first driver to go on")
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(timeout=90) == 0
+    assert f"the stage {Stage.INGEST} is run by" in road.log()
+    road.assert_exact()
+
+
+@pytest.mark.scenario("two drivers")
+def test_of_two_drivers_one_works_and_one_leaves_with_a_message(make_road):
+    run_two(make_road())
+
+
+@pytest.mark.defect("two drivers")
+def test_a_driver_that_does_not_ask_for_leases_is_noticed(make_road):
+    with pytest.raises(AssertionError, match="both drivers work"):
+        run_two(make_road(), defect="leases not asked")
+
+
+class LeaseLog:
+    """Every change of a lease, on the catalog's own clock: written down by the catalog itself."""
+
+    def __init__(self, catalog: Catalog, lease_seconds: float) -> None:
+        self._catalog = catalog
+        self._lease_seconds = lease_seconds
+        catalog.prepare()
+        with catalog.engine.begin() as connection:
+            connection.execute(text("CREATE TABLE lease_log (stage TEXT, token INTEGER, expires_at REAL)"))
+            for event in ("INSERT", "UPDATE"):
+                connection.execute(
+                    text(
+                        f"CREATE TRIGGER log_{event} AFTER {event} ON oncehouse_leases BEGIN "
+                        "INSERT INTO lease_log VALUES (new.stage, new.token, new.expires_at); END"
+                    )
+                )
+
+    def renewals(self, stage: Stage, token: int) -> list[float]:
+        """When this token's lease was taken and renewed."""
+        query = text(
+            "SELECT expires_at FROM lease_log WHERE stage = :stage AND token = :token AND expires_at > 0"
+        )
+        with self._catalog.read() as connection:
+            found = connection.execute(query, {"stage": str(stage), "token": token}).scalars()
+            return sorted(expires_at - self._lease_seconds for expires_at in found)
+
+
+def be_followed(road: Road, *, defect: str = "elsewhere") -> None:
+    """A driver is killed on another machine, where nobody can see its death; one that waits takes its stages."""
+    bound_seconds = road.pipeline.lease + LOOKING_SECONDS
+    log = LeaseLog(road.catalog, road.pipeline.lease)
+    road.send(EVENTS[:60])
+    first = road.spawn(defect="elsewhere")
+    with ended(first):
+        wait_until(lambda: road.rows() or first.poll() is not None, "the first driver at work")
+        second = road.spawn(defect=defect)
+        with ended(second):
+            wait_until(lambda: "Waiting." in road.log(), "the second driver to wait")
+            first.kill()
+            first.wait()
+            latest = max(log.renewals(stage, 1)[-1] for stage in Stage)
+            wait_until(
+                lambda: (
+                    all(log.renewals(stage, 2) for stage in Stage)
+                    or road.catalog.now() > latest + bound_seconds
+                ),
+                "the leases to be taken over",
+            )
+            for stage in Stage:
+                taken = log.renewals(stage, 2)
+                assert taken, f"{stage}: nobody followed the dead driver in {bound_seconds} s"
+                assert taken[0] - log.renewals(stage, 1)[-1] <= bound_seconds
+            road.send(EVENTS[30:])
+            wait_until(lambda: len(road.rows()) >= len(EVENTS), "the second driver to go on")
+            second.send_signal(signal.SIGTERM)
+            assert second.wait(timeout=90) == 0, road.log()[-2000:]
+    road.assert_exact()
+
+
+@pytest.mark.scenario("dead driver is followed in time")
+def test_a_driver_killed_on_another_machine_is_followed_when_its_lease_has_run_out(impatient_road):
+    be_followed(impatient_road)
+
+
+@pytest.mark.scenario("dead driver is followed in time")
+def test_a_driver_is_followed_within_half_a_minute_by_default(make_road):
+    road = make_road()
+    del road.document["lease"]
+    assert road.pipeline.lease == 30
+    be_followed(road)
+
+
+@pytest.mark.defect("dead driver is followed in time")
+def test_a_lease_that_never_runs_out_is_noticed(impatient_road):
+    with pytest.raises(AssertionError, match="nobody followed the dead driver"):
+        be_followed(impatient_road, defect="leases never run out")

@@ -1,0 +1,173 @@
+"""Tasks that die and tasks that run twice: what Spark runs again changes nothing, and its leavings are swept.
+
+Workers and executors die right after they have written their files or sent their INSERT and before anybody has heard
+of it: the worst moment, every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from spark_cluster import SparkCluster
+from task_faults import leave_token_out, lose_first_worker
+
+from oncehouse.pipeline import ingest, loader, stream
+from oncehouse.pipeline.manifest import TaskManifest
+from road import Road, make_event
+
+EVENTS = [make_event(number) for number in range(150)]
+
+
+def go_through(road: Road) -> None:
+    """Two epochs and two batches, duplicates among them."""
+    for events in (EVENTS[:90], EVENTS[60:]):
+        road.send(events)
+        road.run()
+    judge(road)
+
+
+def judge(road: Road) -> None:
+    road.assert_exact()
+    before = road.ledger_files()
+    road.retain()
+    road.assert_swept()
+    assert before > road.ledger_files(), "those that were run again must have left something"
+
+
+@pytest.mark.scenario("Python worker killed")
+def test_a_python_worker_killed_in_the_middle_is_replaced(make_road, kill_workers):
+    road = make_road(epoch={"max_rows": 30})
+    road.send(EVENTS)
+    with road.start() as running:
+        running.wait_for_rows(1)
+        assert kill_workers(), "there must be workers to kill"
+        running.wait_for_rows(len(EVENTS))
+    road.assert_exact()
+
+
+@pytest.fixture
+def dying_workers(monkeypatch) -> None:
+    """Every read, decide and load task loses its first worker when the work is done."""
+    monkeypatch.setattr(ingest, "read_records", lose_first_worker(ingest.read_records))
+    monkeypatch.setattr(ingest, "decide_task", lose_first_worker(ingest.decide_task))
+    monkeypatch.setattr(loader, "send_batch", lose_first_worker(loader.send_batch))
+
+
+@pytest.mark.scenario("Python worker killed")
+def test_workers_killed_before_they_told_what_they_did_leave_one_copy(road, dying_workers):
+    go_through(road)
+
+
+@pytest.mark.defect("Python worker killed")
+def test_a_second_attempt_that_adds_to_the_first_is_noticed(road, dying_workers, tmp_path, monkeypatch):
+    """The driver takes what it finds in a folder, instead of what the attempt that ended well has told."""
+    read_frame, folder = stream.read_frame, tmp_path / "manifests"
+    folder.mkdir()
+
+    def tell_in_folder(plan, attempt, blocks):
+        from oncehouse.pipeline.reading import read_records
+
+        manifest = read_records(plan, attempt, blocks)
+        (folder / f"{plan.epoch} {attempt}").write_text(manifest.to_json())
+        return manifest
+
+    def read_from_folder(frame, plan):
+        read_frame(frame, plan)
+        return [TaskManifest.from_json(found.read_text()) for found in folder.glob(f"{plan.epoch} *")]
+
+    monkeypatch.setattr(ingest, "read_records", lose_first_worker(tell_in_folder))
+    monkeypatch.setattr(stream, "read_frame", read_from_folder)
+    with pytest.raises(AssertionError, match=r"180 records were sent, .*read=360"):
+        go_through(road)
+
+
+@pytest.fixture
+def tasks_run_thrice(monkeypatch) -> None:
+    """Every task has a copy that runs beside it, and one that runs after both; the last one is believed."""
+    run_tasks, read_frame = ingest.run_tasks, stream.read_frame
+
+    def run_thrice(spark, work, plans):
+        run_tasks(spark, work, [plan for plan in plans for _ in range(2)])
+        return run_tasks(spark, work, plans)
+
+    def read_twice(frame, plan):
+        read_frame(frame, plan)
+        return read_frame(frame, plan)
+
+    monkeypatch.setattr(ingest, "run_tasks", run_thrice)
+    monkeypatch.setattr(loader, "run_tasks", run_thrice)
+    monkeypatch.setattr(stream, "read_frame", read_twice)
+
+
+@pytest.mark.scenario("task run twice")
+def test_tasks_that_run_beside_and_after_their_copies_leave_one_copy(road, tasks_run_thrice):
+    go_through(road)
+
+
+@pytest.mark.defect("task run twice")
+def test_an_insert_without_token_that_is_sent_by_two_tasks_is_noticed(road, tasks_run_thrice, monkeypatch):
+    monkeypatch.setattr(loader, "send_batch", leave_token_out(loader.send_batch))
+    with pytest.raises(AssertionError, match="rows are doubled"):
+        go_through(road)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory) -> Iterator[SparkCluster]:
+    with SparkCluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+@pytest.fixture
+def cluster_road(make_road, cluster) -> Road:
+    """Its tasks run in executors of their own, two of them."""
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.minTaskRuntime": "100ms",
+        "spark.speculation.task.duration.threshold": "500ms",
+        "spark.speculation.efficiency.enabled": "false",
+    }
+    return make_road(partitions=2, spark={"master": cluster.url, "settings": settings})
+
+
+def run_on_cluster(road: Road, faults: str, marks: Callable[[Path], list[Path]]) -> None:
+    road.send(EVENTS[:90])
+    road.send(EVENTS[60:], partition=1)
+    process = road.spawn("--once", defect=faults)
+    try:
+        code = process.wait(timeout=240)
+    finally:
+        process.kill()
+        process.wait()
+    assert code == 0, road.log()[-3000:]
+    assert all(mark.exists() for mark in marks(road.folder)), "nothing happened to the tasks"
+    judge(road)
+
+
+def killed(folder: Path) -> list[Path]:
+    return [folder / f"{name}.killed" for name in ("read", "decide", "load")]
+
+
+def overtaken(folder: Path) -> list[Path]:
+    return [folder / f"{name}.late" for name in ("read", "decide", "load")]
+
+
+@pytest.mark.scenario("executor killed")
+def test_executors_killed_before_they_told_what_they_did_leave_one_copy(cluster_road):
+    run_on_cluster(cluster_road, "executors die", killed)
+
+
+@pytest.mark.defect("executor killed")
+def test_an_insert_without_token_that_a_new_executor_repeats_is_noticed(cluster_road):
+    with pytest.raises(AssertionError, match="rows are doubled"):
+        run_on_cluster(cluster_road, "no token,executors die", killed)
+
+
+@pytest.mark.scenario("task run twice")
+def test_a_slow_task_and_the_copy_that_spark_makes_of_it_leave_one_copy(cluster_road):
+    run_on_cluster(cluster_road, "tasks overtaken", overtaken)
