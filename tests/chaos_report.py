@@ -59,16 +59,15 @@ class ChaosReport:
         self._results = {known.name: Result(scenario=known.name, faults_row=known.row) for known in ordered}
         self._skipped: dict[tuple[str, str], str] = {}
 
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """In the process that runs the tests: write down what each is about."""
-        for item in items:
-            for mark in _MARKS:
-                for found in item.iter_markers(mark):
-                    (name,) = found.args
-                    if name not in self._results:
-                        message = f"{item.nodeid}: {name!r} is not a scenario of tests/scenarios.py"
-                        raise pytest.UsageError(message)
-                    item.user_properties.append((mark, name))
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """In the process that runs the test: write down what it is about, or refuse a name that nobody knows."""
+        for mark in _MARKS:
+            for found in item.iter_markers(mark):
+                (name,) = found.args
+                if name not in self._results:
+                    pytest.fail(f"{name!r} is not a scenario of tests/scenarios.py", pytrace=False)
+                item.user_properties.append((mark, name))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         named = [(mark, str(name)) for mark, name in report.user_properties if mark in _MARKS]
