@@ -126,6 +126,7 @@ def cluster_road(make_road, cluster) -> Road:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.executor.memory": "512m",
+        "spark.executor.cores": "2",
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",
         "spark.speculation.minTaskRuntime": "100ms",
