@@ -141,7 +141,7 @@ def run_on_cluster(road: Road, faults: str, marks: Callable[[Path], list[Path]])
     road.send(EVENTS[60:], partition=1)
     process = road.spawn("--once", defect=faults)
     try:
-        code = process.wait(timeout=240)
+        code = process.wait(timeout=480)
     finally:
         process.kill()
         process.wait()

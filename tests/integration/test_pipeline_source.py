@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError
 from oncehouse.ledger import epochs, registering
-from oncehouse.pipeline import stream
+from oncehouse.pipeline import prepare, stream
 from oncehouse.pipeline.source import Topics
 from road import Road, encode, make_event, note_of, wait_until
 
@@ -110,7 +110,8 @@ def skipping(monkeypatch) -> None:
         start = epochs.read_positions(catalog).get((span.topic, span.partition), span.start)
         return advance(connection, catalog, replace(span, start=start), topic_id, epoch)
 
-    monkeypatch.setattr(stream, "check_topics", lambda *_: None)
+    for asking in (prepare, stream):
+        monkeypatch.setattr(asking, "check_topics", lambda *_: None)
     monkeypatch.setattr(stream, "starting_positions", begin_where_kafka_begins)
     monkeypatch.setattr(registering, "_advance", advance_anyhow)
     monkeypatch.setattr(registering, "_demand_same_topics", lambda *_: None)
