@@ -96,7 +96,7 @@ class ChaosReport:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         results = self._shown()
-        if not results:
+        if not results or terminalreporter.config.option.collectonly:
             return
         Console(file=terminalreporter._tw._file, width=_WIDTH).print(make_table(results))
         terminalreporter.write_line(spell_sum(results))
