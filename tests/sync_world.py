@@ -15,6 +15,7 @@ from django.db import connections  # noqa: E402 - Django wants its settings firs
 from django.test import override_settings  # noqa: E402
 
 from oncehouse.sync.django import Append, Collapsing, ModelSync  # noqa: E402
+from oncehouse.sync.django.operations import CreateSyncTables  # noqa: E402
 from sync_shop import clickhouse_models, models  # noqa: E402
 
 SYNCS = (
@@ -79,25 +80,25 @@ def change(sync: type[ModelSync], attributes: dict[str, Any]) -> None:
 
 
 @contextmanager
-def open_synced_shop(url: str, clickhouse: Any, database: str, **settings: Any) -> Iterator[Shop]:
-    """With the tables of its syncs in ClickHouse."""
+def open_synced_shop(
+    url: str, clickhouse: Any, database: str, syncs: tuple[type[ModelSync], ...] = SYNCS, **settings: Any
+) -> Iterator[Shop]:
+    """With the tables of these syncs in ClickHouse."""
     address = {"db_url": f"http://127.0.0.1:{clickhouse.place.ports['http']}", "db_name": database}
     with open_shop(url, address, **settings) as shop:
-        shop.make_tables(*SYNCS)
+        shop.make_tables(*syncs)
         yield shop
 
 
 @contextmanager
 def open_shop(url: str, clickhouse_settings: dict[str, Any], **settings: Any) -> Iterator[Shop]:
     """The tables of shop and sync on the database of this URL; none in ClickHouse."""
-    from django.core.management import call_command
-
     with (
         open_database(url) as alias,
         override_settings(CLICKHOUSE_DATABASES={"default": clickhouse_settings}, **settings),
     ):
-        call_command("migrate", "oncehouse_sync", database=alias, verbosity=0)
         with connections[alias].schema_editor() as editor:
+            CreateSyncTables().database_forwards("oncehouse_sync", editor, None, None)
             for model in models.ALL:
                 editor.create_model(model)
         for sync in SYNCS:

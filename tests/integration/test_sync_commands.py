@@ -188,6 +188,7 @@ def test_a_migration_makes_the_table_of_a_sync(shop):
 
 
 def test_the_migration_of_model_sync_can_be_taken_back(shop):
+    call_command("migrate", "oncehouse_sync", database=shop.alias, verbosity=0)
     call_command("migrate", "oncehouse_sync", "zero", database=shop.alias, verbosity=0)
     with connections[shop.alias].cursor() as cursor:
         names = connections[shop.alias].introspection.table_names(cursor)

@@ -36,7 +36,7 @@ from sync_shop.models import Customer, Line, Order, Seat, Tag
 
 @pytest.fixture
 def shop(postgres_url, clickhouse, database) -> Iterator[Shop]:
-    with open_synced_shop(postgres_url, clickhouse, database) as shop:
+    with open_synced_shop(postgres_url, clickhouse, database, (CustomerSync, OrderSync)) as shop:
         yield shop
 
 
@@ -73,6 +73,7 @@ def test_every_kind_of_value_arrives(shop):
     order.tags.set([blue, red])
     Line.objects.using(shop.alias).create(order=order, amount=1)
     Seat.objects.using(shop.alias).create(hall="ü", number=-7)
+    shop.make_tables(SeatSync)
     for sync in (CustomerSync, OrderSync, SeatSync):
         sync.sync_batch_from_storage()
     assert shop.rows(CustomerSync, "id, name, vip, born") == [(ann.pk, ann.name, False, ann.born)]
