@@ -28,7 +28,7 @@ class OutboxStorage:
             .where(operations.c.sync == sync)
             .order_by(operations.c.id)
             .limit(limit)
-        )
+        ).all()
         return [Operation(id=str(row.id), key=row.key, kind=Kind(row.kind)) for row in rows]
 
     def remove(self, engine: Engine, sync: str, ids: Sequence[str]) -> None:
