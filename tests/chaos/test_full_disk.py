@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,9 +19,11 @@ import pytest
 
 from ledger_examples import IDENTITY, TOPIC, make_registration, take_lease
 from oncehouse.errors import FullDiskError
+from oncehouse.insights import list_lease_views
 from oncehouse.ledger import epochs, registering
+from oncehouse.ledger.backlog import sum_backlog
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import EpochKind, Registration
+from oncehouse.ledger.records import BatchStatus, EpochKind, Registration, Stage
 from oncehouse.ledger.registering import register
 from oncehouse.pipeline import ingest, stream
 from road import Road, make_event, wait_until
@@ -144,6 +147,65 @@ def test_an_epoch_that_found_no_space_leaves_nothing_behind_that_takes_space(
     road.assert_exact()
 
 
+# Catalog
+
+
+# So much stays free that an epoch is begun, and so little that it cannot be registered.
+ALMOST_FULL = 8192
+
+
+def make_road_on_small_catalog(make_road, make_disk) -> tuple[Road, SmallDisk]:
+    disk = make_disk("catalog", 16 << 20)
+    ledger = {"catalog": f"sqlite:///{disk.folder}/catalog.db", "min_free": 1}
+    # A long lease, for each renewal takes some of the space that is left.
+    return make_road(epoch={"max_rows": 5000}, ledger=ledger, lease=60.0), disk
+
+
+@pytest.mark.usefixtures("quick_catalog")
+@pytest.mark.scenario("disk full under the catalog")
+def test_a_disk_full_under_the_catalog_is_told_and_waited_for(make_road, make_disk):
+    road, disk = make_road_on_small_catalog(make_road, make_disk)
+    fill_up_and_come_back(road, disk, "no space is left for the catalog", but=ALMOST_FULL)
+    assert "free some space on its disk" in said(road, "no space is left for the catalog")[0]
+    road.assert_exact()
+
+
+@pytest.mark.usefixtures("quick_catalog")
+@pytest.mark.defect("disk full under the catalog")
+def test_a_registration_taken_for_done_while_the_catalog_is_full_is_noticed(
+    make_road, make_disk, monkeypatch
+):
+    right = registering.register
+
+    def register_or_not(catalog, token, registration):
+        try:
+            right(catalog, token, registration)
+        except FullDiskError:
+            missed.append(registration)
+            disk.release()
+
+    missed: list[object] = []
+    monkeypatch.setattr(ingest.registering, "register", register_or_not)
+    monkeypatch.setattr(registering, "_advance", advance_anyhow)
+    road, disk = make_road_on_small_catalog(make_road, make_disk)
+    fill_up_and_go_on_unnoticed(road, disk, missed)
+    with pytest.raises(AssertionError, match="are lost"):
+        road.assert_exact()
+
+
+def fill_up_and_go_on_unnoticed(road: Road, disk: SmallDisk, missed: list[object]) -> None:
+    road.send(EVENTS[:FIRST])
+    with road.start() as running:
+        running.wait_for_rows(FIRST)
+        empty_log(road)
+        disk.fill(but=ALMOST_FULL)
+        road.send(EVENTS[FIRST:2000])
+        wait_until(lambda: missed or running.error, "a registration that found no space")
+        road.send(EVENTS[2000:])
+        wait_until(lambda: settled_offsets(road) == len(EVENTS) or running.error, "the stream to go on")
+    road.run()
+
+
 # Checkpoint
 
 
@@ -182,6 +244,88 @@ def test_a_stream_that_starts_anew_from_elsewhere_than_the_ledger_is_noticed(
     fill_up_and_come_back(road, disk, "no space is left where Spark writes")
     with pytest.raises(AssertionError, match="are lost"):
         road.assert_exact()
+
+
+# Spark's own files
+
+
+def test_a_disk_full_under_spark_is_told_and_waited_for(make_road, make_disk, tmp_path, monkeypatch):
+    disk = make_disk("spark", 256 << 20)
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "spark"))
+    road = make_road(epoch={"max_rows": 500})
+    road.send(EVENTS[:FIRST])
+    process = road.spawn()
+    log = road.folder / "process.log"
+    try:
+        wait_until(lambda: len(road.rows()) == FIRST or process.poll() is not None, "the first rows")
+        disk.fill()
+        road.send(EVENTS[FIRST:])
+        wait_until(
+            lambda: "no space is left" in log.read_text(encoding="utf-8") or process.poll() is not None,
+            "the full disk to be told",
+        )
+        disk.release()
+        wait_until(lambda: len(road.rows()) == len(EVENTS) or process.poll() is not None, "all rows")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=90) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert "Traceback" not in log.read_text(encoding="utf-8")
+    road.assert_exact()
+
+
+# Before a disk is full
+
+
+def test_reading_pauses_before_the_disk_is_full_and_goes_on_when_there_is_space(make_road, make_disk):
+    disk = make_disk("files", 16 << 20)
+    road = make_road(epoch={"max_rows": 300})
+    road.send(EVENTS[:FIRST])
+    with road.start() as running:
+        running.wait_for_rows(FIRST)
+        disk.fill(but=1 << 20)
+        road.send(EVENTS[FIRST:])
+        wait_until(lambda: ingest_pause(road), "the pause to be noted")
+        held = {view.stage for view in list_lease_views(road.catalog) if view.ends_in_seconds > 0}
+        assert held == set(Stage), "leases are kept meanwhile"
+        disk.release()
+        running.wait_for_rows(len(EVENTS))
+        wait_until(lambda: not ingest_pause(road), "the end of the pause to be noted")
+    (told,) = said(road, "reading pauses")
+    assert f"MB are free for the ledger's files under {road.folder}/files, 1.6MB must stay free" in told
+    assert len(said(road, "reading goes on")) == 1
+    assert not said(road, "No space is left")
+    road.assert_exact()
+
+
+def ingest_pause(road: Road) -> str | None:
+    return next(view.pause for view in list_lease_views(road.catalog) if view.stage is Stage.INGEST)
+
+
+def test_reading_pauses_at_the_bound_while_clickhouse_is_away_and_catches_up_oldest_first(make_road, stack):
+    road = make_road(
+        epoch={"max_rows": 100},
+        batch={"min_rows": 500, "max_rows": 1000, "max_wait": 60.0, "min_interval": 0.5},
+        ledger={"max_backlog": "150KB"},
+    )
+    with road.start() as running:
+        # Whoever holds a lease has looked at ClickHouse already.
+        wait_until(lambda: road.catalog.exists() and list_lease_views(road.catalog), "the leases")
+        stack.kill("clickhouse")
+        road.send(EVENTS)
+        wait_until(lambda: said(road, "reading pauses") or running.error, "the pause")
+        behind = len(EVENTS) - settled_offsets(road)
+        assert behind > 0, "not all was read"
+        assert 0 < sum_backlog(road.catalog) <= 150 * 1024
+        assert len(road.batches()) <= 1, "no batch is cut while one waits for an answer"
+        stack.start("clickhouse")
+        running.wait_for_rows(2500)
+        wait_until(lambda: settled_offsets(road) == len(EVENTS), "all to be read")
+    road.run()
+    rows = [batch.rows for batch in road.batches(statuses=[BatchStatus.IN_CLICKHOUSE])]
+    assert min(rows[:-1]) >= 500, f"no batch but the last is small: {rows}"
+    road.assert_exact()
 
 
 # Catalogs alone
