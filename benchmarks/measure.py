@@ -67,6 +67,7 @@ class Inserts:
 
 @dataclass(frozen=True, kw_only=True)
 class Road:
+    started_at: float
     seconds: float
     inserts: Inserts
 
@@ -102,17 +103,18 @@ def fill_topic(place: Place, name: str, events: int) -> Topic:
     return Topic(name=name, produced=traffic.produced, unique=traffic.unique)
 
 
-def make_pipeline(place: Place, topic: str) -> Pipeline:
-    """What somebody gets who sets nothing."""
-    ledger = place.folder / "ledger" / topic
+def make_pipeline(place: Place, topic: str, *, name: str | None = None) -> Pipeline:
+    """What somebody gets who sets nothing; the name, also of the table, is the topic's unless another is given."""
+    name = name or topic
+    ledger = place.folder / "ledger" / name
     ledger.mkdir(parents=True, exist_ok=True)
     return Pipeline(
-        pipeline=topic,
+        pipeline=name,
         source=Source(
             kafka=Kafka(bootstrap_servers=place.stack.kafka.bootstrap_servers, topics=(topic,)), fields=FIELDS
         ),
         identity=Identity(fields=IDENTITY),
-        tables=(Table(name=topic),),
+        tables=(Table(name=name),),
         clickhouse=ClickHouse(url=place.stack.clickhouse.url),
         ledger=Ledger(catalog=SecretStr(f"sqlite:///{ledger}/catalog.db"), files=str(ledger / "files")),
     )
@@ -159,7 +161,7 @@ def run_road(place: Place, spark: SparkSession, topic: Topic) -> Road:
     demand_exact(place.client, topic)
     seconds = inserts.last_finished_at - started_at
     place.say(f"the road took {seconds:.1f} s, and {time.time() - started_at - seconds:.1f} s to end")
-    return Road(seconds=seconds, inserts=inserts)
+    return Road(started_at=started_at, seconds=seconds, inserts=inserts)
 
 
 def look_at_inserts(client: Client, table: str) -> Inserts:
@@ -181,9 +183,10 @@ def look_at_inserts(client: Client, table: str) -> Inserts:
     )
 
 
-def demand_exact(client: Client, topic: Topic) -> None:
-    ((rows, unique),) = client.query(f"SELECT count(), uniqExact(product_id) FROM {topic.name}")
+def demand_exact(client: Client, topic: Topic, *, table: str | None = None) -> None:
+    name = table or topic.name
+    ((rows, unique),) = client.query(f"SELECT count(), uniqExact(product_id) FROM {name}")
     if not rows == unique == topic.unique:
         raise SystemExit(
-            f"No figures: {topic.name} has {rows} rows, {unique} of them different, for {topic.unique} events"
+            f"No figures: {name} has {rows} rows, {unique} of them different, for {topic.unique} events"
         )

@@ -1,6 +1,6 @@
-"""`make bench`: how fast events come from Kafka into ClickHouse, against the bare read of the same topic; what
-the scheduler of Fact tables costs; the batch consumer beside the bare client; how fast an outbox is relayed; how
-fast protobuf and Avro are decoded; and inserts by message and by batch.
+"""`make bench`: how fast events come from Kafka into ClickHouse, against the bare read of the same topic; how fast they
+are read while ClickHouse is away; what the scheduler of Fact tables costs; the batch consumer beside the bare client;
+how fast an outbox is relayed; how fast protobuf and Avro are decoded; and inserts by message and by batch.
 
 Prints a table and writes build/bench.json, a list of {name, value, unit}. --quick takes a tenth of the events;
 --profile shows besides where the time of the road goes.
@@ -21,6 +21,7 @@ import avro
 import consumer
 import etl
 import insert_frequency
+import outage
 import outbox
 import protobuf
 import where_time_goes
@@ -69,7 +70,9 @@ def measure(events: int, *, profile: bool) -> list[Figure]:
             show_used("road", before_road, after_road, events=topic.produced)
             watch.show("driver", road.seconds)
             where_time_goes.show_tasks(place.folder / "profile")
-    return figures(topic, road, bare_seconds, load_average)
+        say("running it once more without ClickHouse")
+        away = outage.measure_outage(place, spark, topic, started_at=road.started_at)
+    return figures(topic, road, bare_seconds, load_average) + away
 
 
 def figures(topic: Topic, road: Road, bare_seconds: float, load_average: float) -> list[Figure]:
