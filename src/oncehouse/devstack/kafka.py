@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
 from oncehouse.devstack.jars import kafka_broker_jars
 from oncehouse.devstack.java import LOG4J_PROPERTIES, LOGGING_JARS, find_java, spark_jars
 from oncehouse.devstack.part import LOCALHOST, Launch, Place, answers
@@ -54,6 +51,9 @@ class Kafka:
         # librdkafka logs every refused connection, so the port is tried first.
         if not answers(self.place.ports["broker"]):
             return False
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
         try:
             client = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
             return bool(client.list_topics(timeout=2).brokers)

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import psycopg
-
 from oncehouse.devstack.part import LOCALHOST, Launch, Place, answers
 from oncehouse.errors import ConfigurationError, PermanentError
 
@@ -59,6 +57,8 @@ class Postgres:
     def is_ready(self) -> bool:
         if not answers(self.place.ports["postgres"]):
             return False
+        import psycopg
+
         try:
             with psycopg.connect(self.url.replace("+psycopg", "", 1), connect_timeout=2) as connection:
                 connection.execute("SELECT 1")
