@@ -15,7 +15,8 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.batches import retry_parked
 from oncehouse.ledger.fields import list_fields
 from oncehouse.ledger.records import BatchStatus, RequestKind
-from road import Road, encode, make_event
+from oncehouse.pipeline import ingest
+from road import Event, Road, encode, make_event
 
 EVENTS = [make_event(number) for number in range(40)]
 
@@ -34,6 +35,7 @@ def values(road: Road, column: str) -> list[tuple[int, Any]]:
     return road.client.query(f"SELECT product_id, {column} FROM {road.table} ORDER BY product_id").result_rows
 
 
+@pytest.mark.scenario("new fields in the stream")
 def test_a_new_field_becomes_a_column_while_the_pipeline_runs_and_old_batches_go_out_as_they_were(make_road):
     road = make_road(source={"new_fields": "add"})
     road.client.command(f"ALTER TABLE {road.table} ADD CONSTRAINT no CHECK product_id >= 10")
@@ -55,7 +57,7 @@ def test_a_new_field_becomes_a_column_while_the_pipeline_runs_and_old_batches_go
         "weight": "Nullable(Float64)",
         "nest": None,
     }
-    assert values(road, "coupon") == [(n, "c" if 20 <= n < 30 else None) for n in range(40)]
+    assert_coupons(road, range(20, 30))
     assert values(road, "weight") == [(n, None if n < 20 else 1.5 if n < 30 else 2.0) for n in range(40)]
     road.assert_exact()
     # Filled again from the ledger, every row has the columns that the pipeline has now.
@@ -63,6 +65,32 @@ def test_a_new_field_becomes_a_column_while_the_pipeline_runs_and_old_batches_go
     road.request(RequestKind.REFILL_TABLE, table=road.table)
     assert [value for _, value in values(road, "coupon")].count("c") == 10
     road.assert_exact()
+
+
+@pytest.mark.long
+@pytest.mark.defect("new fields in the stream")
+def test_rows_that_bring_a_field_and_are_settled_without_it_are_noticed(make_road, monkeypatch):
+    """The field is learnt and its column made, but the epoch is not read again with it."""
+    meet = ingest.meet_new_fields
+    monkeypatch.setattr(ingest, "meet_new_fields", lambda *given: bool(meet(*given)) and False)
+    road = make_road(source={"new_fields": "add"})
+    send(road, EVENTS[:10])
+    send(road, EVENTS[10:20], coupon="c")
+    road.run()
+    road.assert_exact()
+    with pytest.raises(AssertionError, match="the values of new fields are lost"):
+        assert_coupons(road, range(10, 20))
+
+
+def assert_coupons(road: Road, with_coupon: range) -> None:
+    expected = [
+        (event[2], "c" if event[2] in with_coupon else None) for event in sorted(road.expected, key=product)
+    ]
+    assert values(road, "coupon") == expected, "the values of new fields are lost"
+
+
+def product(event: Event) -> int:
+    return event[2]
 
 
 def test_stop_settles_nothing_and_ignore_keeps_the_field_in_the_bytes(make_road):
@@ -119,6 +147,7 @@ def send_avro(road: Road, version: str, numbers, *more: str) -> None:
     road.produced += len(numbers)
 
 
+@pytest.mark.scenario("schema version nobody knows")
 def test_a_new_avro_version_waits_is_added_by_hand_and_brings_its_column(make_road, capsys):
     road = make_road(tables=False)
     road.document["source"] |= {

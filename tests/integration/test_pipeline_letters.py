@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from oncehouse.cli.app import run_command
 from oncehouse.errors import PoisonError
 from oncehouse.ledger import epochs, requests
 from oncehouse.ledger.records import EpochKind, RequestKind
+from oncehouse.pipeline import ingest, stream
+from oncehouse.pipeline.ingest import read_frame
 from oncehouse.pipeline.letters import read_letters
 from oncehouse.pipeline.parts import read_rows
 from road import Road, encode, make_event, note_of, wait_until
@@ -47,11 +52,17 @@ def without_note(number: int) -> bytes:
     return f'{{"project": "{project}", "event_type": "{kind}", "product_id": {product_id}}}'.encode()
 
 
-def test_every_kind_of_bad_record_is_kept_with_reason_position_and_bytes(make_road):
-    road = make_road(partitions=2, source={"max_message_bytes": 2000, "max_depth": 8})
+def send_poison(make_road) -> Road:
+    road: Road = make_road(partitions=2, source={"max_message_bytes": 2000, "max_depth": 8})
     road.send(make_event(number) for number in range(10, 20))
     road.send_raw(list(BAD.values()), partition=1)
     road.send((make_event(number) for number in range(20, 30)), partition=1)
+    return road
+
+
+@pytest.mark.scenario("poison becomes letters")
+def test_every_kind_of_bad_record_is_kept_with_reason_position_and_bytes(make_road):
+    road = send_poison(make_road)
     road.run()
     found = {row["reason"]: row for row in letters(road)}
     assert set(found) == set(BAD)
@@ -61,6 +72,50 @@ def test_every_kind_of_bad_record_is_kept_with_reason_position_and_bytes(make_ro
         assert row["value"] == value
         assert row["detail"]
     assert road.counts().dead_letter == len(BAD)
+    road.assert_exact()
+
+
+@pytest.mark.long
+@pytest.mark.defect("poison becomes letters")
+def test_letters_that_are_dropped_silently_are_noticed(make_road, monkeypatch):
+    """What cannot be decoded is as if it had never been read."""
+
+    def read_what_decodes(records, plan):
+        return [
+            replace(task, read=task.read - sum(found.rows for found in task.letters), letters=())
+            for task in read_frame(records, plan)
+        ]
+
+    monkeypatch.setattr(stream, "read_frame", read_what_decodes)
+    road = send_poison(make_road)
+    road.run()
+    with pytest.raises(AssertionError, match=r"31 records were sent, .*read=20"):
+        road.assert_exact()
+
+
+@pytest.mark.long
+@pytest.mark.scenario("poison becomes letters")
+@pytest.mark.parametrize(("limit", "reason"), [("1MB", "too_big"), ("32MB", "missing_field")])
+def test_a_record_of_a_million_fields_costs_only_itself(make_road, kafka, kafka_admin, limit, reason):
+    road = make_road(source={"max_message_bytes": limit})
+    most_bytes = "33554432"
+    wider = ConfigResource(
+        ConfigResource.Type.TOPIC,
+        road.topic,
+        incremental_configs=[
+            ConfigEntry("max.message.bytes", most_bytes, incremental_operation=AlterConfigOpType.SET)
+        ],
+    )
+    kafka_admin.incremental_alter_configs([wider])[wider].result(timeout=30)
+    road.send(make_event(number) for number in range(10))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "message.max.bytes": most_bytes})
+    producer.produce(road.topic, b"{" + b",".join(b'"f%d":%d' % (n, n) for n in range(1_000_000)) + b"}")
+    assert producer.flush(60) == 0
+    road.produced += 1
+    road.send(make_event(number) for number in range(10, 20))
+    road.run()
+    (letter,) = letters(road)
+    assert (letter["reason"], letter["offset"]) == (reason, 10)
     road.assert_exact()
 
 
@@ -192,19 +247,34 @@ def test_a_request_that_is_refused_is_told_by_the_run_that_refuses_it(road):
     assert road.run().refused == ()
 
 
-def test_a_stream_of_poison_stops_the_pipeline_and_settles_nothing(make_road):
-    road = make_road(dead_letters={"max_share": 0.5, "min_records": 10})
+def stop_at_poison(make_road) -> Road:
+    road: Road = make_road(dead_letters={"max_share": 0.5, "min_records": 10})
     road.send_raw([b"{"] * 20)
     road.send(make_event(number) for number in range(5))
+    with suppress(PoisonError):
+        road.run()
+    settled = (road.counts().read, epochs.read_positions(road.catalog), letters(road))
+    assert settled == (0, {}, []), "a stream of poison was settled"
+    return road
+
+
+@pytest.mark.scenario("poison above the share")
+def test_a_stream_of_poison_stops_the_pipeline_and_settles_nothing(make_road):
+    road = stop_at_poison(make_road)
     with pytest.raises(PoisonError, match="20 of 25 records"):
         road.run()
-    assert road.counts().read == 0
-    assert epochs.read_positions(road.catalog) == {}
-    assert not letters(road)
     road.document["dead_letters"]["max_share"] = None
     road.run()
     assert len(letters(road)) == 20
     road.assert_exact()
+
+
+@pytest.mark.long
+@pytest.mark.defect("poison above the share")
+def test_a_share_that_is_not_looked_at_is_noticed(make_road, monkeypatch):
+    monkeypatch.setattr(ingest, "demand_sound", lambda *_: None)
+    with pytest.raises(AssertionError, match="a stream of poison was settled"):
+        stop_at_poison(make_road)
 
 
 def test_few_bad_records_do_not_stop_the_pipeline(make_road):
