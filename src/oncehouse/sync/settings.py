@@ -60,6 +60,14 @@ def read_settings(given: Mapping[str, Any], *, prefix: str = PREFIX) -> SyncSett
     return settings
 
 
+def check_names(given: Mapping[str, Any]) -> None:
+    """For settings that are given here alone, where a name that is not known is a mistake."""
+    if unknown := sorted(set(given) - {PREFIX + name for name in _NAMES}):
+        raise ConfigurationError(
+            f"there is no setting {unknown[0]!r}; there are: {', '.join(PREFIX + name for name in _NAMES)}"
+        )
+
+
 def check_numbers(batch_size: object, delay_seconds: object, lease_seconds: object, *, where: str) -> None:
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or not 0 < batch_size <= 1_000_000:
         raise ConfigurationError(

@@ -11,11 +11,12 @@ from django.db import connections, router, transaction
 from oncehouse.errors import PermanentError
 from oncehouse.sync.declaration import Source
 from oncehouse.sync.django.columns import ReadColumn, read_columns
-from oncehouse.sync.django.serializers import ModelSerializer, row_of
+from oncehouse.sync.django.serializers import ModelSerializer
 from oncehouse.sync.django.source_engine import open_engine_of
 from oncehouse.sync.engines import Row
 from oncehouse.sync.model_sync import ModelSync as CoreModelSync
 from oncehouse.sync.operations import Kind, Operation, distinct_keys, read_key, spell_key
+from oncehouse.sync.serialized_rows import row_of
 from oncehouse.sync.settings import SyncSettings, read_settings
 
 if TYPE_CHECKING:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from oncehouse.errors import PermanentError
-
 if TYPE_CHECKING:
     from oncehouse.sync.django.model_sync import ModelSync
 
@@ -34,16 +32,3 @@ class ModelSerializer:
         if value is None:
             return column.default
         return value if column.convert is None else column.convert(value)
-
-
-def row_of(serialized: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    """A row from what a serializer gave: a mapping, or anything with attributes or items of these names."""
-    if isinstance(serialized, Mapping):
-        if missing := [name for name in names if name not in serialized]:
-            raise PermanentError(f"the serializer gave no value for the column {missing[0]!r}")
-        return tuple(serialized[name] for name in names)
-    if missing := [name for name in names if not hasattr(serialized, name)]:
-        raise PermanentError(
-            f"the serializer gave a {type(serialized).__name__} without {missing[0]!r}; give a mapping of columns"
-        )
-    return tuple(getattr(serialized, name) for name in names)

@@ -1,0 +1,365 @@
+"""Where SQLAlchemy's changes are noticed: `Connection.execute`, through which every compiled statement goes.
+
+Flushes, bulk calls, ORM statements, `secondary` tables, async sessions and Core all arrive there. What a statement does
+not say of the rows that it changes it is made to return, and their keys are registered on the same connection, in the
+same transaction. Statements on tables that nobody watches pay one look-up. Where a change could not be told exactly it
+is refused, never passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Delete, Engine, Insert, Update, event, select, tuple_
+from sqlalchemy.orm import ORMExecuteState, Session
+
+from oncehouse.errors import ConfigurationError, TransientError
+from oncehouse.messaging.database import wrapped_errors
+from oncehouse.sync.capture import SqlAlchemyWriter
+from oncehouse.sync.operations import Kind
+from oncehouse.sync.sqlalchemy import statements
+from oncehouse.sync.sqlalchemy.model_sync import ModelSync
+from oncehouse.sync.sqlalchemy.sources import is_same_database, show_source
+from oncehouse.sync.sqlalchemy.watches import Watch, find_watches
+from oncehouse.sync.tables import ABSENT
+
+OPTION = "oncehouse_sync"
+"""An execution option: False where the program registers keys by itself."""
+
+_PENDING = "oncehouse_sync_pending"
+_RETURNED = "oncehouse_sync_returned"
+_KEYS_A_STATEMENT = 5_000
+
+Keys = list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """Keys of changed rows, by watch."""
+
+    watch: Watch
+    kind: Kind
+    keys: Keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capture:
+    statement: Any
+    """The user's, or one that also returns what has to be known."""
+    collect: Callable[[Any], Iterable[Told]]
+    """After it ran: from its result to keys."""
+
+
+def install() -> None:
+    """Begin to notice changes. Once a process; done by importing `oncehouse.sync.sqlalchemy`."""
+    if not event.contains(Engine, "before_execute", _before):
+        event.listen(Engine, "before_execute", _before, retval=True)
+        event.listen(Engine, "after_execute", _after)
+        event.listen(Session, "do_orm_execute", _execute_returning)
+
+
+def register_keys(
+    connection: Connection, sync: type[ModelSync], kind: Kind, keys: Iterable[Sequence[Any]]
+) -> None:
+    check_place(connection, sync, {})
+    spelled = sync.spell_keys(keys)
+    if spelled:
+        sync.get_storage().register(SqlAlchemyWriter(connection), sync.declaration().name, kind, spelled)
+
+
+def check_place(connection: Connection, sync: type[ModelSync], options: Mapping[str, Any]) -> None:
+    """Refuse a change whose operation would not commit with it, or would lie where the sync does not look."""
+    name = sync.declaration().name
+    if not is_same_database(connection.engine, sync.source_of_rows()):
+        raise ConfigurationError(
+            f"{name}: its rows changed in {show_source(connection.engine)}, and it reads "
+            f"{show_source(sync.source_of_rows())}, where the change would not be found. Give it that engine as its "
+            f"`source` (or the same URL); for changes that are not to be synced set the option {OPTION}=False"
+        )
+    given = {**connection.get_execution_options(), **options}
+    level = given.get("isolation_level", connection.dialect._on_connect_isolation_level)  # noqa: SLF001
+    if level == "AUTOCOMMIT":
+        raise ConfigurationError(
+            f"{name}: its rows were changed on a connection with AUTOCOMMIT, where change and operation cannot commit "
+            "together. Change them in a transaction."
+        )
+    if given.get("schema_translate_map"):
+        raise ConfigurationError(
+            f"{name}: its rows were changed under a schema_translate_map. Rows of several schemas have the same keys "
+            "and cannot be one ClickHouse table."
+        )
+
+
+def _before(
+    connection: Connection, statement: Any, many: Any, one: Any, options: Mapping[str, Any]
+) -> tuple[Any, Any, Any]:
+    table = statements.changed_table(statement)
+    if table is None or not (watches := find_watches(table)) or options.get(OPTION) is False:
+        return statement, many, one
+    if options.get(_RETURNED) is not None and options[_RETURNED] == table:
+        return statement, many, one
+    for watch in watches:
+        check_place(connection, watch.sync, options)
+    capture = _plan(connection, statement, table, watches, many or [one])
+    # A stack: a default of a column may run statements of its own in between.
+    connection.info.setdefault(_PENDING, []).append(capture)
+    return capture.statement, many, one
+
+
+def _after(
+    connection: Connection, statement: Any, _many: Any, _one: Any, _options: Mapping[str, Any], result: Any
+) -> None:
+    pending: list[Capture] = connection.info.get(_PENDING, [])
+    if not pending or not any(capture.statement is statement for capture in pending):
+        return
+    # What stands above it failed.
+    while (capture := pending.pop()).statement is not statement:
+        pass
+    _register(connection, capture.collect(result))
+
+
+def _plan(
+    connection: Connection,
+    statement: Any,
+    table: Any,
+    watches: Sequence[Watch],
+    parameters: statements.Parameters,
+) -> Capture:
+    if isinstance(statement, Insert):
+        return _plan_insert(statement, watches, parameters)
+    planned = _plan_by_key(connection, statement, table, watches, parameters)
+    return planned or _plan_returning(connection, statement, table, watches, parameters)
+
+
+def _plan_insert(statement: Insert, watches: Sequence[Watch], parameters: statements.Parameters) -> Capture:
+    told: list[Told] = []
+    by_key: list[Watch] = []
+    returned: list[Watch] = []
+    for watch in watches:
+        given = statements.given_values(statement, watch.columns, parameters)
+        if given is not None:
+            told.append(Told(watch=watch, kind=Kind.INSERT, keys=given))
+        elif statements.tells_keys(statement, watch.columns, parameters):
+            by_key.append(watch)
+        else:
+            returned.append(watch)
+    if returned:
+        _refuse_returning(statement, returned)
+        statement = statements.ask_for(statement, _columns_of(returned))
+
+    def collect(result: Any) -> Iterable[Told]:
+        yield from told
+        for watch in by_key:
+            rows = [row._mapping for row in result.inserted_primary_key_rows]  # noqa: SLF001 - public in spite of it
+            yield Told(watch=watch, kind=Kind.INSERT, keys=_pick(rows, watch, by_name=True))
+        rows = _take_returned(result) if returned else []
+        for watch in returned:
+            yield Told(watch=watch, kind=Kind.INSERT, keys=_pick(rows, watch))
+
+    return Capture(statement=statement, collect=collect)
+
+
+def _plan_by_key(
+    connection: Connection,
+    statement: Update | Delete,
+    table: Any,
+    watches: Sequence[Watch],
+    parameters: statements.Parameters,
+) -> Capture | None:
+    """Where the statement's condition says which rows it changes, as in every flush. None where it does not."""
+    kind = _kind_of(statement)
+    told: list[Told] = []
+    looked_up: list[Watch] = []
+    for watch in watches:
+        change = statements.fixed_keys(statement, watch.columns, parameters)
+        if change is None:
+            looked_up.append(watch)
+            continue
+        before, after = change
+        if before != after:
+            told.append(Told(watch=watch, kind=Kind.DELETE, keys=before))
+        told.append(Told(watch=watch, kind=kind, keys=after))
+    key = tuple(table.primary_key)
+    rows = statements.fixed_keys(statement, key, parameters) if looked_up and key else ([], [])
+    if rows is None or (looked_up and not key):
+        return None
+    told += [
+        Told(watch=watch, kind=kind, keys=_look_up(connection, watch, key, rows[0], lock=True))
+        for watch in looked_up
+        if kind is Kind.DELETE or statements.sets_any(statement, watch.columns, parameters)
+    ]
+
+    def collect(_result: Any) -> Iterable[Told]:
+        yield from told
+        for watch in looked_up if kind is Kind.UPDATE else ():
+            yield Told(watch=watch, kind=kind, keys=_look_up(connection, watch, key, rows[1]))
+
+    return Capture(statement=statement, collect=collect)
+
+
+def _plan_returning(
+    connection: Connection,
+    statement: Update | Delete,
+    table: Any,
+    watches: Sequence[Watch],
+    parameters: statements.Parameters,
+) -> Capture:
+    if len(parameters) > 1:
+        raise ConfigurationError(
+            f"{watches[0].sync.declaration().name}: {table.name} was changed by a statement with several sets of "
+            "parameters whose condition does not name the whole key, so which rows it changed could not be told. Run "
+            f"it once for each set, or register the keys yourself under the option {OPTION}=False"
+        )
+    _refuse_returning(statement, watches)
+    old = _look_up_moved(connection, statement, table, watches, parameters)
+    asking = statements.ask_for(statement, _columns_of(watches))
+
+    def collect(result: Any) -> Iterable[Told]:
+        rows = _take_returned(result)
+        if result.rowcount > len(rows):
+            raise ConfigurationError(
+                f"{watches[0].sync.declaration().name}: {table.name} does not return the rows that an UPDATE or DELETE "
+                "changes (implicit_returning is off), so they could not be told"
+            )
+        return _tell_returned(statement, watches, old, rows)
+
+    return Capture(statement=asking, collect=collect)
+
+
+def _tell_returned(
+    statement: Any, watches: Sequence[Watch], old: Sequence[Told], rows: Sequence[Mapping[Any, Any]]
+) -> Iterable[Told]:
+    kind = _kind_of(statement)
+    for before in old:
+        if len(before.keys) < len(rows):
+            raise TransientError(
+                f"{before.watch.sync.declaration().name}: another transaction added rows while an UPDATE moved their "
+                "keys, so not all old keys are known. Roll back and try again."
+            )
+    yield from old
+    for watch in watches:
+        yield Told(watch=watch, kind=kind, keys=_pick(rows, watch))
+
+
+def _look_up_moved(
+    connection: Connection,
+    statement: Any,
+    table: Any,
+    watches: Sequence[Watch],
+    parameters: statements.Parameters,
+) -> list[Told]:
+    """The keys that rows have before an UPDATE gives them others. The rows are locked: they cannot move meanwhile."""
+    moved = [watch for watch in watches if statements.sets_any(statement, watch.columns, parameters)]
+    if not moved or not isinstance(statement, Update):
+        return []
+    asked = select(*_columns_of(moved)).select_from(table).with_for_update(of=table)
+    if statement.whereclause is not None:
+        asked = asked.where(statement.whereclause)
+    rows = [row._mapping for row in connection.execute(asked, dict(parameters[0]))]  # noqa: SLF001 - public
+    return [Told(watch=watch, kind=Kind.DELETE, keys=_pick(rows, watch)) for watch in moved]
+
+
+def _execute_returning(state: ORMExecuteState) -> Any:
+    """An ORM statement with a RETURNING of its own returns our columns behind those, and they are taken off again."""
+    statement: Any = state.statement
+    table = statements.changed_table(statement)
+    if table is None or not statements.has_returning(statement) or not (watches := find_watches(table)):
+        return None
+    if state.execution_options.get(OPTION) is False:
+        return None
+    parameters = [dict(one) for one in _listed(state.parameters)]
+    if not isinstance(statement, Insert) and all(
+        statements.fixed_keys(statement, watch.columns, parameters) is not None for watch in watches
+    ):
+        return None  # nothing has to be returned for us
+    connection = state.session.connection(bind_arguments=dict(state.bind_arguments))
+    for watch in watches:
+        check_place(connection, watch.sync, state.execution_options)
+    old = _look_up_moved(connection, statement, table, watches, parameters)
+    columns = _columns_of(watches)
+    result = state.invoke_statement(
+        statement=statement.returning(*columns), execution_options={_RETURNED: table}
+    ).freeze()
+    rows = result().all()
+    own = len(rows[0]) - len(columns) if rows else 0
+    found = [dict(zip(columns, row[own:], strict=True)) for row in rows]
+    _register(connection, _tell_returned(statement, watches, old, found))
+    return result().columns(*range(own)) if rows else result()
+
+
+def _listed(parameters: Any) -> Sequence[Mapping[str, Any]]:
+    if parameters is None:
+        return [{}]
+    return [parameters] if isinstance(parameters, Mapping) else parameters
+
+
+def _refuse_returning(statement: Any, watches: Sequence[Watch]) -> None:
+    if statements.has_returning(statement):
+        raise ConfigurationError(
+            f"{watches[0].sync.declaration().name}: a statement with RETURNING was run on a Connection. Run it by "
+            f"Session.execute, or register the keys yourself under the option {OPTION}=False"
+        )
+
+
+def _register(connection: Connection, told: Iterable[Told]) -> None:
+    for one in told:
+        sync, keys, kind = one.watch.sync, one.keys, one.kind
+        if one.watch.child_key:
+            keys, kind = _keep_children(connection, one), Kind.UPDATE
+        elif not one.watch.is_own:
+            kind = Kind.UPDATE
+        spelled = sync.spell_keys(keys)
+        if spelled:
+            writer = SqlAlchemyWriter(connection)
+            sync.get_storage().register(writer, sync.declaration().name, kind, spelled)
+
+
+def _keep_children(connection: Connection, told: Told) -> Keys:
+    """Of changed rows of a parent those that have one in the child; its own statements tell of new and deleted."""
+    if told.kind is not Kind.UPDATE or not told.keys:
+        return []
+    return _look_up(connection, told.watch, told.watch.child_key, told.keys, columns=told.watch.child_key)
+
+
+def _look_up(
+    connection: Connection,
+    watch: Watch,
+    key: tuple[Any, ...],
+    rows: Keys,
+    *,
+    columns: tuple[Any, ...] = (),
+    lock: bool = False,
+) -> Keys:
+    """The values of the watch's columns in the rows of these keys."""
+    found: Keys = []
+    for start in range(0, len(rows), _KEYS_A_STATEMENT):
+        part = rows[start : start + _KEYS_A_STATEMENT]
+        where = key[0].in_([one[0] for one in part]) if len(key) == 1 else tuple_(*key).in_(part)
+        asked = select(*(columns or watch.columns)).where(where)
+        with wrapped_errors("Model sync: looking up changed keys", absent=ABSENT):
+            found += [tuple(row) for row in connection.execute(asked.with_for_update() if lock else asked)]
+    return found
+
+
+def _columns_of(watches: Sequence[Watch]) -> list[Any]:
+    return list({column: None for watch in watches for column in watch.columns})
+
+
+def _take_returned(result: Any) -> list[Mapping[Any, Any]]:
+    """The rows that we asked for. Nobody else did: to the program it is a statement without rows."""
+    given = result.returned_defaults_rows
+    rows = (result.all() if result.returns_rows else []) if given is None else given
+    result.close()
+    return [row._mapping for row in rows]  # noqa: SLF001 - public in spite of its name
+
+
+def _pick(rows: Sequence[Mapping[Any, Any]], watch: Watch, *, by_name: bool = False) -> Keys:
+    return [tuple(row[column.key if by_name else column] for column in watch.columns) for row in rows]
+
+
+def _kind_of(statement: Any) -> Kind:
+    if isinstance(statement, Insert):
+        return Kind.INSERT
+    return Kind.DELETE if isinstance(statement, Delete) else Kind.UPDATE

@@ -1,0 +1,219 @@
+"""`ModelSync` for SQLAlchemy: the attributes of a mapped class as columns, its rows by key from the writing side."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sqlalchemy import Connection, Select, select, tuple_
+from sqlalchemy.orm import Session, scoped_session
+
+from oncehouse.errors import ConfigurationError
+from oncehouse.messaging.database import reading
+from oncehouse.sync.declaration import Source
+from oncehouse.sync.engines import Row
+from oncehouse.sync.model_sync import ModelSync as CoreModelSync
+from oncehouse.sync.operations import Kind, Operation, distinct_keys, read_key, spell_key
+from oncehouse.sync.serialized_rows import row_of
+from oncehouse.sync.settings import SyncSettings
+from oncehouse.sync.sqlalchemy import sources
+from oncehouse.sync.sqlalchemy.columns import (
+    Many,
+    ReadColumn,
+    find_mapper,
+    key_forms,
+    key_names,
+    read_columns,
+)
+from oncehouse.sync.sqlalchemy.serializers import ModelSerializer
+from oncehouse.sync.tables import ABSENT
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+# Databases take some ten thousands of values in a statement.
+_VALUES_A_STATEMENT = 10_000
+
+
+class ModelSync(CoreModelSync):
+    model: ClassVar[Any] = None
+    """The mapped class."""
+    model_serializer: ClassVar[type[ModelSerializer] | None] = None
+    """Makes rows of objects. Without one rows are read straight from the database, which is much quicker."""
+    source: ClassVar[sources.Source | None] = None
+    """The database that has the rows, as a URL or an engine; that of `configure` where it is not given."""
+    watch: ClassVar[Mapping[Any, Any]] = {}
+    """Other classes whose changes have a row synced again: class -> its attribute (or attributes, or its many-to-one
+    relationship) that holds our key."""
+
+    _read_columns: ClassVar[tuple[ReadColumn, ...] | None] = None
+
+    @classmethod
+    def forget(cls) -> None:
+        super().forget()
+        cls._read_columns = None
+
+    @classmethod
+    def is_declared(cls) -> bool:
+        return cls.model is not None
+
+    @classmethod
+    def model_columns(cls) -> tuple[ReadColumn, ...]:
+        if cls._read_columns is None:
+            cls._read_columns = read_columns(cls.model, cls.columns)
+        return cls._read_columns
+
+    @classmethod
+    def read_column(cls, name: str) -> ReadColumn | None:
+        return next((column for column in cls.model_columns() if column.name == name), None)
+
+    @classmethod
+    def describe_source(cls) -> Source:
+        mapper = find_mapper(cls.model)
+        return Source(
+            label=f"{cls.model.__module__}.{cls.model.__name__}",
+            table=str(getattr(mapper.local_table, "name", "")),
+            columns={column.name: column.type for column in cls.model_columns()},
+            key=key_names(mapper),
+        )
+
+    @classmethod
+    def read_settings(cls) -> SyncSettings:
+        return sources.configured_settings()
+
+    @classmethod
+    def source_of_rows(cls) -> sources.Source:
+        return sources.find_source(cls.source, cls.sync_name or cls.__name__)
+
+    @classmethod
+    def open_source(cls) -> Engine:
+        return sources.open_source_engine(cls.source_of_rows())
+
+    @classmethod
+    def parse_key(cls, key: str) -> tuple[Any, ...]:
+        forms = key_forms(find_mapper(cls.model))
+        return tuple(form(value) for form, value in zip(forms, read_key(key), strict=True))
+
+    @classmethod
+    def spell_keys(cls, keys: Iterable[Sequence[Any]]) -> list[str]:
+        """Each once; keys that are not whole belong to no row of ours."""
+        forms = key_forms(find_mapper(cls.model))
+        return list(
+            dict.fromkeys(
+                spell_key([form(value) for form, value in zip(forms, key, strict=True)])
+                for key in keys
+                if not any(value is None for value in key)
+            )
+        )
+
+    @classmethod
+    def get_sync_select(cls, keys: Sequence[tuple[Any, ...]]) -> Select[Any]:
+        """The objects of these keys. What a narrower statement leaves out is deleted in ClickHouse."""
+        columns = [getattr(cls.model, name) for name in key_names(find_mapper(cls.model))]
+        return select(cls.model).where(_is_among(columns, keys))
+
+    @classmethod
+    def get_sync_objects(cls, operations: Sequence[Operation]) -> Iterable[Any]:
+        """Objects where there is a serializer, else rows."""
+        keys = [cls.parse_key(key) for key in distinct_keys(operations)]
+        if cls.model_serializer is not None:
+            return _load_objects(cls, keys)
+        with reading(cls.open_source(), _what(cls), absent=ABSENT) as connection:
+            return [row for part in _split(keys) for row in _read_rows(connection, cls, part)]
+
+    @classmethod
+    def get_insert_batch(cls, objects: Iterable[Any]) -> Iterable[Row]:
+        if cls.model_serializer is None:
+            return objects
+        serializer = cls.model_serializer(cls)
+        try:
+            return [row_of(serializer.serialize(one), serializer.names) for one in objects]
+        finally:
+            if isinstance(objects, Generator):
+                # A serializer that raised must not keep the connection.
+                objects.close()
+
+    @classmethod
+    def register(cls, writer: Session | Connection, keys: Iterable[Any], kind: Kind = Kind.UPDATE) -> None:
+        """Have the rows of these keys synced: for changes by raw SQL, in whose session or connection it is called.
+
+        With an AsyncSession: `await session.run_sync(UserSync.register, keys)`.
+        """
+        from oncehouse.sync.sqlalchemy.capture import register_keys
+
+        if isinstance(writer, scoped_session):
+            writer = writer()
+        if isinstance(writer, Session):
+            writer = writer.connection(bind_arguments={"mapper": find_mapper(cls.model)})
+        if not isinstance(writer, Connection):
+            raise ConfigurationError(
+                f"register is given a Session or a Connection, not a {type(writer).__name__}; with an AsyncSession: "
+                f"await session.run_sync({cls.__name__}.register, keys)"
+            )
+        listed = [key if isinstance(key, tuple) else (key,) for key in keys]
+        register_keys(writer, cls, kind, listed)
+
+
+def _is_among(columns: Sequence[Any], keys: Sequence[tuple[Any, ...]]) -> Any:
+    if len(columns) == 1:
+        return columns[0].in_([key[0] for key in keys])
+    return tuple_(*columns).in_(keys)
+
+
+def _split(keys: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
+    if keys:
+        size = _VALUES_A_STATEMENT // len(keys[0])
+        for start in range(0, len(keys), size):
+            yield keys[start : start + size]
+
+
+def _what(sync: type[ModelSync]) -> str:
+    return f"Sync {sync.declaration().name}: reading rows"
+
+
+def _load_objects(sync: type[ModelSync], keys: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+    """In a session that is open while they are serialized, so that what they have not loaded can still be loaded."""
+    with reading(sync.open_source(), _what(sync), absent=ABSENT) as connection:
+        for part in _split(keys):
+            with Session(connection) as session:
+                yield from session.scalars(sync.get_sync_select(part)).unique()
+
+
+def _read_rows(
+    connection: Connection, sync: type[ModelSync], keys: Sequence[tuple[Any, ...]]
+) -> Iterator[Row]:
+    columns = sync.model_columns()
+    # Labelled, so that two columns of the same name are two.
+    asked = [
+        column.source.label(f"oncehouse_{place}")
+        for place, column in enumerate(columns)
+        if column.many is None
+    ]
+    statement = sync.get_sync_select(keys).with_only_columns(*asked, maintain_column_froms=True)
+    linked = {
+        column.name: _look_up_many(connection, sync, column.many, keys) for column in columns if column.many
+    }
+    key_places = sync.declaration().key_places
+    for found in connection.execute(statement):
+        values = iter(found)
+        row = [None if column.many else column.make_value(next(values)) for column in columns]
+        if linked:
+            key = tuple(row[place] for place in key_places)
+            row = [
+                linked[c.name].get(key, []) if c.many else value
+                for c, value in zip(columns, row, strict=True)
+            ]
+        yield tuple(row)
+
+
+def _look_up_many(
+    connection: Connection, sync: type[ModelSync], many: Many, keys: Sequence[tuple[Any, ...]]
+) -> dict[tuple[Any, ...], list[Any]]:
+    """The sorted keys of the other side for each of ours: one query for all of them."""
+    forms = key_forms(find_mapper(sync.model))
+    found: dict[tuple[Any, ...], list[Any]] = {}
+    pairs = select(*many.ours, many.theirs).where(_is_among(many.ours, keys)).order_by(many.theirs)
+    for *ours, theirs in connection.execute(pairs):
+        key = tuple(form(value) for form, value in zip(forms, ours, strict=True))
+        found.setdefault(key, []).append(theirs)
+    return found

@@ -1,0 +1,173 @@
+"""What an INSERT, UPDATE or DELETE says of the rows that it changes. Pure: nothing is run here.
+
+Attributes with an underscore are read of statements, whose parts have no other door; never of results or connections.
+"""
+
+# ruff: noqa: SLF001 - see above
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import BindParameter, BooleanClauseList, ClauseElement, Delete, Insert, Update
+from sqlalchemy.sql import operators
+from sqlalchemy.sql.elements import BinaryExpression, Grouping
+
+Parameters = Sequence[Mapping[str, Any]]
+
+MISSING = object()
+
+
+def changed_table(statement: Any) -> Any:
+    """The table that an ORM or Core statement writes to; None where it writes nothing."""
+    if not isinstance(statement, Insert | Update | Delete):
+        return None
+    # A bulk insert or update of a class of several tables is one statement a table.
+    noted = statement._annotations
+    return noted.get("_emit_insert_table", noted.get("_emit_update_table", statement.table))
+
+
+def has_returning(statement: Any) -> bool:
+    return bool(statement._returning)
+
+
+def ask_for(statement: Any, columns: Sequence[Any]) -> Any:
+    """The statement, which also returns these columns of the rows that it changes."""
+    if isinstance(statement, Insert) and not statement._return_defaults:
+        return statement.returning(*columns)
+    # Columns that are merely asked for as defaults are left out where the statement sets them.
+    return statement.return_defaults(*columns, supplemental_cols=columns)
+
+
+def given_values(
+    statement: Insert, columns: Sequence[Any], parameters: Parameters
+) -> list[tuple[Any, ...]] | None:
+    """What an insert says itself of these columns, row by row; None where the database has to be asked."""
+    if statement._multi_values or statement.select is not None or statement._post_values_clause is not None:
+        return None
+    rows = [tuple(_given(statement, column, one) for column in columns) for one in parameters]
+    return None if any(value is MISSING for row in rows for value in row) else rows
+
+
+def tells_keys(statement: Insert, columns: Sequence[Any], parameters: Parameters) -> bool:
+    """Whether the result will have these columns as the keys of the new rows without being asked."""
+    key = set(statement.table.primary_key)
+    if not set(columns) <= key or has_returning(statement):
+        return False
+    if statement._multi_values or statement.select is not None or statement._post_values_clause is not None:
+        return False
+    return statement._return_defaults or (len(parameters) == 1 and not statement._inline)
+
+
+def fixed_keys(
+    statement: Update | Delete, columns: Sequence[Any], parameters: Parameters
+) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]] | None:
+    """What these columns of the changed rows hold before and after, for each set of parameters.
+
+    None where the condition does not fix them, or they are set to what only the database knows.
+    """
+    before = _keys_in_where(statement, columns, parameters)
+    if before is None or not isinstance(statement, Update) or not sets_any(statement, columns, parameters):
+        return None if before is None else (before, before)
+    after = _values_after(statement, columns, before, parameters)
+    return None if after is None else (before, after)
+
+
+def _keys_in_where(
+    statement: Update | Delete, columns: Sequence[Any], parameters: Parameters
+) -> list[tuple[Any, ...]] | None:
+    bound = {
+        column: value
+        for condition in _conditions(statement.whereclause)
+        for column, value in _fixed(condition)
+    }
+    if any(column not in bound for column in columns):
+        return None
+    rows = [tuple(_value_of(bound[column], one) for column in columns) for one in parameters]
+    return None if any(value is MISSING for row in rows for value in row) else rows
+
+
+def sets_any(statement: Update | Delete, columns: Sequence[Any], parameters: Parameters) -> bool:
+    """Whether an update may give one of these columns another value."""
+    if not isinstance(statement, Update):
+        return False
+    written = _written(statement, parameters)
+    return any(column.key in written or column.onupdate is not None for column in columns)
+
+
+def _values_after(
+    statement: Update, columns: Sequence[Any], before: Sequence[tuple[Any, ...]], parameters: Parameters
+) -> list[tuple[Any, ...]] | None:
+    written = _written(statement, parameters)
+    rows = [
+        tuple(
+            _new(statement, column, one) if column.key in written else old
+            for column, old in zip(columns, olds, strict=True)
+        )
+        for olds, one in zip(before, parameters, strict=True)
+    ]
+    return None if any(value is MISSING for row in rows for value in row) else rows
+
+
+def _values(statement: Any) -> dict[str, Any]:
+    """By the key of the column; of classes by that of the column too where an attribute has another name."""
+    # SQLAlchemy 2.0 keeps those of ordered_values() apart.
+    listed = statement._values or dict(getattr(statement, "_ordered_values", None) or ())
+    mapper = statement.table._annotations.get("parententity")
+    found: dict[str, Any] = {}
+    for name, value in listed.items():
+        key = getattr(name, "key", name)
+        if isinstance(name, str) and mapper is not None and name in mapper.mapper.columns:
+            key = mapper.mapper.columns[name].key
+        found[key] = value
+    return found
+
+
+def _written(statement: Update, parameters: Parameters) -> set[str]:
+    return {*_values(statement), *(name for one in parameters[:1] for name in one)}
+
+
+def _given(statement: Insert, column: Any, one: Mapping[str, Any]) -> Any:
+    if column.key in one:
+        return _plain(one[column.key])
+    values = _values(statement)
+    if column.key in values:
+        return _plain(values[column.key])
+    is_of_class = statement._propagate_attrs.get("compile_state_plugin") == "orm"
+    if is_of_class or column.primary_key or column.default is not None or column.server_default is not None:
+        return MISSING
+    return None
+
+
+def _new(statement: Update, column: Any, one: Mapping[str, Any]) -> Any:
+    return (
+        _plain(one[column.key]) if column.key in one else _plain(_values(statement).get(column.key, MISSING))
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BindParameter):
+        return MISSING if value.callable is not None or value.required else value.value
+    return MISSING if isinstance(value, ClauseElement) or hasattr(value, "__clause_element__") else value
+
+
+def _value_of(bind: BindParameter[Any], one: Mapping[str, Any]) -> Any:
+    return one[bind.key] if bind.key in one else _plain(bind)
+
+
+def _conditions(clause: Any) -> list[Any]:
+    """Those that all have to hold."""
+    if isinstance(clause, Grouping):
+        return _conditions(clause.element)
+    if isinstance(clause, BooleanClauseList) and clause.operator is operators.and_:
+        return [condition for part in clause.clauses for condition in _conditions(part)]
+    return [] if clause is None else [clause]
+
+
+def _fixed(condition: Any) -> list[tuple[Any, BindParameter[Any]]]:
+    if not isinstance(condition, BinaryExpression) or condition.operator is not operators.eq:
+        return []
+    for column, value in ((condition.left, condition.right), (condition.right, condition.left)):
+        if isinstance(value, BindParameter) and not value.expanding and hasattr(column, "table"):
+            return [(column, value)]
+    return []
