@@ -29,6 +29,10 @@ _PROFILES = {
         "<constraints><deduplicate_blocks_in_dependent_materialized_views><readonly/>"
         "</deduplicate_blocks_in_dependent_materialized_views></constraints>"
     ),
+    "little_memory": "<max_memory_usage>50000000</max_memory_usage>",
+    "sleeper": (
+        "<function_sleep_max_microseconds_per_block>60000000</function_sleep_max_microseconds_per_block>"
+    ),
     "reader": "<readonly>1</readonly>",
     "reader_with_settings": "<readonly>2</readonly>",
 }
@@ -47,7 +51,15 @@ _USERS = {
     "granter": ("plain", (*_LOADING, "ROLE ADMIN ON *.*")),
     **{
         profile: (profile, _LOADING)
-        for profile in ("forced_async", "not_deduplicated", "doubled_views", "reader", "reader_with_settings")
+        for profile in (
+            "forced_async",
+            "not_deduplicated",
+            "doubled_views",
+            "little_memory",
+            "sleeper",
+            "reader",
+            "reader_with_settings",
+        )
     },
 }
 

@@ -4,18 +4,40 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from cdc_fixtures import cdc, make_cdc
+from oncehouse.devstack.clickhouse import ClickHouse
+from oncehouse.devstack.proxy import FaultProxy
 from road_fixtures import make_road, road, spark
 from secure_fixtures import authority, secure_kafka
 
 __all__ = ["authority", "cdc", "make_cdc", "make_road", "road", "secure_kafka", "spark"]
 
 _DAEMON = b"-m\0oncehouse.pipeline.worker_daemon\0"
+
+
+@pytest.fixture
+def proxy(clickhouse: ClickHouse) -> Iterator[FaultProxy]:
+    """Between the road and its ClickHouse once `road.document["clickhouse"]["url"]` is the proxy's."""
+    with FaultProxy(server_port=clickhouse.place.ports["http"]) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def kill_tree() -> Callable[[int], None]:
+    """Kills a process and all that it started: a driver, its JVM and its Python workers."""
+
+    def kill(pid: int) -> None:
+        for one in (pid, *_descendants(pid)):
+            with suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+
+    return kill
 
 
 @pytest.fixture

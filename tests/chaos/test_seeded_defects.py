@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from defective_loader import retry_without_token
 
 from oncehouse.devstack.faults import DropAnswer
-from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.ledger import epochs, registering
-from oncehouse.pipeline import ingest, loader, stream
+from oncehouse.pipeline import ingest, stream
 from road import Road, encode, make_event
 
 pytestmark = pytest.mark.short
@@ -109,32 +109,15 @@ def test_a_skipped_offset_is_refused_by_the_catalog_itself(road, monkeypatch):
     road.assert_exact()
 
 
-def test_a_token_that_is_left_out_is_noticed(make_road, clickhouse, monkeypatch):
+@pytest.mark.defect("answer swallowed")
+def test_a_token_that_is_left_out_is_noticed(make_road, proxy, monkeypatch):
     """Without token and without looking first, the retry after a swallowed answer doubles its rows."""
-
-    def send_without_token(plan):
-        from oncehouse.clickhouse import insert
-        from oncehouse.pipeline import loader
-
-        right = insert.insert_settings
-
-        def without_token(batch_id):
-            found = right(batch_id)
-            return found | {"insert_deduplicate": 0, "deduplicate_insert": "disable"}
-
-        insert.insert_settings = without_token
-        try:
-            return loader.send_batch(replace(plan, request=replace(plan.request, outcome_unknown=False)))
-        finally:
-            insert.insert_settings = right
-
-    monkeypatch.setattr(loader, "send_batch", send_without_token)
-    with FaultProxy(server_port=clickhouse.place.ports["http"]) as proxy:
-        road = make_road()
-        road.document["clickhouse"]["url"] = proxy.url
-        road.send(EVENTS)
-        proxy.inject(DropAnswer())
-        road.run()
-        assert proxy.happened[DropAnswer] == 1
-        with pytest.raises(AssertionError, match="60 rows are doubled"):
-            road.assert_exact()
+    retry_without_token(monkeypatch)
+    road = make_road()
+    road.document["clickhouse"]["url"] = proxy.url
+    road.send(EVENTS)
+    proxy.inject(DropAnswer())
+    road.run()
+    assert proxy.happened[DropAnswer] == 1
+    with pytest.raises(AssertionError, match="60 rows are doubled"):
+        road.assert_exact()

@@ -17,20 +17,7 @@ from road import make_event, wait_until
 EVENTS = [make_event(number) for number in range(120)]
 
 
-def test_clickhouse_killed_and_started_again_has_everything_once(road, stack):
-    road.send(EVENTS[:40])
-    with road.start() as running:
-        running.wait_for_rows(40)
-        stack.kill("clickhouse")
-        road.send(EVENTS[20:80])
-        wait_until(lambda: road.batches(statuses=[BatchStatus.RETRY]), "a batch that could not be inserted")
-        stack.start("clickhouse")
-        running.wait_for_rows(80)
-        road.send(EVENTS[80:])
-        running.wait_for_rows(120)
-    road.assert_exact()
-
-
+@pytest.mark.scenario("answer swallowed")
 def test_a_swallowed_answer_leaves_one_copy(make_road, clickhouse):
     with FaultProxy(server_port=clickhouse.place.ports["http"]) as proxy:
         road = make_road(epoch={"max_rows": 60})
@@ -48,6 +35,7 @@ def test_a_swallowed_answer_leaves_one_copy(make_road, clickhouse):
         road.assert_exact()
 
 
+@pytest.mark.scenario("answer swallowed")
 def test_a_swallowed_answer_leaves_one_copy_in_every_partition_and_in_a_view(make_road, clickhouse):
     with FaultProxy(server_port=clickhouse.place.ports["http"]) as proxy:
         road = make_road()

@@ -70,6 +70,7 @@ def test_a_table_that_refuses_rows_is_parked_and_the_other_goes_on(make_road):
     road.assert_table(other, road.expected)
 
 
+@pytest.mark.scenario("column missing")
 def test_a_table_that_loses_a_column_while_running_is_parked_and_the_other_goes_on(make_road):
     road = make_road()
     other = add_table(road, "other")

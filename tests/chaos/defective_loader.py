@@ -1,0 +1,64 @@
+"""Defects of the loader, put into this process alone; what has to reach Spark's workers is a function in a function."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from oncehouse.clickhouse.outcomes import Inserted, Refused, TryAgain
+from oncehouse.pipeline import loader
+
+
+def take_failures_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt that ended with an error counts as an insert."""
+    right = loader.judge
+
+    def judge_kindly(outcome, **facts):
+        failed = isinstance(outcome, TryAgain | Refused)
+        return right(Inserted(rows=0, seconds=0.0) if failed else outcome, **facts)
+
+    monkeypatch.setattr(loader, "judge", judge_kindly)
+
+
+def take_begun_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch whose insert was begun by a driver that died counts as inserted."""
+    right = loader._run
+
+    def run_only_first(spark, plan):
+        return right(spark, plan) if plan.request.attempt == 1 else Inserted(rows=0, seconds=0.0)
+
+    monkeypatch.setattr(loader, "_run", run_only_first)
+
+
+def retry_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry trusts the token, whatever may have become of it, and does not ask the table."""
+
+    def send_trusting(plan):
+        from oncehouse.pipeline import loader
+
+        trusting = replace(plan.request, outcome_unknown=False, may_be_forgotten=False)
+        return loader.send_batch(replace(plan, request=trusting))
+
+    monkeypatch.setattr(loader, "send_batch", send_trusting)
+
+
+def retry_without_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No token goes along, and a retry does not ask the table either."""
+
+    def send_without_token(plan):
+        from oncehouse.clickhouse import insert
+        from oncehouse.pipeline import loader
+
+        right = insert.insert_settings
+
+        def without_token(batch_id):
+            return right(batch_id) | {"insert_deduplicate": 0, "deduplicate_insert": "disable"}
+
+        insert.insert_settings = without_token
+        try:
+            return loader.send_batch(replace(plan, request=replace(plan.request, outcome_unknown=False)))
+        finally:
+            insert.insert_settings = right
+
+    monkeypatch.setattr(loader, "send_batch", send_without_token)

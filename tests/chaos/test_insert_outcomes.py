@@ -1,0 +1,162 @@
+"""Nobody knows what became of an INSERT: cut, half done, its driver dead. One copy arrives.
+
+Faults between loader and ClickHouse are the proxy's; a batch that fails between two partitions of its table fails in
+the server itself.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Callable
+
+import pytest
+from defective_loader import (
+    retry_without_token,
+    take_begun_for_done,
+    take_failures_for_done,
+)
+
+from oncehouse.devstack.faults import Close, CutBody, Fault, HoldBody
+from oncehouse.devstack.proxy import FaultProxy
+from oncehouse.ledger import batches
+from oncehouse.ledger.records import BatchStatus
+from road import Road, make_event, wait_until
+
+EVENTS = [make_event(number) for number in range(80)]
+
+
+def outcomes(road: Road) -> list[str | None]:
+    return [
+        attempt.outcome
+        for batch in road.batches()
+        for attempt in batches.list_attempts(road.catalog, batch.batch_id)
+    ]
+
+
+# The connection is cut
+
+
+def cut(road: Road, proxy: FaultProxy, fault: Fault) -> None:
+    road.document["clickhouse"]["url"] = proxy.url
+    road.send(EVENTS)
+    proxy.inject(fault, times=2)
+    road.run()
+    assert proxy.happened[type(fault)] == 2
+
+
+@pytest.mark.scenario("connection cut half-way")
+@pytest.mark.parametrize("fault", [CutBody(), Close()])
+def test_an_insert_that_is_cut_is_sent_again_until_it_arrives(make_road, proxy, fault):
+    road = make_road()
+    cut(road, proxy, fault)
+    assert outcomes(road).count("unknown") == 2
+    road.assert_exact()
+
+
+@pytest.mark.defect("connection cut half-way")
+def test_an_insert_that_is_cut_and_taken_for_done_is_noticed(make_road, proxy, monkeypatch):
+    take_failures_for_done(monkeypatch)
+    road = make_road(epoch={"max_rows": 40}, batch={"max_rows": 40})
+    cut(road, proxy, CutBody())
+    with pytest.raises(AssertionError, match="events are lost"):
+        road.assert_exact()
+
+
+# The driver dies
+
+
+def kill_in_the_middle(road: Road, proxy: FaultProxy, kill_tree: Callable[[int], None]) -> None:
+    """The driver, its JVM and its workers die when ClickHouse has half of an INSERT's body."""
+    # So much that the server begins with the first half: it waits for a whole chunk of the client's.
+    note = "".join(random.Random(1).choices(string.ascii_letters, k=100_000))
+    road.document["clickhouse"]["url"] = proxy.url
+    road.send(EVENTS[:60], note=note)
+    proxy.inject(HoldBody())
+    driver = road.spawn("--once")
+    running = (
+        f"SELECT count() FROM system.processes WHERE query_kind = 'Insert' AND query LIKE '%{road.database}%'"
+    )
+    try:
+        wait_until(lambda: proxy.happened[HoldBody] or driver.poll() is not None, "half of a body")
+        assert driver.poll() is None, road.log()[-3000:]
+        wait_until(lambda: road.client.query(running).result_rows[0][0], "an INSERT that has begun")
+    finally:
+        kill_tree(driver.pid)
+        driver.wait()
+    begun = {batch.batch_id for batch in road.batches(statuses=[BatchStatus.IN_PROCESS])}
+    assert begun
+    road.send(EVENTS[40:], note=note)
+    road.run()
+    assert begun <= {batch.batch_id for batch in road.batches(statuses=[BatchStatus.IN_CLICKHOUSE])}
+
+
+@pytest.mark.scenario("driver killed in the middle of an INSERT")
+def test_a_driver_killed_in_the_middle_of_an_insert_has_the_same_batch_sent_again(
+    make_road, proxy, kill_tree
+):
+    road = make_road()
+    kill_in_the_middle(road, proxy, kill_tree)
+    road.assert_exact()
+
+
+@pytest.mark.defect("driver killed in the middle of an INSERT")
+def test_an_insert_that_was_begun_and_is_taken_for_done_is_noticed(make_road, proxy, kill_tree, monkeypatch):
+    take_begun_for_done(monkeypatch)
+    road = make_road()
+    kill_in_the_middle(road, proxy, kill_tree)
+    with pytest.raises(AssertionError, match="60 events are lost"):
+        road.assert_exact()
+
+
+@pytest.mark.defect("driver killed while it loads")
+def test_a_driver_killed_after_an_insert_that_is_sent_again_without_token_is_noticed(make_road, monkeypatch):
+    road = make_road()
+    road.send(EVENTS)
+    road.crash("after inserting", "--once")
+    retry_without_token(monkeypatch)
+    road.run()
+    with pytest.raises(AssertionError, match="80 rows are doubled"):
+        road.assert_exact()
+
+
+# A batch over several partitions fails between two of them
+
+
+def fail_half_way(make_road: Callable[..., Road]) -> Road:
+    """The server has written some partitions of a batch when computing an index fails for another one."""
+    road = make_road(tables=False)
+    road.create_tables(then=lambda ddl: ddl.replace("ORDER BY", "PARTITION BY product_id % 4 ORDER BY"))
+    road.client.command(
+        f"ALTER TABLE {road.table} MODIFY SETTING non_replicated_deduplication_window = 100000"
+    )
+    road.client.command(
+        f"ALTER TABLE {road.table} ADD INDEX half throwIf(product_id % 4 = 3) TYPE minmax GRANULARITY 1"
+    )
+    road.send(EVENTS)
+    road.run()
+    partitions = {number % 4 for (_, _, number), _ in road.rows()}
+    assert 0 < len(partitions) < 4, "some partitions, not all"
+    road.client.command(f"ALTER TABLE {road.table} DROP INDEX half")
+    for batch in road.batches(statuses=[BatchStatus.PARKED]):
+        assert "throwIf" in (batch.reason or "")
+        batches.retry_parked(road.catalog, batch.batch_id)
+    road.run()
+    return road
+
+
+@pytest.mark.scenario("batch over partitions fails half-way")
+def test_a_batch_that_failed_between_two_partitions_is_completed(make_road):
+    road = fail_half_way(make_road)
+    assert outcomes(road)[-1] == "inserted"
+    road.assert_exact()
+
+
+@pytest.mark.defect("batch over partitions fails half-way")
+def test_a_batch_that_failed_between_two_partitions_and_is_sent_again_without_token_is_noticed(
+    make_road, monkeypatch
+):
+    retry_without_token(monkeypatch)
+    road = fail_half_way(make_road)
+    with pytest.raises(AssertionError, match="rows are doubled"):
+        road.assert_exact()
