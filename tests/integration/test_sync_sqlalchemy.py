@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, delete, insert, select, update
+from sqlalchemy import create_engine, delete, event, insert, select, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, SAWarning
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
 
 from oncehouse.cli.app import run_command
-from oncehouse.errors import PermanentError
+from oncehouse.errors import PermanentError, TransientError
 from oncehouse.sync import model_sync as core
 from oncehouse.sync.running import Failure, run_once
 from oncehouse.sync.sqlalchemy import ModelSerializer, ModelSync, configure, sources
@@ -123,6 +123,32 @@ def test_two_transactions_that_share_no_lock_both_count_whichever_commits_first(
         first.commit()
     sync_all()
     assert stall.rows(SaleSync, "tags") == [(sorted([red_id, blue_id]),)]
+
+
+def test_a_row_that_comes_while_an_update_moves_keys_is_not_moved_unnoticed(stall):
+    with stall.session() as session:
+        buyer = Buyer(name="Ann")
+        first, second = Sale(buyer=buyer, lines=[Line(amount=1)]), Sale(buyer=buyer)
+        session.add_all([first, second])
+        session.commit()
+        came = []
+
+        @event.listens_for(stall.engine, "before_cursor_execute")
+        def _come(_connection: Any, _cursor: Any, statement: str, *_others: Any) -> None:
+            if statement.startswith("UPDATE lines") and not came:
+                came.append(statement)
+                with stall.session() as other:
+                    other.add(Line(amount=1, sale_id=first_id))
+                    other.commit()
+
+        first_id = first.id
+        with pytest.raises(TransientError, match="try again"):
+            session.execute(update(Line).where(Line.amount == 1).values(sale_id=second.id))
+        session.rollback()
+        session.execute(update(Line).where(Line.amount == 1).values(sale_id=second.id))
+        session.commit()
+    sync_all()
+    assert_equal(stall)
 
 
 class Writer:
