@@ -58,6 +58,15 @@ class Phases:
     calm_until: float
 
 
+@dataclass(frozen=True)
+class Allowed:
+    """How much more than before a median may be; below `given` nothing is growth."""
+
+    factor: float
+    slack: float
+    given: float = 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Growth:
     middle: float
@@ -100,31 +109,28 @@ def judge(samples: Iterable[Sample], bounds: Mapping[str, Bound], phases: Phases
     found = []
     for kind, seen in sorted(by_kind.items()):
         bound = bounds[kind]
-        memory = [(one.seconds, max(one.megabytes, bound.heap_megabytes)) for one in seen]
+        memory = [(one.seconds, one.megabytes) for one in seen]
         files = [(one.seconds, float(one.files)) for one in seen]
         processes = len({one.pid for one in seen})
-        most = max(one.megabytes for one in seen)
-        for measure, points, highest, ceiling, slack in (
-            ("megabytes", memory, most, bound.megabytes, SLACK_MB),
-            ("files", files, max(value for _, value in files), bound.files, SLACK_FILES),
+        for measure, points, ceiling, allowed in (
+            ("megabytes", memory, bound.megabytes, Allowed(bound.growth, SLACK_MB, bound.heap_megabytes)),
+            ("files", files, bound.files, Allowed(bound.growth, SLACK_FILES)),
         ):
             found.append(
                 Judgement(
                     kind=kind,
                     measure=measure,
                     processes=processes,
-                    most=highest,
+                    most=max(value for _, value in points),
                     ceiling=ceiling,
-                    between_lives=grow(points, phases.kills_from, phases.kills_until, bound.growth, slack),
-                    within_life=grow(points, phases.calm_from, phases.calm_until, bound.growth, slack),
+                    between_lives=grow(points, phases.kills_from, phases.kills_until, allowed),
+                    within_life=grow(points, phases.calm_from, phases.calm_until, allowed),
                 )
             )
     return tuple(found)
 
 
-def grow(
-    points: Sequence[tuple[float, float]], start: float, end: float, growth: float, slack: float
-) -> Growth | None:
+def grow(points: Sequence[tuple[float, float]], start: float, end: float, allowed: Allowed) -> Growth | None:
     """The middle third of the time against the last one; None where there is too little to compare."""
     third = (end - start) / 3
     middle = [value for at, value in points if start + third <= at < start + 2 * third]
@@ -136,5 +142,5 @@ def grow(
         middle=before,
         last=after,
         slope_per_hour=(after - before) / third * 3600,
-        is_bounded=after <= growth * before + slack,
+        is_bounded=after <= allowed.factor * max(before, allowed.given) + allowed.slack,
     )

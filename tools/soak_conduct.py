@@ -194,6 +194,7 @@ class Conductor:
         if now - self._sampled_at >= _SAMPLE_SECONDS:
             self._sampled_at = now
             self.watch.look()
+            self._story.load_averages.append(os.getloadavg()[0])
             self._story.backlog.append((now, self._producing.kept - self._observer.seen.settled))
         if now - self._told_at >= _TELL_SECONDS:
             self._told_at = now

@@ -57,7 +57,13 @@ class Story:
     dry_share: float = 0.0
     """How much of the time there was nothing to read."""
     disk_gigabytes: float = 0.0
+    load_averages: list[float] = field(default_factory=list)
+    """Of the machine, one at each look: rates of a busy one say little."""
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def load_average(self) -> float:
+        return sum(self.load_averages) / max(1, len(self.load_averages))
 
     @property
     def kills_by_kind(self) -> dict[str, int]:
@@ -74,6 +80,7 @@ def lines(story: Story) -> list[str]:
         ("ended by themselves", len(story.ended)),
         ("events/s", f"{story.events_per_second:.0f}"),
         ("share of time without backlog", f"{story.dry_share:.3f}"),
+        ("load average of the machine", f"{story.load_average:.1f}"),
         ("most disk, GB", f"{story.disk_gigabytes:.1f}"),
     ]
     if produced is not None:
@@ -126,6 +133,7 @@ def write_json(story: Story, file: Path) -> None:
         ),
         "events": asdict(produced) | {"duplicates": produced.duplicates} if produced else None,
         "events_per_second": round(story.events_per_second),
+        "load_average": round(story.load_average, 1),
         "share_of_time_without_backlog": round(story.dry_share, 4),
         "delivered": asdict(delivered) if delivered else None,
         "lost": delivered.lost if delivered else None,

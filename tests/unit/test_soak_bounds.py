@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import soak_modules  # noqa: F401 - makes the next one importable
-from soak_bounds import Bound, Phases, Sample, grow, judge
+from soak_bounds import Allowed, Bound, Phases, Sample, grow, judge
 
 PHASES = Phases(kills_from=0.0, kills_until=1200.0, calm_from=1200.0, calm_until=1380.0)
 BOUNDS = {"loader": Bound(megabytes=1000, files=500)}
@@ -95,4 +95,4 @@ def test_a_kind_without_a_stated_bound_is_a_mistake():
 
 
 def test_too_little_to_compare_says_nothing():
-    assert grow([(1.0, 5.0), (2.0, 500.0)], 0.0, 3.0, 1.1, 0.0) is None
+    assert grow([(1.0, 5.0), (2.0, 500.0)], 0.0, 3.0, Allowed(1.1, 0.0)) is None
