@@ -71,9 +71,15 @@ def test_a_partition_that_was_added_is_read_from_its_beginning(make_road, kafka_
 @pytest.mark.long
 @pytest.mark.defect("partition added")
 def test_a_new_partition_that_is_read_from_its_end_is_noticed(make_road, kafka_admin, monkeypatch):
-    monkeypatch.setattr(Topics, "earliest", Topics.latest)
+    road, right = make_road(partitions=1), stream.starting_positions
+    topics = Topics(road.pipeline.source.kafka)
+
+    def begin_new_ones_at_their_end(facts, positions, earliest):
+        return right(facts, positions, topics.latest(earliest) if positions else earliest)
+
+    monkeypatch.setattr(stream, "starting_positions", begin_new_ones_at_their_end)
     with pytest.raises(AssertionError, match="10 events are lost"):
-        add_partitions(make_road(partitions=1), kafka_admin)
+        add_partitions(road, kafka_admin)
 
 
 def lose_unread(road: Road, admin: AdminClient) -> None:
