@@ -1,4 +1,4 @@
-"""Nobody knows what became of an INSERT: cut, half done, its driver dead. One copy arrives.
+"""Nobody knows what became of an INSERT: cut, half done, its token forgotten, its driver dead. One copy arrives.
 
 Faults between loader and ClickHouse are the proxy's; a batch that fails between two partitions of its table fails in
 the server itself.
@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import random
 import string
+import threading
 from collections.abc import Callable
 
 import pytest
 from defective_loader import (
+    retry_without_looking,
     retry_without_token,
     take_begun_for_done,
     take_failures_for_done,
 )
 
-from oncehouse.devstack.faults import Close, CutBody, Fault, HoldBody
+from oncehouse.devstack.faults import Close, CutBody, DropAnswer, Fault, HoldBody
 from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.ledger import batches
 from oncehouse.ledger.records import BatchStatus
+from oncehouse.pipeline import loading
 from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(80)]
@@ -116,6 +119,72 @@ def test_a_driver_killed_after_an_insert_that_is_sent_again_without_token_is_not
     road.crash("after inserting", "--once")
     retry_without_token(monkeypatch)
     road.run()
+    with pytest.raises(AssertionError, match="80 rows are doubled"):
+        road.assert_exact()
+
+
+# The token is forgotten
+
+
+def forget_the_token(
+    road: Road, proxy: FaultProxy, fault: Fault, monkeypatch: pytest.MonkeyPatch, *, meanwhile: str = ""
+) -> None:
+    """Between an attempt and its retry the table comes to remember one token only, and others insert."""
+    may_go_on = threading.Event()
+    right = loading.Loading._facts_for
+
+    def wait_before_retry(self, batch):
+        assert not batch.attempts or may_go_on.wait(120)
+        return right(self, batch)
+
+    monkeypatch.setattr(loading.Loading, "_facts_for", wait_before_retry)
+    road.document["clickhouse"]["url"] = proxy.url
+    road.send(EVENTS)
+    proxy.inject(fault)
+    with road.start():
+        try:
+            wait_until(lambda: proxy.happened[type(fault)], "an insert that fails")
+            wait_until(lambda: "unknown" in outcomes(road), "an attempt of unknown outcome")
+            window = f"ALTER TABLE {road.table} MODIFY SETTING non_replicated_deduplication_window"
+            road.client.command(f"{window} = 1")
+            for token in ("one", "another"):
+                road.client.command(
+                    f"INSERT INTO {road.table} (note) SETTINGS insert_deduplication_token = '{token}' "
+                    "VALUES ('of somebody else')"
+                )
+            road.client.command(f"DELETE FROM {road.table} WHERE note = 'of somebody else' {meanwhile}")
+        finally:
+            may_go_on.set()
+        wait_until(lambda: not road.batches(statuses=batches.WAITING), "the retry")
+
+
+@pytest.mark.scenario("retry after the token is forgotten")
+@pytest.mark.parametrize(
+    ("fault", "last"), [(DropAnswer(), "already there"), (CutBody(), "inserted")], ids=["whole", "nothing"]
+)
+def test_a_retry_whose_token_is_forgotten_looks_first(make_road, proxy, monkeypatch, fault, last):
+    road = make_road()
+    forget_the_token(road, proxy, fault, monkeypatch)
+    assert outcomes(road) == ["unknown", last]
+    road.assert_exact()
+
+
+@pytest.mark.scenario("retry after the token is forgotten")
+def test_a_retry_whose_token_is_forgotten_is_parked_when_only_some_rows_are_there(
+    make_road, proxy, monkeypatch
+):
+    road = make_road()
+    forget_the_token(road, proxy, DropAnswer(), monkeypatch, meanwhile="OR product_id < 5")
+    (parked,) = road.batches(statuses=[BatchStatus.PARKED])
+    assert "75 of its 80 rows" in (parked.reason or "")
+    assert len(road.rows()) == 75
+
+
+@pytest.mark.defect("retry after the token is forgotten")
+def test_a_retry_that_trusts_a_forgotten_token_is_noticed(make_road, proxy, monkeypatch):
+    retry_without_looking(monkeypatch)
+    road = make_road()
+    forget_the_token(road, proxy, DropAnswer(), monkeypatch)
     with pytest.raises(AssertionError, match="80 rows are doubled"):
         road.assert_exact()
 
