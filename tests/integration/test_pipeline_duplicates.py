@@ -12,6 +12,7 @@ from oncehouse.pipeline import compact
 from road import FIELDS, encode, make_event, note_of
 
 
+@pytest.mark.scenario("duplicates near and far")
 def test_an_event_sent_twice_within_an_epoch_arrives_once(road):
     events = [make_event(number) for number in range(50)]
     road.send([*events, *events[10:30]])
@@ -21,6 +22,7 @@ def test_an_event_sent_twice_within_an_epoch_arrives_once(road):
     road.assert_exact()
 
 
+@pytest.mark.scenario("duplicates near and far")
 def test_an_event_sent_again_in_a_later_epoch_arrives_once(make_road):
     road = make_road(epoch={"max_rows": 80})
     events = [make_event(number) for number in range(200)]
@@ -31,6 +33,7 @@ def test_an_event_sent_again_in_a_later_epoch_arrives_once(make_road):
     road.assert_exact()
 
 
+@pytest.mark.scenario("duplicates near and far")
 def test_an_event_sent_again_after_a_restart_arrives_once(road):
     events = [make_event(number) for number in range(120)]
     road.send(events)
@@ -50,6 +53,8 @@ def test_a_run_without_anything_new_changes_nothing(road):
     road.assert_exact()
 
 
+@pytest.mark.scenario("duplicates near and far")
+@pytest.mark.scenario("one id with two payloads")
 def test_the_lowest_position_wins_across_topics_and_partitions(make_road):
     road = make_road(partitions=2, topics=2, epoch={"max_rows": 1000})
     events = [make_event(number) for number in range(30)]
@@ -66,6 +71,7 @@ def test_the_lowest_position_wins_across_topics_and_partitions(make_road):
     road.assert_exact()
 
 
+@pytest.mark.scenario("one id with two payloads")
 def test_of_one_id_with_two_payloads_the_first_wins_and_the_conflict_is_counted(road):
     events = [make_event(number) for number in range(10)]
     road.send(events)
@@ -79,6 +85,7 @@ def test_of_one_id_with_two_payloads_the_first_wins_and_the_conflict_is_counted(
 
 
 @pytest.mark.long
+@pytest.mark.scenario("duplicates near and far")
 def test_random_duplicates_over_many_epochs_and_compactions_end_exact(make_road, monkeypatch):
     monkeypatch.setattr(compact, "FAN_IN", 3)
     road = make_road(partitions=3, epoch={"max_rows": 120})
@@ -110,6 +117,7 @@ def test_ranges_join_without_gaps_over_restarts(make_road):
     road.assert_exact()
 
 
+@pytest.mark.scenario("events of 1970 and 2099")
 def test_no_event_is_lost_because_of_its_own_time(make_road):
     road = make_road(source={"fields": FIELDS | {"at": "DateTime64(3, 'UTC')"}})
     times = ["1970-01-01T00:00:00Z", "2026-11-15T12:00:00.5Z", "2099-12-31T23:59:59.999Z"]

@@ -139,6 +139,7 @@ def test_a_driver_whose_lease_was_taken_over_stops_and_changes_nothing(road):
     road.assert_exact()
 
 
+@pytest.mark.scenario("SIGTERM in the middle")
 def test_a_signal_in_the_middle_lets_what_has_begun_end_and_exits_well(make_road):
     road = make_road(epoch={"max_rows": 20})
     road.send(EVENTS)

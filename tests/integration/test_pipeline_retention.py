@@ -31,6 +31,7 @@ def index_ids(road: Road) -> set[tuple[int, int]]:
     return found
 
 
+@pytest.mark.scenario("duplicates at the window's edge")
 def test_an_event_is_a_duplicate_inside_the_window_and_new_after_it(make_road):
     road = make_road()
     road.send(EVENTS)

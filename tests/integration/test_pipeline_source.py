@@ -20,6 +20,7 @@ from road import Road, encode, make_event, note_of, wait_until
 EVENTS = [make_event(number) for number in range(60)]
 
 
+@pytest.mark.scenario("aborted transactions")
 def test_transactions_that_were_aborted_are_invisible(road, kafka):
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": road.topic})
     producer.init_transactions(30)
