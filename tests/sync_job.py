@@ -7,6 +7,7 @@ that runs the syncs over and over, `kill` ends it as kill -9 does, `crash POINT`
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -24,7 +25,6 @@ from oncehouse.sync.model_sync import ModelSync
 from oncehouse.sync.outbox_storage import OutboxStorage
 from oncehouse.sync.running import Failure, run_once, run_until_stopped
 from oncehouse.sync.tables import operations
-from sync_world import configure
 
 
 def ignore_deletes() -> None:
@@ -91,7 +91,7 @@ def die_at(point: str, task: Callable[[], None]) -> None:
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    syncs = configure(given)
+    syncs = importlib.import_module(given.get("world", "sync_world")).configure(given)
     for name in given.get("defects", []):
         DEFECTS[name]()
     child = 0

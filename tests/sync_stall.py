@@ -43,7 +43,7 @@ from sqlalchemy.orm import (
 
 from oncehouse.sync import model_sync as core
 from oncehouse.sync import sqlalchemy as syncs
-from oncehouse.sync.sqlalchemy import ModelSync, configure, sources
+from oncehouse.sync.sqlalchemy import Collapsing, ModelSync, sources
 from oncehouse.sync.table_plan import apply_plan, plan_table
 from oncehouse.sync.tables import create_tables
 
@@ -232,7 +232,7 @@ def open_stall(
     before = dict(sources._configured)
     core._registered.extend(SYNCS)
     try:
-        configure(engine, CLICKHOUSE_DATABASES={"default": clickhouse_settings or {}}, **settings)
+        syncs.configure(engine, CLICKHOUSE_DATABASES={"default": clickhouse_settings or {}}, **settings)
         with engine.begin() as connection:
             metadata.create_all(connection)
             create_tables(connection)
@@ -243,6 +243,23 @@ def open_stall(
             sync.forget()
         sources._configured.update(before)
         engine.dispose()
+
+
+def configure(given: dict[str, Any]) -> list[type[ModelSync]]:
+    """The syncs of another process: its database, where ClickHouse is, and what a test changed of the classes."""
+    core._registered.extend(SYNCS)
+    syncs.configure(given["url"], **given["settings"])
+    chosen = [sync for sync in SYNCS if sync.__name__ in given["syncs"]]
+    for sync in chosen:
+        change(sync, given["syncs"][sync.__name__])
+    return chosen
+
+
+def change(sync: type[ModelSync], attributes: dict[str, Any]) -> None:
+    """Attributes of the class, in words of JSON."""
+    for name, value in attributes.items():
+        setattr(sync, name, Collapsing() if value == "collapsing" else value)
+    sync.forget()
 
 
 @contextmanager

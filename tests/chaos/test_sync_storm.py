@@ -5,22 +5,18 @@ At rest `FINAL` equals the database. The same storm with a defect of the old too
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oncehouse.devstack.faults import AnswerError, DropAnswer
 from oncehouse.devstack.proxy import FaultProxy
+from sync_jobs import see_inserts, start_job
 from sync_world import Shop, change, open_synced_shop
 
 from django.db import IntegrityError, OperationalError, connections, transaction  # isort: skip - after the settings of sync_world
@@ -29,8 +25,6 @@ from django.db.models import Count, F
 from sync_shop.clickhouse_models import CustomerSync, OrderSync, SeatSync
 from sync_shop.models import Customer, Line, Order, Seat, Tag
 
-TESTS = Path(__file__).parents[1]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])}
 CHANGED = {
     "CustomerSync": {"sync_delay": 0, "sync_lease": 1, "sync_batch_size": 50},
     "OrderSync": {"sync_delay": 0, "sync_lease": 1, "sync_storage": "redis"},
@@ -39,36 +33,6 @@ CHANGED = {
 
 
 CHANGEABLE = ("sync_delay", "sync_lease", "sync_batch_size", "sync_storage", "engine")
-
-
-class Job:
-    """`sync_job.py`, which does what it is told and says when it is done."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def __call__(self, order: str) -> None:
-        self._process.stdin.write(order + "\n")
-        self._process.stdin.flush()
-        assert self._process.stdout.readline().split() == order.split()[:1], f"{order} failed"
-
-
-@contextmanager
-def start_job(**given: Any) -> Iterator[Job]:
-    process = subprocess.Popen(
-        [sys.executable, str(TESTS / "sync_job.py"), json.dumps(given)],
-        env=ENVIRONMENT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield Job(process)
-    finally:
-        process.stdin.close()
-        process.stdout.close()
-        process.wait(60)
 
 
 class Writer:
@@ -223,13 +187,6 @@ def shop(postgres_url, clickhouse, database, redis) -> Iterator[Shop]:
             for name, value in attributes.items():
                 setattr(sync, name, value)
             sync.forget()
-
-
-def see_inserts(proxy: FaultProxy, count: int) -> None:
-    """Let the syncs come as far as so many inserts."""
-    goal = proxy.inserts + count
-    while proxy.inserts < goal:
-        time.sleep(0.02)
 
 
 @contextmanager

@@ -6,25 +6,22 @@ import json
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, delete, event, insert, select, update
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.exc import DBAPIError, InvalidRequestError, SAWarning
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
-from sqlalchemy.orm.exc import StaleDataError
 
 from oncehouse.cli.app import run_command
 from oncehouse.errors import PermanentError, TransientError
 from oncehouse.sync import model_sync as core
 from oncehouse.sync.running import Failure, run_once
 from oncehouse.sync.sqlalchemy import ModelSerializer, ModelSync, configure, sources
+from stall_writer import Writer
 from sync_stall import (
     SYNCS,
     Boss,
@@ -149,74 +146,6 @@ def test_a_row_that_comes_while_an_update_moves_keys_is_not_moved_unnoticed(stal
         session.commit()
     sync_all()
     assert_equal(stall)
-
-
-class Writer:
-    """One thread's worth of changes of every kind, drawn from a seed."""
-
-    def __init__(self, stall: Stall, seed: int) -> None:
-        self.stall = stall
-        self.dice = random.Random(seed)
-        self.kinds: list[Callable[[Session], Any]] = [
-            self.create, self.create, self.change, self.update, self.move, self.tag, self.take_chairs, self.delete,
-            self.delete_many, self.give_up,
-        ]  # fmt: skip
-
-    def run(self, changes: int) -> None:
-        for _ in range(changes):
-            # Two writers in each other's way: the database, or the session, has taken one back.
-            with (
-                suppress(DBAPIError, StaleDataError, InvalidRequestError, SAWarning),
-                self.stall.session() as session,
-            ):
-                self.dice.choice(self.kinds)(session)
-                session.commit()
-
-    def some(self, session: Session, model: Any) -> list[Any]:
-        found = session.scalars(select(model).limit(50)).all()
-        return self.dice.sample(list(found), min(1, len(found)))
-
-    def create(self, session: Session) -> None:
-        session.add(Buyer(name=f"c{self.dice.random()}", sales=[Sale(lines=[Line(amount=1)]), Sale()]))
-
-    def change(self, session: Session) -> None:
-        for sale in self.some(session, Sale):
-            sale.remark = str(self.dice.random())
-
-    def update(self, session: Session) -> None:
-        session.execute(
-            update(Buyer).where(Buyer.name.contains(str(self.dice.randrange(10)))).values(vip=~Buyer.vip)
-        )
-
-    def move(self, session: Session) -> None:
-        for line, sale in zip(self.some(session, Line), self.some(session, Sale), strict=False):
-            line.sale = sale
-
-    def tag(self, session: Session) -> None:
-        for sale, tag in zip(self.some(session, Sale), self.some(session, Tag), strict=False):
-            sale.tags = [] if tag in sale.tags else [*sale.tags, tag]
-
-    def take_chairs(self, session: Session) -> None:
-        made = postgresql.insert(Chair)
-        session.execute(
-            made.on_conflict_do_update(
-                index_elements=["hall", "number"], set_={"taken": made.excluded.taken}
-            ),
-            [{"hall": "a", "number": self.dice.randrange(8), "taken": self.dice.random() < 0.5}],
-        )
-
-    def delete(self, session: Session) -> None:
-        for buyer in self.some(session, Buyer):
-            session.delete(buyer)
-
-    def delete_many(self, session: Session) -> None:
-        session.execute(delete(Chair).where(Chair.number == self.dice.randrange(8)))
-
-    def give_up(self, session: Session) -> None:
-        self.update(session)
-        self.create(session)
-        session.flush()
-        session.rollback()
 
 
 def test_writers_of_every_kind_while_syncs_run(stall, record_property):

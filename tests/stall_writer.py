@@ -1,0 +1,105 @@
+"""Changes of every kind to the stall of SQLAlchemy classes, drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import DBAPIError, InvalidRequestError, SAWarning
+from sqlalchemy.orm import Session
+from sqlalchemy.orm.exc import StaleDataError
+
+from sync_stall import Buyer, Chair, Line, Sale, Stall, Tag
+
+
+class Writer:
+    """One thread's worth of changes of every kind, drawn from a seed."""
+
+    def __init__(self, stall: Stall, seed: int) -> None:
+        self.stall = stall
+        self.dice = random.Random(seed)
+        self.kinds: list[Callable[[Session], Any]] = [
+            self.create, self.create, self.change, self.update, self.move, self.tag, self.take_chairs, self.delete,
+            self.delete_many, self.give_up,
+        ]  # fmt: skip
+
+    def run(self, changes: int) -> None:
+        for _ in range(changes):
+            # Two writers in each other's way: the database, or the session, has taken one back.
+            with (
+                suppress(DBAPIError, StaleDataError, InvalidRequestError, SAWarning),
+                self.stall.session() as session,
+            ):
+                self.dice.choice(self.kinds)(session)
+                session.commit()
+
+    def some(self, session: Session, model: Any) -> list[Any]:
+        found = session.scalars(select(model).limit(50)).all()
+        return self.dice.sample(list(found), min(1, len(found)))
+
+    def create(self, session: Session) -> None:
+        session.add(Buyer(name=f"c{self.dice.random()}", sales=[Sale(lines=[Line(amount=1)]), Sale()]))
+
+    def change(self, session: Session) -> None:
+        for sale in self.some(session, Sale):
+            sale.remark = str(self.dice.random())
+
+    def update(self, session: Session) -> None:
+        session.execute(
+            update(Buyer).where(Buyer.name.contains(str(self.dice.randrange(10)))).values(vip=~Buyer.vip)
+        )
+
+    def move(self, session: Session) -> None:
+        for line, sale in zip(self.some(session, Line), self.some(session, Sale), strict=False):
+            line.sale = sale
+
+    def tag(self, session: Session) -> None:
+        for sale, tag in zip(self.some(session, Sale), self.some(session, Tag), strict=False):
+            sale.tags = [] if tag in sale.tags else [*sale.tags, tag]
+
+    def take_chairs(self, session: Session) -> None:
+        made = postgresql.insert(Chair)
+        session.execute(
+            made.on_conflict_do_update(
+                index_elements=["hall", "number"], set_={"taken": made.excluded.taken}
+            ),
+            [{"hall": "a", "number": self.dice.randrange(8), "taken": self.dice.random() < 0.5}],
+        )
+
+    def delete(self, session: Session) -> None:
+        for buyer in self.some(session, Buyer):
+            session.delete(buyer)
+
+    def delete_many(self, session: Session) -> None:
+        session.execute(delete(Chair).where(Chair.number == self.dice.randrange(8)))
+
+    def give_up(self, session: Session) -> None:
+        self.update(session)
+        self.create(session)
+        session.flush()
+        session.rollback()
+
+
+@contextmanager
+def writing(stall: Stall, seed: int) -> Iterator[None]:
+    """Three writers until the block ends."""
+    stop = threading.Event()
+
+    def work(writer: Writer) -> None:
+        while not stop.is_set():
+            writer.run(1)
+
+    writers = [threading.Thread(target=work, args=(Writer(stall, seed * 10 + n),)) for n in range(3)]
+    for writer in writers:
+        writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
