@@ -123,7 +123,9 @@ def classify(words: list[str], root: str) -> str | None:
         classes = [word.rpartition(".")[2] for word in words]
         if "CoarseGrainedExecutorBackend" in classes:
             return "executor"
-        return f"{root} java" if "SparkSubmit" in classes and root in STAGES.values() else None
+        # Spark's launcher is named after what it launches, and gone at once.
+        is_driver = "SparkSubmit" in classes and "org.apache.spark.launcher.Main" not in words
+        return f"{root} java" if is_driver and root in STAGES.values() else None
     return "python worker" if _WORKER_PROGRAM in pairwise(words) else None
 
 

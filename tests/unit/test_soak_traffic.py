@@ -60,6 +60,7 @@ def test_blocks_drawn_one_after_the_other_leave_out_no_serial_number():
         (["python", "-m", DAEMON, "pyspark.worker"], "spark worker", "python worker"),
         (["python", "-m", DAEMON, "pyspark.worker"], "retention", "python worker"),
         (["java", "org.apache.spark.deploy.SparkSubmit", f"x.daemon.module={DAEMON}"], "driver", "driver java"),
+        (["java", "org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit"], "driver", None),
         (["bash", "spark-class", "org.apache.spark.deploy.SparkSubmit"], "driver", None),
         ([], "loader", None),
     ],
