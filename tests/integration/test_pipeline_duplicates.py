@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 
-from oncehouse.ledger import epochs, segments
+from oncehouse.ledger import epochs, registering, segments
 from oncehouse.ledger.records import OffsetRange
-from oncehouse.pipeline import compact
-from road import FIELDS, encode, make_event, note_of
+from oncehouse.pipeline import compact, ingest, loader
+from road import FIELDS, Road, encode, make_event, note_of
 
 
 @pytest.mark.scenario("duplicates near and far")
@@ -33,15 +34,32 @@ def test_an_event_sent_again_in_a_later_epoch_arrives_once(make_road):
     road.assert_exact()
 
 
-@pytest.mark.scenario("duplicates near and far")
-def test_an_event_sent_again_after_a_restart_arrives_once(road):
+def send_again_after_a_restart(road: Road) -> None:
     events = [make_event(number) for number in range(120)]
     road.send(events)
     road.run()
     road.send([*events[:60], *(make_event(number) for number in range(500, 540))], partition=1)
     road.run()
+
+
+@pytest.mark.scenario("duplicates near and far")
+def test_an_event_sent_again_after_a_restart_arrives_once(road):
+    send_again_after_a_restart(road)
     assert road.counts().duplicate == 60
     road.assert_exact()
+
+
+@pytest.mark.long
+@pytest.mark.defect("duplicates near and far")
+def test_an_index_that_forgets_its_first_segment_is_noticed(road, monkeypatch):
+    list_segments = segments.list_segments
+    with monkeypatch.context() as forgetful:
+        # For the ingest alone: the oracle has to see the index as it is.
+        namespace = SimpleNamespace(list_segments=lambda catalog: list_segments(catalog)[1:])
+        forgetful.setattr(ingest, "segments", namespace)
+        send_again_after_a_restart(road)
+    with pytest.raises(AssertionError, match="60 rows are doubled"):
+        road.assert_exact()
 
 
 def test_a_run_without_anything_new_changes_nothing(road):
@@ -117,13 +135,69 @@ def test_ranges_join_without_gaps_over_restarts(make_road):
     road.assert_exact()
 
 
-@pytest.mark.scenario("events of 1970 and 2099")
-def test_no_event_is_lost_because_of_its_own_time(make_road):
+def send_dates_far_apart(make_road) -> Road:
+    """Events and their duplicates, of 1970, of today and of 2099, in epochs that retention follows."""
     road = make_road(source={"fields": FIELDS | {"at": "DateTime64(3, 'UTC')"}})
     times = ["1970-01-01T00:00:00Z", "2026-11-15T12:00:00.5Z", "2099-12-31T23:59:59.999Z"]
     events = [make_event(number) for number in range(30)]
-    road.send_raw([encode(event, at=times[event[2] % 3]) for event in [*events, *events[::-1]]])
     road.expected = {event: note_of(event) for event in events}
-    road.run()
-    assert road.counts().duplicate == 30
+    for turn in (events, [*events, *events[::-1]]):
+        road.send_raw([encode(event, at=times[event[2] % 3]) for event in turn])
+        road.run()
+        road.retain()
+    return road
+
+
+@pytest.mark.scenario("events of 1970 and 2099")
+def test_no_event_is_lost_because_of_its_own_time(make_road):
+    road = send_dates_far_apart(make_road)
+    assert road.counts().duplicate == 60
     road.assert_exact()
+
+
+@pytest.mark.long
+@pytest.mark.defect("events of 1970 and 2099")
+def test_rows_dropped_for_being_late_are_noticed(make_road, monkeypatch):
+    """As a watermark drops them: what is older than the newest by more than the window is not sent."""
+
+    def send_what_is_not_late(plan):
+        from dataclasses import replace
+        from datetime import timedelta
+
+        import pyarrow.compute as pc
+
+        from oncehouse.pipeline import loader
+
+        live_rows = loader.live_rows
+
+        def without_late(store, parts):
+            rows = live_rows(store, parts)
+            watermark = pc.max(rows["at"]).as_py() - timedelta(days=60)
+            return rows.filter(pc.greater_equal(rows["at"], watermark))
+
+        loader.live_rows = without_late
+        try:
+            kept = without_late(loader.FileStore(plan.files_root), plan.parts).num_rows
+            return loader.send_batch(replace(plan, request=replace(plan.request, rows=kept)))
+        finally:
+            loader.live_rows = live_rows
+
+    monkeypatch.setattr(loader, "send_batch", send_what_is_not_late)
+    road = send_dates_far_apart(make_road)
+    with pytest.raises(AssertionError, match="20 events are lost"):
+        road.assert_exact()
+
+
+@pytest.mark.long
+@pytest.mark.defect("events of 1970 and 2099")
+def test_a_window_counted_by_the_events_own_time_is_noticed(make_road, monkeypatch):
+    """Segments are as old as the oldest event in them, so retention forgets what was seen a moment ago."""
+    insert_segments = registering.insert_segments
+
+    def of_1970(connection, catalog, added, now=None):
+        insert_segments(connection, catalog, added, 0.0)
+
+    monkeypatch.setattr(registering, "insert_segments", of_1970)
+    road = send_dates_far_apart(make_road)
+    with pytest.raises(AssertionError, match="rows are doubled"):
+        road.assert_exact()

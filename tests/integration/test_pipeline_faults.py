@@ -7,12 +7,12 @@ import signal
 import pytest
 from sqlalchemy import update
 
-from oncehouse.devstack.faults import DropAnswer
+from oncehouse.devstack.faults import DelayAnswer, DropAnswer
 from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.errors import ConfigurationError, LeaseHeldError, PermanentError
 from oncehouse.ledger import batches, epochs, leases, tables
 from oncehouse.ledger.records import BatchStatus, Stage
-from road import make_event, wait_until
+from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(120)]
 
@@ -139,22 +139,66 @@ def test_a_driver_whose_lease_was_taken_over_stops_and_changes_nothing(road):
     road.assert_exact()
 
 
-@pytest.mark.scenario("SIGTERM in the middle")
-def test_a_signal_in_the_middle_lets_what_has_begun_end_and_exits_well(make_road):
-    road = make_road(epoch={"max_rows": 20})
+def stop_in_the_middle(make_road, defect: str = "") -> Road:
+    """SIGTERM while most of what was read is not sent yet: what has begun ends, the rest is for the next run."""
+    road = make_road(epoch={"max_rows": 20}, stop_within="60s")
+    road.document["batch"]["min_interval"] = 5.0
     road.send(EVENTS)
-    process = road.spawn()
+    process = road.spawn(defect=defect)
     try:
-        wait_until(lambda: road.rows() or process.poll() is not None, "the first rows")
+        wait_until(
+            lambda: (road.rows() and batches.open_parts(road.catalog)) or process.poll() is not None,
+            "the first rows, and others that are not sent yet",
+        )
         process.send_signal(signal.SIGTERM)
         code = process.wait(timeout=90)
     finally:
         process.kill()
         process.wait()
-    assert code == 0, (road.folder / "process.log").read_text()[-2000:]
+    assert code == 0, road.log()[-2000:]
+    assert "did not finish" not in road.log()
     assert not road.batches(statuses=[BatchStatus.IN_PROCESS]), "no insert was left hanging"
     assert all(lease.expires_at == 0 for lease in leases.list_leases(road.catalog))
+    road.document["batch"]["min_interval"] = 0.1
+    return road
+
+
+@pytest.mark.scenario("SIGTERM in the middle")
+def test_a_signal_in_the_middle_lets_what_has_begun_end_and_exits_well(make_road):
+    road = stop_in_the_middle(make_road)
+    assert len(road.rows()) < len(EVENTS), "it has to be in the middle"
     assert not road.findings()
     road.run()
     road.assert_exact()
     assert epochs.list_epochs(road.catalog)
+
+
+@pytest.mark.long
+@pytest.mark.defect("SIGTERM in the middle")
+def test_a_stop_that_calls_loaded_what_was_not_sent_is_noticed(make_road):
+    road = stop_in_the_middle(make_road, "loaded by word")
+    road.run()
+    with pytest.raises(AssertionError, match="events are lost"):
+        road.assert_exact()
+
+
+@pytest.mark.long
+@pytest.mark.scenario("SIGTERM in the middle")
+def test_a_stop_that_takes_too_long_ends_at_once_and_loses_nothing(make_road, clickhouse):
+    """The insert that is under way hangs; whoever comes next looks what became of it."""
+    with FaultProxy(server_port=clickhouse.place.ports["http"]) as proxy:
+        road = make_road(clickhouse={"url": proxy.url}, stop_within="2s", lease=2.0)
+        road.send(EVENTS)
+        proxy.inject(DelayAnswer(seconds=60))
+        process = road.spawn()
+        try:
+            wait_until(lambda: road.rows() or process.poll() is not None, "rows whose insert is not answered")
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(timeout=90)
+        finally:
+            process.kill()
+            process.wait()
+        assert code == 0, road.log()[-2000:]
+        assert "did not finish within 2 s (stop_within)" in road.log()
+        road.run()
+        road.assert_exact()

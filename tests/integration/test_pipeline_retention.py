@@ -52,6 +52,44 @@ def test_an_event_is_a_duplicate_inside_the_window_and_new_after_it(make_road):
     assert not road.findings()
 
 
+def reach_the_edge(road: Road) -> None:
+    """Some ids have left the window, others are within it by a day; the latter come again."""
+    road.send(EVENTS[:20])
+    road.run()
+    road.grow_older(2 * DAY)
+    road.send(EVENTS[20:])
+    road.run()
+    road.grow_older(59 * DAY)
+    road.retain()
+    road.send(EVENTS[20:])
+    road.run()
+
+
+@pytest.mark.long
+@pytest.mark.scenario("duplicates at the window's edge")
+def test_an_id_is_known_to_the_edge_of_the_window_though_older_ones_are_forgotten(make_road):
+    road = make_road()
+    reach_the_edge(road)
+    assert road.counts().duplicate == 20
+    assert len(segments.list_segments(road.catalog)) == 1, "what is past the window has gone"
+    road.assert_exact()
+
+
+@pytest.mark.long
+@pytest.mark.defect("duplicates at the window's edge")
+def test_a_window_that_ends_a_segment_too_early_is_noticed(make_road, monkeypatch):
+    expire = expiry.expire_segments
+
+    def too_early(catalog, token, *, before):
+        return expire(catalog, token, before=before + 2 * DAY)
+
+    monkeypatch.setattr(expiry, "expire_segments", too_early)
+    road = make_road()
+    reach_the_edge(road)
+    with pytest.raises(AssertionError, match="20 rows are doubled"):
+        road.assert_exact()
+
+
 def test_all_files_of_what_is_past_the_window_go_when_it_is_loaded(make_road):
     road = make_road()
     road.send([*EVENTS, *EVENTS[:5]])

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError
 from oncehouse.ledger import epochs, registering
@@ -20,8 +21,8 @@ from road import Road, encode, make_event, note_of, wait_until
 EVENTS = [make_event(number) for number in range(60)]
 
 
-@pytest.mark.scenario("aborted transactions")
-def test_transactions_that_were_aborted_are_invisible(road, kafka):
+def send_transactions(road: Road, kafka) -> None:
+    """Every third transaction is aborted."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": road.topic})
     producer.init_transactions(30)
     for turn in range(6):
@@ -36,9 +37,29 @@ def test_transactions_that_were_aborted_are_invisible(road, kafka):
             producer.commit_transaction(30)
             road.expected |= {event: note_of(event) for event in chosen}
             road.produced += len(chosen)
-    road.run()
     assert len(road.expected) == 40
+
+
+@pytest.mark.scenario("aborted transactions")
+def test_transactions_that_were_aborted_are_invisible(road, kafka):
+    send_transactions(road, kafka)
+    road.run()
     road.assert_exact()
+
+
+@pytest.mark.long
+@pytest.mark.defect("aborted transactions")
+def test_a_source_that_reads_what_is_not_committed_is_noticed(road, kafka, monkeypatch):
+    right = DataStreamReader.option
+
+    def uncommitted(reader, name, value):
+        return right(reader, name, "read_uncommitted" if name == "kafka.isolation.level" else value)
+
+    monkeypatch.setattr(DataStreamReader, "option", uncommitted)
+    send_transactions(road, kafka)
+    road.run()
+    with pytest.raises(AssertionError, match="20 events were never sent"):
+        road.assert_exact()
 
 
 def add_partitions(road: Road, admin: AdminClient) -> None:
