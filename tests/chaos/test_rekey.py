@@ -233,8 +233,8 @@ def test_keys_in_the_wrong_order_are_noticed(monkeypatch):
     def shuffled(ids):
         return replace(right(ids), event=right(ids).event[::-1].copy())
 
-    right = rekey._sorted
-    monkeypatch.setattr(rekey, "_sorted", shuffled)
+    right = rekey.sort_ids
+    monkeypatch.setattr(rekey, "sort_ids", shuffled)
     with simulate() as simulation:
         fill(simulation)
         simulation.rekey()

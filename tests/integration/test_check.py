@@ -59,7 +59,9 @@ def test_a_sound_set_up_passes_and_explains_itself_in_80_columns(make_file, caps
         assert figure in " ".join(told.split())
     reasoning, _, addresses = told.partition("\npart ")
     assert addresses
-    assert [line for line in reasoning.splitlines() if len(line) > 80] == []
+    # A path is not broken, however long it is.
+    too_long = [line for line in reasoning.splitlines() if len(line) > 80 and len(line.split()) > 1]
+    assert too_long == []
 
 
 @pytest.mark.parametrize(

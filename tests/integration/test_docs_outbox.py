@@ -126,7 +126,7 @@ def test_the_django_blocks_write_in_djangos_transaction(page):
     from django.conf import settings as configured
     from django.core.management import call_command
 
-    assert page.names["INSTALLED_APPS"] == configured.INSTALLED_APPS
+    assert set(page.names["INSTALLED_APPS"]) <= set(configured.INSTALLED_APPS)
     call_command("migrate", verbosity=0)
     page.run(usage)
     from oncehouse.messaging.django.models import OutboxRow

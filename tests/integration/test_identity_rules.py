@@ -62,6 +62,7 @@ def test_a_header_and_the_key_make_an_event_and_without_them_it_is_a_dead_letter
     road.assert_settled()
 
 
+@pytest.mark.long
 def test_a_rule_is_changed_under_a_ledger_and_what_is_loaded_stays(make_road):
     road = make_road(epoch={"max_rows": 25})
     road.send(EVENTS)

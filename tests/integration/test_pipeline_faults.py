@@ -163,6 +163,7 @@ def stop_in_the_middle(make_road, defect: str = "") -> Road:
     return road
 
 
+@pytest.mark.long
 @pytest.mark.scenario("SIGTERM in the middle")
 def test_a_signal_in_the_middle_lets_what_has_begun_end_and_exits_well(make_road):
     road = stop_in_the_middle(make_road)

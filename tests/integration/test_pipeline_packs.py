@@ -87,6 +87,7 @@ def test_a_truncated_table_and_a_new_one_are_filled_from_packs(packed):
     packed.assert_table(copy, packed.expected)
 
 
+@pytest.mark.long
 def test_past_the_window_only_sums_stay_and_verify_still_agrees(make_road):
     road = make_road(identity={"window": "1s"}, epoch={"max_rows": 50, "max_wait": 0.1})
     road.send([make_event(number) for number in range(200)])

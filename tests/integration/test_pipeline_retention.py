@@ -135,6 +135,7 @@ def test_files_that_nothing_names_are_swept_and_those_being_written_are_not(make
     road.assert_exact()
 
 
+@pytest.mark.long
 def test_a_lost_segment_stops_the_pipeline_by_name_and_a_rebuilt_index_gives_the_same_answers(make_road):
     road = make_road(epoch={"max_rows": 20})
     road.send([*EVENTS, *EVENTS[:15]])
@@ -156,6 +157,7 @@ def test_a_lost_segment_stops_the_pipeline_by_name_and_a_rebuilt_index_gives_the
     road.assert_exact()
 
 
+@pytest.mark.long
 def test_a_rebuilt_index_of_a_busy_ledger_holds_the_same_ids(make_road):
     road = make_road(partitions=2, epoch={"max_rows": 25})
     for turn in range(2):
