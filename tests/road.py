@@ -230,7 +230,7 @@ class Road:
         """Run in a process of its own until it dies at the named point."""
         process = self.spawn(*arguments, crash_at=point, defect=defect)
         try:
-            code = process.wait(timeout=180)
+            code = process.wait(timeout=2 * PATIENCE_SECONDS)
         finally:
             process.kill()
             process.wait()
@@ -258,7 +258,7 @@ class Road:
                 stderr=log,
             )
         try:
-            code = process.wait(timeout=180)
+            code = process.wait(timeout=2 * PATIENCE_SECONDS)
         finally:
             process.kill()
             process.wait()
