@@ -70,12 +70,12 @@ def test_a_pipeline_of_dataframes_has_no_ingest_to_run(road):
 
 @pytest.fixture
 def many_segments(make_road, monkeypatch):
-    """A road with enough small segments for a merge."""
-    monkeypatch.setattr(compacting, "FAN_IN", 2)
+    """A road with enough small segments for a merge, which ingest itself has not made: two are too few for it."""
     road = make_road(epoch={"max_rows": 40, "max_wait": 0.1})
     for start in (0, 40):
         road.send(EVENTS[start : start + 40])
         road.run(only=[Stage.INGEST])
+    monkeypatch.setattr(compacting, "FAN_IN", 2)
     return road
 
 
