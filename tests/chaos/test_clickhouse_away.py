@@ -47,3 +47,17 @@ def test_events_that_came_while_clickhouse_was_away_arrive_oldest_first_in_large
     # By the catalog's clock, while the loader goes by its own.
     assert all(later - earlier > INTERVAL_SECONDS - 0.1 for earlier, later in pairwise(starts))
     road.assert_exact()
+
+
+def test_a_run_that_starts_while_clickhouse_is_away_reads_and_inserts_later(make_road, stack):
+    road = make_road()
+    road.send(EVENTS[:50])
+    road.run()
+    stack.kill("clickhouse")
+    road.send(EVENTS[50:100])
+    with road.start() as running:
+        wait_until(lambda: road.counts().read == 100 or running.error, "the events in the ledger")
+        assert any("does not answer" in line for line in road.said)
+        stack.start("clickhouse")
+        running.wait_for_rows(100)
+    road.assert_exact()

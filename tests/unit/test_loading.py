@@ -10,7 +10,7 @@ import pytest
 
 from ledger_examples import TABLE, make_part, make_registration, take_lease
 from oncehouse.config import Pipeline
-from oncehouse.errors import TransientError
+from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 from oncehouse.ledger.batches import finish_attempt, list_batches, start_attempt
 from oncehouse.ledger.leases import acquire
 from oncehouse.ledger.records import BatchStatus, Stage
@@ -70,19 +70,32 @@ class FakeSpark:
 class Working:
     """The stage at work on a thread of its own."""
 
-    def __init__(self, catalog, server: FakeServer) -> None:
+    def __init__(self, catalog, server: FakeServer, *, tables_unseen: bool = False) -> None:
         self.catalog = catalog
         self.server = server
+        self.error: OncehouseError | None = None
         self.said: list[str] = []
         self.stop, self.drain = threading.Event(), threading.Event()
         self.token = take_lease(catalog)
         self.epochs = 0
         lease = acquire(catalog, Stage.LOAD, holder="this test", lease_seconds=600)
         self._loading = Loading(
-            FakeSpark(), make_pipeline(), catalog, lease, on_loaded=lambda _: None, say=self.said.append
+            FakeSpark(),
+            make_pipeline(),
+            catalog,
+            lease,
+            on_loaded=lambda _: None,
+            say=self.said.append,
+            tables_unseen=tables_unseen,
         )
-        self.thread = threading.Thread(target=self._loading.run, args=(self.stop, self.drain))
+        self.thread = threading.Thread(target=self._run)
         self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._loading.run(self.stop, self.drain)
+        except OncehouseError as error:
+            self.error = error
 
     def register(self, rows: int) -> None:
         self.epochs += 1
@@ -172,6 +185,38 @@ def test_a_drain_waits_for_the_server_and_ends_when_all_is_loaded(stage, server)
     stage.thread.join(PATIENCE_SECONDS)
     assert not stage.thread.is_alive()
     assert stage.rows(BatchStatus.IN_CLICKHOUSE) == [5]
+
+
+@pytest.fixture
+def late_stage(catalog, server):
+    """Its tables were not looked at when it started."""
+    made = Working(catalog, server, tables_unseen=True)
+    yield made
+    made.stop.set()
+    made.thread.join(PATIENCE_SECONDS)
+
+
+def test_tables_that_nobody_has_looked_at_get_nothing_before_somebody_has(late_stage, server, monkeypatch):
+    looked = []
+    monkeypatch.setattr(loading, "demand_tables", lambda *_: looked.append(late_stage.rows()))
+    late_stage.register(MIN_ROWS)
+    wait_for(lambda: server.asked > 1)
+    assert late_stage.rows() == []
+    server.there = True
+    wait_for(lambda: late_stage.rows(BatchStatus.IN_CLICKHOUSE))
+    assert looked == [[]]
+
+
+def test_a_table_that_is_found_unfit_when_the_server_is_back_ends_the_stage(late_stage, server, monkeypatch):
+    def refuse(*_):
+        raise ConfigurationError("no such table")
+
+    monkeypatch.setattr(loading, "demand_tables", refuse)
+    late_stage.register(MIN_ROWS)
+    server.there = True
+    late_stage.thread.join(PATIENCE_SECONDS)
+    assert str(late_stage.error) == "no such table"
+    assert late_stage.rows() == []
 
 
 def test_too_many_parts_slow_the_next_batches_down(stage, server):

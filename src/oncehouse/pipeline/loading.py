@@ -25,7 +25,7 @@ from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Batch, BatchStatus, Lease, Part
 from oncehouse.pipeline.batcher import PARKED_LIMIT, PlannedBatch, TableFeedback, adapt, plan_batches
 from oncehouse.pipeline.loader import Verdict, load
-from oncehouse.pipeline.prepare import read_tables
+from oncehouse.pipeline.prepare import demand_tables, read_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,13 +48,16 @@ class Loading:
         *,
         on_loaded: Callable[[int], None],
         say: Callable[[str], None],
+        tables_unseen: bool = False,
     ) -> None:
+        """`tables_unseen`: ClickHouse was away at the start, so nobody has looked whether the tables are fit."""
         self._spark = spark
         self._pipeline = pipeline
         self._catalog = catalog
         self._token = lease.token
         self._on_loaded = on_loaded
         self._say = say
+        self._tables_unseen = tables_unseen
         self._tables = [table.name for table in self._pipeline.tables]
         self._limits = {name: self._pipeline.limits(name) for name in self._tables}
         self._facts: dict[str, TableFacts] = {}
@@ -88,6 +91,11 @@ class Loading:
         self._collect()
         if stopping:
             return bool(self._in_flight)
+        if self._tables_unseen:
+            if self._is_away():
+                return True
+            demand_tables(self._pipeline, self._catalog)
+            self._tables_unseen = False
         now = self._catalog.now()
         known = batches.list_batches(self._catalog, statuses=(*batches.WAITING, BatchStatus.PARKED))
         parked = Counter(batch.table for batch in known if batch.status is BatchStatus.PARKED)

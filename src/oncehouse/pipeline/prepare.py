@@ -7,7 +7,7 @@ when one of them is an error.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import connect
@@ -15,7 +15,7 @@ from oncehouse.clickhouse.describe import TableFacts, describe_table
 from oncehouse.clickhouse.partitions import count_partitions, judge_spread
 from oncehouse.clickhouse.preflight import Finding, Level, inspect, needs_of
 from oncehouse.columns import parse_type
-from oncehouse.errors import ConfigurationError
+from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger import epochs
 from oncehouse.ledger.backlog import sum_kept
 from oncehouse.ledger.catalog import Catalog
@@ -104,22 +104,47 @@ def inspect_clocks(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:
     return tuple(judge_clocks(readings, most_seconds=pipeline.max_clock_difference))
 
 
-def demand_ready(pipeline: Pipeline, catalog: Catalog, topics: Topics | None) -> dict[str, TopicFacts]:
-    """Raise unless source, ledger and tables are fit; returns what Kafka, if asked, says about the topics."""
+def demand_ready(
+    pipeline: Pipeline, catalog: Catalog, topics: Topics | None, *, may_wait: bool = False
+) -> bool:
+    """Raise unless source, ledger and tables are fit.
+
+    With `may_wait` a pipeline that has run before need not find ClickHouse there. Says whether it was there: if not,
+    `demand_tables` is for whoever inserts the first batch.
+    """
     check_shape(pipeline)
     check_ledger(pipeline, catalog)
     pipeline = current(pipeline, catalog)
-    facts = {} if topics is None else check_source(catalog, topics)
-    found = (
-        *(() if topics is None else inspect_source(topics)),
-        *inspect_tables(pipeline),
-        *inspect_clocks(pipeline, catalog),
-    )
+    found: list[Finding] = []
+    if topics is not None:
+        check_source(catalog, topics)
+        found += inspect_source(topics)
+    there = True
+    try:
+        found += _inspect_destination(pipeline, catalog)
+    except TransientError:
+        if not may_wait or not catalog.exists():
+            raise
+        there = False
+    _refuse_errors(pipeline, found)
+    return there
+
+
+def demand_tables(pipeline: Pipeline, catalog: Catalog) -> None:
+    """Raise unless the tables are fit, and the clocks agree."""
+    pipeline = current(pipeline, catalog)
+    _refuse_errors(pipeline, _inspect_destination(pipeline, catalog))
+
+
+def _inspect_destination(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:
+    return (*inspect_tables(pipeline), *inspect_clocks(pipeline, catalog))
+
+
+def _refuse_errors(pipeline: Pipeline, found: Iterable[Finding]) -> None:
     errors = [finding for finding in found if finding.level is Level.ERROR]
     if errors:
         lines = "\n".join(f"  {finding.where}: {finding.what}\n    → {finding.advice}" for finding in errors)
         raise ConfigurationError(f"Pipeline {pipeline.pipeline} cannot run yet:\n{lines}")
-    return facts
 
 
 def check_source(catalog: Catalog, topics: Topics) -> dict[str, TopicFacts]:

@@ -56,6 +56,9 @@ def run_pipeline(
 
     A Spark session that is given is used and left running; otherwise one is started and stopped here.
 
+    Where the pipeline has run before, it starts without ClickHouse too (not with `once`): reading goes on, and the
+    tables are looked at before the first insert.
+
     Raises ConfigurationError before any data moves, FencedError when another process took over, LeaseHeldError
     when one is running and `wait` is off.
     """
@@ -64,7 +67,7 @@ def run_pipeline(
     # Whoever does not read Kafka need not reach it.
     topics = Topics(pipeline.source.kafka) if pipeline.source.kafka and Stage.INGEST in stages else None
     try:
-        prepare(pipeline, catalog, topics)
+        there = prepare(pipeline, catalog, topics, may_wait=not once)
         running = Stages(
             pipeline,
             catalog,
@@ -75,18 +78,23 @@ def run_pipeline(
             say=say,
             spark=spark,
             jars=jars,
+            tables_unseen=not there,
         )
         return running.go(once=once, wait=wait)
     finally:
         catalog.close()
 
 
-def prepare(pipeline: Pipeline, catalog: Catalog, topics: Topics | None) -> None:
-    """Look at everything, then make the ledger ready; raises before any data moves."""
-    demand_ready(pipeline, catalog, topics)
+def prepare(pipeline: Pipeline, catalog: Catalog, topics: Topics | None, *, may_wait: bool = False) -> bool:
+    """Look at everything, then make the ledger ready; raises before any data moves.
+
+    Says whether ClickHouse was there, which with `may_wait` it need not be.
+    """
+    there = demand_ready(pipeline, catalog, topics, may_wait=may_wait)
     catalog.prepare()
     adopt(pipeline, catalog)
     add_schemas(catalog, declared_schemas(pipeline))
+    return there
 
 
 def choose_stages(pipeline: Pipeline, only: Sequence[Stage]) -> tuple[Stage, ...]:

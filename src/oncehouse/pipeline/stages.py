@@ -47,8 +47,9 @@ class Stages:
         say: Callable[[str], None],
         spark: SparkSession | None = None,
         jars: Sequence[Path] = (),
+        tables_unseen: bool = False,
     ) -> None:
-        """A Spark session that is given is used and left running."""
+        """A Spark session that is given is used and left running. Tables unseen are looked at before an insert."""
         self.pipeline = pipeline
         self.catalog = catalog
         self.report = report
@@ -61,6 +62,7 @@ class Stages:
         self._stages = tuple(stages)
         self._given_spark = spark
         self._jars = jars
+        self._tables_unseen = tables_unseen
         self._stop = stop
         self._drain = threading.Event()
         self._failure: BaseException | None = None
@@ -129,6 +131,7 @@ class Stages:
             self.leases[Stage.LOAD],
             on_loaded=self.report.add_rows,
             say=self.say,
+            tables_unseen=self._tables_unseen,
         )
         loading.run(self._stop, self._drain)
 
