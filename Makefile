@@ -10,7 +10,7 @@ ADVICE_JAVA := oncehouse needs Java 17 or 21; on Debian or Ubuntu: apt install o
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check chaos soak fuzz bench audit lock clean java
+.PHONY: help setup demo shops test check chaos soak fuzz bench audit lock clean java
 MAKEFLAGS += --no-print-directory
 
 help: ## show this list
@@ -20,6 +20,10 @@ setup: java .venv/.jars ## virtual environment, wheels, package and jars
 
 demo: setup ## a million events with duplicates, a crash and a lost answer; ends well only with nothing lost or doubled
 	@$(BIN)/python -m oncehouse.devstack.demo
+
+shops: .venv/.package ## a Django and a SQLAlchemy shop, synced under random changes; ends well only with dashboards that are equal
+	@$(BIN)/python examples/django-shop/run.py
+	@$(BIN)/python examples/sqlalchemy-shop/run.py
 
 test: setup ## checks and tests on real servers, with the short chaos scenarios
 	@$(MAKE) check

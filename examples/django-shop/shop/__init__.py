@@ -1,0 +1,1 @@
+"""A Django app: customers place orders, which have lines and tags."""
