@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -64,7 +63,9 @@ def main(shop: Shop) -> int:
     parser.add_argument("--seed", type=int, default=7, help="other changes (%(default)s)")
     parser.add_argument("--stay", action="store_true", help="leave servers and sync running until Ctrl-C")
     asked = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Also where a shell that started us in the background has Ctrl-C ignored.
+        signal.signal(number, signal.default_int_handler)
     started = time.monotonic()
 
     def say(message: str) -> None:
@@ -94,8 +95,7 @@ def check_packages(shop: Shop) -> None:
 @contextmanager
 def start_servers(say: Say) -> Iterator[dict[str, str]]:
     """The addresses, as variables that the shops read."""
-    folder = Path(tempfile.mkdtemp(prefix="oncehouse-shop-"))
-    stack = Stack(folder=folder)
+    stack = Stack(folder=Path(tempfile.mkdtemp(prefix="oncehouse-shop-")))
     try:
         say("starting PostgreSQL, Redis and ClickHouse")
         stack.up(["postgres", "redis", "clickhouse"])
@@ -113,11 +113,7 @@ def start_servers(say: Say) -> Iterator[dict[str, str]]:
         # Whoever is impatient must not keep the servers from being stopped.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
-        # In order it would wait for its clients, five seconds and more, to save what is thrown away here.
-        with suppress(ConfigurationError):
-            stack.kill("clickhouse")
-        stack.down()
-        shutil.rmtree(folder, ignore_errors=True)
+        stack.discard()
 
 
 def make_databases(environment: Mapping[str, str]) -> None:
@@ -173,14 +169,19 @@ def play(stage: Stage, *, changes: int, seed: int, stay: bool = False) -> int:
 def await_rest(stage: Stage, sync: subprocess.Popen[str]) -> None:
     """Until every change is in ClickHouse: an operation is removed only after its row was accepted there."""
     deadline = time.monotonic() + PATIENCE_SECONDS
+    told: set[str] = set()
     while True:
         answer = run_to_end(stage, stage.shop.status)
         syncs = json.loads(answer)["syncs"]
         if all(one["waiting"] == 0 for one in syncs):
             break
+        for error in {one["last_error"] for one in syncs if one["last_error"]} - told:
+            stage.say(f"still waiting: {error}")
+            told.add(error)
         if sync.poll() is not None or time.monotonic() > deadline:
+            waiting = ", ".join(f"{one['sync']} {one['waiting']}" for one in syncs)
             raise PermanentError(
-                f"There are still changes that are not in ClickHouse: {answer.strip()}\n"
+                f"There are still changes that are not in ClickHouse: {waiting}. "
                 f"The last words of the sync:\n{last_words(stage.log)}"
             )
         time.sleep(0.3)

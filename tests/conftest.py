@@ -8,7 +8,6 @@ that touch a server carry the marker `servers`, so that `-m "not servers"` runs 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import tempfile
 import time
@@ -111,16 +110,14 @@ def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
     try:
         yield stack
     finally:
-        stack.down()
-        shutil.rmtree(folder)
+        stack.discard()
 
 
 def _stop_what_dead_sessions_left() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*-*"):
         session = folder.name.removeprefix(_FOLDER_PREFIX).split("-")[0]
         if folder.stat().st_uid == os.getuid() and not Path(f"/proc/{session}").exists():
-            Stack(folder=folder).down()
-            shutil.rmtree(folder)
+            Stack(folder=folder).discard()
 
 
 @pytest.fixture(autouse=True)

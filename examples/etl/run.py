@@ -64,13 +64,12 @@ def main() -> int:
 
 @contextmanager
 def start_clickhouse() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="oncehouse-etl-") as folder:
-        stack = Stack(folder=Path(folder))
-        try:
-            stack.up(["clickhouse"])
-            yield stack.clickhouse.url
-        finally:
-            stack.down()
+    stack = Stack(folder=Path(tempfile.mkdtemp(prefix="oncehouse-etl-")))
+    try:
+        stack.up(["clickhouse"])
+        yield stack.clickhouse.url
+    finally:
+        stack.discard()
 
 
 def prepare(client: Client, url: str) -> None:

@@ -26,7 +26,9 @@ def own(tmp_path):
     """A folder for a stack that this test alone uses."""
     folder = tmp_path / "dev"
     yield folder
-    devstack.down(folder)
+    Stack(folder=folder).discard()
+    assert not folder.exists()
+    assert processes_of(folder) == []
 
 
 def processes_of(folder: Path) -> list[int]:

@@ -79,7 +79,7 @@ def run_demo(
         folder = Path(tempfile.mkdtemp(prefix="oncehouse-demo-"))
         at_end.callback(shutil.rmtree, folder, ignore_errors=True)
         stack = Stack(folder=folder / "stack")
-        at_end.callback(stack.down)
+        at_end.callback(stack.discard)
         say("starting Kafka and ClickHouse")
         stack.up(say=say)
         proxy = at_end.enter_context(FaultProxy(server_port=stack.clickhouse.place.ports["http"]))

@@ -176,7 +176,7 @@ def play_all(
     with ExitStack() as at_end:
         at_end.callback(_clear, folder, kept)
         stack = Stack(folder=folder / "stack")
-        at_end.callback(stack.down)
+        at_end.callback(stack.discard)
         say("starting a private Kafka and ClickHouse; yours are not touched")
         stack.up(say=say)
         proxy = at_end.enter_context(FaultProxy(server_port=stack.clickhouse.place.ports["http"]))
