@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from oncehouse.errors import ConfigurationError
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
 SHOW = """
@@ -131,3 +133,11 @@ def test_equal_answers_stand_beside_each_other(shops):
 def test_a_row_that_is_lost_or_wrong_is_noticed_and_marked(shops, there, told):
     assert shops.count_differences(ROWS, there) == 1
     assert told in shops.compare_answers(["day", "orders", "revenue"], ROWS, there)
+
+
+def test_a_package_that_is_missing_is_named_with_what_installs_it(shops):
+    shop = shops.Shop(
+        folder=EXAMPLES, prepare=(), sync=(), traffic=(), status=(), packages=("django", "no_such_package")
+    )
+    with pytest.raises(ConfigurationError, match=r"^no_such_package cannot be imported by .*`make shops`"):
+        shops.check_packages(shop)
