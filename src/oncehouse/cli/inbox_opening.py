@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oncehouse.errors import ConfigurationError
+from oncehouse.user_modules import import_user_module
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -37,9 +36,7 @@ def find_handler(text: str) -> Callable[..., Any]:
         raise ConfigurationError(
             f"{text!a} is not the name of a handler; write MODULE:FUNCTION, such as shop.billing:bill"
         )
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    found = _import(module_name)
+    found: Any = import_user_module(module_name)
     for part in name.split("."):
         found = getattr(found, part, None)
     if not callable(found):
@@ -47,27 +44,6 @@ def find_handler(text: str) -> Callable[..., Any]:
     handler: Callable[..., Any] = found
     _check_arguments(handler, text)
     return handler
-
-
-def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise ConfigurationError(
-                f"there is no module {error.name!a} on the path; run this in the folder that has it, or set PYTHONPATH"
-            ) from None
-        raise _tell_broken(name, error) from error
-    except Exception as error:
-        raise _tell_broken(name, error) from error
-
-
-def _tell_broken(name: str, error: Exception) -> ConfigurationError:
-    """The module is somebody else's code: what it raises is no defect of ours, whatever it is."""
-    return ConfigurationError(
-        f"the module {name} cannot be imported: {type(error).__name__}: {error}. "
-        f"`python -c 'import {name}'` shows where"
-    )
 
 
 def _check_arguments(handler: Callable[..., Any], text: str) -> None:

@@ -7,12 +7,13 @@ transaction. How our own processes open a database is `oncehouse/databases.py`.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Dialect, Engine, Table
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from oncehouse.databases import is_passing, is_shut_out
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
@@ -28,6 +29,17 @@ def check_dialect(name: str) -> str:
     if name not in SUPPORTED:
         raise ConfigurationError(f"{name} is not supported for messaging; use {' or '.join(SUPPORTED)}")
     return name
+
+
+def creation_statements(tables: Iterable[Table], dialect: Dialect) -> list[str]:
+    """What makes the tables with their indexes, in the order in which it runs. What exists is kept."""
+    check_dialect(dialect.name)
+    made: list[CreateTable | CreateIndex] = []
+    for table in tables:
+        made.append(CreateTable(table, if_not_exists=True))
+        indexes = sorted(table.indexes, key=lambda index: str(index.name))
+        made += [CreateIndex(index, if_not_exists=True) for index in indexes]
+    return [str(one.compile(dialect=dialect)).strip().replace("\t", "  ") for one in made]
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.model_sync import ModelSync, registered_syncs
+from oncehouse.user_modules import import_user_module
 
 _DJANGO = "DJANGO_SETTINGS_MODULE"
 
@@ -20,7 +21,7 @@ def find_syncs(modules: Sequence[str], names: Iterable[str] = ()) -> list[type[M
     if os.environ.get(_DJANGO):
         _set_up_django()
     for module in modules:
-        _import(module)
+        import_user_module(module)
     return choose_syncs(registered_syncs(), names)
 
 
@@ -45,24 +46,3 @@ def _set_up_django() -> None:
             f"{_DJANGO} is set, but the package {error.name} is not installed; install oncehouse[django]"
         ) from None
     opening.set_up()
-
-
-def _import(name: str) -> None:
-    try:
-        importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise ConfigurationError(
-                f"there is no module {error.name!a} on the path; run this in the folder that has it, or set PYTHONPATH"
-            ) from None
-        raise _tell_broken(name, error) from error
-    except Exception as error:
-        raise _tell_broken(name, error) from error
-
-
-def _tell_broken(name: str, error: Exception) -> ConfigurationError:
-    """The module is somebody else's code: what it raises is no defect of ours, whatever it is."""
-    return ConfigurationError(
-        f"the module {name} cannot be imported: {type(error).__name__}: {error}. "
-        f"`python -c 'import {name}'` shows where"
-    )

@@ -23,11 +23,10 @@ from sqlalchemy import (
     Text,
     text,
 )
-from sqlalchemy.schema import CreateIndex, CreateTable
 
 from oncehouse.databases import DatabaseClock, take_turn
 from oncehouse.messaging.bucket_leases import define_lease_tables
-from oncehouse.messaging.database import check_dialect, wrapped_errors
+from oncehouse.messaging.database import creation_statements, wrapped_errors
 
 ABSENT = (
     "Make the tables of model sync first: `python manage.py migrate` with oncehouse.sync.django among INSTALLED_APPS, "
@@ -90,13 +89,7 @@ batches = Table(
 
 def ddl(dialect: Dialect) -> list[str]:
     """Every statement, in the order in which they run. What exists is kept."""
-    check_dialect(dialect.name)
-    made: list[CreateTable | CreateIndex] = []
-    for table in metadata.sorted_tables:
-        made.append(CreateTable(table, if_not_exists=True))
-        indexes = sorted(table.indexes, key=lambda index: str(index.name))
-        made += [CreateIndex(index, if_not_exists=True) for index in indexes]
-    return [str(one.compile(dialect=dialect)).strip().replace("\t", "  ") for one in made]
+    return creation_statements(metadata.sorted_tables, dialect)
 
 
 def create_tables(connection: Connection) -> None:

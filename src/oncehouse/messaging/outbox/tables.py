@@ -35,11 +35,11 @@ from sqlalchemy import (
     inspect,
     text,
 )
-from sqlalchemy.schema import CreateIndex, CreateTable
 
 from oncehouse.databases import DatabaseClock, begin
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.bucket_leases import LeaseTables, define_lease_tables
+from oncehouse.messaging.database import creation_statements
 
 DEFAULT_TABLE = "oncehouse_outbox"
 BUCKETS = 64
@@ -153,13 +153,8 @@ def _define_outbox(metadata: MetaData, name: str, schema: str | None) -> Table:
 
 def ddl_statements(tables: OutboxTables, dialect: Dialect) -> tuple[str, ...]:
     """Every statement that makes the outbox, in order; what exists is kept."""
-    statements: list[str] = []
-    for table in (tables.leases.leases, tables.leases.members, tables.outbox):
-        statements.append(str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)).strip())
-        ordered = sorted(table.indexes, key=lambda index: str(index.name))
-        statements += [
-            str(CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip() for index in ordered
-        ]
+    made = (tables.leases.leases, tables.leases.members, tables.outbox)
+    statements = creation_statements(made, dialect)
     if dialect.name == "postgresql":
         statements += _wake_statements(tables, dialect)
     return tuple(statements)
