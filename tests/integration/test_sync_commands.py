@@ -81,6 +81,7 @@ def test_sync_run_tells_of_a_failure_syncs_the_others_and_ends_with_a_code(shop,
         "failures": 0,
         "failed_seconds_ago": None,
         "last_error": None,
+        "pipeline_file": None,
     }
     assert run_command(["sync", "status"]) == 0
     assert "CustomerSync: ConfigurationError: Sync CustomerSync: the table" in capsys.readouterr().out

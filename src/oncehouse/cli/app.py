@@ -30,6 +30,7 @@ from oncehouse.cli.repair import repair
 from oncehouse.cli.requests import rebuild_index, replay
 from oncehouse.cli.run import run
 from oncehouse.cli.status import status
+from oncehouse.cli.sync_pipeline import pipeline
 from oncehouse.cli.verify import verify
 from oncehouse.errors import OncehouseError
 from oncehouse.redaction import redact
@@ -101,6 +102,7 @@ app.add_typer(inbox.app, name="inbox")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(cdc.app, name="cdc")
+sync.app.command()(pipeline)
 app.add_typer(sync.app, name="sync")
 
 

@@ -22,11 +22,23 @@ LOOK_EXIT_CODE = 3
 
 app = typer.Typer(no_args_is_help=True, help="Changes of a PostgreSQL database, through Debezium.")
 
-_File = Annotated[
+MessagingOption = Annotated[
     Path, typer.Option("--file", "-f", metavar="FILE", help="Brokers, database and Kafka Connect.")
 ]
+Prefix = Annotated[
+    str, typer.Option("--prefix", help="Begins the names of topics, and names connector and slot.")
+]
+Folder = Annotated[Path, typer.Option("--folder", help="Where the files go.")]
+Partitions = Annotated[int, typer.Option("--partitions", min=1, help="Of topics that are made.")]
+Password = Annotated[
+    str,
+    typer.Option("--password", help="Where Kafka Connect finds the database's password, if there is one."),
+]
+WithoutFull = Annotated[
+    bool, typer.Option("--without-full", help="Follow tables without REPLICA IDENTITY FULL too.")
+]
 _DEFAULT = Path("messaging.yaml")
-_PASSWORD = "${env:CDC_DATABASE_PASSWORD}"  # noqa: S105 - a reference, no password
+PASSWORD = "${env:CDC_DATABASE_PASSWORD}"  # noqa: S105 - a reference, no password
 
 
 @app.command()
@@ -35,27 +47,18 @@ def init(
         list[str] | None, typer.Argument(metavar="TABLE", help="Tables to follow: orders, sales.orders.")
     ] = None,
     *,
-    prefix: Annotated[
-        str, typer.Option("--prefix", help="Begins the names of topics, and names connector and slot.")
-    ],
+    prefix: Prefix,
     outbox: Annotated[
         str | None, typer.Option("--outbox", metavar="TABLE", help="Follow this outbox table instead.")
     ] = None,
-    folder: Annotated[Path, typer.Option("--folder", help="Where the files go.")] = Path(),
+    folder: Folder = Path(),
     clickhouse: Annotated[
         str, typer.Option("--clickhouse", help="ClickHouse's HTTP address, for the pipelines.")
     ] = "http://localhost:8123",
-    partitions: Annotated[int, typer.Option("--partitions", min=1, help="Of topics that are made.")] = 4,
-    password: Annotated[
-        str,
-        typer.Option(
-            "--password", help="Where Kafka Connect finds the database's password, if there is one."
-        ),
-    ] = _PASSWORD,
-    without_full: Annotated[
-        bool, typer.Option("--without-full", help="Follow tables without REPLICA IDENTITY FULL too.")
-    ] = False,
-    file: _File = _DEFAULT,
+    partitions: Partitions = 4,
+    password: Password = PASSWORD,
+    without_full: WithoutFull = False,
+    file: MessagingOption = _DEFAULT,
     as_json: AsJson = False,
 ) -> None:
     """Write a connector's file, and a pipeline's for each TABLE. Files that exist are left alone."""
@@ -74,7 +77,7 @@ def init(
         password=password,
         without_full=without_full,
     )
-    written = _write(draft, folder)
+    written = write_draft(draft, folder)
     if as_json:
         show_json({"files": written, "tables": _commands(draft, folder), "warnings": draft.warnings})
         return
@@ -120,7 +123,8 @@ def _draft(
         )
 
 
-def _write(draft: Draft, folder: Path) -> list[Path]:
+def write_draft(draft: Draft, folder: Path) -> list[Path]:
+    """All of it, or nothing where one of the files is there already."""
     from oncehouse.cli.init import write_new
 
     paths = [folder / name for name in draft.files]
@@ -165,7 +169,7 @@ def apply(
     connectors: Annotated[list[Path], typer.Argument(metavar="CONNECTOR", help="Files of `cdc init`.")],
     *,
     wait: Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait until it runs.")] = 60.0,
-    file: _File = _DEFAULT,
+    file: MessagingOption = _DEFAULT,
     as_json: AsJson = False,
 ) -> None:
     """Bring connectors to Kafka Connect and wait until they run. One that is there already is left as it is."""
@@ -196,7 +200,7 @@ def apply(
 
 
 @app.command()
-def status(*, file: _File = _DEFAULT, as_json: AsJson = False) -> None:
+def status(*, file: MessagingOption = _DEFAULT, as_json: AsJson = False) -> None:
     """Show connectors and slots. Exit 3 when one does not run, or before the kept log fills the disk."""
     from oncehouse.messaging.cdc.connect_client import ConnectClient
     from oncehouse.messaging.cdc.source_database import open_source

@@ -49,7 +49,7 @@ def run(
     """Sync changed rows until stopped. Several processes may: they share the syncs between them."""
     from oncehouse.sync.running import Failure, run_once, run_until_stopped
 
-    syncs = [sync for sync in _find(module, names) if names or sync.sync_enabled]
+    syncs = [sync for sync in _find(module, names) if names or sync.is_captured()]
     failed = False
 
     def report(outcome: Outcome) -> None:
@@ -130,6 +130,8 @@ def status(names: Names = None, *, module: Modules = None, as_json: AsJson = Fal
         empty="there is no sync",
     )
     for one in found:
+        if one.pipeline_file:
+            say(f"{one.sync}: by CDC, pipeline file {one.pipeline_file}")
         if one.last_error:
             say(f"{one.sync}: {one.last_error}")
 

@@ -71,8 +71,7 @@ def create_table_ddl(
     if id_column is not None:
         lines.append(f"{quote(id_column)} FixedString(16)")
     lines.append(f"{quote(batch_column)} UUID")
-    # A retry looks for its batch soon after: until merges mix the batches, the index leaves out other parts.
-    lines.append(f"INDEX {quote('by_' + batch_column)} {quote(batch_column)} TYPE bloom_filter GRANULARITY 4")
+    lines.append(batch_index(batch_column))
     body = ",\n".join(f"    {line}" for line in lines)
     sorting_key = _sorting_key(columns, identity_columns)
     if sorting_key == _NO_KEY and _MERGES_ROWS.search(engine):
@@ -86,6 +85,11 @@ def create_table_ddl(
         f"ORDER BY {sorting_key}\n"
         f"SETTINGS {_window_settings(engine, window)}"
     )
+
+
+def batch_index(batch_column: str) -> str:
+    """A retry looks for its batch soon after: until merges mix the batches, the index leaves out other parts."""
+    return f"INDEX {quote('by_' + batch_column)} {quote(batch_column)} TYPE bloom_filter GRANULARITY 4"
 
 
 def add_column_ddl(table: str, column: str, type_: str) -> str:

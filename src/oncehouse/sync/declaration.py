@@ -16,9 +16,13 @@ from oncehouse.columns import ColumnType, is_nullable, parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.blocks import default_value
 from oncehouse.sync.engines import Engine, Row
-from oncehouse.sync.settings import SyncSettings, check_numbers
+from oncehouse.sync.settings import BY_CDC, SyncSettings, check_numbers
 from oncehouse.sync.tables import LONGEST_SYNC_NAME
 
+BATCH_COLUMN = "_batch_id"
+"""Where the pipeline, and no round, writes which batch a row came in: the mark of a table that a pipeline feeds."""
+
+_LONGEST_PIPELINE_NAME = 63
 _SYNC_NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{LONGEST_SYNC_NAME}}}")
 
 
@@ -57,9 +61,17 @@ class Declaration:
 
     @cached_property
     def all_columns(self) -> dict[str, ColumnType]:
-        """Those of the rows, then the engine's own: the columns of the table."""
-        own = {name: parse_type(type_) for name, type_ in self.engine.own_columns().items()}
+        """Those of the rows, then the engine's own and the pipeline's: the columns of the table."""
+        own = {name: parse_type(type_) for name, type_ in _own_columns(self.engine, self.storage).items()}
         return {**self.columns, **own}
+
+    @property
+    def pipeline(self) -> str | None:
+        """The name of the pipeline that feeds the table; None where rounds do."""
+        if self.storage != BY_CDC:
+            return None
+        plain = re.sub(r"[^a-z0-9_-]", "_", self.name.lower())
+        return (plain if plain[0].isalpha() else f"sync_{plain}")[:_LONGEST_PIPELINE_NAME]
 
     @cached_property
     def _empty_row(self) -> Row:
@@ -91,7 +103,7 @@ def declare(
         name=name,
         label=source.label,
         table=table,
-        columns=_read_columns(name, source, engine),
+        columns=_read_columns(name, source, engine, chosen["storage"]),
         key=source.key,
         engine=engine,
         **chosen,
@@ -100,7 +112,12 @@ def declare(
     return made
 
 
-def _read_columns(name: str, source: Source, engine: Engine) -> dict[str, ColumnType]:
+def _own_columns(engine: Engine, storage: Any) -> dict[str, str]:
+    """Columns that are not the model's."""
+    return {**engine.own_columns(), **({BATCH_COLUMN: "UUID"} if storage == BY_CDC else {})}
+
+
+def _read_columns(name: str, source: Source, engine: Engine, storage: Any) -> dict[str, ColumnType]:
     columns: dict[str, ColumnType] = {}
     for column, type_ in source.columns.items():
         check(column)
@@ -111,10 +128,13 @@ def _read_columns(name: str, source: Source, engine: Engine) -> dict[str, Column
         )
     if nullable := [column for column in source.key if is_nullable(columns[column])]:
         raise ConfigurationError(f"{name}: the key column {nullable[0]!r} may not be Nullable")
-    if taken := [column for column in engine.own_columns() if column in columns]:
+    if taken := [column for column in _own_columns(engine, storage) if column in columns]:
         raise ConfigurationError(
             f"{name}: {source.label} has a column {taken[0]!r}, which the engine wants for itself; name the engine's "
             "column otherwise, such as Replacing(version='sync_version')"
+            if taken[0] != BATCH_COLUMN
+            else f"{name}: {source.label} has a column {BATCH_COLUMN!r}, which the pipeline wants for itself; leave it "
+            f"out or give it another name: columns = {{{BATCH_COLUMN!r}: None, …}}"
         )
     if unknown := [column for column in engine.order_by if column not in columns]:
         raise ConfigurationError(f"{name}: order_by names {unknown[0]!r}, which is no column of the table")

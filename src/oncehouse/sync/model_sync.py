@@ -16,7 +16,7 @@ from oncehouse.sync.declaration import Declaration, Source, declare
 from oncehouse.sync.engines import Engine as TableEngine
 from oncehouse.sync.engines import Replacing, Row
 from oncehouse.sync.operations import Operation, read_key
-from oncehouse.sync.settings import SyncSettings, clickhouse_config
+from oncehouse.sync.settings import BY_CDC, SyncSettings, clickhouse_config
 from oncehouse.sync.storages import choose_storage
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from oncehouse.clickhouse.client import Client
+    from oncehouse.sync.logged_tables import LoggedTable
     from oncehouse.sync.rounds import RunResult
     from oncehouse.sync.storage import OperationStorage
 
@@ -90,6 +91,11 @@ class ModelSync:
         raise NotImplementedError
 
     @classmethod
+    def describe_log(cls) -> LoggedTable:
+        """What of the model's rows the database's log has, for a sync that the pipeline feeds."""
+        raise NotImplementedError
+
+    @classmethod
     def parse_key(cls, key: str) -> tuple[Any, ...]:
         """The values of a key as the model has them."""
         return read_key(key)
@@ -128,6 +134,16 @@ class ModelSync:
         cls._table_fits = False
 
     @classmethod
+    def is_by_cdc(cls) -> bool:
+        """Whether the pipeline feeds the table from the database's log; then nothing is captured and no round runs."""
+        return isinstance(cls.sync_storage, str) and cls.sync_storage == BY_CDC
+
+    @classmethod
+    def is_captured(cls) -> bool:
+        """Whether changes of the model are written down as operations."""
+        return cls.sync_enabled and not cls.is_by_cdc()
+
+    @classmethod
     def get_storage(cls) -> OperationStorage:
         if cls._storage is None:
             cls._storage = choose_storage(cls.declaration().storage, cls.read_settings())
@@ -150,10 +166,10 @@ class ModelSync:
 
     @classmethod
     def need_sync(cls) -> bool:
-        """Whether a run is due: enabled, and `sync_delay` since the last began, longer after failures."""
+        """Whether a run is due: captured, and `sync_delay` since the last began, longer after failures."""
         from oncehouse.sync.states import look_up_state
 
-        if not cls.sync_enabled:
+        if not cls.is_captured():
             return False
         declared = cls.declaration()
         state = look_up_state(cls.open_source(), declared.name)

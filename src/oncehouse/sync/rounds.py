@@ -17,7 +17,7 @@ import pyarrow as pa
 from sqlalchemy import Engine
 
 from oncehouse import crash
-from oncehouse.errors import OncehouseError, PermanentError
+from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError
 from oncehouse.messaging.bucket_leases import BucketLeases
 from oncehouse.messaging.database import transact
 from oncehouse.sync import states
@@ -67,6 +67,11 @@ class _Hold:
 def run_sync(sync: type[ModelSync]) -> RunResult:
     """Rounds until fewer operations wait than a round lists. A failure is noted and raised."""
     declared = sync.declaration()
+    if declared.pipeline is not None:
+        raise ConfigurationError(
+            f"Sync {declared.name} is fed by CDC: run `oncehouse run {declared.pipeline}.yaml`, the pipeline file that "
+            "`oncehouse sync pipeline` writes"
+        )
     engine = sync.open_source()
     rounds = operations = rows = 0
     with _hold(engine, declared) as hold:

@@ -17,6 +17,8 @@ from oncehouse.config import ClickHouse
 from oncehouse.errors import ConfigurationError
 
 PREFIX = "CLICKHOUSE_"
+BY_CDC = "cdc"
+"""The `sync_storage` of a class that the pipeline feeds from the database's log: nothing is captured, no round runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,7 @@ class SyncSettings:
     delay_seconds: float = 5.0
     """From the start of one run of a sync to that of the next."""
     storage: Any = "outbox"
-    """`outbox`, `redis`, a dotted path to a class, a class, or an object."""
+    """`outbox`, `redis`, a dotted path to a class, a class, or an object; of a class alone, `cdc`."""
     queue: str = "celery"
     database: str = "default"
     """Which of `databases`."""
@@ -56,6 +58,11 @@ def read_settings(given: Mapping[str, Any], *, prefix: str = PREFIX) -> SyncSett
         field_name: given[prefix + name] for name, field_name in _NAMES.items() if prefix + name in given
     }
     settings = SyncSettings(**known)
+    if settings.storage == BY_CDC:
+        raise ConfigurationError(
+            f"{prefix}SYNC_STORAGE cannot be {BY_CDC!r}: that is said of a class, or of the base class of several: "
+            f"sync_storage = {BY_CDC!r}"
+        )
     check_numbers(settings.batch_size, settings.delay_seconds, settings.lease_seconds, where="settings")
     return settings
 

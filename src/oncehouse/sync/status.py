@@ -28,12 +28,14 @@ class SyncStatus:
     """How long the oldest of them has waited: how far ClickHouse may be behind."""
     running: bool
     """Somebody holds its lease."""
-    rows_synced: int
+    rows_synced: int | None
     synced_seconds_ago: float | None
     failures: int
     """Since the last success."""
     failed_seconds_ago: float | None
     last_error: str | None
+    pipeline_file: str | None = None
+    """By CDC: how it stands is what `oncehouse status` says of this pipeline."""
 
 
 def read_status(syncs: Iterable[type[ModelSync]]) -> list[SyncStatus]:
@@ -42,6 +44,8 @@ def read_status(syncs: Iterable[type[ModelSync]]) -> list[SyncStatus]:
 
 def status_of(sync: type[ModelSync]) -> SyncStatus:
     declared = sync.declaration()
+    if declared.pipeline is not None:
+        return _tell_pipeline(sync, f"{declared.pipeline}.yaml")
     with transact(
         sync.open_source(), f"Sync {declared.name}: reading its state", absent=ABSENT
     ) as connection:
@@ -57,6 +61,26 @@ def _measure(sync: type[ModelSync], connection: Connection) -> tuple[Waiting | N
     except OncehouseError as error:
         # A storage that is away is part of how it stands.
         return None, str(error)
+
+
+def _tell_pipeline(sync: type[ModelSync], file: str) -> SyncStatus:
+    """Without a look at the database, which needs no tables of model sync then."""
+    declared = sync.declaration()
+    return SyncStatus(
+        sync=declared.name,
+        model=declared.label,
+        table=declared.table,
+        enabled=sync.sync_enabled,
+        waiting=None,
+        lag_seconds=None,
+        running=False,
+        rows_synced=None,
+        synced_seconds_ago=None,
+        failures=0,
+        failed_seconds_ago=None,
+        last_error=None,
+        pipeline_file=file,
+    )
 
 
 def _put_together(

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.outbox_storage import OutboxStorage
-from oncehouse.sync.settings import SyncSettings
+from oncehouse.sync.settings import BY_CDC, SyncSettings
 from oncehouse.sync.storage import OperationStorage
 
 _METHODS = ("register", "list_operations", "remove", "measure")
@@ -30,6 +30,10 @@ def _find(name: str, settings: SyncSettings) -> Any:
         return OutboxStorage()
     if name == "redis":
         return _open_redis(settings)
+    if name == BY_CDC:
+        raise ConfigurationError(
+            f"sync_storage {BY_CDC!r}: the pipeline feeds this sync from the database's log, so there are no operations"
+        )
     module_name, _, class_name = name.rpartition(".")
     try:
         return getattr(importlib.import_module(module_name), class_name)

@@ -7,23 +7,28 @@ a new table and a backfill.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.column_changes import ChangeKind, plan_columns
 from oncehouse.clickhouse.describe import TableFacts, describe_table
 from oncehouse.clickhouse.names import quote, quote_table
 from oncehouse.clickhouse.needs import Needs
+from oncehouse.clickhouse.preflight_table import PARTITIONS_AN_INSERT, spread_window
+from oncehouse.clickhouse.schema import batch_index, widen_window_ddl
 from oncehouse.clickhouse.windows import WindowNeeds, blocks_needed, seconds_needed
 from oncehouse.columns import clickhouse_name
 from oncehouse.errors import ConfigurationError
-from oncehouse.sync.declaration import Declaration
+from oncehouse.sync.declaration import BATCH_COLUMN, Declaration
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
 
 # A batch may be sent again after days (a process that was killed on a Friday), but none of the same sync comes between.
 _WINDOW = WindowNeeds(min_interval_seconds=3600.0, retry_horizon_seconds=7 * 86_400.0)
+# What a pipeline file asks for that says nothing else.
+_PIPELINE_WINDOW = WindowNeeds(min_interval_seconds=1.0, retry_horizon_seconds=600.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +50,8 @@ class TablePlan:
 def create_table_ddl(declared: Declaration) -> str:
     engine = declared.engine
     lines = [f"{quote(name)} {clickhouse_name(type_)}" for name, type_ in declared.all_columns.items()]
+    if declared.pipeline is not None:
+        lines.append(batch_index(BATCH_COLUMN))
     body = ",\n".join(f"    {line}" for line in lines)
     partition = f"PARTITION BY {engine.partition_by}\n" if engine.partition_by else ""
     sorting_key = ", ".join(quote(name) for name in engine.sorting_key(declared.key))
@@ -78,10 +85,13 @@ def compare_table(facts: TableFacts, declared: Declaration) -> TablePlan:
         )
     return TablePlan(
         table=declared.table,
-        statements=tuple(
-            change.statement
-            for change in changes
-            if change.kind in {ChangeKind.ADD, ChangeKind.WIDEN} and change.statement
+        statements=(
+            *(
+                change.statement
+                for change in changes
+                if change.kind in {ChangeKind.ADD, ChangeKind.WIDEN} and change.statement
+            ),
+            *_prepare_for_pipeline(facts, declared),
         ),
         risky=tuple(
             change.statement for change in changes if change.kind is ChangeKind.NARROW and change.statement
@@ -89,6 +99,18 @@ def compare_table(facts: TableFacts, declared: Declaration) -> TablePlan:
         notes=tuple(notes),
         problems=tuple(_find_problems(facts, declared)),
     )
+
+
+def _prepare_for_pipeline(facts: TableFacts, declared: Declaration) -> Iterator[str]:
+    """What a table that rounds have filled lacks beside columns."""
+    if declared.pipeline is None:
+        return
+    table = quote_table(declared.table)
+    if facts.column(BATCH_COLUMN) is None:
+        yield f"ALTER TABLE {table} ADD {batch_index(BATCH_COLUMN)}"
+    blocks = blocks_needed(spread_window(facts, _PIPELINE_WINDOW))
+    if facts.window_blocks < blocks:
+        yield widen_window_ddl(facts.name, facts.window_setting, blocks)
 
 
 def check_plan(plan: TablePlan, *, risky: bool) -> None:
@@ -142,6 +164,11 @@ def _find_problems(facts: TableFacts, declared: Declaration) -> list[str]:
         problems.append(
             f"it is sorted by ({facts.sorting_key}), and the sync needs ({', '.join(wanted)}): make a new table"
         )
+    if declared.pipeline is None and facts.column(BATCH_COLUMN) is not None:
+        problems.append(
+            f"a pipeline feeds it (it has the column {BATCH_COLUMN}), whose versions stand above those of rounds: what "
+            "these write would never be seen. Name a new table"
+        )
     if not declared.engine.is_idempotent and not facts.window_blocks:
         problems.append(
             f"it remembers no tokens, so a batch that is sent again would be taken twice; run: ALTER TABLE "
@@ -156,9 +183,13 @@ def _plain(sorting_key: str) -> str:
 
 
 def _window_settings(declared: Declaration) -> str:
+    window = _WINDOW
+    if declared.pipeline is not None:
+        partitions = PARTITIONS_AN_INSERT if declared.engine.partition_by else 1
+        window = replace(_PIPELINE_WINDOW, partitions_per_insert=partitions)
     if declared.engine.replicated:
         return (
-            f"replicated_deduplication_window = {blocks_needed(_WINDOW)}, "
-            f"replicated_deduplication_window_seconds = {seconds_needed(_WINDOW)}"
+            f"replicated_deduplication_window = {blocks_needed(window)}, "
+            f"replicated_deduplication_window_seconds = {seconds_needed(window)}"
         )
-    return f"non_replicated_deduplication_window = {blocks_needed(_WINDOW)}"
+    return f"non_replicated_deduplication_window = {blocks_needed(window)}"

@@ -54,10 +54,9 @@ def draft_tables(
     without_full: bool,
 ) -> Draft:
     tables = [read_table(connection, name) for name in dict.fromkeys(names)]
-    _refuse_generated(tables)
-    missing = [table for table in tables if table.may_miss_values]
-    if missing and not without_full:
-        raise ConfigurationError(_ask_for_identity(missing))
+    connector = draft_connector(
+        tables, prefix=prefix, database=database, topics=topics, without_full=without_full
+    )
     pipelines = tuple(
         write_pipeline(
             table,
@@ -67,21 +66,32 @@ def draft_tables(
         )
         for table in tables
     )
-    config = make_table_connector(prefix, database, tables, topics)
     return Draft(
-        files={
-            f"{prefix}.connector.json": _connector_text(prefix, config),
-            **{f"{pipeline.name}.yaml": pipeline.text for pipeline in pipelines},
-        },
+        files={**connector.files, **{f"{pipeline.name}.yaml": pipeline.text for pipeline in pipelines}},
         pipelines=pipelines,
         warnings=(
-            *(_warn_of_toast(table) for table in missing),
+            *connector.warnings,
             *(
                 f"{table.full_name}.{reason}"
                 for table, pipeline in zip(tables, pipelines, strict=True)
                 for reason in pipeline.left_out
             ),
         ),
+    )
+
+
+def draft_connector(
+    tables: Sequence[SourceTable], *, prefix: str, database: Database, topics: Topics, without_full: bool
+) -> Draft:
+    """The connector alone, once the tables were judged. A table has the columns that somebody will read."""
+    _refuse_generated(tables)
+    missing = [table for table in tables if table.may_miss_values]
+    if missing and not without_full:
+        raise ConfigurationError(_ask_for_identity(missing))
+    config = make_table_connector(prefix, database, tables, topics)
+    return Draft(
+        files={f"{prefix}.connector.json": _connector_text(prefix, config)},
+        warnings=tuple(_warn_of_toast(table) for table in missing),
     )
 
 

@@ -11,9 +11,11 @@ from django.db import connections, router, transaction
 from oncehouse.errors import PermanentError
 from oncehouse.sync.declaration import Source
 from oncehouse.sync.django.columns import ReadColumn, read_columns
+from oncehouse.sync.django.logged import describe_log
 from oncehouse.sync.django.serializers import ModelSerializer
 from oncehouse.sync.django.source_engine import open_engine_of
 from oncehouse.sync.engines import Row
+from oncehouse.sync.logged_tables import LoggedTable
 from oncehouse.sync.model_sync import ModelSync as CoreModelSync
 from oncehouse.sync.operations import Kind, Operation, distinct_keys, read_key, spell_key
 from oncehouse.sync.serialized_rows import row_of
@@ -78,6 +80,10 @@ class ModelSync(CoreModelSync):
         return open_engine_of(cls.source_alias())
 
     @classmethod
+    def describe_log(cls) -> LoggedTable:
+        return describe_log(cls)
+
+    @classmethod
     def parse_key(cls, key: str) -> tuple[Any, ...]:
         fields = cls.django_model._meta.pk_fields  # noqa: SLF001 - Django's public door to a model
         return tuple(
@@ -116,8 +122,11 @@ class ModelSync(CoreModelSync):
     def register(cls, keys: Iterable[Any], kind: Kind = Kind.UPDATE) -> None:
         """Have the rows of these primary keys synced: for changes by raw SQL, which Django does not see.
 
-        Call it in the transaction of the change. Outside of one the keys are written at once.
+        Call it in the transaction of the change. Outside of one the keys are written at once. Of a sync that CDC feeds
+        the log tells them all.
         """
+        if cls.is_by_cdc():
+            return
         from oncehouse.sync.django.noting import DjangoWriter
 
         alias = cls.source_alias()

@@ -34,7 +34,7 @@ _known: tuple[tuple[type[ModelSync], ...], dict[Any, tuple[Watch, ...]]] = ((), 
 def _all_watches() -> dict[Any, tuple[Watch, ...]]:
     """By model; made anew when another sync has been imported or enabled."""
     global _known  # noqa: PLW0603 - one process, one map
-    syncs = tuple(sync for sync in registered_syncs() if issubclass(sync, ModelSync) and sync.sync_enabled)
+    syncs = tuple(sync for sync in registered_syncs() if issubclass(sync, ModelSync) and sync.is_captured())
     if _known[0] != syncs:
         watches: dict[Any, tuple[Watch, ...]] = {}
         for sync in syncs:

@@ -12,6 +12,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.database import reading
 from oncehouse.sync.declaration import Source
 from oncehouse.sync.engines import Row
+from oncehouse.sync.logged_tables import LoggedTable
 from oncehouse.sync.model_sync import ModelSync as CoreModelSync
 from oncehouse.sync.operations import Kind, Operation, distinct_keys, read_key, spell_key
 from oncehouse.sync.serialized_rows import row_of
@@ -25,6 +26,7 @@ from oncehouse.sync.sqlalchemy.columns import (
     key_names,
     read_columns,
 )
+from oncehouse.sync.sqlalchemy.logged import describe_log
 from oncehouse.sync.sqlalchemy.serializers import ModelSerializer
 from oncehouse.sync.tables import ABSENT
 
@@ -90,6 +92,10 @@ class ModelSync(CoreModelSync):
         return sources.open_source_engine(cls.source_of_rows())
 
     @classmethod
+    def describe_log(cls) -> LoggedTable:
+        return describe_log(cls)
+
+    @classmethod
     def parse_key(cls, key: str) -> tuple[Any, ...]:
         forms = key_forms(find_mapper(cls.model))
         return tuple(form(value) for form, value in zip(forms, read_key(key), strict=True))
@@ -137,7 +143,8 @@ class ModelSync(CoreModelSync):
     def register(cls, writer: Session | Connection, keys: Iterable[Any], kind: Kind = Kind.UPDATE) -> None:
         """Have the rows of these keys synced: for changes by raw SQL, in whose session or connection it is called.
 
-        With an AsyncSession: `await session.run_sync(UserSync.register, keys)`.
+        With an AsyncSession: `await session.run_sync(UserSync.register, keys)`. Of a sync that CDC feeds the log tells
+        them all.
         """
         from oncehouse.sync.sqlalchemy.capture import register_keys
 
@@ -150,6 +157,8 @@ class ModelSync(CoreModelSync):
                 f"register is given a Session or a Connection, not a {type(writer).__name__}; with an AsyncSession: "
                 f"await session.run_sync({cls.__name__}.register, keys)"
             )
+        if cls.is_by_cdc():
+            return
         listed = [key if isinstance(key, tuple) else (key,) for key in keys]
         register_keys(writer, cls, kind, listed)
 

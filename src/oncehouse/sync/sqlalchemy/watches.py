@@ -38,7 +38,7 @@ def find_watches(table: Any) -> tuple[Watch, ...]:
 def _all_watches() -> dict[Any, tuple[Watch, ...]]:
     """By table; made anew when another sync has been imported or enabled."""
     global _known  # noqa: PLW0603 - one process, one map
-    syncs = tuple(sync for sync in registered_syncs() if issubclass(sync, ModelSync) and sync.sync_enabled)
+    syncs = tuple(sync for sync in registered_syncs() if issubclass(sync, ModelSync) and sync.is_captured())
     if _known[0] != syncs:
         watches: dict[Any, tuple[Watch, ...]] = {}
         for sync in syncs:

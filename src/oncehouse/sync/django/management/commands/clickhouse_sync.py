@@ -58,4 +58,4 @@ class Command(BaseCommand):
 def _choose(names: list[str]) -> list[type[Any]]:
     ours = [sync for sync in registered_syncs() if issubclass(sync, ModelSync)]
     chosen = choose_syncs(ours, names)
-    return chosen if names else [sync for sync in chosen if sync.sync_enabled]
+    return chosen if names else [sync for sync in chosen if sync.is_captured()]
