@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 
 import clickhouse_connect
-import psycopg
 import pytest
 from clickhouse_connect.driver.client import Client
 from confluent_kafka import Producer, TopicCollection
@@ -25,6 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from chaos_report import ChaosReport
 from clickhouse_users import add_users
+from fresh_databases import fresh_clickhouse, fresh_postgres
 from oncehouse.devstack.clickhouse import ClickHouse
 from oncehouse.devstack.connect import Connect
 from oncehouse.devstack.kafka import Kafka
@@ -224,20 +224,12 @@ def clickhouse_client(clickhouse: ClickHouse) -> Iterator[Client]:
 @pytest.fixture
 def database(clickhouse_client: Client) -> Iterator[str]:
     """The name of a fresh ClickHouse database, dropped after the test."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    clickhouse_client.command(f"CREATE DATABASE {name} ENGINE = Atomic")
-    yield name
-    clickhouse_client.command(f"DROP DATABASE IF EXISTS {name} SYNC")
+    with fresh_clickhouse(clickhouse_client) as name:
+        yield name
 
 
 @pytest.fixture
 def postgres_url(postgres: Postgres) -> Iterator[str]:
     """A fresh PostgreSQL database, as a SQLAlchemy URL."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    server = postgres.url.replace("+psycopg", "")
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    yield f"{postgres.url.rsplit('/', 1)[0]}/{name}"
-    # Connected anew: the test may have killed the server in between.
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    with fresh_postgres(postgres) as url:
+        yield url

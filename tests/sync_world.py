@@ -12,6 +12,7 @@ from oncehouse.sync.table_plan import apply_plan, plan_table
 set_up()
 
 from django.db import connections  # noqa: E402 - Django wants its settings first
+from django.db.models import Count  # noqa: E402
 from django.test import override_settings  # noqa: E402
 
 from oncehouse.sync.django import Append, Collapsing, ModelSync  # noqa: E402
@@ -110,3 +111,32 @@ def open_shop(url: str, clickhouse_settings: dict[str, Any], **settings: Any) ->
             for sync in SYNCS:
                 sync.source_database = None
                 sync.forget()
+
+
+def assert_equal(shop: Shop) -> None:
+    """`FINAL` shows what the database has."""
+
+    def stored(model: Any, *names: str) -> list[Any]:
+        return sorted(model._base_manager.using(shop.alias).values_list(*names))
+
+    def shown(sync: type[ModelSync], columns: str) -> list[Any]:
+        return shop.rows(sync, columns)
+
+    strange = "not what the database has"
+    people = stored(models.Customer, "id", "name", "vip")
+    assert shown(clickhouse_models.CustomerSync, "id, name, vip") == people, f"customers: {strange}"
+    seats = stored(models.Seat, "hall", "number", "taken")
+    assert shown(clickhouse_models.SeatSync, "hall, number, taken") == seats, f"seats: {strange}"
+    gifts = [(key, note or "") for key, note in stored(models.GiftOrder, "pk", "note")]
+    found = shown(clickhouse_models.GiftOrderSync, "id, ifNull(note, '')")
+    assert found == gifts, f"gifts: {strange}"
+    tags: dict[int, list[int]] = {}
+    for order, tag in stored(models.Order.tags.through, "order_id", "tag_id"):
+        tags.setdefault(order, []).append(tag)
+    orders = models.Order._base_manager.using(shop.alias).annotate(n=Count("lines"))
+    wanted = sorted(
+        (key, total, note or "", tags.get(key, []), lines)
+        for key, total, note, lines in orders.values_list("pk", "total", "note", "n")
+    )
+    found = shown(clickhouse_models.OrderSync, "id, total, ifNull(note, ''), tags, lines")
+    assert found == wanted, f"orders: {strange}"

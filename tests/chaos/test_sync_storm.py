@@ -17,10 +17,10 @@ import pytest
 from oncehouse.devstack.faults import AnswerError, DropAnswer
 from oncehouse.devstack.proxy import FaultProxy
 from sync_jobs import see_inserts, start_job
-from sync_world import Shop, change, open_synced_shop
+from sync_world import Shop, assert_equal, change, open_synced_shop
 
 from django.db import IntegrityError, OperationalError, connections, transaction  # isort: skip - after the settings of sync_world
-from django.db.models import Count, F
+from django.db.models import F
 
 from sync_shop.clickhouse_models import CustomerSync, OrderSync, SeatSync
 from sync_shop.models import Customer, Line, Order, Seat, Tag
@@ -147,25 +147,6 @@ class Writer:
             with transaction.atomic(using=self.alias):
                 self.update()
                 transaction.set_rollback(True, using=self.alias)
-
-
-def assert_equal(shop: Shop) -> None:
-    people = Customer.objects.using(shop.alias).values_list("id", "name", "vip")
-    assert shop.rows(CustomerSync, "id, name, vip") == sorted(people), "customers: not what the database has"
-    seats = Seat.objects.using(shop.alias).values_list("hall", "number", "taken")
-    assert shop.rows(SeatSync, "hall, number, taken") == sorted(seats), "seats: not what the database has"
-    tags: dict[int, list[int]] = {}
-    for order, tag in Order.tags.through._base_manager.using(shop.alias).values_list("order_id", "tag_id"):
-        tags.setdefault(order, []).append(tag)
-    orders = Order._base_manager.using(shop.alias).annotate(n=Count("lines"))
-    wanted = [
-        (pk, total, note, sorted(tags.get(pk, [])), lines)
-        for pk, total, note, lines in orders.values_list("pk", "total", "note", "n")
-    ]
-    found = shop.rows(OrderSync, "id, total, ifNull(note, ''), tags, lines")
-    assert found == sorted(
-        (pk, total, note or "", tagged, lines) for pk, total, note, tagged, lines in wanted
-    ), "orders: not what the database has"
 
 
 @pytest.fixture

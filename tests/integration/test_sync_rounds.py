@@ -84,33 +84,6 @@ def test_every_kind_of_value_arrives(shop):
     assert shop.rows(SeatSync, "hall, number, taken") == [("ü", -7, False)]
 
 
-def test_deleted_rows_are_gone_also_in_cascades_and_bulk(shop):
-    people = Customer.objects.using(shop.alias)
-    ann, bob, _eve = people.bulk_create([Customer(name=name) for name in ("Ann", "Bob", "Eve")])
-    Order.objects.using(shop.alias).create(customer=ann)
-    Order.objects.using(shop.alias).create(customer=bob)
-    CustomerSync.sync_batch_from_storage()
-    OrderSync.sync_batch_from_storage()
-    assert len(shop.rows(OrderSync, "id")) == 2
-    ann.delete()
-    people.filter(name="Eve").delete()
-    CustomerSync.sync_batch_from_storage()
-    OrderSync.sync_batch_from_storage()
-    assert customers(shop) == [("Bob", False)]
-    assert shop.rows(OrderSync, "customer_name") == [("Bob",)]
-
-
-def test_a_row_that_is_deleted_and_made_again_is_there(shop):
-    ann = Customer.objects.using(shop.alias).create(name="Ann")
-    key = ann.pk
-    CustomerSync.sync_batch_from_storage()
-    ann.delete()
-    CustomerSync.sync_batch_from_storage()
-    Customer.objects.using(shop.alias).create(id=key, name="Ann again")
-    CustomerSync.sync_batch_from_storage()
-    assert customers(shop) == [("Ann again", False)]
-
-
 def test_a_run_drains_what_waits_in_rounds(shop):
     Customer.objects.using(shop.alias).bulk_create([Customer(name=str(n)) for n in range(120)])
     assert CustomerSync.sync_batch_from_storage() == RunResult(
@@ -119,22 +92,6 @@ def test_a_run_drains_what_waits_in_rounds(shop):
     assert len(customers(shop)) == 120
     assert CustomerSync.sync_batch_from_storage().operations == 0
     assert shop.waiting(CustomerSync) == []
-
-
-def test_what_changes_during_a_sync_is_synced_again(shop, monkeypatch):
-    ann = Customer.objects.using(shop.alias).create(name="Ann")
-    insert_batch = CustomerSync.insert_batch
-
-    def interfere(batch, *, token):
-        monkeypatch.undo()
-        Customer.objects.using(shop.alias).filter(pk=ann.pk).update(name="Anna")
-        insert_batch(batch, token=token)
-
-    monkeypatch.setattr(CustomerSync, "insert_batch", interfere)
-    CustomerSync.sync_batch_from_storage()
-    assert len(shop.waiting(CustomerSync)) == 1
-    CustomerSync.sync_batch_from_storage()
-    assert customers(shop) == [("Anna", False)]
 
 
 def test_a_hung_round_that_inserts_late_does_not_overwrite_what_is_newer(shop, monkeypatch):

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import uuid
 
+import django
 from django.db import models
+
+HAS_COMPOSITE_KEYS = django.VERSION >= (5, 2)
 
 
 class Customer(models.Model):
@@ -61,10 +64,14 @@ class Line(models.Model):
 
 
 class Seat(models.Model):
-    pk = models.CompositePrimaryKey("hall", "number")
+    if HAS_COMPOSITE_KEYS:
+        pk = models.CompositePrimaryKey("hall", "number")
     hall = models.CharField(max_length=10)
     number = models.IntegerField()
     taken = models.BooleanField(default=False)
+
+    class Meta:
+        unique_together = () if HAS_COMPOSITE_KEYS else ("hall", "number")
 
     def __str__(self) -> str:
         return f"{self.hall} {self.number}"

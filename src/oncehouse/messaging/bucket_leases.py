@@ -36,6 +36,7 @@ from sqlalchemy import (
 
 from oncehouse.databases import DatabaseClock, begin
 from oncehouse.errors import FencedError
+from oncehouse.messaging.database import storage_parameters
 
 LEASES_TABLE = "oncehouse_bucket_leases"
 MEMBERS_TABLE = "oncehouse_bucket_members"
@@ -100,7 +101,7 @@ def define_lease_tables(metadata: MetaData, schema: str | None = None) -> LeaseT
         Column("expires_at", Float(53), nullable=False),
         PrimaryKeyConstraint("name", "bucket"),
         schema=schema,
-        postgresql_with=_BUSY_TABLE,
+        **storage_parameters(_BUSY_TABLE),
         keep_existing=True,
     )
     members = Table(
@@ -112,7 +113,7 @@ def define_lease_tables(metadata: MetaData, schema: str | None = None) -> LeaseT
         Column("asleep", Boolean, nullable=False),
         PrimaryKeyConstraint("name", "holder"),
         schema=schema,
-        postgresql_with=_BUSY_TABLE,
+        **storage_parameters(_BUSY_TABLE),
         keep_existing=True,
     )
     return LeaseTables(leases=leases, members=members)

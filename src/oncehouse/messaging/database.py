@@ -7,9 +7,11 @@ transaction. How our own processes open a database is `oncehouse/databases.py`.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
+import sqlalchemy
 from sqlalchemy import Connection, Dialect, Engine, Table
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -29,6 +31,15 @@ def check_dialect(name: str) -> str:
     if name not in SUPPORTED:
         raise ConfigurationError(f"{name} is not supported for messaging; use {' or '.join(SUPPORTED)}")
     return name
+
+
+def storage_parameters(parameters: Mapping[str, object]) -> dict[str, Any]:
+    """Arguments of a `Table` that have PostgreSQL keep it so (`CREATE TABLE … WITH`)."""
+    if sqlalchemy.__version__ >= "2.1":
+        return {"postgresql_with": dict(parameters)}
+    # SQLAlchemy 2.0 has no word for them. The clause before them is taken as it is given; heap is PostgreSQL's own.
+    listed = ", ".join(f"{name} = {value}" for name, value in parameters.items())
+    return {"postgresql_using": f"heap WITH ({listed})"}
 
 
 def creation_statements(tables: Iterable[Table], dialect: Dialect) -> list[str]:

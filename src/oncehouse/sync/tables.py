@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from oncehouse.databases import DatabaseClock, take_turn
 from oncehouse.messaging.bucket_leases import define_lease_tables
-from oncehouse.messaging.database import creation_statements, wrapped_errors
+from oncehouse.messaging.database import creation_statements, storage_parameters, wrapped_errors
 
 ABSENT = (
     "Make the tables of model sync first: `python manage.py migrate` with oncehouse.sync.django among INSTALLED_APPS, "
@@ -56,7 +56,7 @@ operations = Table(
     Column("created_at", Float(53), nullable=False, server_default=DatabaseClock()),
     Index("oncehouse_sync_operations_sync", "sync", "id"),
     sqlite_autoincrement=True,
-    postgresql_with=_QUEUE_TABLE,
+    **storage_parameters(_QUEUE_TABLE),
 )
 
 states = Table(

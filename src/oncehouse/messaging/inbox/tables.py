@@ -29,7 +29,7 @@ from sqlalchemy import (
 
 from oncehouse.databases import take_turn
 from oncehouse.messaging.bucket_leases import define_lease_tables
-from oncehouse.messaging.database import creation_statements, wrapped_errors
+from oncehouse.messaging.database import creation_statements, storage_parameters, wrapped_errors
 
 ABSENT = "Make the tables of the inbox first: `oncehouse inbox init --yes`."
 
@@ -86,7 +86,7 @@ inbox = Table(
     UniqueConstraint("inbox", "message_id", name="oncehouse_inbox_message"),
     sqlite_autoincrement=True,
     # A queue turns over many times its size: vacuum goes by rows that died, not by a share of the table.
-    postgresql_with={"autovacuum_vacuum_scale_factor": 0, "autovacuum_vacuum_threshold": 20_000},
+    **storage_parameters({"autovacuum_vacuum_scale_factor": 0, "autovacuum_vacuum_threshold": 20_000}),
 )
 
 

@@ -39,7 +39,7 @@ from sqlalchemy import (
 from oncehouse.databases import DatabaseClock, begin
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.bucket_leases import LeaseTables, define_lease_tables
-from oncehouse.messaging.database import creation_statements
+from oncehouse.messaging.database import creation_statements, storage_parameters
 
 DEFAULT_TABLE = "oncehouse_outbox"
 BUCKETS = 64
@@ -134,7 +134,7 @@ def _define_outbox(metadata: MetaData, name: str, schema: str | None) -> Table:
         Column("sent_offset", BigInteger),
         schema=schema,
         sqlite_autoincrement=True,
-        postgresql_with=_QUEUE_TABLE,
+        **storage_parameters(_QUEUE_TABLE),
     )
     waiting = and_(table.c.sent_at.is_(None), table.c.parked_at.is_(None))
     parked, sent = (

@@ -9,29 +9,39 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import django
 from django.core.exceptions import EmptyResultSet, FullResultSet
 from django.db import transaction
 from django.db.models.sql import compiler as sql_compiler
-from django.db.models.sql.constants import NO_RESULTS
+from django.db.models.sql.constants import CURSOR, NO_RESULTS
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.sync.django.noting import execute, fields_of, names_of, note_rows, run_noted
+from oncehouse.sync.django.key_fields import key_fields
+from oncehouse.sync.django.noting import (
+    Statement,
+    convert,
+    execute,
+    fields_of,
+    names_of,
+    register,
+    run_noted,
+)
 from oncehouse.sync.django.watches import Watch, find_watches
 from oncehouse.sync.operations import Kind
 
-_TESTED = (5, 2)
+_OLDEST, _NEWEST = (4, 2), (6, 1)
 
 
 def install() -> None:
     """Begin to notice changes. Once a process; done when the app is ready."""
-    if django.VERSION[:2] != _TESTED:
+    if not _OLDEST <= django.VERSION[:2] <= _NEWEST:
+        oldest, newest = (".".join(map(str, version)) for version in (_OLDEST, _NEWEST))
         raise ConfigurationError(
-            f"Model sync notices changes inside of Django's SQL compilers and is tested with Django "
-            f"{'.'.join(map(str, _TESTED))}; this is {django.get_version()}. Another version could change rows "
-            "unnoticed, so it is refused."
+            f"Model sync notices changes inside of Django's SQL compilers and is tested with Django {oldest} to "
+            f"{newest}; this is {django.get_version()}. Another version could change rows unnoticed, so it is refused."
         )
     if getattr(sql_compiler, "oncehouse_sync", False):
         return
@@ -43,6 +53,8 @@ def install() -> None:
     )
     inserter.execute_sql = _wrap(inserter.execute_sql, _insert)
     updater.execute_sql = _wrap(updater.execute_sql, _update)
+    if hasattr(updater, "execute_returning_sql"):  # since Django 6.0
+        updater.execute_returning_sql = _wrap(updater.execute_returning_sql, _update_returning)
     deleter.execute_sql = _wrap(deleter.execute_sql, _delete)
 
 
@@ -71,11 +83,10 @@ def _insert(compiler: Any, watches: Sequence[Watch], returning_fields: Any = Non
 
 
 def _update(compiler: Any, watches: Sequence[Watch], result_type: Any) -> int | None:
-    try:
+    changed = None
+    with suppress(EmptyResultSet):
         sql, params = compiler.as_sql()
-    except EmptyResultSet:
-        sql, params = "", ()
-    changed = _run_update(compiler, watches, sql, params) if sql else None
+        changed = len(_run_update(compiler, watches, (sql, params), ())) if sql else None
     for query in compiler.query.get_related_updates():
         further = query.get_compiler(compiler.using).execute_sql(result_type)
         if changed is None and further:
@@ -83,44 +94,76 @@ def _update(compiler: Any, watches: Sequence[Watch], result_type: Any) -> int | 
     return None if result_type == NO_RESULTS else changed or 0
 
 
-def _run_update(compiler: Any, watches: Sequence[Watch], sql: str, params: Sequence[Any]) -> int:
+def _update_returning(compiler: Any, watches: Sequence[Watch], returning_fields: Any) -> list[Any]:
+    if compiler.query.get_related_updates():
+        raise NotImplementedError("Update returning is not implemented for queries with related updates.")
+    try:
+        return _run_update(compiler, watches, compiler.as_sql(), tuple(returning_fields or ()))
+    except EmptyResultSet:
+        return []
+
+
+def _run_update(
+    compiler: Any, watches: Sequence[Watch], statement: Statement, asked: Sequence[Any]
+) -> list[Any]:
     moved = {field for field, _model, _value in compiler.query.values}
     losing = [watch for watch in watches if moved & set(watch.fields)]
     if not losing:
-        return _run_returning(compiler, watches, Kind.UPDATE, sql, params)
+        return _run_returning(compiler, watches, Kind.UPDATE, statement, asked)
     # Where a key itself is changed, the row of the old one has to be looked after as well.
     with transaction.atomic(using=compiler.connection.alias, savepoint=False):
-        _note_old(compiler, losing)
-        return _run_returning(compiler, watches, Kind.UPDATE, sql, params)
+        narrowed = _narrow(compiler, _note_old(compiler, losing))
+        return _run_returning(narrowed, watches, Kind.UPDATE, narrowed.as_sql(), asked)
 
 
-def _delete(compiler: Any, watches: Sequence[Watch], _result_type: Any) -> int:
+def _delete(compiler: Any, watches: Sequence[Watch], result_type: Any) -> Any:
     try:
-        sql, params = compiler.as_sql()
+        changed = len(_run_returning(compiler, watches, Kind.DELETE, compiler.as_sql(), ()))
     except EmptyResultSet:
-        return 0
-    return _run_returning(compiler, watches, Kind.DELETE, sql, params)
+        changed = 0
+    return _Counted(changed) if result_type == CURSOR else changed
+
+
+class _Counted(nullcontext[Any]):
+    """What Django before 5.2 looks at to learn how many rows a DELETE took: a cursor."""
+
+    def __init__(self, rowcount: int) -> None:
+        super().__init__()
+        self.rowcount = rowcount
 
 
 def _run_returning(
-    compiler: Any, watches: Sequence[Watch], kind: Kind, sql: str, params: Sequence[Any]
-) -> int:
-    fields = fields_of(watches)
-    statement = (f"{sql} RETURNING {names_of(compiler, fields)}", params)
-    return len(run_noted(compiler, watches, kind, fields, statement))
+    compiler: Any, watches: Sequence[Watch], kind: Kind, statement: Statement, asked: Sequence[Any]
+) -> list[Any]:
+    """The rows that the statement changed, with what Django asked of them."""
+    fields = [*asked, *(field for field in fields_of(watches) if field not in asked)]
+    sql, params = statement
+    returning = (f"{sql} RETURNING {names_of(compiler, fields)}", params)
+    rows = run_noted(compiler, watches, kind, fields, returning)
+    return [tuple(row[: len(asked)]) for row in rows]
 
 
-def _note_old(compiler: Any, watches: Sequence[Watch]) -> None:
-    fields = fields_of(watches)
+def _note_old(compiler: Any, watches: Sequence[Watch]) -> list[Any]:
+    """Lock the rows that the UPDATE is about and note their keys of now; their primary keys."""
     query = compiler.query
-    table = compiler.quote_name_unless_alias(query.base_table)
+    own = key_fields(query.get_meta().concrete_model)
+    fields = list(dict.fromkeys([*own, *fields_of(watches)]))
+    table = compiler.connection.ops.quote_name(query.base_table)
     sql, params = f"SELECT {names_of(compiler, fields)} FROM {table}", ()  # noqa: S608 - quoted
-    try:
+    with suppress(FullResultSet):
         where, params = compiler.compile(query.where)
-    except FullResultSet:
-        pass
-    else:
         sql = f"{sql} WHERE {where}"
     if compiler.connection.features.has_select_for_update:
         sql += " FOR UPDATE"
-    note_rows(compiler, watches, Kind.DELETE, fields, execute(compiler, sql, params))
+    rows = convert(compiler, fields, execute(compiler, sql, params))
+    register(compiler, watches, Kind.DELETE, fields, rows)
+    return [row[0] if len(own) == 1 else tuple(row[: len(own)]) for row in rows]
+
+
+def _narrow(compiler: Any, keys: Sequence[Any]) -> Any:
+    """The UPDATE on exactly the rows that are locked: one that another transaction adds by now keeps its key."""
+    query = compiler.query.clone()
+    query.related_updates = {}
+    query.clear_where()
+    query.add_filter("pk__in", keys)
+    return query.get_compiler(compiler.using)

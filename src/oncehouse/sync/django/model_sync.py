@@ -11,6 +11,7 @@ from django.db import connections, router, transaction
 from oncehouse.errors import PermanentError
 from oncehouse.sync.declaration import Source
 from oncehouse.sync.django.columns import ReadColumn, read_columns
+from oncehouse.sync.django.key_fields import key_fields
 from oncehouse.sync.django.logged import describe_log
 from oncehouse.sync.django.serializers import ModelSerializer
 from oncehouse.sync.django.source_engine import open_engine_of
@@ -66,7 +67,7 @@ class ModelSync(CoreModelSync):
             label=meta.label,
             table=meta.db_table.replace(".", "_").strip('"'),
             columns={column.name: column.type for column in cls.model_columns()},
-            key=tuple(field.attname for field in meta.pk_fields),
+            key=tuple(field.attname for field in key_fields(cls.django_model)),
         )
 
     @classmethod
@@ -85,7 +86,7 @@ class ModelSync(CoreModelSync):
 
     @classmethod
     def parse_key(cls, key: str) -> tuple[Any, ...]:
-        fields = cls.django_model._meta.pk_fields  # noqa: SLF001 - Django's public door to a model
+        fields = key_fields(cls.django_model)
         return tuple(
             _final_field(field).to_python(value) for field, value in zip(fields, read_key(key), strict=True)
         )

@@ -19,6 +19,9 @@ from oncehouse.sync.operations import Kind, spell_key
 from oncehouse.sync.outbox_storage import OutboxStorage
 from oncehouse.sync.tables import ABSENT
 
+Statement = tuple[str, Sequence[Any]]
+"""A text and what is bound to it."""
+
 # Values that PostgreSQL's json_build_array spells as `spell_key` does.
 _SPELLED_ALIKE = {
     *("AutoField", "BigAutoField", "SmallAutoField", "IntegerField", "BigIntegerField", "SmallIntegerField"),
@@ -50,19 +53,19 @@ def run_noted(
     watches: Sequence[Watch],
     kind: Kind,
     fields: Sequence[Any],
-    statement: tuple[str, Sequence[Any]],
+    statement: Statement,
 ) -> list[Any]:
     """Run a statement that returns these fields of the rows it changes, and have their keys synced; the rows."""
     if _can_note_at_once(compiler.connection, watches):
         try:
-            return _convert(
+            return convert(
                 compiler, fields, execute(compiler, *_around(compiler, watches, kind, fields, statement))
             )
         except ProgrammingError as error:
             _tell_absent_tables(error)
             raise
     with transaction.atomic(using=compiler.connection.alias, savepoint=False):
-        rows = _convert(compiler, fields, execute(compiler, *statement))
+        rows = convert(compiler, fields, execute(compiler, *statement))
         register(compiler, watches, kind, fields, rows)
     return rows
 
@@ -72,13 +75,6 @@ def execute(compiler: Any, sql: str, params: Sequence[Any]) -> list[Any]:
         cursor.execute(sql, params)
         rows: list[Any] = cursor.fetchall()
     return rows
-
-
-def note_rows(
-    compiler: Any, watches: Sequence[Watch], kind: Kind, fields: Sequence[Any], rows: list[Any]
-) -> None:
-    """Register keys of rows as the database gave them."""
-    register(compiler, watches, kind, fields, _convert(compiler, fields, rows))
 
 
 def fields_of(watches: Sequence[Watch]) -> list[Any]:
@@ -110,7 +106,7 @@ def _around(
     watches: Sequence[Watch],
     kind: Kind,
     fields: Sequence[Any],
-    statement: tuple[str, Sequence[Any]],
+    statement: Statement,
 ) -> tuple[str, tuple[Any, ...]]:
     """The statement, and beside it one that notes what it returns; its rows are the answer."""
     sql, params = statement
@@ -137,7 +133,7 @@ def _tell_absent_tables(error: Exception) -> None:
         raise ConfigurationError(f"Model sync has no tables in this database. {ABSENT}") from error
 
 
-def _convert(compiler: Any, fields: Sequence[Any], rows: list[Any]) -> list[Any]:
+def convert(compiler: Any, fields: Sequence[Any], rows: list[Any]) -> list[Any]:
     """Values as Python has them: a UUID is a text in SQLite."""
     table = compiler.query.get_meta().db_table
     converters = compiler.get_converters([field.get_col(table) for field in fields])

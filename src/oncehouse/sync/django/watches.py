@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from oncehouse.sync.django.key_fields import key_fields
 from oncehouse.sync.django.model_sync import ModelSync
 from oncehouse.sync.model_sync import registered_syncs
 
@@ -46,11 +47,10 @@ def _all_watches() -> dict[Any, tuple[Watch, ...]]:
 
 def _watches_of(sync: type[ModelSync]) -> Iterable[tuple[Any, Watch]]:
     meta = sync.django_model._meta  # noqa: SLF001 - Django's public door to a model
-    yield meta.concrete_model, Watch(sync=sync, fields=tuple(meta.pk_fields), is_own=True)
+    yield meta.concrete_model, Watch(sync=sync, fields=key_fields(sync.django_model), is_own=True)
     for parent in meta.get_parent_list():
         # A row of a child is spread over the tables of its parents, under the same key.
-        key = tuple(parent._meta.pk_fields)  # noqa: SLF001
-        yield parent, Watch(sync=sync, fields=key, is_own=False, is_parent=True)
+        yield parent, Watch(sync=sync, fields=key_fields(parent), is_own=False, is_parent=True)
     for column in sync.model_columns():
         if column.many is not None:
             through = column.many.remote_field.through._meta  # noqa: SLF001
