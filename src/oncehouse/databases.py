@@ -221,5 +221,9 @@ def is_passing(error: DBAPIError) -> bool:
 
 def is_damaged(error: DBAPIError) -> bool:
     """Whether the bytes of a SQLite file are not what SQLite wrote."""
-    code = getattr(error.orig, "sqlite_errorcode", None)
+    return isinstance(error.orig, sqlite3.Error) and is_damage(error.orig)
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in _DAMAGED_SQLITE_CODES

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ from sqlalchemy import Connection, Engine, Table, func, insert, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from oncehouse.errors import CorruptFileError, TransientError
+from oncehouse.databases import is_damage
+from oncehouse.errors import CorruptFileError, FullDiskError, TransientError
 from oncehouse.ledger import tables
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore, checksum
@@ -30,6 +32,8 @@ from oncehouse.ledger.files import FileStore, checksum
 KEPT = 3
 _NAME = re.compile(r"/catalog/snapshot-(\d{10})-(\d{13})-([0-9a-f]{32})\.db$")
 _ROWS_AT_ONCE = 5000
+# What SQLite needs beside a file to open it: the index of its log.
+_BESIDE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -147,7 +151,11 @@ def find_snapshot(store: FileStore, pipeline: str) -> SnapshotFile | None:
 
 
 def examine(engine: Engine) -> str | None:
-    """What is wrong with a SQLite file that is there; None where SQLite finds nothing, and for other databases."""
+    """What is wrong with a SQLite file that is there; None where SQLite finds nothing, and for other databases.
+
+    A file that cannot be looked at just now, because it is locked or its disk is full, is not damaged for that:
+    TransientError or FullDiskError.
+    """
     path = engine.url.database
     if engine.dialect.name != "sqlite" or not path or not Path(path).is_file():
         return None
@@ -155,5 +163,19 @@ def examine(engine: Engine) -> str | None:
         with closing(sqlite3.connect(f"file:{Path(path).absolute()}?mode=ro", uri=True)) as connection:
             told = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(3)")]
     except sqlite3.DatabaseError as error:
-        return str(error)
+        if is_damage(error):
+            return str(error)
+        raise _tell_unread(Path(path), error) from error
     return None if told == ["ok"] else "; ".join(told)
+
+
+def _tell_unread(path: Path, error: sqlite3.DatabaseError) -> TransientError:
+    # SQLite has to write beside a file even to read it, and calls a disk that has no space for that a failing one.
+    if shutil.disk_usage(path.parent).free < _BESIDE_BYTES:
+        return FullDiskError(
+            f"The disk of the catalog {path} is full, so SQLite cannot open it ({error}). Free some space, then start "
+            "again."
+        )
+    return TransientError(
+        f"The catalog {path} cannot be read just now ({error}): another process may hold it, or its disk fails."
+    )
