@@ -1,8 +1,8 @@
 """What came of the scenarios of a session: a table at its end, in `build/chaos.json` and in `build/chaos.md`.
 
 Each test says its scenario in its own report, so that the table is right in however many processes the tests ran.
-A session of all scenarios fails when one of the list was not played, or not with its defect. What a machine cannot
-play is skipped aloud: the table says so, and why.
+A session of all scenarios, which alone writes the files, fails when one of the list was not played, or not with its
+defect. What a machine cannot play counts as not played: the table says so, and why.
 """
 
 from __future__ import annotations
@@ -41,6 +41,13 @@ class Result:
             self.held = passed and self.held is not False
         else:
             self.defect_caught = passed and self.defect_caught is not False
+
+    def leave_out(self, mark: str) -> None:
+        """A part of it was not played, so what was played shows nothing, unless it failed."""
+        if mark == "scenario":
+            self.held = self.held and None
+        else:
+            self.defect_caught = self.defect_caught and None
 
     @property
     def words(self) -> tuple[str, str]:
@@ -85,14 +92,18 @@ class ChaosReport:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(session.config, "workerinput") or session.config.option.collectonly:
             return
-        results = self._shown()
-        self._folder.mkdir(exist_ok=True)
-        (self._folder / "chaos.json").write_text(
-            json.dumps([asdict(one) for one in results], indent=2) + "\n"
-        )
-        (self._folder / "chaos.md").write_text("".join(f"{line}\n" for line in spell_markdown(results)))
+        for mark, name in self._skipped:
+            self._results[name].leave_out(mark)
+        if self._whole:
+            self._write(self._shown())
         if session.exitstatus == 0 and self._missing():
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _write(self, results: Sequence[Result]) -> None:
+        self._folder.mkdir(exist_ok=True)
+        table = json.dumps([asdict(one) for one in results], indent=2)
+        (self._folder / "chaos.json").write_text(f"{table}\n")
+        (self._folder / "chaos.md").write_text("".join(f"{line}\n" for line in spell_markdown(results)))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         results = self._shown()
@@ -100,8 +111,6 @@ class ChaosReport:
             return
         Console(file=terminalreporter._tw._file, width=_WIDTH).print(make_table(results))
         terminalreporter.write_line(spell_sum(results))
-        for (mark, name), reason in self._skipped.items():
-            terminalreporter.write_line(f"skipped: {name}, {_PLAYED[mark]}: {reason}", yellow=True)
         for message in self._missing():
             terminalreporter.write_line(message, red=True)
 
@@ -120,9 +129,9 @@ class ChaosReport:
             for mark in _MARKS
         )
         return [
-            f"not played: {name}, {_PLAYED[mark]}"
+            f"not played: {name}, {_PLAYED[mark]}: {self._skipped.get((mark, name), 'no test of it ran')}"
             for name, mark, outcome in played
-            if self._whole and outcome is None and (mark, name) not in self._skipped
+            if self._whole and outcome is None
         ]
 
 

@@ -129,9 +129,23 @@ def test_one_test_that_failed_is_not_made_good_by_others():
     assert "| NO | NO |" in spell_markdown([result])[2]
 
 
-def test_what_a_machine_cannot_play_is_skipped_and_no_failure():
-    listener = ChaosReport(whole=True, scenarios=SCENARIOS[:1])
-    listener.pytest_runtest_logreport(make_report("scenario", "skipped", when="setup"))
-    listener.pytest_runtest_logreport(make_report("defect", "passed"))
-    assert listener._skipped == {("scenario", SCENARIOS[0].name): "no right to mount"}
-    assert not listener._missing()
+SKIPPED = """
+@pytest.mark.scenario("first")
+def test_first_elsewhere(): pytest.skip("no right to mount")
+"""
+
+
+def test_what_a_machine_cannot_play_in_full_does_not_count_as_held(session):
+    code, printed, results = session(PLAYED + DEFECT + SKIPPED)
+    assert code == 1
+    assert "not played: first, on the code as it is: no right to mount" in printed
+    assert (results[0]["held"], results[0]["defect_caught"]) == (None, True)
+
+
+def test_a_session_of_some_scenarios_leaves_the_table_of_all_alone(session, tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "CONFTEST", CONFTEST.replace("whole=True", "whole=False"))
+    code, printed, results = session(PLAYED)
+    assert code == 0, printed
+    assert "2 of 2 scenarios held" in printed
+    assert results == []
+    assert not (tmp_path / "build").exists()
