@@ -52,7 +52,7 @@ def test_the_section_names_the_table_that_the_code_means():
 def test_init_shows_the_statements_and_changes_nothing(messaging, capsys):
     assert run_command(["outbox", "init", str(messaging)]) == 0
     shown = capsys.readouterr().out
-    assert "CREATE TABLE IF NOT EXISTS oncehouse_outbox (\n    seq INTEGER" in shown
+    assert "CREATE TABLE IF NOT EXISTS oncehouse_outbox (\n  seq INTEGER" in shown
     assert shown.endswith("-- nothing was changed; --yes runs these statements\n")
     assert not (messaging.parent / "app.db").exists()
 

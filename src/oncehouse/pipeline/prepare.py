@@ -123,7 +123,7 @@ def demand_ready(
     try:
         found += _inspect_destination(pipeline, catalog)
     except TransientError:
-        if not may_wait or not catalog.exists():
+        if not may_wait or not (catalog.exists() and catalog.identity() is not None):
             raise
         there = False
     _refuse_errors(pipeline, found)

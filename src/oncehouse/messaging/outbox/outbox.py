@@ -69,7 +69,7 @@ class Outbox:
             )
         statements = ddl_statements(self._tables, _DIALECTS[dialect]())
         # SQLAlchemy indents with tabs and leaves blanks at line ends; people read and review this.
-        return tuple(statement.replace("\t", "    ").replace(" \n", "\n") for statement in statements)
+        return tuple(statement.replace(" \n", "\n") for statement in statements)
 
     def create(self, connection: Connection) -> None:
         """Run `ddl` in the caller's transaction."""
