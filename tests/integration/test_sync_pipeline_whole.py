@@ -10,17 +10,28 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
+from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from sqlalchemy import REAL, Engine, Numeric, create_engine, delete, select, text, update
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.types import JSON, Text
 
 from cdc_world import CdcWorld
 from oncehouse.cli.app import run_command
 from oncehouse.config_file import load_pipeline
 from oncehouse.pipeline.run import run_pipeline
 from oncehouse.sync import model_sync as core
+from oncehouse.sync import sqlalchemy as mapped
+from oncehouse.sync.model_sync import ModelSync as AnySync
+from oncehouse.sync.settings import read_settings
+from oncehouse.sync.sqlalchemy import sources
 from sync_world import Shop, open_shop
 
 from django.contrib.postgres.fields import ArrayField  # isort: skip - after the settings of sync_world
@@ -61,6 +72,61 @@ class Sample(models.Model):
 
     def __str__(self) -> str:
         return self.short
+
+
+class Light(Enum):
+    RED = "r"
+    GREEN = "g"
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Gauge(Base):
+    """Of SQLAlchemy, under other names than its table has, with what Django does not make."""
+
+    __tablename__ = "gauges"
+    __table_args__ = {"schema": "sales"}  # noqa: RUF012 - as SQLAlchemy has it
+    number: Mapped[int] = mapped_column("Nr", primary_key=True)
+    light: Mapped[Light]
+    seen: Mapped[datetime | None]
+    level: Mapped[float] = mapped_column(REAL)
+    price: Mapped[Decimal] = mapped_column("class", Numeric(12, 3))
+    document: Mapped[Any] = mapped_column(JSON, nullable=False)
+    raw: Mapped[bytes | None]
+    tags: Mapped[list[str]] = mapped_column(ARRAY(Text))
+
+
+def make_gauge(number: int) -> Gauge:
+    return Gauge(
+        number=number,
+        light=Light.RED if number % 2 else Light.GREEN,
+        seen=datetime(2026, 3, 29, 1, 30, 0, number) if number % 3 else None,  # noqa: DTZ001 - naive on purpose
+        level=number / 7,
+        price=Decimal(number) / 8,
+        document={"n": number, "of": [None, True, "x"]} if number % 5 else None,
+        raw=bytes([0, 255, number % 256]) if number % 4 else None,
+        tags=["", f"t{number}"],
+    )
+
+
+def change_gauges(engine: Engine, first: int) -> None:
+    """Flushes, statements of the ORM, a rolled-back transaction and raw SQL."""
+    with Session(engine) as session, session.begin():
+        session.add_all([make_gauge(number) for number in range(first, first + 40)])
+        session.flush()
+        session.execute(update(Gauge).where(Gauge.number % 5 == 0).values(level=Gauge.level + 1))
+        session.execute(delete(Gauge).where(Gauge.number % 9 == 0))
+    with Session(engine) as session:
+        session.add(make_gauge(first + 100))
+        session.flush()
+        session.rollback()
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE sales.gauges SET light = 'RED', seen = now() WHERE \"Nr\" % 4 = 0"))
+        connection.execute(
+            text('UPDATE sales.gauges SET "Nr" = "Nr" + 1000 WHERE "Nr" = :n'), {"n": first + 1}
+        )
 
 
 class Writer:
@@ -182,23 +248,41 @@ def writing(alias: str, seed: int, seconds: float) -> Iterator[None]:
 class World:
     """The shop's syncs, each with its twin, and the pipelines that feed them."""
 
-    def __init__(self, shop: Shop, cdc: CdcWorld) -> None:
-        self.shop, self.cdc = shop, cdc
+    def __init__(self, shop: Shop, cdc: CdcWorld, engine: Engine) -> None:
+        self.shop, self.cdc, self.engine = shop, cdc, engine
         self.orders = self.declare("Orders", Order, columns={"tags": None, "took": None})
         self.seats = self.declare("Seats", Seat)
         self.samples = self.declare("Samples", Sample)
-        self.syncs = (self.orders, self.seats, self.samples)
+        self.gauges = self.declare_mapped("Gauges", Gauge, columns={"level": "Float32"})
+        self.syncs = (self.orders, self.seats, self.samples, self.gauges)
 
-    def declare(self, name: str, model: Any, **attributes: Any) -> type[ModelSync]:
-        own = {"django_model": model, "sync_enabled": True, "source_database": self.shop.alias, **attributes}
-        made = type(name, (ModelSync,), own | {"table": name.lower(), "__module__": __name__})
-        twin = type(
-            f"{name}Twin", (ModelSync,), own | {"table": f"{name.lower()}_twin", "__module__": __name__}
-        )
+    def declare(self, name: str, model: Any, **attributes: Any) -> Any:
+        return self.make(ModelSync, name, django_model=model, source_database=self.shop.alias, **attributes)
+
+    def declare_mapped(self, name: str, model: Any, **attributes: Any) -> Any:
+        return self.make(mapped.ModelSync, name, model=model, **attributes)
+
+    def make(self, base: type[AnySync], name: str, **attributes: Any) -> Any:
+        """A sync and its twin."""
+        own = {"sync_enabled": True, **attributes}
+        made = type(name, (base,), own | {"table": name.lower(), "__module__": __name__})
+        twin = type(f"{name}Twin", (base,), own | {"table": f"{name.lower()}_twin", "__module__": __name__})
         twin.sync_enabled = False
         self.shop.make_tables(made, twin)
         made.twin = twin
         return made
+
+    def register(self, sync: Any) -> int:
+        """Have the sync look at every row that its model has; how many these are."""
+        if issubclass(sync, ModelSync):
+            rows = sync.django_model._base_manager.using(self.shop.alias)
+            keys = list(rows.values_list("pk", flat=True))
+            sync.register(keys)
+            return len(keys)
+        with Session(self.engine) as session, session.begin():
+            keys = list(session.scalars(select(Gauge.number)))
+            sync.register(session, keys)
+        return len(keys)
 
     def store(self, storage: str) -> None:
         """As if this class had been deployed."""
@@ -218,7 +302,7 @@ class World:
             self.edit(self.file_of(sync), lambda _: None)
         return connector
 
-    def file_of(self, sync: type[ModelSync]) -> Path:
+    def file_of(self, sync: type[AnySync]) -> Path:
         return self.cdc.folder / f"{sync.__name__.lower()}.yaml"
 
     def edit(self, file: Path, change: Callable[[dict[str, Any]], None], to: Path | None = None) -> None:
@@ -229,25 +313,19 @@ class World:
     def feed(self, file: Path) -> None:
         run_pipeline(load_pipeline(file), once=True, spark=self.cdc.spark, say=lambda _: None)
 
-    def read_twin(self, sync: type[ModelSync]) -> None:
-        """One round over an empty table: what the database has now, as rounds send it."""
-        twin = sync.twin
-        twin.open_clickhouse().command(f"TRUNCATE TABLE {twin.table}")
-        twin.register(
-            list(sync.django_model._base_manager.using(self.shop.alias).values_list("pk", flat=True))
-        )
+    def compare(self, sync: Any, table: str) -> None:
+        """With the twin: one round over an empty table has what the database has now, as rounds send it."""
+        client, twin = sync.open_clickhouse(), sync.twin
+        client.command(f"TRUNCATE TABLE {twin.table}")
+        rows = self.register(twin)
         twin.sync_batch_from_storage()
-
-    def compare(self, sync: type[ModelSync], table: str) -> None:
         columns = ", ".join(f"`{name}`" for name in sync.declaration().columns)
-        client = sync.open_clickhouse()
         found = f"SELECT {columns} FROM {table} FINAL"
-        wanted = f"SELECT {columns} FROM {sync.twin.table} FINAL"
+        wanted = f"SELECT {columns} FROM {twin.table} FINAL"
         lost, strange = client.query(f"{wanted} EXCEPT {found}"), client.query(f"{found} EXCEPT {wanted}")
         told = f"{len(lost)} lost or old {lost[:2]}, {len(strange)} strange {strange[:2]}"
         assert (lost, strange) == ([], []), f"{table}: not what the database has: {told}"
-        [(count,)] = client.query(f"SELECT count() FROM {table} FINAL")
-        assert count == sync.django_model._base_manager.using(self.shop.alias).count()
+        assert client.query(f"SELECT count() FROM {table} FINAL") == [(rows,)]
 
 
 @pytest.fixture
@@ -256,15 +334,21 @@ def world(postgres_url, clickhouse, database, make_cdc, monkeypatch) -> Iterator
     registered = core._registered
     known = list(registered)
     address = {"db_url": f"http://127.0.0.1:{clickhouse.place.ports['http']}", "db_name": database}
+    settings = read_settings({"CLICKHOUSE_DATABASES": {"default": address}})
+    monkeypatch.setattr(sources, "_configured", {"source": postgres_url, "settings": settings})
+    engine = create_engine(postgres_url)
     with open_shop(postgres_url, address) as shop:
         with connections[shop.alias].schema_editor() as editor:
             editor.create_model(Sample)
         with connections[shop.alias].cursor() as cursor:
-            for table in ("order", "seat", "sample"):
-                cursor.execute(f"ALTER TABLE sync_shop_{table} REPLICA IDENTITY FULL")
+            cursor.execute("CREATE SCHEMA sales")
+            Base.metadata.create_all(engine)
+            for table in ("sync_shop_order", "sync_shop_seat", "sync_shop_sample", "sales.gauges"):
+                cursor.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
         # The shop's own syncs would only be in the way of the writers.
         monkeypatch.setattr(core, "_registered", [])
-        yield World(shop, make_cdc())
+        yield World(shop, make_cdc(), engine)
+    engine.dispose()
     registered[:] = known
 
 
@@ -295,8 +379,9 @@ def test_a_sync_moves_from_rounds_to_the_pipeline_and_final_stays_what_the_datab
     writer.execute(SAMPLES)
     for _ in range(60):
         writer.change()
+    change_gauges(world.engine, 1)
     for sync in world.syncs:
-        sync.register(list(sync.django_model._base_manager.using(shop.alias).values_list("pk", flat=True)))
+        world.register(sync)
         sync.sync_batch_from_storage()
     # The connector runs first, then the rounds drain what came before it, then the new class is deployed.
     world.store("cdc")
@@ -316,14 +401,14 @@ def test_a_sync_moves_from_rounds_to_the_pipeline_and_final_stays_what_the_datab
         world.feed(world.file_of(world.orders))
     writer.execute("UPDATE sync_shop_sample SET text = text || 'x', at = NULL WHERE id % 7 = 0")
     writer.execute("DELETE FROM sync_shop_sample WHERE id % 11 = 0")
-    assert shop.waiting(world.orders) == [], "a change was captured"
+    change_gauges(world.engine, 201)
+    assert shop.waiting(world.orders) == shop.waiting(world.gauges) == [], "a change was captured"
     # A round that hung since before the switch comes at last: it has an older state and loses.
     last = writer.some(Order)[0]
     late = f"INSERT INTO orders (id, note, _version) VALUES ({last.pk}, 'late', toUInt64(now()) * 1000000)"
     client.command(late)
     cdc.wait_for_kafka("UPDATE sync_shop_seat SET taken = NOT taken")
     for sync in world.syncs:
-        world.read_twin(sync)
         world.feed(world.file_of(sync))
         world.compare(sync, sync.table)
     assert client.query("SELECT min(_version) >= pow(2, 62) FROM orders FINAL") == [(1,)]
