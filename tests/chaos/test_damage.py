@@ -224,7 +224,7 @@ def test_a_damaged_catalog_comes_back_from_its_snapshot_and_from_clickhouse(road
 
 @pytest.mark.defect("damaged catalog")
 def test_a_catalog_that_learns_nothing_from_the_table_is_noticed(road, monkeypatch):
-    monkeypatch.setattr(catalog_repair, "_write_segments", lambda *_: ())
+    monkeypatch.setattr(catalog_repair, "write_segments", lambda *_: ())
     play_damaged_catalog(road, flip)
     with pytest.raises(AssertionError, match="rows are doubled"):
         road.assert_exact()
@@ -265,8 +265,9 @@ def test_a_catalog_cannot_come_back_when_kafka_has_deleted_what_it_would_read(ro
     planned = plan_repair(road.pipeline).catalog
     assert planned is not None
     assert any("deleted the offsets" in reason for reason in planned.refused), planned.refused
-    with pytest.raises(PermanentError, match="cannot be brought back exactly"):
-        repair(road)
+    result = repair(road)
+    assert result.catalog is not None
+    assert result.catalog.refused == planned.refused
     assert not (road.folder / "catalog.db").exists()
 
 

@@ -17,6 +17,7 @@ from ledger_examples import (
     register_epochs,
     take_lease,
 )
+from lost_commits import answers_of_commits_lost, commits_undone
 from oncehouse.errors import CorruptFileError, FencedError, PermanentError
 from oncehouse.ledger import adoption, epochs, leases, snapshots, tables
 from oncehouse.ledger.adoption import Adoption
@@ -94,6 +95,21 @@ def test_a_restored_catalog_gives_no_token_twice(catalog, store, empty):
         pytest.raises(PermanentError, match="already"),
     ):
         adoption.restore(empty, copy, Adoption(), None)
+
+
+@pytest.mark.parametrize("fault", [answers_of_commits_lost, commits_undone])
+def test_a_restore_whose_commit_answer_was_lost_is_looked_up(catalog_url, empty, store, fault):
+    """To say that nothing was restored would be wrong, and to restore it twice is refused."""
+    empty.adopt(IDENTITY)
+    register_epochs(empty, 2)
+    found = snapshots.write_snapshot(empty, store)
+    lost = Catalog(catalog_url, "shop", retry_seconds=(0.0,))
+    lost.prepare()
+    with snapshots.open_snapshot(store, found, "shop") as copy, fault(lost, 1):
+        adoption.restore(lost, copy, Adoption(arrived_parts=("part-1",)), None)
+    assert epochs.next_epoch(lost) == 3
+    assert [batch.status for batch in list_batches(lost)] == [BatchStatus.REPLACED]
+    lost.close()
 
 
 def test_a_catalog_that_begins_anew_has_its_rule(empty):

@@ -33,13 +33,14 @@ LOST = replace(
 )
 CATALOG = CatalogRepair(
     problem="the SQLite file is damaged",
-    snapshot=SnapshotFile(epoch=4, taken_ms=1_800_000_000_000, path="shop/catalog/x", digest="0"),
+    snapshot=SnapshotFile(token=1, epoch=4, taken_ms=1_800_000_000_000, path="shop/catalog/x", digest="0"),
     begins_anew=False,
     epoch=4,
     reads=(SPAN,),
     strange_rows={"shop.orders": 30},
     arrived_batches=(),
-    gone_batches=(),
+    arrived_parts=("part-1",),
+    resent_batches=(),
     refused=(),
 )
 CLEAN = RepairPlan(catalog=None, files=(), files_checked=12)
@@ -48,7 +49,7 @@ CLEAN = RepairPlan(catalog=None, files=(), files_checked=12)
 @pytest.fixture
 def planned(monkeypatch):
     def plan(found: RepairPlan) -> None:
-        monkeypatch.setattr(repair, "plan_repair", lambda _pipeline: found)
+        monkeypatch.setattr(repair, "plan_repair", lambda _pipeline, **_: found)
 
     return plan
 
@@ -56,7 +57,7 @@ def planned(monkeypatch):
 @pytest.fixture
 def applied(monkeypatch):
     def apply(result: RepairResult) -> None:
-        monkeypatch.setattr(repair, "apply_repair", lambda _pipeline, _say: result)
+        monkeypatch.setattr(repair, "apply_repair", lambda _pipeline, _say, **_: result)
 
     return apply
 
@@ -92,6 +93,7 @@ def test_the_plan_tells_how_a_catalog_comes_back_and_why_it_cannot(file, planned
     assert "the snapshot of 2027-01-15 08:00:00 (epoch 4)" in told
     assert "shop.orders: the ids of 30 rows" in told
     assert "11 records are read again (orders/0 5 to 15)" in told
+    assert "1 batches and open parts that it would send, or send again, have come" in told
     anew = replace(CATALOG, snapshot=None, begins_anew=True, refused=("shop.orders drops rows",))
     planned(RepairPlan(catalog=anew, files=(), files_checked=None))
     assert run_command(["repair", str(file)]) == 3
@@ -115,6 +117,30 @@ def test_what_was_done_and_what_was_left_is_told(file, applied, capsys, tmp_path
     applied(replace(whole, refused=(Refusal(repairs=(LOST,), reason="gone"),)))
     assert run_command(["repair", str(file), "--apply", "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["result"]["refused"][0]["reason"] == "gone"
+
+
+def test_a_catalog_that_cannot_come_back_ends_with_3_and_its_reasons(file, applied, capsys):
+    left = replace(CATALOG, refused=("Kafka has deleted the offsets 5 to 8",))
+    applied(RepairResult(catalog=left, put_aside=None, done=(), refused=()))
+    assert run_command(["repair", str(file), "--apply"]) == 3
+    told = capsys.readouterr().out
+    assert "cannot be brought back exactly: Kafka has deleted the offsets 5 to 8" in told
+    assert "nothing was changed" in told
+    assert "is back" not in told
+    assert run_command(["repair", str(file), "--apply", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["ok"] is False
+
+
+def test_whoever_gives_rows_again_can_say_so(file, monkeypatch):
+    said = []
+
+    def plan(_pipeline, *, given_again):
+        said.append(given_again)
+        return CLEAN
+
+    monkeypatch.setattr(repair, "plan_repair", plan)
+    assert run_command(["repair", str(file)]) == run_command(["repair", str(file), "--given-again"]) == 0
+    assert said == [False, True]
 
 
 def test_a_plan_is_not_done_at_the_same_time(file, capsys):

@@ -5,18 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ledger_examples import make_part
 from oncehouse.config import Route, Table
-from oncehouse.errors import PermanentError
 from oncehouse.ledger.records import Batch, BatchStatus
 from oncehouse.pipeline.payloads import UNKNOWN, find_conflicts
-from oncehouse.pipeline.table_gap import TableGap, judge_gap, judge_part, may_share, slices, sorted_keys
+from oncehouse.pipeline.strange_ids import slices
+from oncehouse.pipeline.table_gap import TableGap, judge_gap, may_share
 
 
 def make_gap(name: str = "shop.orders", *, strange: tuple[str, ...] = (), **more) -> TableGap:
     table = Table(name=name, route=more.pop("route", None), **more.pop("columns", {}))
     rows = {"known": 10} | dict.fromkeys(strange, 5)
-    values = {"rows_by_batch": rows, "excess": 5 * len(strange), "loses_rows": False}
+    values = {"rows_by_batch": rows, "rows_in_sum": 0, "loses_rows": False}
     return TableGap(table=table, strange=strange, **(values | more))
 
 
@@ -33,23 +32,19 @@ def make_batch(status: BatchStatus, *, rows: int = 10, batch_id: str = "known") 
     )
 
 
-def keys(*ids: int):
-    return sorted_keys([np.array(ids, dtype=np.uint64)], [np.array(ids, dtype=np.uint64)])
-
-
 @pytest.mark.parametrize("status", [BatchStatus.NEW, BatchStatus.IN_PROCESS, BatchStatus.PARKED])
 def test_a_waiting_batch_has_arrived_whole_or_not_at_all(status):
     assert judge_gap([make_gap()], [make_batch(status)]).arrived == ("known",)
     absent = judge_gap([make_gap()], [make_batch(status, batch_id="other")])
-    assert (absent.arrived, absent.refused) == ((), ())
+    assert (absent.arrived, absent.absent, absent.refused) == ((), ("other",), ())
     (reason,) = judge_gap([make_gap()], [make_batch(status, rows=11)]).refused
     assert "10 of the 11 rows" in reason
 
 
 def test_a_loaded_batch_without_rows_is_told_apart_from_one_that_is_there():
     loaded = BatchStatus.IN_CLICKHOUSE
-    assert judge_gap([make_gap()], [make_batch(loaded)]).gone == ()
-    assert judge_gap([make_gap()], [make_batch(loaded, batch_id="other")]).gone == ("other",)
+    assert judge_gap([make_gap()], [make_batch(loaded)]).absent == ()
+    assert judge_gap([make_gap()], [make_batch(loaded, batch_id="other")]).absent == ("other",)
 
 
 def test_a_table_that_drops_rows_or_has_no_ids_proves_nothing():
@@ -69,13 +64,6 @@ def test_tables_that_share_events_by_routes_cannot_be_told_apart():
     (reason,) = judge_gap([make_gap(strange=("s",)), make_gap("a.b", route=buys)], []).refused
     assert "take some of the same events" in reason
     assert not judge_gap([make_gap(), make_gap("a.b", route=buys)], []).refused
-
-
-def test_an_open_part_has_arrived_whole_or_not_at_all():
-    assert judge_part(make_part("p"), keys(1, 2), keys(1, 2, 3))
-    assert not judge_part(make_part("p"), keys(1, 2), keys(3))
-    with pytest.raises(PermanentError, match="1 of the 2 rows of part p"):
-        judge_part(make_part("p"), keys(1, 2), keys(2, 3))
 
 
 def test_ids_are_taken_in_slices_that_fit_into_memory():

@@ -32,21 +32,28 @@ def repair(
     apply: Annotated[
         bool, typer.Option("--apply", help="Do it; the pipeline must not run meanwhile.")
     ] = False,
+    given_again: Annotated[
+        bool,
+        typer.Option(
+            "--given-again",
+            help="Rows of DataFrames and imports that a lost catalog does not know will be given again.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Find damage in catalog and files; with --apply, make again what exists elsewhere. Exit 3 when any is left."""
     if plan and apply:
         raise ConfigurationError("--plan and --apply contradict each other; choose one")
     pipeline = load_pipeline(file)
-    whole = _apply(pipeline, as_json=as_json) if apply else _plan(pipeline, as_json=as_json)
-    if not whole:
+    act = _apply if apply else _plan
+    if not act(pipeline, given_again=given_again, as_json=as_json):
         raise typer.Exit(DIFFERENCE_EXIT_CODE)
 
 
-def _plan(pipeline: Pipeline, *, as_json: bool) -> bool:
+def _plan(pipeline: Pipeline, *, given_again: bool, as_json: bool) -> bool:
     from oncehouse.pipeline.repair import plan_repair
 
-    found = plan_repair(pipeline)
+    found = plan_repair(pipeline, given_again=given_again)
     if as_json:
         show_json({"pipeline": pipeline.pipeline, "ok": found.is_clean, "plan": found})
     else:
@@ -68,8 +75,7 @@ def _show_plan(found: RepairPlan) -> None:
 
 def _show_catalog(planned: CatalogRepair) -> None:
     say(f"the catalog: {planned.problem}")
-    for reason in planned.refused:
-        say(f"  cannot be brought back exactly: {reason}")
+    _show_reasons(planned)
     if planned.snapshot is not None:
         say(
             f"  from: the snapshot of {spell_time(planned.snapshot.taken_at)} (epoch {planned.snapshot.epoch})"
@@ -78,7 +84,14 @@ def _show_catalog(planned: CatalogRepair) -> None:
         say("  from: Kafka, every record from the first on, for there is no snapshot")
     for table, rows in planned.strange_rows.items():
         say(f"  {table}: the ids of {rows} rows whose batches it does not know enter the key index")
+    if come := len(planned.arrived_batches) + len(planned.arrived_parts) + len(planned.resent_batches):
+        say(f"  {come} batches and open parts that it would send, or send again, have come and are settled")
     say(f"  cost: {planned.records} records are read again{_tell_offsets(planned.reads)}")
+
+
+def _show_reasons(planned: CatalogRepair) -> None:
+    for reason in planned.refused:
+        say(f"  cannot be brought back exactly: {reason}")
 
 
 def _show_repairs(repairs: Sequence[Repair]) -> None:
@@ -107,11 +120,11 @@ def _tell_offsets(ranges: Sequence[OffsetRange]) -> str:
     return f" ({', '.join(told)}{' …' if ranges[4:] else ''})"
 
 
-def _apply(pipeline: Pipeline, *, as_json: bool) -> bool:
+def _apply(pipeline: Pipeline, *, given_again: bool, as_json: bool) -> bool:
     from oncehouse.pipeline.repair import apply_repair
 
-    result = apply_repair(pipeline, (lambda _: None) if as_json else say)
-    whole = not result.refused
+    result = apply_repair(pipeline, (lambda _: None) if as_json else say, given_again=given_again)
+    whole = not result.refused and (result.catalog is None or not result.catalog.refused)
     if as_json:
         show_json({"pipeline": pipeline.pipeline, "ok": whole, "result": result})
     else:
@@ -120,6 +133,10 @@ def _apply(pipeline: Pipeline, *, as_json: bool) -> bool:
 
 
 def _show_result(result: RepairResult) -> None:
+    if result.catalog is not None and result.catalog.refused:
+        _show_reasons(result.catalog)
+        say("nothing was changed")
+        return
     if result.catalog is not None:
         say(
             f"the catalog is back, as of epoch {result.catalog.epoch}; `oncehouse run` reads the rest "

@@ -37,7 +37,9 @@ class Adoption:
     arrived_parts: tuple[str, ...] = ()
     """Those it took for open, whose rows are all there under batches that it does not know."""
     resent_batches: tuple[str, ...] = ()
-    """Those it took for loaded, whose rows are all there under batches that it does not know."""
+    """Those it took for waiting, parked or loaded, whose rows are all there under batches that it does not know."""
+    after_token: int = 0
+    """The highest fencing token that is known to have been given out in the lost time."""
 
 
 def adopt(catalog: Catalog, token: int, adoption: Adoption) -> None:
@@ -47,10 +49,14 @@ def adopt(catalog: Catalog, token: int, adoption: Adoption) -> None:
 def restore(catalog: Catalog, snapshot: Catalog, adoption: Adoption, identity: Identity | None) -> None:
     """Enter the pipeline's rows out of a snapshot together with what the tables know beyond it.
 
-    `identity`: the rule of a pipeline that begins anew, where the snapshot is empty.
+    `identity`: the rule of a pipeline that begins anew, where the snapshot is empty. A commit whose answer was lost is
+    looked up by the name that it leaves in the lease.
     """
+    name = str(uuid.uuid4())
 
     def run(connection: Connection) -> None:
+        if catalog.was_committed(connection, Stage.INGEST, name):
+            return
         if catalog.identity_in(connection) is not None:
             raise PermanentError(
                 f"Pipeline {catalog.pipeline} is in the catalog already; nothing was restored over it."
@@ -67,6 +73,7 @@ def restore(catalog: Catalog, snapshot: Catalog, adoption: Adoption, identity: I
                 )
             )
         _adopt(connection, catalog, adoption)
+        catalog.name_write(connection, Stage.INGEST, name)
 
     catalog.change(run)
 
@@ -94,7 +101,7 @@ def _adopt(connection: Connection, catalog: Catalog, adoption: Adoption) -> None
         .where(requests.c.pipeline == catalog.pipeline, requests.c.done_at.is_(None))
         .values(done_at=now, result="withdrawn: the catalog was restored, ask again if it is still wanted")
     )
-    _jump(connection, catalog, now)
+    _jump(connection, catalog, max(adoption.after_token + 1, int(now)))
 
 
 def _settle_parts(connection: Connection, catalog: Catalog, names: tuple[str, ...], now: float) -> None:
@@ -131,12 +138,12 @@ def _settle_parts(connection: Connection, catalog: Catalog, names: tuple[str, ..
             )
 
 
-def _jump(connection: Connection, catalog: Catalog, now: float) -> None:
-    """Tokens given out in the lost time are not known; seconds since 1970 are more than any of them."""
+def _jump(connection: Connection, catalog: Catalog, least: int) -> None:
+    """Tokens given out in the lost time are hardly known; seconds since 1970 are more than any of them."""
     mine = leases.c.pipeline == catalog.pipeline
     known = {row.stage: row.token for row in connection.execute(select(leases).where(mine)).all()}
     for stage in Stage:
-        token = max(known.get(stage, 0) + 1, int(now))
+        token = max(known.get(stage, 0) + 1, least)
         values = {"token": token, "holder": "", "expires_at": 0.0}
         if stage in known:
             connection.execute(update(leases).where(mine, leases.c.stage == stage).values(**values))

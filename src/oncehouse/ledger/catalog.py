@@ -137,7 +137,7 @@ class Catalog:
             done: list[Result] = []
 
             def run(connection: Connection) -> None:
-                if done and self._was_committed(connection, stage, name):
+                if done and self.was_committed(connection, stage, name):
                     return
                 self._fence(connection, stage, token, name)
                 done[:] = [change(connection)]
@@ -204,7 +204,12 @@ class Catalog:
                 f"(this one held token {token}). Nothing was written; this process stops."
             )
 
-    def _was_committed(self, connection: Connection, stage: Stage, name: str) -> bool:
+    def name_write(self, connection: Connection, stage: Stage, name: str) -> None:
+        """Leave a name by which `was_committed` knows this transaction again, where nobody holds a token."""
+        mine = (leases.c.pipeline == self.pipeline, leases.c.stage == stage)
+        connection.execute(update(leases).where(*mine).values(last_write=name))
+
+    def was_committed(self, connection: Connection, stage: Stage, name: str) -> bool:
         # With its lock, so that a commit that is still under way on the server is waited for.
         row = connection.execute(
             select(leases.c.last_write)

@@ -1,9 +1,9 @@
 """Snapshots: a pipeline's catalog rows at one moment, kept as a SQLite file beside the ledger's files.
 
-Written by retention before it deletes a file, so that whatever the newest snapshot names is still there. A name
-carries the last epoch, the time, and the file's own checksum. Works alike for every database that a catalog may be in;
-a restored snapshot is older than the tables, so it is entered only together with what ClickHouse has since got
-(`ledger/adoption.py`).
+Retention writes one before it deletes files, so that what the newest snapshot names is still there; only where there
+is no room for a snapshot, files go first. A name carries the ingest lease's token, the last epoch, the time, and the
+file's own checksum. Works alike for every database that a catalog may be in; a restored snapshot is older than the
+tables, so it is entered only together with what ClickHouse has since got (`ledger/adoption.py`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from oncehouse.errors import CorruptFileError, FullDiskError, TransientError
 from oncehouse.ledger import tables
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore, checksum
+from oncehouse.ledger.records import Stage
 
 KEPT = 3
-_NAME = re.compile(r"/catalog/snapshot-(\d{10})-(\d{13})-([0-9a-f]{32})\.db$")
+_NAME = re.compile(r"/catalog/snapshot-(\d{12})-(\d{10})-(\d{13})-([0-9a-f]{32})\.db$")
 _ROWS_AT_ONCE = 5000
 # What SQLite needs beside a file to open it: the index of its log.
 _BESIDE_BYTES = 64 << 10
@@ -38,6 +39,8 @@ _BESIDE_BYTES = 64 << 10
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class SnapshotFile:
+    token: int
+    """The ingest lease's: it grows from holder to holder, and jumps where a catalog is brought back."""
     epoch: int
     """The last one it knows."""
     taken_ms: int
@@ -56,20 +59,27 @@ def write_snapshot(catalog: Catalog, store: FileStore) -> SnapshotFile:
         try:
             with catalog.snapshot() as view, view.read() as source:
                 now = view.now_in(source)
-                last = source.execute(
-                    select(func.max(tables.epochs.c.epoch)).where(
-                        tables.epochs.c.pipeline == catalog.pipeline
-                    )
-                ).scalar_one()
+                token, last = _last_token(source, catalog.pipeline), _last_epoch(source, catalog.pipeline)
                 _copy_out(source, copy, catalog.pipeline)
         except (sqlite3.Error, OSError) as error:
             raise TransientError(f"No snapshot of the catalog could be written: {error}") from error
         digest, taken_ms = checksum(copy)[:32], int(now * 1000)
-        path = f"{catalog.pipeline}/catalog/snapshot-{last or 0:010d}-{taken_ms:013d}-{digest}.db"
+        name = f"snapshot-{token:012d}-{last:010d}-{taken_ms:013d}-{digest}.db"
+        path = f"{catalog.pipeline}/catalog/{name}"
         store.put(path, lambda target: Path(target).write_bytes(copy.read_bytes()))
     for old in list_snapshots(store, catalog.pipeline)[KEPT:]:
         store.delete(old.path)
-    return SnapshotFile(epoch=last or 0, taken_ms=taken_ms, path=path, digest=digest)
+    return SnapshotFile(token=token, epoch=last, taken_ms=taken_ms, path=path, digest=digest)
+
+
+def _last_token(source: Connection, pipeline: str) -> int:
+    mine = tables.leases.c.pipeline == pipeline, tables.leases.c.stage == Stage.INGEST
+    return int(source.execute(select(tables.leases.c.token).where(*mine)).scalar() or 0)
+
+
+def _last_epoch(source: Connection, pipeline: str) -> int:
+    mine = tables.epochs.c.pipeline == pipeline
+    return int(source.execute(select(func.max(tables.epochs.c.epoch)).where(mine)).scalar() or 0)
 
 
 def _copy_out(source: Connection, copy: Path, pipeline: str) -> None:
@@ -115,13 +125,23 @@ def copy_rows(source: Connection, target: Connection, pipeline: str) -> None:
 
 
 def list_snapshots(store: FileStore, pipeline: str) -> tuple[SnapshotFile, ...]:
-    """Newest first; by epoch, because clocks may be set back."""
+    """Newest first: by token, so that what came before a restore is older than what came after, then by epoch."""
     found = (
-        SnapshotFile(epoch=int(match[1]), taken_ms=int(match[2]), path=path, digest=match[3])
+        SnapshotFile(
+            token=int(match[1]), epoch=int(match[2]), taken_ms=int(match[3]), path=path, digest=match[4]
+        )
         for path in store.walk(f"{pipeline}/catalog")
         if (match := _NAME.search(f"/{path}"))
     )
     return tuple(sorted(found, reverse=True))
+
+
+def renew_snapshots(catalog: Catalog, store: FileStore) -> None:
+    """After a catalog was brought back: those of epochs beyond it belong to a time that was given up."""
+    newest = write_snapshot(catalog, store)
+    for old in list_snapshots(store, catalog.pipeline):
+        if old.epoch > newest.epoch:
+            store.delete(old.path)
 
 
 @contextmanager

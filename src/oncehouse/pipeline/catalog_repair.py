@@ -7,51 +7,33 @@ delivers what is missing and nothing twice. What cannot be proven is refused wit
 
 from __future__ import annotations
 
-import time
-import uuid
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from oncehouse.databases import database_file
-from oncehouse.errors import CorruptFileError, PermanentError
-from oncehouse.ledger import adoption, epochs, snapshots
+from oncehouse.errors import PermanentError, TransientError
+from oncehouse.ledger import adoption, epochs, queries, snapshots
 from oncehouse.ledger.adoption import Adoption
-from oncehouse.ledger.batches import list_batches, load_open_parts, load_parts
+from oncehouse.ledger.batches import list_batches
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.keyindex import Keys, find, open_keys, write_keys
-from oncehouse.ledger.records import FileRef, OffsetRange, Segment
-from oncehouse.ledger.segments import ADOPTED_PREFIX, list_segments
+from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline.adopting import identity_of
+from oncehouse.pipeline.catalog_file import fill_catalog
 from oncehouse.pipeline.damage import KafkaFacts, missing_offsets
-from oncehouse.pipeline.dedup import live_events
-from oncehouse.pipeline.parts import EVENT_COLUMN, read_rows
-from oncehouse.pipeline.table_gap import (
-    TableGap,
-    count_there,
-    demand_quiet,
-    judge_gap,
-    judge_part,
-    may_share,
-    read_gaps,
-    read_strange_ids,
-    same_ids,
-    slices,
-    sorted_keys,
-)
+from oncehouse.pipeline.strange_ids import Found, list_sought, look_up, open_index, write_segments
+from oncehouse.pipeline.table_gap import TableGap, demand_quiet, judge_gap, read_gaps, tell_missing
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
     from oncehouse.config import Pipeline
-    from oncehouse.ledger.records import LoadPart
     from oncehouse.ledger.snapshots import SnapshotFile
+
+# Files that hold rows of DataFrames or of imports: tasks name theirs by what they read.
+_GIVEN_FILE = re.compile(r"/\d{7}/(\d{10})-\d+-[giw][^/]*$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +51,11 @@ class CatalogRepair:
     strange_rows: dict[str, int]
     """By table: rows whose batches it does not know; their ids enter the key index."""
     arrived_batches: tuple[str, ...]
-    gone_batches: tuple[str, ...]
+    """Those that it took for waiting."""
+    arrived_parts: tuple[str, ...]
+    """Those that it took for open, whose rows came in batches that it does not know."""
+    resent_batches: tuple[str, ...]
+    """Those whose rows came in batches that it does not know."""
     refused: tuple[str, ...]
     """Why it cannot be done; empty where it can."""
 
@@ -97,43 +83,50 @@ AskKafka = Callable[[dict[str, str]], KafkaFacts]
 """What Kafka has of the topics that are known by these ids."""
 
 
-def plan_lost(pipeline: Pipeline, client: Client, problem: str, ask_kafka: AskKafka) -> CatalogRepair:
-    """For a catalog of which nothing can be used."""
+def plan_lost(
+    pipeline: Pipeline, client: Client, problem: str, ask_kafka: AskKafka, *, given_again: bool = False
+) -> CatalogRepair:
+    """For a catalog of which nothing can be used; `given_again`: see `_tell_given`."""
     store = FileStore(pipeline.ledger.files)
     snapshot = snapshots.find_snapshot(store, pipeline.pipeline)
     with _base(pipeline, store, snapshot) as base:
-        planned = _plan(pipeline, client, base, problem, ask_kafka)
-    if snapshot is not None:
-        return replace(planned, snapshot=snapshot)
-    return replace(planned, begins_anew=True, refused=(*planned.refused, *_why_not_anew(pipeline)))
+        planned = _plan(pipeline, client, base, problem, ask_kafka, given_again=given_again)
+    return replace(planned, snapshot=snapshot, begins_anew=snapshot is None)
 
 
 def plan_older(
-    pipeline: Pipeline, client: Client, catalog: Catalog, problem: str, ask_kafka: AskKafka
+    pipeline: Pipeline,
+    client: Client,
+    catalog: Catalog,
+    problem: str,
+    ask_kafka: AskKafka,
+    *,
+    given_again: bool = False,
 ) -> CatalogRepair:
     """For a catalog that is sound, but restored from before what the tables have."""
-    return _plan(pipeline, client, catalog, problem, ask_kafka)
-
-
-def _why_not_anew(pipeline: Pipeline) -> Iterator[str]:
-    """Nobody knows then what was settled and not delivered: every record is needed, from the first on."""
-    if pipeline.source.kafka is None:
-        yield "there is no sound snapshot of the catalog, and its events did not come from Kafka"
+    return _plan(pipeline, client, catalog, problem, ask_kafka, given_again=given_again)
 
 
 def _plan(
-    pipeline: Pipeline, client: Client, base: Catalog, problem: str, ask_kafka: AskKafka
+    pipeline: Pipeline,
+    client: Client,
+    base: Catalog,
+    problem: str,
+    ask_kafka: AskKafka,
+    *,
+    given_again: bool,
 ) -> CatalogRepair:
+    store = FileStore(pipeline.ledger.files)
     kafka = ask_kafka(epochs.read_topic_ids(base))
     gaps = read_gaps(client, pipeline, base)
     settled = judge_gap(gaps, list_batches(base))
-    positions = epochs.read_positions(base)
-    reads = tuple(
-        OffsetRange(topic=place[0], partition=place[1], start=positions.get(place, 0), end=end)
-        for place, end in sorted(kafka.latest.items())
-        if end > positions.get(place, 0)
-    )
-    refused = [*settled.refused, *missing_offsets(reads, kafka)]
+    refused = [*settled.refused, *tell_missing(gaps, pipeline.tables)]
+    # A table may not be able to say which events it holds, so it is asked when nothing else stands in the way.
+    found = _look_up(pipeline, client, base, store, gaps, settled.absent) if not refused else Found()
+    reads = _find_reads(kafka, epochs.read_positions(base))
+    refused += [*found.refused, *missing_offsets(reads, kafka)]
+    if not given_again:
+        refused += _tell_given(pipeline, base, store)
     return CatalogRepair(
         problem=problem,
         snapshot=None,
@@ -142,8 +135,49 @@ def _plan(
         reads=reads,
         strange_rows={gap.table.name: gap.strange_rows for gap in gaps if gap.strange},
         arrived_batches=settled.arrived,
-        gone_batches=settled.gone,
+        arrived_parts=found.arrived_parts,
+        resent_batches=found.resent_batches,
         refused=tuple(dict.fromkeys(refused)),
+    )
+
+
+def _find_reads(kafka: KafkaFacts, positions: dict[tuple[str, int], int]) -> tuple[OffsetRange, ...]:
+    return tuple(
+        OffsetRange(topic=place[0], partition=place[1], start=positions.get(place, 0), end=end)
+        for place, end in sorted(kafka.latest.items())
+        if end > positions.get(place, 0)
+    )
+
+
+def _look_up(
+    pipeline: Pipeline,
+    client: Client,
+    base: Catalog,
+    store: FileStore,
+    gaps: Sequence[TableGap],
+    absent: Sequence[str],
+) -> Found:
+    if not any(gap.strange for gap in gaps):
+        return Found()
+    sought, index = list_sought(base, absent), open_index(base, store)
+    return look_up(client, store, gaps, sought, index, buckets=pipeline.identity.buckets)
+
+
+def _tell_given(pipeline: Pipeline, base: Catalog, store: FileStore) -> Iterator[str]:
+    """Rows of DataFrames and imports can be read from nowhere again; whoever gave them has to, and to say so."""
+    known, next_epoch = queries.list_queries(base), epochs.next_epoch(base)
+    newer = any(
+        int(found[1]) >= next_epoch
+        for path in store.walk(f"{pipeline.pipeline}/")
+        if (found := _GIVEN_FILE.search(f"/{path}"))
+    )
+    if pipeline.source.kafka is not None and not known and not newer:
+        return
+    named = f" (such as those of {', '.join(known[:3])})" if known else ""
+    yield (
+        f"rows that did not come from Kafka{named} and were settled after epoch {next_epoch - 1} are lost, if they had "
+        "not arrived in ClickHouse. Give again, under a new query name, whatever DataFrames and imports gave since "
+        "then (rows that have arrived are duplicates), and let `--apply --given-again` say that you will"
     )
 
 
@@ -157,14 +191,17 @@ def restore_lost(pipeline: Pipeline, client: Client, planned: CatalogRepair) -> 
     store = FileStore(pipeline.ledger.files)
     with _base(pipeline, store, planned.snapshot) as base:
         adopted = _adopt(pipeline, client, base, store, planned)
-        aside = _put_aside(pipeline)
-        catalog = Catalog(pipeline.ledger.catalog.get_secret_value(), pipeline.pipeline)
-        try:
-            catalog.prepare()
-            identity = identity_of(pipeline, base) if planned.begins_anew else None
+        identity = identity_of(pipeline, base) if planned.begins_anew else None
+
+        def fill(catalog: Catalog) -> None:
             adoption.restore(catalog, base, adopted, identity)
-        finally:
-            catalog.close()
+
+        aside = fill_catalog(pipeline, fill)
+    catalog = Catalog(pipeline.ledger.catalog.get_secret_value(), pipeline.pipeline)
+    try:
+        _renew_snapshots(catalog, store)
+    finally:
+        catalog.close()
     return aside
 
 
@@ -176,6 +213,13 @@ def catch_up(
     demand_quiet(client, pipeline)
     store = FileStore(pipeline.ledger.files)
     adoption.adopt(catalog, token, _adopt(pipeline, client, catalog, store, planned))
+    _renew_snapshots(catalog, store)
+
+
+def _renew_snapshots(catalog: Catalog, store: FileStore) -> None:
+    # Where there is no room for one now, retention writes the next: its token is higher than those of the lost time.
+    with suppress(TransientError):
+        snapshots.renew_snapshots(catalog, store)
 
 
 def _demand_possible(pipeline: Pipeline, planned: CatalogRepair) -> None:
@@ -190,147 +234,12 @@ def _adopt(
     pipeline: Pipeline, client: Client, base: Catalog, store: FileStore, planned: CatalogRepair
 ) -> Adoption:
     gaps = [gap for gap in read_gaps(client, pipeline, base) if gap.strange]
-    index = list(_open_index(base, store))
-    _demand_together(client, gaps, index)
-    made = tuple(_write_segments(pipeline, client, store, gaps, index))
-    strange = {gap.table.name: (gap, read_strange_ids(client, gap)) for gap in gaps}
+    known = snapshots.list_snapshots(store, pipeline.pipeline)
     return Adoption(
-        segments=made,
+        segments=tuple(write_segments(pipeline, client, store, gaps, open_index(base, store))),
         rows={gap.table.name: (len(gap.strange), gap.excess) for gap in gaps if gap.excess},
         arrived_batches=planned.arrived_batches,
-        arrived_parts=tuple(_arrived_parts(base, store, strange)),
-        resent_batches=tuple(_resent_batches(base, store, strange, planned.gone_batches)),
+        arrived_parts=planned.arrived_parts,
+        resent_batches=planned.resent_batches,
+        after_token=max((found.token for found in known), default=0),
     )
-
-
-def _open_index(base: Catalog, store: FileStore) -> Iterator[Keys]:
-    for segment in list_segments(base):
-        # One that is damaged is made again afterwards; ids that stand in two segments do no harm.
-        with suppress(CorruptFileError):
-            yield open_keys(store.checked(segment.file))
-
-
-def _without(keys: Keys, index: Sequence[Keys]) -> Keys:
-    """Those that the index does not have."""
-    known = np.zeros(len(keys), dtype=np.bool_)
-    for segment in index:
-        known |= find(segment, keys.hi, keys.lo) >= 0
-    return keys.take(np.flatnonzero(~known))
-
-
-def _demand_together(client: Client, gaps: Sequence[TableGap], index: Sequence[Keys]) -> None:
-    """An event that goes to two tables must have come to both or to none: its id is remembered for both."""
-    for one, other in combinations(gaps, 2):
-        if may_share(one.table, other.table) and not same_ids(
-            _without(read_strange_ids(client, one), index), _without(read_strange_ids(client, other), index)
-        ):
-            raise PermanentError(
-                f"{one.table.name} and {other.table.name} take the same events, but not the same ones have come to "
-                "both under batches that the catalog does not know. Delete the rows of those batches in both, so that "
-                "they are read again; nothing was changed."
-            )
-
-
-def _write_segments(
-    pipeline: Pipeline,
-    client: Client,
-    store: FileStore,
-    gaps: Sequence[TableGap],
-    index: Sequence[Keys],
-) -> Iterator[Segment]:
-    buckets = pipeline.identity.buckets
-    for first, last in slices(sum(gap.strange_rows for gap in gaps), buckets):
-        found = [
-            read_strange_ids(client, gap, bucket_from=first, bucket_to=last, buckets=buckets) for gap in gaps
-        ]
-        keys = _without(sorted_keys([keys.hi for keys in found], [keys.lo for keys in found]), index)
-        if not len(keys):
-            continue
-        name = f"{ADOPTED_PREFIX}{int(time.time())}-{uuid.uuid4().hex}"
-        path = f"{pipeline.pipeline}/index/{name}.segment.arrow"
-        file: FileRef = store.put(path, partial(write_keys, keys=keys))
-        yield Segment(
-            segment=name,
-            bucket_from=first,
-            bucket_to=last,
-            keys=len(keys),
-            first_seen_from=0.0,
-            first_seen_to=0.0,
-            file=file,
-        )
-
-
-_Strange = dict[str, tuple[TableGap, Keys]]
-
-
-def _resent_batches(base: Catalog, store: FileStore, strange: _Strange, gone: Sequence[str]) -> Iterator[str]:
-    """Loaded batches whose rows stand in the table under others now: a table was filled again in the lost time."""
-    for batch_id in gone:
-        held = [load for load in load_parts(base, batch_id) if load.part.table in strange]
-        if held and all(_has_come(store, load, strange) for load in held):
-            yield batch_id
-
-
-def _has_come(store: FileStore, load: LoadPart, strange: _Strange) -> bool:
-    gap, there = strange[load.part.table]
-    live = _live_ids(store, load, gap.table.id_column or "")
-    return count_there(live, there) == len(live)
-
-
-def _arrived_parts(base: Catalog, store: FileStore, strange: _Strange) -> Iterator[str]:
-    for load in load_open_parts(base):
-        if load.part.table in strange:
-            gap, there = strange[load.part.table]
-            if judge_part(load.part, _live_ids(store, load, gap.table.id_column or ""), there):
-                yield load.part.part
-
-
-def _live_ids(store: FileStore, load: LoadPart, id_column: str) -> Keys:
-    rows = read_rows(store, load.part.file, [EVENT_COLUMN, id_column])
-    live = live_events(store, load.duplicate_files, ordinal=load.part.ordinal, events=load.events)
-    chosen = np.flatnonzero(live[rows.column(EVENT_COLUMN).to_numpy()])
-    ids = rows.column(id_column).take(chosen).to_pylist()
-    halves = np.frombuffer(b"".join(ids), dtype=">u8").reshape(-1, 2).astype(np.uint64)
-    return sorted_keys([halves[:, 0]], [halves[:, 1]])
-
-
-def read_adopted_again(pipeline: Pipeline, client: Client, catalog: Catalog) -> tuple[Segment, ...]:
-    """The ids that once came out of the tables, read from there again."""
-    gaps = [gap for gap in read_gaps(client, pipeline, catalog) if gap.strange]
-    return tuple(_write_segments(pipeline, client, FileStore(pipeline.ledger.files), gaps, ()))
-
-
-def _put_aside(pipeline: Pipeline) -> Path | None:
-    """Move a damaged SQLite file out of the way, with what SQLite keeps beside it; a sound database stays."""
-    catalog = Catalog(pipeline.ledger.catalog.get_secret_value(), pipeline.pipeline, retry_seconds=())
-    try:
-        damaged = snapshots.examine(catalog.engine) is not None
-        path = Path(catalog.engine.url.database or "")
-    finally:
-        catalog.close()
-    if not damaged:
-        return None
-    aside = path.with_name(f"{path.name}.damaged-{time.time_ns() // 1_000_000}")
-    for ending in ("-wal", "-shm", ""):
-        beside = path.with_name(path.name + ending)
-        if beside.exists():
-            beside.rename(aside.with_name(aside.name + ending))
-    return aside
-
-
-def look_at_catalog(pipeline: Pipeline) -> str | None:
-    """What keeps the catalog from being used at all; None where it can be read and knows the pipeline."""
-    url = pipeline.ledger.catalog.get_secret_value()
-    if (path := database_file(url)) is not None and not path.is_file():
-        return f"there is no file {path}"
-    catalog = Catalog(url, pipeline.pipeline, retry_seconds=(0.2, 1.0))
-    try:
-        if (damage := snapshots.examine(catalog.engine)) is not None:
-            return f"the SQLite file is damaged: {damage}"
-        if not catalog.exists() or catalog.identity() is None:
-            return "it does not know the pipeline"
-    except CorruptFileError as error:
-        return str(error)
-    finally:
-        catalog.close()
-    return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,14 +30,8 @@ from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import Lease, RequestKind, Stage
 from oncehouse.ledger.requests import list_requests
 from oncehouse.pipeline.adopting import check_rule
-from oncehouse.pipeline.catalog_repair import (
-    CatalogRepair,
-    catch_up,
-    look_at_catalog,
-    plan_lost,
-    plan_older,
-    restore_lost,
-)
+from oncehouse.pipeline.catalog_file import look_at_catalog
+from oncehouse.pipeline.catalog_repair import CatalogRepair, catch_up, plan_lost, plan_older, restore_lost
 from oncehouse.pipeline.damage import FileKind, KafkaFacts, Repair, plan_repairs
 from oncehouse.pipeline.holder import describe_holder
 from oncehouse.pipeline.ledger_age import tell_age
@@ -44,7 +39,7 @@ from oncehouse.pipeline.prepare import open_catalog
 from oncehouse.pipeline.restoring import Done, Restorer
 from oncehouse.pipeline.source import Topics
 from oncehouse.pipeline.stages import take_lease
-from oncehouse.pipeline.table_gap import read_gaps
+from oncehouse.pipeline.table_gap import demand_quiet, read_gaps
 from oncehouse.pipeline.verify_files import NamedFile, check_files, list_files
 
 if TYPE_CHECKING:
@@ -79,9 +74,10 @@ class RepairResult:
     refused: tuple[Refusal, ...]
 
 
-def plan_repair(pipeline: Pipeline) -> RepairPlan:
-    """Look at everything; nothing is changed."""
-    if (planned := _plan_catalog(pipeline)) is not None:
+def plan_repair(pipeline: Pipeline, *, given_again: bool = False) -> RepairPlan:
+    """Look at everything; nothing is changed. `given_again`: rows that are not in Kafka will be given again."""
+    if (found := _find_problem(pipeline)) is not None:
+        planned = _plan_catalog(pipeline, found, given_again=given_again)
         return RepairPlan(catalog=planned, files=(), files_checked=None)
     catalog = open_catalog(pipeline)
     try:
@@ -91,12 +87,16 @@ def plan_repair(pipeline: Pipeline) -> RepairPlan:
         catalog.close()
 
 
-def apply_repair(pipeline: Pipeline, say: Callable[[str], None]) -> RepairResult:
-    """Do what the plan says; raises LeaseHeldError while a pipeline runs, PermanentError for a catalog past saving."""
-    planned, aside = _plan_catalog(pipeline), None
-    if planned is not None:
-        say(f"the catalog: {planned.problem}")
-        aside = _bring_back(pipeline, planned)
+def apply_repair(
+    pipeline: Pipeline, say: Callable[[str], None], *, given_again: bool = False
+) -> RepairResult:
+    """Do what the plan says; raises LeaseHeldError while a pipeline runs."""
+    planned, aside = None, None
+    if (found := _find_problem(pipeline)) is not None:
+        say(f"the catalog: {found.problem}")
+        planned, aside = _bring_back(pipeline, found, given_again=given_again)
+        if planned.refused:
+            return RepairResult(catalog=planned, put_aside=None, done=(), refused=())
     catalog = open_catalog(pipeline)
     try:
         with _all_leases(pipeline, catalog) as held:
@@ -110,20 +110,70 @@ def apply_repair(pipeline: Pipeline, say: Callable[[str], None]) -> RepairResult
 # -- the catalog --------------------------------------------------------------------------------------------
 
 
-def _plan_catalog(pipeline: Pipeline) -> CatalogRepair | None:
+@dataclass(frozen=True, kw_only=True)
+class _Problem:
+    problem: str
+    is_lost: bool
+    """Nothing of it can be used; otherwise it is sound, but older than the tables."""
+
+
+def _find_problem(pipeline: Pipeline) -> _Problem | None:
     client = connect(pipeline.clickhouse)
     if (problem := look_at_catalog(pipeline)) is not None:
-        _demand_ledger(pipeline, client, problem)
-        return plan_lost(pipeline, client, problem, lambda known: _ask_kafka(pipeline, known))
+        with _needing_servers(pipeline, problem):
+            _demand_ledger(pipeline, client, problem)
+        return _Problem(problem=problem, is_lost=True)
     catalog = open_catalog(pipeline)
     try:
         age = tell_age(catalog, FileStore(pipeline.ledger.files)) or _tell_excess(client, pipeline, catalog)
-        if age is None:
-            return None
-        problem = f"it is older than the tables: {age}"
-        return plan_older(pipeline, client, catalog, problem, lambda known: _ask_kafka(pipeline, known))
     finally:
         catalog.close()
+    return None if age is None else _Problem(problem=f"it is older than the tables: {age}", is_lost=False)
+
+
+@contextmanager
+def _needing_servers(pipeline: Pipeline, problem: str) -> Iterator[None]:
+    """Say what is wrong with the catalog also when it cannot be told yet what can be done about it."""
+    try:
+        yield
+    except TransientError as error:
+        raise TransientError(
+            f"Pipeline {pipeline.pipeline}: the catalog has to be brought back ({problem}), which needs ClickHouse and "
+            f"Kafka: {error} Nothing was changed."
+        ) from error
+
+
+def _plan_catalog(pipeline: Pipeline, found: _Problem, *, given_again: bool) -> CatalogRepair:
+    client, ask = connect(pipeline.clickhouse), partial(_ask_kafka, pipeline)
+    with _needing_servers(pipeline, found.problem):
+        if found.is_lost:
+            return plan_lost(pipeline, client, found.problem, ask, given_again=given_again)
+        catalog = open_catalog(pipeline)
+        try:
+            return plan_older(pipeline, client, catalog, found.problem, ask, given_again=given_again)
+        finally:
+            catalog.close()
+
+
+def _bring_back(
+    pipeline: Pipeline, found: _Problem, *, given_again: bool
+) -> tuple[CatalogRepair, Path | None]:
+    """Planned once more, because nobody may have inserted since; a plan that is refused is only given back."""
+    client = connect(pipeline.clickhouse)
+    if found.is_lost:
+        demand_quiet(client, pipeline)
+        planned = _plan_catalog(pipeline, found, given_again=given_again)
+        return planned, None if planned.refused else restore_lost(pipeline, client, planned)
+    catalog = open_catalog(pipeline)
+    try:
+        with _all_leases(pipeline, catalog) as held:
+            demand_quiet(client, pipeline)
+            planned = _plan_catalog(pipeline, found, given_again=given_again)
+            if not planned.refused:
+                catch_up(pipeline, client, catalog, held[Stage.INGEST].token, planned)
+    finally:
+        catalog.close()
+    return planned, None
 
 
 def _demand_ledger(pipeline: Pipeline, client: Client, problem: str) -> None:
@@ -151,19 +201,6 @@ def _tell_excess(client: Client, pipeline: Pipeline, catalog: Catalog) -> str | 
     return ", ".join(
         f"{gap.table.name} holds {gap.excess} rows of batches that it does not know" for gap in found
     )
-
-
-def _bring_back(pipeline: Pipeline, planned: CatalogRepair) -> Path | None:
-    client = connect(pipeline.clickhouse)
-    if planned.snapshot is not None or planned.begins_anew:
-        return restore_lost(pipeline, client, planned)
-    catalog = open_catalog(pipeline)
-    try:
-        with _all_leases(pipeline, catalog) as held:
-            catch_up(pipeline, client, catalog, held[Stage.INGEST].token, planned)
-    finally:
-        catalog.close()
-    return None
 
 
 def _ask_kafka(pipeline: Pipeline, known_ids: dict[str, str]) -> KafkaFacts:

@@ -26,7 +26,6 @@ from oncehouse.ledger.fields import list_fields
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import BatchStatus, FileRef, KeyFile, Part, Segment
 from oncehouse.ledger.repairing import Restored, enter_duplicates, enter_files
-from oncehouse.pipeline.catalog_repair import read_adopted_again
 from oncehouse.pipeline.compact import plan_rebuild, rebuild_task
 from oncehouse.pipeline.damage import FileKind, Repair, Source
 from oncehouse.pipeline.decode_again import decode_again
@@ -50,6 +49,8 @@ from oncehouse.pipeline.parts import (
 from oncehouse.pipeline.read_planning import read_plan, table_plans
 from oncehouse.pipeline.rekey import make_ids, sort_ids
 from oncehouse.pipeline.shape_planning import plan_shape
+from oncehouse.pipeline.strange_ids import write_segments
+from oncehouse.pipeline.table_gap import read_gaps
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
@@ -269,6 +270,15 @@ class Restorer:
         return new
 
     def _may_be_sent(self, part: Part) -> bool:
+        """Asked of every part that the file is: one that was sent again has the same file under another name."""
+        place = part.file.path, part.file.row
+        return any(
+            self._is_on_its_way(twin)
+            for twin in self._state.parts
+            if (twin.file.path, twin.file.row) == place
+        )
+
+    def _is_on_its_way(self, part: Part) -> bool:
         if part.batch_id is None or find_batch(self._catalog, part.batch_id).status in _SETTLED:
             return False
         known = list_attempts(self._catalog, part.batch_id)
@@ -321,12 +331,32 @@ class Restorer:
             )
         if any(repair.source is Source.CLICKHOUSE for repair in repairs):
             old = [found for found in self._state.segments if segments.is_adopted(found)]
-            made_again = read_adopted_again(self._pipeline, connect(self._pipeline.clickhouse), self._catalog)
+            made_again = self._read_adopted_again(old)
             seen = min(s.first_seen_from for s in old), max(s.first_seen_to for s in old)
             self._replace(
                 old, [replace(s, first_seen_from=seen[0], first_seen_to=seen[1]) for s in made_again]
             )
         return ()
+
+    def _read_adopted_again(self, old: Sequence[Segment]) -> tuple[Segment, ...]:
+        """The ids that once came out of the tables, read from there again, where no row of them is gone."""
+        client = connect(self._pipeline.clickhouse)
+        gaps = read_gaps(client, self._pipeline, self._catalog)
+        for gap in gaps:
+            if gap.strange_rows < gap.rows_in_sum:
+                raise PermanentError(
+                    f"{gap.table.name} holds {gap.strange_rows} rows of batches that the ledger knows only in sum, and "
+                    f"had {gap.rows_in_sum}: the ids of rows that were deleted cannot be read again, and their events "
+                    "would count as new. Nothing was changed."
+                )
+        made = tuple(write_segments(self._pipeline, client, self._store, gaps, ()))
+        kept, found = sum(segment.keys for segment in old), sum(segment.keys for segment in made)
+        if found < kept:
+            raise PermanentError(
+                f"the tables hold {found} ids of batches that the ledger does not know by name, {kept} were taken from "
+                "them before: rows were deleted, and their events would count as new. Nothing was changed."
+            )
+        return made
 
     def _replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         segments.replace_segments(self._catalog, self._token, old=[found.segment for found in old], new=new)

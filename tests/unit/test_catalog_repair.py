@@ -1,0 +1,375 @@
+"""A lost or older catalog is brought back so that nothing is sent twice and nothing is left out, or it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from ledger_examples import take_lease
+from oncehouse.errors import PermanentError, TransientError
+from oncehouse.ledger import adoption, snapshots
+from oncehouse.ledger.batches import find_batch, list_batches, open_parts
+from oncehouse.ledger.records import BatchStatus
+from oncehouse.pipeline import catalog_repair, repair, strange_ids
+from repair_world import RepairWorld, as_halves
+
+
+@pytest.fixture
+def make_world(tmp_path) -> Iterator[Callable[..., RepairWorld]]:
+    made: list[RepairWorld] = []
+
+    def make(**changes: object) -> RepairWorld:
+        made.append(RepairWorld(tmp_path, **changes))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.catalog.close()
+
+
+@pytest.fixture
+def world(make_world) -> RepairWorld:
+    return make_world()
+
+
+# A batch that the snapshot would send
+
+
+@pytest.mark.parametrize("status", [BatchStatus.RETRY, BatchStatus.PARKED, BatchStatus.NEW])
+def test_a_batch_whose_rows_came_in_others_is_not_sent_again(world, status):
+    """It was parked, a refill replaced it, and its rows came in other batches; then the catalog was lost."""
+    epoch = world.ingest(range(6))
+    batch_id = world.make_batch(epoch)
+    if status is not BatchStatus.NEW:
+        world.end_attempt(batch_id, status, "failed", "refused")
+    world.snapshot()
+    ids = world.ids(epoch)
+    world.deliver(ids[:2])
+    world.deliver(ids[2:])
+    world.lose_catalog()
+    planned = world.plan()
+    assert (planned.refused, planned.resent_batches) == ((), (batch_id,))
+    world.restore(planned)
+    assert find_batch(world.catalog, batch_id).status is BatchStatus.REPLACED
+    assert not open_parts(world.catalog)
+
+
+def test_a_batch_of_which_some_rows_came_in_others_is_told_and_nothing_is_changed(world):
+    epoch = world.ingest(range(6))
+    batch_id = world.make_batch(epoch)
+    world.snapshot()
+    world.deliver(world.ids(epoch)[:2])
+    world.lose_catalog()
+    planned = world.plan()
+    (reason,) = planned.refused
+    assert f"2 of the 6 rows of batch {batch_id}" in reason
+    with pytest.raises(PermanentError, match="cannot be brought back exactly"):
+        world.restore(planned)
+    assert not (world.folder / "catalog.db").exists()
+
+
+def test_a_loaded_batch_is_known_again_in_those_that_it_was_sent_again_in(world):
+    """And one that was deleted and not sent again stays what it was."""
+    first, second = world.ingest(range(3)), world.ingest(range(3, 6))
+    moved, deleted = world.load(first), world.load(second)
+    world.snapshot()
+    world.tables.rows["orders"] = []
+    world.deliver(world.ids(first))
+    world.lose_catalog()
+    assert world.plan().resent_batches == (moved,)
+    world.restore()
+    assert find_batch(world.catalog, moved).status is BatchStatus.REPLACED
+    assert find_batch(world.catalog, deleted).status is BatchStatus.IN_CLICKHOUSE
+
+
+def test_a_loaded_batch_that_came_again_in_part_could_be_doubled_and_is_told(world):
+    epoch = world.ingest(range(6))
+    world.load(epoch)
+    world.snapshot()
+    world.tables.rows["orders"] = []
+    world.deliver(world.ids(epoch)[:2])
+    world.lose_catalog()
+    (reason,) = world.plan().refused
+    assert "2 of the 6 rows of batch" in reason
+
+
+def test_the_plan_tells_an_open_part_that_came_and_one_that_came_in_part(world):
+    first, second = world.ingest(range(3)), world.ingest(range(3, 6))
+    world.snapshot()
+    whole, part = world.ids(first), world.ids(second)
+    world.deliver(whole)
+    world.lose_catalog()
+    planned = world.plan()
+    assert len(planned.arrived_parts) == 1
+    assert not planned.refused
+    world.deliver(part[:1])
+    (reason,) = world.plan().refused
+    assert "1 of the 3 rows of part" in reason
+
+
+def test_what_cannot_be_read_cannot_be_told(world):
+    epoch = world.ingest(range(3))
+    world.snapshot()
+    (part,) = open_parts(world.catalog)
+    ids = world.ids(epoch)
+    world.lose_catalog()
+    assert not world.plan().refused
+    (world.folder / "files" / part.file.path).unlink()
+    world.deliver(ids)
+    (reason,) = world.plan().refused
+    assert f"whether the rows of part {part.part} have come cannot be told" in reason
+
+
+# What the tables have
+
+
+def test_ids_of_rows_that_nobody_knows_enter_the_index_and_are_read_again(world):
+    world.load(world.ingest(range(3)))
+    world.snapshot()
+    world.load(world.ingest(range(3, 7)))
+    known = as_halves(world.ids(1) + world.ids(2))
+    world.lose_catalog()
+    planned = world.plan()
+    assert (planned.strange_rows, planned.records) == ({"orders": 4}, 4)
+    world.restore(planned)
+    assert world.index() == known
+    assert world.position() == 3
+
+
+def test_ids_are_looked_up_some_at_a_time(world, monkeypatch):
+    monkeypatch.setattr(strange_ids, "_IDS_AT_ONCE", 25)
+    epoch = world.ingest(range(100))
+    batch_id = world.make_batch(epoch)
+    world.snapshot()
+    later = world.ingest(range(100, 120))
+    world.deliver(world.ids(epoch))
+    world.deliver(world.ids(later))
+    known = as_halves(world.ids(epoch) + world.ids(later))
+    world.lose_catalog()
+    assert world.plan().resent_batches == (batch_id,)
+    world.restore()
+    assert world.index() == known
+    assert world.tables.ids_at_once < 60
+
+
+def test_an_event_must_have_come_to_every_table_that_takes_it(make_world):
+    """Its id is remembered for all of them, so where it has not come it never would."""
+    world = make_world(tables=[{"name": "orders"}, {"name": "copies"}])
+    world.snapshot()
+    ids = world.ids(world.ingest(range(4)))
+    world.deliver(ids)
+    world.lose_catalog()
+    (reason,) = world.plan().refused
+    assert "orders and copies take the same events, but not the same ones have come to both" in reason
+    world.deliver(ids[:3], table="copies")
+    assert world.plan().refused == (reason,)
+    world.deliver(ids[3:], table="copies")
+    assert not world.plan().refused
+    del world.tables.rows["copies"]
+    (reason,) = world.plan().refused
+    assert "copies is not in ClickHouse" in reason
+
+
+def test_nothing_is_said_about_a_table_into_which_somebody_inserts(world):
+    world.ingest(range(3))
+    world.snapshot()
+    world.lose_catalog()
+    planned = world.plan()
+    world.tables.running.append("some-query")
+    with pytest.raises(PermanentError, match="An INSERT into orders is still running"):
+        world.restore(planned)
+
+
+# Rows that Kafka does not have
+
+
+def test_rows_that_did_not_come_from_kafka_are_not_lost_in_silence(world):
+    world.ingest(range(3), query="imports")
+    world.snapshot()
+    world.ingest(range(3, 6), query="imports")
+    world.lose_catalog()
+    (reason,) = world.plan().refused
+    assert "imports" in reason
+    assert "settled after epoch 1 are lost" in reason
+    assert "--given-again" in reason
+    assert not world.plan(given_again=True).refused
+
+
+def test_rows_of_a_query_that_the_snapshot_does_not_know_are_seen_in_the_files(world):
+    world.ingest(range(3))
+    world.snapshot()
+    world.ingest(range(3, 6), query="imports")
+    world.lose_catalog()
+    (reason,) = world.plan().refused
+    assert "settled after epoch 1" in reason
+
+
+def test_a_pipeline_without_kafka_comes_back_only_when_its_rows_are_given_again(make_world):
+    world = make_world(source={"format": "frame", "fields": {"id": "UInt64", "note": "Nullable(String)"}})
+    world.snapshot()
+    world.lose_catalog()
+    (reason,) = world.plan().refused
+    assert "did not come from Kafka" in reason
+    assert not world.plan(given_again=True).refused
+
+
+# Snapshots of a time that was given up
+
+
+def test_a_catalog_that_was_caught_up_is_what_the_next_snapshot_holds(world):
+    """A dump of epoch 1 is restored although snapshots of epochs 2 to 4 are there."""
+    world.ingest([0])
+    world.snapshot()
+    (old,) = snapshots.list_snapshots(world.store, "shop")
+    with snapshots.open_snapshot(world.store, old, "shop") as copy:
+        dump = (copy.folder / "snapshot.db").read_bytes()
+    for number in (1, 2, 3):
+        world.load(world.ingest([number]))
+        world.snapshot()
+    world.lose_catalog()
+    (world.folder / "catalog.db").write_bytes(dump)
+    world.catalog = world.open()
+    token = take_lease(world.catalog)
+    planned = catalog_repair.plan_older(
+        world.pipeline, world.tables, world.catalog, "it is older", world.ask_kafka
+    )
+    catalog_repair.catch_up(world.pipeline, world.tables, world.catalog, token, planned)
+    newest = snapshots.find_snapshot(world.store, "shop")
+    assert newest is not None
+    assert newest.epoch == 1
+    assert [found.epoch for found in snapshots.list_snapshots(world.store, "shop")] == [1]
+    with snapshots.open_snapshot(world.store, newest, "shop") as copy:
+        assert [found.status for found in list_batches(copy)] == [
+            found.status for found in list_batches(world.catalog)
+        ]
+    del world.records[1:]  # they are read again
+    world.ingest([1, 2, 3])
+    world.snapshot()
+    assert snapshots.find_snapshot(world.store, "shop").epoch == 2
+
+
+def test_a_snapshot_after_a_restore_is_newer_than_any_before_it(world, monkeypatch):
+    """Also where the new one could not be written at once, and whatever the clock says."""
+    for number in range(4):
+        world.ingest([number])
+        world.snapshot()
+    kept = snapshots.list_snapshots(world.store, "shop")
+    newest = world.folder / "files" / kept[0].path
+    higher = newest.with_name(newest.name.replace(f"{kept[0].token:012d}", f"{1 << 34:012d}"))
+    newest.rename(higher)
+    higher.write_bytes(higher.read_bytes()[:-1])
+    monkeypatch.setattr(snapshots, "renew_snapshots", lambda *_: None)
+    world.lose_catalog()
+    planned = world.plan()
+    assert planned.epoch == 3
+    world.restore(planned)
+    world.snapshot()
+    found = snapshots.find_snapshot(world.store, "shop")
+    assert found is not None
+    assert found.token > 1 << 34
+    assert found == snapshots.list_snapshots(world.store, "shop")[0]
+
+
+# The file itself
+
+
+def test_a_damaged_file_stays_where_it_is_until_the_new_one_is_whole(world, monkeypatch):
+    world.ingest(range(3))
+    world.snapshot()
+    world.lose_catalog()
+    file = world.folder / "catalog.db"
+    file.write_bytes(b"this is no database" * 1000)
+    planned = world.plan()
+
+    def fail(*_: object) -> None:
+        raise PermanentError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(adoption, "restore", fail)
+        with pytest.raises(PermanentError, match="the disk is full"):
+            world.restore(planned)
+    assert file.read_bytes().startswith(b"this is no database")
+    assert [found.name for found in world.folder.glob("catalog.db*")] == ["catalog.db"]
+    aside = world.restore(planned)
+    assert aside is not None
+    assert aside.read_bytes().startswith(b"this is no database")
+    assert world.position() == 3
+    world.catalog.close()
+    assert {found.name for found in world.folder.glob("catalog.db*")} == {"catalog.db", aside.name}
+
+
+def test_a_log_that_a_lost_file_left_is_not_read_as_the_new_ones(world):
+    world.ingest(range(3))
+    world.snapshot()
+    world.lose_catalog()
+    (world.folder / "catalog.db-wal").write_bytes(b"of another file")
+    assert world.restore() is None
+    assert world.position() == 3
+
+
+def test_a_refused_plan_is_not_done(world):
+    world.ingest(range(3))
+    world.snapshot()
+    world.lose_catalog()
+    with pytest.raises(PermanentError, match="because of this"):
+        world.restore(replace(world.plan(), refused=("because of this",)))
+
+
+# The command's steps
+
+
+@pytest.fixture
+def servers(world, monkeypatch) -> RepairWorld:
+    """The command finds the world's tables and Kafka in place of servers."""
+    monkeypatch.setattr(repair, "connect", lambda _: world.tables)
+    monkeypatch.setattr(repair, "_ask_kafka", lambda _, known: world.ask_kafka(known))
+    return world
+
+
+def test_a_catalog_that_cannot_come_back_is_left_alone_with_its_reasons(servers):
+    servers.ingest(range(3))
+    servers.snapshot()
+    servers.ingest(range(3, 6))
+    servers.earliest = 5
+    servers.lose_catalog()
+    result = repair.apply_repair(servers.pipeline, lambda _: None)
+    assert result.catalog is not None
+    assert "Kafka has deleted the offsets 3 to 4" in result.catalog.refused[0]
+    assert not (servers.folder / "catalog.db").exists()
+    servers.earliest = 0
+    assert not repair.apply_repair(servers.pipeline, lambda _: None).catalog.refused
+    assert repair.plan_repair(servers.pipeline).is_clean
+
+
+def test_damage_of_the_catalog_is_told_also_while_clickhouse_is_away(servers, monkeypatch):
+    servers.ingest(range(3))
+    servers.lose_catalog()
+
+    def be_away(*_: object) -> None:
+        raise TransientError("ClickHouse does not answer.")
+
+    monkeypatch.setattr(servers.tables, "query", be_away)
+    with pytest.raises(TransientError, match=r"there is no file .*catalog\.db.*ClickHouse does not answer"):
+        repair.plan_repair(servers.pipeline)
+
+
+def test_an_older_catalog_is_judged_again_when_nobody_else_can_change_it(servers):
+    """What arrives between the first look and the leases counts."""
+    batch_id = servers.make_batch(servers.ingest(range(3)))
+    servers.deliver([b"0" * 16])
+    servers.stop()
+    ids = servers.ids(1)
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        servers.deliver(ids, batch_id=batch_id)
+
+    result = repair.apply_repair(servers.pipeline, say)
+    assert said == [
+        "the catalog: it is older than the tables: orders holds 1 rows of batches that it does not know"
+    ]
+    assert result.catalog.arrived_batches == (batch_id,)
+    assert find_batch(servers.catalog, batch_id).status is BatchStatus.IN_CLICKHOUSE
