@@ -139,15 +139,20 @@ def test_a_driver_whose_lease_was_taken_over_stops_and_changes_nothing(road):
     road.assert_exact()
 
 
+def is_in_the_middle(road: Road) -> bool:
+    """A batch is sent, the next one waits for its turn, and what came after it is in none yet."""
+    return bool(road.rows() and batches.waiting_batches(road.catalog) and batches.open_parts(road.catalog))
+
+
 def stop_in_the_middle(make_road, defect: str = "") -> Road:
     """SIGTERM while most of what was read is not sent yet: what has begun ends, the rest is for the next run."""
     road = make_road(epoch={"max_rows": 20}, stop_within="60s")
-    road.document["batch"]["min_interval"] = 5.0
+    road.document["batch"]["min_interval"] = 600.0
     road.send(EVENTS)
     process = road.spawn(defect=defect)
     try:
         wait_until(
-            lambda: (road.rows() and batches.open_parts(road.catalog)) or process.poll() is not None,
+            lambda: is_in_the_middle(road) or process.poll() is not None,
             "the first rows, and others that are not sent yet",
         )
         process.send_signal(signal.SIGTERM)
