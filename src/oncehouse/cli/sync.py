@@ -1,4 +1,7 @@
-"""`oncehouse sync`: rows of models in ClickHouse. Run the syncs, see how they stand, make their tables."""
+"""`oncehouse sync`: rows of models in ClickHouse. Run the syncs, see how they stand, make their tables.
+
+`sync_backfill.py` and `sync_verify.py` hold the commands that go through all keys.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +14,19 @@ import typer
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.output import say, show_error, show_json, show_table
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, UNMET_EXIT_CODE, Stop, in_thread
+from oncehouse.cli.sync_backfill import backfill, replay
+from oncehouse.cli.sync_opening import Modules, Names, find, find_enabled
+from oncehouse.cli.sync_verify import verify
 
 if TYPE_CHECKING:
-    from oncehouse.sync.model_sync import ModelSync
     from oncehouse.sync.running import Outcome
     from oncehouse.sync.table_plan import TablePlan
 
 app = typer.Typer(no_args_is_help=True, help="Rows of Django and SQLAlchemy models in ClickHouse.")
 
-Modules = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--module",
-        metavar="MODULE",
-        help="A module that declares syncs, such as shop.syncs; as often as needed. A Django project is found by "
-        "DJANGO_SETTINGS_MODULE.",
-    ),
-]
-Names = Annotated[list[str] | None, typer.Argument(metavar="[SYNC]...", help="Only these; without any, all.")]
-
-
-def _find(modules: list[str] | None, names: list[str] | None) -> list[type[ModelSync]]:
-    from oncehouse.sync.opening import find_syncs
-
-    return find_syncs(modules or [], names or [])
+app.command()(backfill)
+app.command()(verify)
+app.command()(replay)
 
 
 @app.command()
@@ -49,7 +41,7 @@ def run(
     """Sync changed rows until stopped. Several processes may: they share the syncs between them."""
     from oncehouse.sync.running import Failure, run_once, run_until_stopped
 
-    syncs = [sync for sync in _find(module, names) if names or sync.is_captured()]
+    syncs = find_enabled(module, names)
     failed = False
 
     def report(outcome: Outcome) -> None:
@@ -95,7 +87,7 @@ def status(names: Names = None, *, module: Modules = None, as_json: AsJson = Fal
     """What waits in each sync and for how long, when it last ran, and its last error."""
     from oncehouse.sync.status import read_status
 
-    found = read_status(_find(module, names))
+    found = read_status(find(module, names))
     if as_json:
         show_json({"syncs": found})
         return
@@ -143,7 +135,7 @@ def plan(names: Names = None, *, module: Modules = None, as_json: AsJson = False
 
     plans = {
         sync.declaration().name: plan_table(sync.open_clickhouse(), sync.declaration())
-        for sync in _find(module, names)
+        for sync in find(module, names)
     }
     if as_json:
         show_json({"plans": plans})
@@ -164,7 +156,7 @@ def apply(
     """Run what `plan` shows. Every sync's table is judged before the first statement runs."""
     from oncehouse.sync.table_plan import apply_plan, check_plan, plan_table
 
-    syncs = _find(module, names)
+    syncs = find(module, names)
     plans = [(sync, plan_table(sync.open_clickhouse(), sync.declaration())) for sync in syncs]
     for _sync, one in plans:
         check_plan(one, risky=risky)
@@ -185,7 +177,7 @@ def init(
     from oncehouse.databases import begin
     from oncehouse.sync.tables import create_tables, ddl
 
-    engines = {sync.open_source(): sync for sync in _find(module, None)}
+    engines = {sync.open_source(): sync for sync in find(module, None)}
     for engine in engines:
         if yes:
             with begin(engine, whose="Model sync") as connection:

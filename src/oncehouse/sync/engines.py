@@ -52,6 +52,8 @@ class Engine:
 
     is_idempotent: ClassVar[bool] = False
     cancels: ClassVar[bool] = False
+    fills_gaps: ClassVar[bool] = False
+    """A backfill adds rows of keys that the table has none of, and leaves all others alone."""
     family: ClassVar[str] = "MergeTree"
 
     def own_columns(self) -> dict[str, str]:
@@ -68,6 +70,10 @@ class Engine:
     def held_columns(self) -> tuple[str, ...]:
         """Columns of the engine's own that are read with the rows that the table holds."""
         return ()
+
+    def number_column(self) -> str | None:
+        """The column that holds the number of the reading, where there is one."""
+        return None
 
     def sorting_key(self, key: tuple[str, ...]) -> tuple[str, ...]:
         """The columns that the table is sorted by; the model's key is among them."""
@@ -94,6 +100,9 @@ class Replacing(Engine):
 
     def arguments(self) -> tuple[str, ...]:
         return (self.version, self.deleted)
+
+    def number_column(self) -> str:
+        return self.version
 
     def sorting_key(self, key: tuple[str, ...]) -> tuple[str, ...]:
         # Rows replace each other by the sorting key, and of a deleted row nothing but its key is known.
@@ -126,12 +135,17 @@ class Append(Engine):
     version: str | None = "_version"
     deleted: str | None = "_deleted"
 
+    fills_gaps: ClassVar[bool] = True
+
     def own_columns(self) -> dict[str, str]:
         return {
             name: type_
             for name, type_ in ((self.version, _VERSION_TYPE), (self.deleted, "UInt8"))
             if name is not None
         }
+
+    def number_column(self) -> str | None:
+        return self.version
 
     def choose_rows(self, reading: Reading) -> Rows:
         present = list(reading.present.values())
@@ -199,6 +213,9 @@ class VersionedCollapsing(Collapsing):
 
     def held_columns(self) -> tuple[str, ...]:
         return (self.version,)
+
+    def number_column(self) -> str:
+        return self.version
 
     def choose_rows(self, reading: Reading) -> Rows:
         rows, signs, versions = self._collapse(reading, versions=True)

@@ -1,13 +1,13 @@
-"""The rows that the table holds for some keys, which collapsing engines cancel."""
+"""What the table holds for some keys: the rows that collapsing engines cancel, and whether it has any at all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oncehouse.clickhouse.insert import encode_block
 from oncehouse.clickhouse.names import quote, quote_table
-from oncehouse.columns import clickhouse_name
+from oncehouse.columns import Integer, clickhouse_name
 from oncehouse.sync.blocks import make_block
 from oncehouse.sync.declaration import Declaration
 from oncehouse.sync.engines import Row
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
 
 _KEYS = "oncehouse_keys"
+_PLACE = "oncehouse_place"
 
 
 def read_held_rows(client: Client, declared: Declaration, rows: Sequence[Row]) -> dict[str, Row]:
@@ -33,3 +34,22 @@ def read_held_rows(client: Client, declared: Declaration, rows: Sequence[Row]) -
         stream=encode_block(make_block(key_types, keys)),
     )
     return {spell_key([row[place] for place in declared.key_places]): tuple(row) for row in found}
+
+
+def find_held_keys(client: Client, declared: Declaration, rows: Sequence[Row]) -> set[str]:
+    """Of the keys of these rows those that the table has a row of, deleted or cancelled ones included."""
+    if not rows:
+        return set()
+    types = {_PLACE: Integer(bits=32, signed=False)} | {name: declared.columns[name] for name in declared.key}
+    values: list[Sequence[Any]] = [range(len(rows))]
+    values += [[row[place] for row in rows] for place in declared.key_places]
+    names = ", ".join(quote(name) for name in declared.key)
+    found = client.query_over(
+        f"SELECT {_PLACE} FROM {_KEYS} WHERE ({names}) IN "  # noqa: S608 - identifiers are quoted
+        f"(SELECT {names} FROM {quote_table(declared.table)} WHERE ({names}) IN (SELECT {names} FROM {_KEYS}))",
+        name=_KEYS,
+        structure=", ".join(f"{quote(name)} {clickhouse_name(type_)}" for name, type_ in types.items()),
+        stream=encode_block(make_block(types, values)),
+    )
+    # By their places, so that nothing depends on how ClickHouse spells a key.
+    return {spell_key([rows[place][at] for at in declared.key_places]) for (place,) in found}

@@ -2,7 +2,7 @@
 
 The names are those that users of django-clickhouse know. All steps are class methods, called by `rounds.py` in this
 order: `pre_sync`, `get_sync_objects`, `get_insert_batch`, `insert_batch`, then `post_sync`, or `post_sync_failed`.
-Reading the model is a framework's part (`sync/django/`, `sync/sqlalchemy/`): the four methods that raise here.
+Reading the model is a framework's part (`sync/django/`, `sync/sqlalchemy/`): the methods that raise here.
 """
 
 from __future__ import annotations
@@ -93,6 +93,16 @@ class ModelSync:
     @classmethod
     def describe_log(cls) -> LoggedTable:
         """What of the model's rows the database's log has, for a sync that the pipeline feeds."""
+        raise NotImplementedError
+
+    @classmethod
+    def list_keys(cls, after: str | None, limit: int) -> list[str]:
+        """The model's keys behind this one, in the database's own order; fewer than `limit` are the last."""
+        raise NotImplementedError
+
+    @classmethod
+    def estimate_rows(cls) -> int:
+        """About how many rows the model has; of large tables what the database's statistics say."""
         raise NotImplementedError
 
     @classmethod

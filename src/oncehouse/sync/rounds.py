@@ -7,30 +7,26 @@ listed. Whoever dies in between leaves operations that are listed again, and a l
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-
-import pyarrow as pa
-from sqlalchemy import Engine
 
 from oncehouse import crash
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError
-from oncehouse.messaging.bucket_leases import BucketLeases
 from oncehouse.messaging.database import transact
 from oncehouse.sync import states
 from oncehouse.sync.batches import KeptBatch, find_batch, forget_batch, keep_batch
 from oncehouse.sync.blocks import make_block
 from oncehouse.sync.declaration import Declaration
-from oncehouse.sync.engines import Reading, Row, Rows
+from oncehouse.sync.engines import Reading, Row
 from oncehouse.sync.held_rows import read_held_rows
+from oncehouse.sync.holding import Hold, hold_sync
 from oncehouse.sync.model_sync import ModelSync
 from oncehouse.sync.operations import Operation, distinct_keys, spell_key
-from oncehouse.sync.tables import ABSENT, lease_tables
+from oncehouse.sync.tables import ABSENT
 
-_ONLY_BUCKET = 0
+Perform = Callable[[type[ModelSync], Hold], tuple[int, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,25 +41,6 @@ class RunResult:
     rows: int = 0
 
 
-@dataclass(kw_only=True)
-class _Hold:
-    """A sync's lease, held by this run."""
-
-    engine: Engine
-    leases: BucketLeases
-    tokens: Mapping[int, int]
-    renew_at: float
-
-    def renew(self) -> bool:
-        """Whether the lease is still ours; asks the database only when a third of its time has passed."""
-        if time.monotonic() < self.renew_at:
-            return True
-        begun_at = time.monotonic()
-        self.tokens = self.leases.tend().tokens
-        self.renew_at = begun_at + self.leases.lease_seconds / 3
-        return _ONLY_BUCKET in self.tokens
-
-
 def run_sync(sync: type[ModelSync]) -> RunResult:
     """Rounds until fewer operations wait than a round lists. A failure is noted and raised."""
     declared = sync.declaration()
@@ -74,65 +51,45 @@ def run_sync(sync: type[ModelSync]) -> RunResult:
         )
     engine = sync.open_source()
     rounds = operations = rows = 0
-    with _hold(engine, declared) as hold:
+    with hold_sync(engine, declared) as hold:
         if hold is None:
             return RunResult(sync=declared.name, held_elsewhere=True)
         states.note_start(engine, declared.name)
         while hold.renew():
-            listed, sent = _try_round(sync, declared, hold)
+            listed, sent = try_round(sync, hold)
             rounds, operations, rows = rounds + 1, operations + listed, rows + sent
             if listed < declared.batch_size:
                 break
     return RunResult(sync=declared.name, rounds=rounds, operations=operations, rows=rows)
 
 
-@contextmanager
-def _hold(engine: Engine, declared: Declaration) -> Iterator[_Hold | None]:
-    leases = BucketLeases(
-        engine,
-        name=f"sync:{declared.name}",
-        buckets=1,
-        # New for each run: two threads of a process must not pass for one holder.
-        holder=f"sync-{uuid.uuid4()}",
-        lease_seconds=declared.lease_seconds,
-        tables=lease_tables,
-    )
-    begun_at = time.monotonic()
-    share = leases.tend()
-    hold = _Hold(
-        engine=engine,
-        leases=leases,
-        tokens=share.tokens,
-        renew_at=begun_at + declared.lease_seconds / 3,
-    )
-    try:
-        yield hold if _ONLY_BUCKET in share.tokens else None
-    finally:
-        with suppress(OncehouseError):  # it runs out by itself
-            leases.leave(hold.tokens)
+def try_round(sync: type[ModelSync], hold: Hold) -> tuple[int, int]:
+    """How many operations were listed, and how many rows were sent for them."""
+    return attempt(sync, hold, _perform_round)
 
 
-def _try_round(sync: type[ModelSync], declared: Declaration, hold: _Hold) -> tuple[int, int]:
+def attempt(sync: type[ModelSync], hold: Hold, perform: Perform) -> tuple[int, int]:
+    """A round, or what is like one, between the user's steps, its outcome noted."""
+    name = sync.declaration().name
     try:
         sync.check_table()
         sync.pre_sync()
-        listed, sent = _perform_round(sync, declared, hold)
+        listed, sent = perform(sync, hold)
     except Exception as error:
         with suppress(OncehouseError):  # the failure itself counts, not that it could not be noted
-            states.note_failure(hold.engine, declared.name, f"{type(error).__name__}: {error}")
+            states.note_failure(hold.engine, name, f"{type(error).__name__}: {error}")
         sync.post_sync_failed(error)
         raise
     if listed:
-        states.note_success(hold.engine, declared.name, sent)
+        states.note_success(hold.engine, name, sent)
         sync.post_sync(sent)
     return listed, sent
 
 
-def _perform_round(sync: type[ModelSync], declared: Declaration, hold: _Hold) -> tuple[int, int]:
-    """How many operations were listed, and how many rows were sent for them."""
-    kept = None if declared.engine.is_idempotent else find_batch(hold.engine, declared.name)
+def _perform_round(sync: type[ModelSync], hold: Hold) -> tuple[int, int]:
+    declared = sync.declaration()
+    kept = send_kept(sync, hold)
     if kept is not None:
-        _send_kept(sync, declared, hold, kept)
         # Reported as a full round, so that the run goes on to what waits behind it.
         return max(declared.batch_size, len(kept.operations)), kept.block.num_rows
     listing = _list_operations(sync, declared, hold)
@@ -140,41 +97,50 @@ def _perform_round(sync: type[ModelSync], declared: Declaration, hold: _Hold) ->
         return 0, 0
     number, operations = listing
     crash.reach("sync.listed")
-    chosen = declared.engine.choose_rows(_read(sync, declared, number, operations))
-    batch = KeptBatch(
-        batch_id=str(uuid.uuid4()),
-        block=_make_block(declared, chosen),
-        operations=tuple(operation.id for operation in operations),
+    batch = make_batch(
+        declared, read_rows(sync, number, operations), tuple(operation.id for operation in operations)
     )
     crash.reach("sync.read")
     _confirm(declared, hold, number, batch)
     crash.reach("sync.confirmed")
-    if declared.engine.is_idempotent:
-        _send(sync, declared, hold, batch)
-    else:
-        _send_kept(sync, declared, hold, batch)
+    send(sync, hold, batch)
     return len(operations), batch.block.num_rows
 
 
+def send_kept(sync: type[ModelSync], hold: Hold) -> KeptBatch | None:
+    """What was kept and not known to be in ClickHouse; nothing may be read for an engine like that before it is."""
+    declared = sync.declaration()
+    kept = None if declared.engine.is_idempotent else find_batch(hold.engine, declared.name)
+    if kept is not None:
+        send(sync, hold, kept)
+    return kept
+
+
 def _list_operations(
-    sync: type[ModelSync], declared: Declaration, hold: _Hold
+    sync: type[ModelSync], declared: Declaration, hold: Hold
 ) -> tuple[int, list[Operation]] | None:
     with transact(hold.engine, f"Sync {declared.name}: listing operations", absent=ABSENT) as connection:
-        hold.leases.fence(connection, hold.tokens)
+        hold.fence(connection)
         operations = sync.get_storage().list_operations(connection, declared.name, declared.batch_size)
         if not operations:
             return None
         return states.take_reading(connection, declared.name), operations
 
 
-def _read(sync: type[ModelSync], declared: Declaration, number: int, operations: list[Operation]) -> Reading:
-    present = _by_key(declared, sync.get_insert_batch(sync.get_sync_objects(operations)))
+def read_rows(sync: type[ModelSync], number: int, operations: Sequence[Operation]) -> Reading:
+    declared = sync.declaration()
+    present = read_present(sync, operations)
     keys = distinct_keys(operations)
     absent = {key: declared.deleted_row(sync.parse_key(key)) for key in keys if key not in present}
     held: Mapping[str, Row] = {}
     if declared.engine.cancels:
         held = read_held_rows(sync.open_clickhouse(), declared, [*present.values(), *absent.values()])
     return Reading(number=number, present=present, absent=absent, held=held)
+
+
+def read_present(sync: type[ModelSync], operations: Sequence[Operation]) -> dict[str, Row]:
+    """What the database has for the keys of these operations, by key."""
+    return _by_key(sync.declaration(), sync.get_insert_batch(sync.get_sync_objects(operations)))
 
 
 def _by_key(declared: Declaration, rows: Iterable[Row]) -> dict[str, Row]:
@@ -190,27 +156,32 @@ def _by_key(declared: Declaration, rows: Iterable[Row]) -> dict[str, Row]:
     return found
 
 
-def _make_block(declared: Declaration, chosen: Rows) -> pa.RecordBatch:
+def make_batch(declared: Declaration, reading: Reading, operations: tuple[str, ...]) -> KeptBatch:
+    chosen = declared.engine.choose_rows(reading)
     columns = list(zip(*chosen.rows, strict=True)) if chosen.rows else [()] * len(declared.columns)
-    return make_block(declared.all_columns, [*columns, *chosen.own.values()])
+    return KeptBatch(
+        batch_id=str(uuid.uuid4()),
+        block=make_block(declared.all_columns, [*columns, *chosen.own.values()]),
+        operations=operations,
+    )
 
 
-def _confirm(declared: Declaration, hold: _Hold, number: int, batch: KeptBatch) -> None:
+def _confirm(declared: Declaration, hold: Hold, number: int, batch: KeptBatch) -> None:
     """That the lease was ours until here, so that no later number has read before us."""
     with transact(hold.engine, f"Sync {declared.name}: checking its lease", absent=ABSENT) as connection:
-        hold.leases.fence(connection, hold.tokens)
+        hold.fence(connection)
         if not declared.engine.is_idempotent:
             keep_batch(connection, declared.name, number, batch)
 
 
-def _send(sync: type[ModelSync], declared: Declaration, hold: _Hold, batch: KeptBatch) -> None:
+def send(sync: type[ModelSync], hold: Hold, batch: KeptBatch) -> None:
+    """Insert, remove its operations, and forget it where it was kept."""
+    name = sync.declaration().name
     if batch.block.num_rows:
         sync.insert_batch(batch.block, token=batch.batch_id)
     crash.reach("sync.inserted")
-    sync.get_storage().remove(hold.engine, declared.name, batch.operations)
+    if batch.operations:
+        sync.get_storage().remove(hold.engine, name, batch.operations)
     crash.reach("sync.removed")
-
-
-def _send_kept(sync: type[ModelSync], declared: Declaration, hold: _Hold, batch: KeptBatch) -> None:
-    _send(sync, declared, hold, batch)
-    forget_batch(hold.engine, declared.name, batch.batch_id)
+    if not sync.declaration().engine.is_idempotent:
+        forget_batch(hold.engine, name, batch.batch_id)

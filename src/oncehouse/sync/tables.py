@@ -1,8 +1,8 @@
 """The tables of model sync in the source database, beside those of bucket leases, and the DDL that makes them.
 
 `oncehouse_sync_operations` is the outbox of changed keys, `oncehouse_sync_states` a row a sync (its reading number and
-what happened last), `oncehouse_sync_batches` what was read and must be sent unchanged. Times are seconds since 1970 on
-the database's clock.
+what happened last), `oncehouse_sync_batches` what was read and must be sent unchanged, `oncehouse_sync_backfills` how
+far an unfinished backfill has come. Times are seconds since 1970 on the database's clock.
 """
 
 from __future__ import annotations
@@ -84,6 +84,17 @@ batches = Table(
     # An Arrow stream of one record batch.
     Column("body", LargeBinary, nullable=False),
     Column("created_at", Float(53), nullable=False, server_default=DatabaseClock()),
+)
+
+backfills = Table(
+    "oncehouse_sync_backfills",
+    metadata,
+    Column("sync", String(LONGEST_SYNC_NAME), primary_key=True),
+    # The last key that is done, in the spelling of operations; null before the first.
+    Column("position", Text),
+    Column("done_keys", BigInteger, nullable=False, server_default=text("0")),
+    Column("estimate", BigInteger, nullable=False),
+    Column("started_at", Float(53), nullable=False, server_default=DatabaseClock()),
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.conf import settings as django_settings
+from django.core.exceptions import ValidationError
 from django.db import connections, router, transaction
 
 from oncehouse.errors import PermanentError
@@ -15,10 +16,12 @@ from oncehouse.sync.django.key_fields import key_fields
 from oncehouse.sync.django.logged import describe_log
 from oncehouse.sync.django.serializers import ModelSerializer
 from oncehouse.sync.django.source_engine import open_engine_of
+from oncehouse.sync.django.source_errors import wrapped_errors
 from oncehouse.sync.engines import Row
 from oncehouse.sync.logged_tables import LoggedTable
 from oncehouse.sync.model_sync import ModelSync as CoreModelSync
 from oncehouse.sync.operations import Kind, Operation, distinct_keys, read_key, spell_key
+from oncehouse.sync.row_estimates import read_statistics
 from oncehouse.sync.serialized_rows import row_of
 from oncehouse.sync.settings import SyncSettings, read_settings
 
@@ -87,9 +90,16 @@ class ModelSync(CoreModelSync):
     @classmethod
     def parse_key(cls, key: str) -> tuple[Any, ...]:
         fields = key_fields(cls.django_model)
-        return tuple(
-            _final_field(field).to_python(value) for field, value in zip(fields, read_key(key), strict=True)
-        )
+        try:
+            return tuple(
+                _final_field(field).to_python(value)
+                for field, value in zip(fields, read_key(key), strict=True)
+            )
+        except (ValidationError, ValueError) as error:
+            raise PermanentError(
+                f"{key} is no key of {cls.django_model.__name__}, whose key is "
+                f"({', '.join(field.attname for field in fields)})"
+            ) from error
 
     @classmethod
     def get_sync_queryset(cls, keys: Sequence[Any]) -> Any:
@@ -106,11 +116,31 @@ class ModelSync(CoreModelSync):
             )
         parsed = [cls.parse_key(key) for key in distinct_keys(operations)]
         keys = [key[0] if len(key) == 1 else key for key in parsed]
-        queryset = cls.get_sync_queryset(keys)
-        if cls.django_model_serializer is not None:
-            many = [column.many.name for column in cls.model_columns() if column.many is not None]
-            return list(queryset.prefetch_related(*many) if many else queryset)
-        return _read_rows(cls.model_columns(), queryset, keys)
+        with wrapped_errors(cls.source_alias(), f"Sync {cls.declaration().name}: reading rows"):
+            queryset = cls.get_sync_queryset(keys)
+            if cls.django_model_serializer is not None:
+                many = [column.many.name for column in cls.model_columns() if column.many is not None]
+                return list(queryset.prefetch_related(*many) if many else queryset)
+            return _read_rows(cls.model_columns(), queryset, keys)
+
+    @classmethod
+    def list_keys(cls, after: str | None, limit: int) -> list[str]:
+        names = [field.attname for field in key_fields(cls.django_model)]
+        keys = cls.django_model._base_manager.using(cls.source_alias()).order_by(*names)  # noqa: SLF001
+        if after is not None:
+            parsed = cls.parse_key(after)
+            keys = keys.filter(pk__gt=parsed[0] if len(parsed) == 1 else parsed)
+        with wrapped_errors(cls.source_alias(), f"Sync {cls.declaration().name}: reading keys"):
+            return [spell_key(key) for key in keys.values_list(*names)[:limit]]
+
+    @classmethod
+    def estimate_rows(cls) -> int:
+        alias, meta = cls.source_alias(), cls.django_model._meta  # noqa: SLF001 - Django's public door
+        known = read_statistics(cls.open_source(), connections[alias].ops.quote_name(meta.db_table))
+        if known is not None:
+            return known
+        with wrapped_errors(alias, f"Sync {cls.declaration().name}: counting rows"):
+            return int(cls.django_model._base_manager.using(alias).count())  # noqa: SLF001
 
     @classmethod
     def get_insert_batch(cls, objects: Iterable[Any]) -> Iterable[Row]:

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.table_plan import apply_plan, plan_table
-from oncehouse.sync.tables import batches, ddl, operations, states
+from oncehouse.sync.tables import backfills, batches, ddl, operations, states
 
 
 class CreateSyncTables(Operation):
@@ -38,7 +38,7 @@ class CreateSyncTables(Operation):
     def database_backwards(self, app_label: str, schema_editor: Any, _before: Any, _after: Any) -> None:
         if _is_meant(app_label, schema_editor):
             # The tables of leases are messaging's too and stay.
-            for table in (operations, states, batches):
+            for table in (operations, states, batches, backfills):
                 name = schema_editor.quote_name(table.name)
                 schema_editor.execute(f"DROP TABLE IF EXISTS {name}", params=None)
 

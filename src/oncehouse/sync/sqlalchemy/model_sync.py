@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import Connection, Select, select, tuple_
+from sqlalchemy import Connection, Select, Table, func, literal, select, tuple_
 from sqlalchemy.orm import Session, scoped_session
 
-from oncehouse.errors import ConfigurationError
+from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.messaging.database import reading
 from oncehouse.sync.declaration import Source
 from oncehouse.sync.engines import Row
 from oncehouse.sync.logged_tables import LoggedTable
 from oncehouse.sync.model_sync import ModelSync as CoreModelSync
 from oncehouse.sync.operations import Kind, Operation, distinct_keys, read_key, spell_key
+from oncehouse.sync.row_estimates import read_statistics
 from oncehouse.sync.serialized_rows import row_of
 from oncehouse.sync.settings import SyncSettings
 from oncehouse.sync.sqlalchemy import sources
@@ -97,8 +98,13 @@ class ModelSync(CoreModelSync):
 
     @classmethod
     def parse_key(cls, key: str) -> tuple[Any, ...]:
-        forms = key_forms(find_mapper(cls.model))
-        return tuple(form(value) for form, value in zip(forms, read_key(key), strict=True))
+        mapper = find_mapper(cls.model)
+        try:
+            return tuple(form(value) for form, value in zip(key_forms(mapper), read_key(key), strict=True))
+        except (ValueError, ArithmeticError) as error:
+            raise PermanentError(
+                f"{key} is no key of {cls.model.__name__}, whose key is ({', '.join(key_names(mapper))})"
+            ) from error
 
     @classmethod
     def spell_keys(cls, keys: Iterable[Sequence[Any]]) -> list[str]:
@@ -115,8 +121,7 @@ class ModelSync(CoreModelSync):
     @classmethod
     def get_sync_select(cls, keys: Sequence[tuple[Any, ...]]) -> Select[Any]:
         """The objects of these keys. What a narrower statement leaves out is deleted in ClickHouse."""
-        columns = [getattr(cls.model, name) for name in key_names(find_mapper(cls.model))]
-        return select(cls.model).where(_is_among(columns, keys))
+        return select(cls.model).where(_is_among(_key_attributes(cls), keys))
 
     @classmethod
     def get_sync_objects(cls, operations: Sequence[Operation]) -> Iterable[Any]:
@@ -126,6 +131,36 @@ class ModelSync(CoreModelSync):
             return _load_objects(cls, keys)
         with reading(cls.open_source(), _what(cls), absent=ABSENT) as connection:
             return [row for part in _split(keys) for row in _read_rows(connection, cls, part)]
+
+    @classmethod
+    def list_keys(cls, after: str | None, limit: int) -> list[str]:
+        columns = _key_attributes(cls)
+        asked = select(*columns).order_by(*columns).limit(limit)
+        if after is not None:
+            values = [
+                literal(value, column.type)
+                for value, column in zip(cls.parse_key(after), columns, strict=True)
+            ]
+            asked = asked.where(
+                columns[0] > values[0] if len(columns) == 1 else tuple_(*columns) > tuple_(*values)
+            )
+        what = f"Sync {cls.declaration().name}: reading keys"
+        with reading(cls.open_source(), what, absent=ABSENT) as connection:
+            return cls.spell_keys(tuple(row) for row in connection.execute(asked))
+
+    @classmethod
+    def estimate_rows(cls) -> int:
+        engine, mapper = cls.open_source(), find_mapper(cls.model)
+        known = None
+        if isinstance(mapper.local_table, Table) and not mapper.single:
+            known = read_statistics(
+                engine, engine.dialect.identifier_preparer.format_table(mapper.local_table)
+            )
+        if known is not None:
+            return known
+        asked = select(func.count()).select_from(select(*_key_attributes(cls)).subquery())
+        with reading(engine, f"Sync {cls.declaration().name}: counting rows", absent=ABSENT) as connection:
+            return int(connection.execute(asked).scalar_one())
 
     @classmethod
     def get_insert_batch(cls, objects: Iterable[Any]) -> Iterable[Row]:
@@ -161,6 +196,10 @@ class ModelSync(CoreModelSync):
             return
         listed = [key if isinstance(key, tuple) else (key,) for key in keys]
         register_keys(writer, cls, kind, listed)
+
+
+def _key_attributes(sync: type[ModelSync]) -> list[Any]:
+    return [getattr(sync.model, name) for name in key_names(find_mapper(sync.model))]
 
 
 def _is_among(columns: Sequence[Any], keys: Sequence[tuple[Any, ...]]) -> Any:

@@ -1,0 +1,119 @@
+"""`oncehouse sync verify`: the tables of syncs against the database, and `--repair` of what differs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oncehouse.cli.arguments import AsJson
+from oncehouse.cli.key_progress import KeyProgressView
+from oncehouse.cli.output import say, show_json, show_table
+from oncehouse.cli.run import in_thread
+from oncehouse.cli.sync_backfill import DEFAULT_CHUNK, Chunk
+from oncehouse.cli.sync_opening import Modules, Names, find_enabled
+from oncehouse.cli.verify import DIFFERENCE_EXIT_CODE
+
+if TYPE_CHECKING:
+    from oncehouse.sync.model_sync import ModelSync
+    from oncehouse.sync.verifying import VerifyReport
+
+EXAMPLES = 5
+
+
+def verify(
+    names: Names = None,
+    *,
+    module: Modules = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Sync what differs again, then compare once more.")
+    ] = False,
+    chunk: Chunk = DEFAULT_CHUNK,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the rows of the database with those in ClickHouse; exit 3 when they differ. Writers may go on."""
+    reports: list[VerifyReport] = []
+    repaired: dict[str, int] = {}
+    with KeyProgressView(as_json=as_json) as view:
+        for sync in find_enabled(module, names):
+            report, count = _verify_one(sync, chunk, view, repair=repair)
+            reports.append(report)
+            repaired[report.sync] = count
+    ok = all(report.is_clean for report in reports)
+    if as_json:
+        told = [_plain(report, repaired[report.sync]) for report in reports]
+        show_json({"event": "verified", "ok": ok, "syncs": told})
+    else:
+        _show(reports, repaired)
+    if not ok:
+        raise typer.Exit(DIFFERENCE_EXIT_CODE)
+
+
+def _verify_one(
+    sync: type[ModelSync], chunk: int, view: KeyProgressView, *, repair: bool
+) -> tuple[VerifyReport, int]:
+    """The report, and how many keys were synced again."""
+    from oncehouse.sync.repairing import verify_and_repair
+    from oncehouse.sync.verifying import verify as compare
+
+    if repair:
+        return in_thread(lambda: verify_and_repair(sync, keys_a_range=chunk, report=view))
+    return in_thread(lambda: (compare(sync, keys_a_range=chunk, report=view), 0))
+
+
+def _plain(report: VerifyReport, repaired: int) -> dict[str, Any]:
+    differences = {
+        kind.value: {"count": len(keys), "examples": keys[:EXAMPLES]}
+        for kind, keys in report.differences.items()
+    }
+    known = {name: value for name, value in vars(report).items() if name != "differences"}
+    return {**known, "ok": report.is_clean, **differences, "repaired": repaired}
+
+
+def _show(reports: list[VerifyReport], repaired: dict[str, int]) -> None:
+    from oncehouse.sync.verifying import Difference
+
+    show_table(
+        ["sync", "table", "rows", "ranges", "differing ranges", *Difference, "waiting"],
+        [
+            (
+                *(report.sync, report.table, report.rows, report.ranges, report.differing_ranges),
+                *(len(report.differences[kind]) for kind in Difference),
+                report.waiting,
+            )
+            for report in reports
+        ],
+        empty="there is no sync",
+    )
+    for report in reports:
+        if repaired[report.sync]:
+            say(f"{report.sync}: {repaired[report.sync]:,} keys were synced again")
+        for kind, keys in report.differences.items():
+            if keys:
+                more = ", …" if len(keys) > EXAMPLES else ""
+                say(f"{report.sync}: {kind}: {', '.join(keys[:EXAMPLES])}{more}")
+        for advice in advise(report):
+            say(f"{report.sync}: {advice}")
+
+
+def advise(report: VerifyReport) -> list[str]:
+    from oncehouse.sync.verifying import Difference
+
+    advice = []
+    if not report.complete:
+        advice.append(
+            "so many differ that the rest was not looked at. `oncehouse sync backfill` sends all rows; verify then"
+        )
+    elif report.keys_to_repair():
+        advice.append("`oncehouse sync verify --repair` syncs these keys again")
+    if report.differences[Difference.DOUBLED]:
+        advice.append(
+            "doubled rows cannot be taken back by syncing; `OPTIMIZE TABLE … FINAL DEDUPLICATE` does it for equal ones"
+        )
+    if report.waiting:
+        advice.append(
+            f"{report.waiting:,} keys differ whose operations still wait; `oncehouse sync run` syncs them"
+        )
+    if report.changing:
+        advice.append(f"{report.changing:,} keys changed at every look and were not judged")
+    return advice
