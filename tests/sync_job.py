@@ -2,7 +2,8 @@
 
 `sync_job.py JSON` sets the shop up as the JSON says and then obeys lines on its standard input: `work` forks a process
 that runs the syncs over and over, `kill` ends it as kill -9 does, `crash POINT` forks one that has to die at the point,
-`drain` runs all syncs until nothing waits. Each line is answered by one. The defects are seeded on purpose.
+`drain` runs all syncs until nothing waits; `fill`, `kill_fill` and `crash_fill POINT` do the same with a backfill, and
+`join_fill` waits for its end. Each line is answered by one. The defects are seeded on purpose.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import delete, select
 
 from oncehouse import crash
-from oncehouse.sync.engines import Replacing, Rows
+from oncehouse.sync import backfilling, states
+from oncehouse.sync.engines import Reading, Replacing, Rows
+from oncehouse.sync.holding import Hold
 from oncehouse.sync.model_sync import ModelSync
 from oncehouse.sync.outbox_storage import OutboxStorage
 from oncehouse.sync.running import Failure, run_once, run_until_stopped
@@ -50,8 +56,40 @@ def remove_by_key() -> None:
     OutboxStorage.remove = remove  # type: ignore[method-assign]
 
 
+def number_after_reading() -> None:
+    """A chunk that takes its number when it has read, and does not look whether the lease is still its own."""
+    read_chunk = backfilling._read_chunk
+
+    def read(sync: type[ModelSync], number: int, keys: list[str]) -> Reading:
+        reading = read_chunk(sync, number, keys)
+        with sync.open_source().begin() as connection:
+            return replace(reading, number=states.take_reading(connection, sync.declaration().name))
+
+    backfilling._read_chunk = read
+    Hold.fence = lambda _self, _connection: None  # type: ignore[method-assign]
+
+
+def hang_after_reading(flag: Path) -> None:
+    """While the file is there a chunk does not go on, once it has read; it says so by another file."""
+    read_chunk = backfilling._read_chunk
+
+    def read(sync: type[ModelSync], number: int, keys: list[str]) -> Reading:
+        reading = read_chunk(sync, number, keys)
+        give_up_at = time.monotonic() + DRAIN_SECONDS
+        while flag.exists() and time.monotonic() < give_up_at:
+            flag.with_suffix(".hangs").touch()
+            time.sleep(0.02)
+        return reading
+
+    backfilling._read_chunk = read
+
+
 DRAIN_SECONDS = 60
-DEFECTS: dict[str, Callable[[], None]] = {"ignore_deletes": ignore_deletes, "remove_by_key": remove_by_key}
+DEFECTS: dict[str, Callable[[], None]] = {
+    "ignore_deletes": ignore_deletes,
+    "remove_by_key": remove_by_key,
+    "number_after_reading": number_after_reading,
+}
 
 
 def work(syncs: list[type[ModelSync]]) -> None:
@@ -73,11 +111,18 @@ def drain(syncs: list[type[ModelSync]]) -> None:
     raise SystemExit(f"syncs did not come to rest in {DRAIN_SECONDS} s")
 
 
+def fill(syncs: list[type[ModelSync]], chunk: int) -> None:
+    """Backfill all of them, from where they were left."""
+    for sync in syncs:
+        backfilling.backfill(sync, chunk=chunk)
+
+
 def fork(task: Callable[[], None]) -> int:
     child = os.fork()
     if child == 0:
         try:
             task()
+            os._exit(0)
         finally:
             os._exit(3)
     return child
@@ -92,23 +137,46 @@ def die_at(point: str, task: Callable[[], None]) -> None:
 def main() -> None:
     given = json.loads(sys.argv[1])
     syncs = importlib.import_module(given.get("world", "sync_world")).configure(given)
+    if "hang" in given:
+        hang_after_reading(Path(given["hang"]))
     for name in given.get("defects", []):
         DEFECTS[name]()
-    child = 0
-    for line in sys.stdin:
-        order, _, point = line.strip().partition(" ")
-        if order == "work":
-            child = fork(lambda: work(syncs))
-        elif order == "kill":
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        elif order == "crash":
-            _, status = os.waitpid(fork(lambda: die_at(point, lambda: drain(syncs))), 0)  # noqa: B023 - forked at once
-            assert os.WIFSIGNALED(status), f"{point} was not reached"
-        else:
-            drain(syncs)
-        sys.stdout.write(f"{order}\n")
-        sys.stdout.flush()
+    chunk = given.get("chunk", 20)
+    children: dict[str, int] = {}
+    orders: dict[str, Callable[[str], None]] = {
+        "work": lambda _point: children.update(work=fork(lambda: work(syncs))),
+        "kill": lambda _point: end(children["work"]),
+        "crash": lambda point: crash_at(point, lambda: drain(syncs)),
+        "drain": lambda _point: drain(syncs),
+        "fill": lambda _point: children.update(fill=fork(lambda: fill(syncs, chunk))),
+        "kill_fill": lambda _point: end(children["fill"]),
+        "crash_fill": lambda point: crash_at(point, lambda: fill(syncs, chunk)),
+        "join_fill": lambda _point: join(children["fill"]),
+    }
+    try:
+        for line in sys.stdin:
+            order, _, point = line.strip().partition(" ")
+            orders[order](point)
+            sys.stdout.write(f"{order}\n")
+            sys.stdout.flush()
+    finally:
+        for child in children.values():
+            with suppress(ProcessLookupError, ChildProcessError):  # most have ended
+                end(child)
+
+
+def join(child: int) -> None:
+    assert os.waitpid(child, 0)[1] == 0, "the backfill failed"
+
+
+def end(child: int) -> None:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def crash_at(point: str, task: Callable[[], None]) -> None:
+    _, status = os.waitpid(fork(lambda: die_at(point, task)), 0)
+    assert os.WIFSIGNALED(status), f"{point} was not reached"
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ from sqlalchemy.orm import (
 
 from oncehouse.sync import model_sync as core
 from oncehouse.sync import sqlalchemy as syncs
-from oncehouse.sync.sqlalchemy import Collapsing, ModelSync, sources
+from oncehouse.sync.sqlalchemy import Append, Collapsing, ModelSync, sources
 from oncehouse.sync.table_plan import apply_plan, plan_table
 from oncehouse.sync.tables import create_tables
 
@@ -186,6 +186,7 @@ class BossSync(ModelSync):
     table = "bosses"
 
 
+ENGINES = {"collapsing": Collapsing(), "append": Append()}
 SYNCS = (BuyerSync, SaleSync, GiftSaleSync, ChairSync, BossSync)
 for _sync in SYNCS:
     # They are there while a stall is open, and not for the tests of others.
@@ -258,7 +259,7 @@ def configure(given: dict[str, Any]) -> list[type[ModelSync]]:
 def change(sync: type[ModelSync], attributes: dict[str, Any]) -> None:
     """Attributes of the class, in words of JSON."""
     for name, value in attributes.items():
-        setattr(sync, name, Collapsing() if value == "collapsing" else value)
+        setattr(sync, name, ENGINES[value] if name == "engine" and isinstance(value, str) else value)
     sync.forget()
 
 

@@ -119,6 +119,30 @@ def test_what_writers_change_meanwhile_is_synced_between_chunks(shop, monkeypatc
     ]
 
 
+@pytest.mark.long
+def test_a_run_that_has_no_end_gives_way_to_a_backfill(shop, monkeypatch):
+    people = make_people(shop, 3)
+    monkeypatch.setattr(CustomerSync, "sync_lease", 1)
+    monkeypatch.setattr(CustomerSync, "sync_batch_size", 1)
+    CustomerSync.forget()
+    filled = []
+    filler = threading.Thread(target=lambda: filled.append(backfill(CustomerSync)))
+
+    def write(_rows: int = 0) -> None:
+        # Another change after each round: there is always one more to do.
+        if not filler.ident:
+            filler.start()
+        if not filled:
+            Customer.objects.using(shop.alias).filter(pk=people[0].pk).update(vip=True)
+
+    monkeypatch.setattr(CustomerSync, "post_sync", write)
+    write()
+    assert CustomerSync.sync_batch_from_storage().rounds > 1
+    filler.join(60)
+    assert filled[0].finished
+    CustomerSync.forget()
+
+
 def test_a_chunk_that_hangs_and_reads_late_overwrites_nothing(shop, monkeypatch):
     ann = make_people(shop, 1)[0]
     people = Customer.objects.using(shop.alias).filter(pk=ann.pk)

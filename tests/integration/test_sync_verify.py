@@ -30,6 +30,11 @@ from sync_shop.models import Tag as ShopTag
 BEYOND = 1 << 62
 
 
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch) -> None:
+    monkeypatch.setattr(verifying, "PAUSE_SECONDS", 0.01)
+
+
 @pytest.fixture
 def shop(postgres_url, clickhouse, database) -> Iterator[Shop]:
     with open_synced_shop(postgres_url, clickhouse, database, (CustomerSync,)) as shop:
@@ -44,7 +49,7 @@ def make_people(shop: Shop, count: int) -> list[Customer]:
 
 
 def look(sync: Any = CustomerSync, **options: Any) -> VerifyReport:
-    return verify(sync, **{"keys_a_range": 4, "pause_seconds": 0.01, **options})
+    return verify(sync, **{"keys_a_range": 4, **options})
 
 
 def found(report: VerifyReport) -> dict[str, list[str]]:
@@ -94,7 +99,7 @@ def test_planted_differences_are_found_named_and_repaired(shop):
     CustomerSync.open_clickhouse().command(
         f"ALTER TABLE customers DELETE WHERE _version = {BEYOND}", settings={"mutations_sync": 2}
     )
-    report, repaired = verify_and_repair(CustomerSync, keys_a_range=10, pause_seconds=0.01)
+    report, repaired = verify_and_repair(CustomerSync, keys_a_range=10)
     assert (report.is_clean, repaired) == (True, 5)
     assert len(shop.rows(CustomerSync, "id")) == 29
 
@@ -189,7 +194,7 @@ def test_other_engines_are_compared_by_what_they_show_and_told_of_doubled_rows(s
             "doubled": [f'["{people[5].pk}"]'],
         }
         assert found(look()) == planted
-        report, repaired = verify_and_repair(CustomerSync, pause_seconds=0.01)
+        report, repaired = verify_and_repair(CustomerSync)
         assert repaired == 2
         assert found(report) == {"doubled": planted["doubled"]}
 
@@ -213,7 +218,7 @@ def test_so_many_differences_that_a_backfill_is_better_end_the_search(shop, monk
     report = look()
     assert (report.complete, report.is_clean) == (False, False)
     assert 10 < len(report.differences[Difference.MISSING]) < 30
-    report, repaired = verify_and_repair(CustomerSync, keys_a_range=4, pause_seconds=0.01)
+    report, repaired = verify_and_repair(CustomerSync, keys_a_range=4)
     assert (report.is_clean, repaired) == (True, len(people))
 
 
@@ -262,6 +267,6 @@ def test_mapped_classes_are_compared_too(postgres_url, clickhouse, database):
             connection.exec_driver_sql("UPDATE sales SET total = 1 WHERE id = (SELECT min(id) FROM sales)")
             [key] = connection.exec_driver_sql("SELECT min(id) FROM sales").one()
         assert found(look(SaleSync)) == {"stale": [f"[{key}]"]}
-        assert verify_and_repair(SaleSync, pause_seconds=0.01)[1] == 1
+        assert verify_and_repair(SaleSync)[1] == 1
         with pytest.raises(PermanentError, match="no key of Sale"):
             read_given_key(SaleSync, "x")

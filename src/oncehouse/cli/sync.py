@@ -124,6 +124,8 @@ def status(names: Names = None, *, module: Modules = None, as_json: AsJson = Fal
     for one in found:
         if one.pipeline_file:
             say(f"{one.sync}: by CDC, pipeline file {one.pipeline_file}")
+        if one.backfilled is not None:
+            say(f"{one.sync}: its backfill is unfinished, about {one.backfilled:.0%} of the keys are done")
         if one.last_error:
             say(f"{one.sync}: {one.last_error}")
 

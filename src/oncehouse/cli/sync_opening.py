@@ -29,4 +29,4 @@ def find(modules: list[str] | None, names: list[str] | None) -> list[type[ModelS
 
 def find_enabled(modules: list[str] | None, names: list[str] | None) -> list[type[ModelSync]]:
     """Without names, those that are enabled."""
-    return [sync for sync in find(modules, names) if names or sync.sync_enabled]
+    return [sync for sync in find(modules, names) if names or sync.is_captured()]

@@ -17,7 +17,7 @@ from oncehouse.cli.cdc import (
     write_draft,
 )
 from oncehouse.cli.output import say, show_json
-from oncehouse.cli.sync import Modules, Names
+from oncehouse.cli.sync_opening import Modules, Names
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from oncehouse.sync.key_progress import KeyProgress, Report, ignore
 from oncehouse.sync.model_sync import ModelSync
 from oncehouse.sync.operations import Kind, Operation
 from oncehouse.sync.positions import Position, begin_backfill, end_backfill, find_position, move_position
-from oncehouse.sync.rounds import attempt, make_batch, read_rows, send, send_kept, try_round
+from oncehouse.sync.rounds import attempt, check_captured, make_batch, read_rows, send, send_kept, try_round
 from oncehouse.sync.tables import ABSENT
 
 CHUNK = 50_000
@@ -197,6 +197,7 @@ def backfill(
 ) -> BackfillResult:
     """Go through all keys, from where an unfinished backfill was; `restart` begins with the first again."""
     begun_at = time.monotonic()
+    check_captured(sync.declaration())
     work = _Backfill(sync, chunk=chunk, stop=stop or threading.Event(), report=report)
     try:
         work.run(restart=restart)

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine
 
 from oncehouse.errors import OncehouseError
-from oncehouse.messaging.bucket_leases import BucketLeases
+from oncehouse.messaging.bucket_leases import BucketLeases, read_members
+from oncehouse.messaging.database import transact
 from oncehouse.sync.declaration import Declaration
-from oncehouse.sync.tables import lease_tables
+from oncehouse.sync.tables import ABSENT, lease_tables
 
 _ONLY_BUCKET = 0
 # Of those who wait for a free lease the first by name gets it: whoever waits comes before the runs that look in and go.
@@ -30,15 +31,25 @@ class Hold:
     leases: BucketLeases
     tokens: Mapping[int, int]
     renew_at: float
+    is_wanted: bool = False
+    """Somebody waits for it, who does all that a run does: a run that has no end gives way."""
 
     def renew(self) -> bool:
         """Whether the lease is still ours; asks the database only when a third of its time has passed."""
         if time.monotonic() < self.renew_at:
             return True
         begun_at = time.monotonic()
-        self.tokens = self.leases.tend().tokens
+        share = self.leases.tend()
+        self.tokens = share.tokens
         self.renew_at = begun_at + self.leases.lease_seconds / 3
+        # Another run that looks in at this moment is a member too, but does not wait.
+        self.is_wanted = bool(share.surplus) and self._is_waited_for()
         return self.is_held
+
+    def _is_waited_for(self) -> bool:
+        with transact(self.engine, f"Who waits for {self.leases.name}", absent=ABSENT) as connection:
+            members = read_members(connection, lease_tables, self.leases.name)
+        return any(one.live and one.holder.startswith(f"{_WAITING}-") for one in members)
 
     @property
     def is_held(self) -> bool:

@@ -22,6 +22,11 @@ class Position:
     estimate: int
     """About how many there were when it began."""
 
+    @property
+    def share(self) -> float:
+        """About how much is done, from 0 to 1."""
+        return min(1.0, self.keys / self.estimate) if self.estimate else 0.0
+
 
 def begin_backfill(connection: Connection, sync: str, estimate: int) -> None:
     """From the first key; one that is unfinished stays as it is."""

@@ -18,13 +18,12 @@ def verify_and_repair(
     sync: type[ModelSync],
     *,
     keys_a_range: int = RANGE,
-    pause_seconds: float = 1.0,
     report: Report = ignore,
 ) -> tuple[VerifyReport, int]:
     """How the table stands in the end, and how many keys were synced again."""
     repaired: set[str] = set()
     while True:
-        found = verify(sync, keys_a_range=keys_a_range, pause_seconds=pause_seconds, report=report)
+        found = verify(sync, keys_a_range=keys_a_range, report=report)
         # What differs after it was synced again would do so once more.
         keys = [key for key in found.keys_to_repair() if key not in repaired]
         if not keys:

@@ -15,6 +15,7 @@ from oncehouse.sync.capture import SqlAlchemyWriter
 from oncehouse.sync.engines import Row
 from oncehouse.sync.model_sync import ModelSync
 from oncehouse.sync.operations import Kind, spell_key
+from oncehouse.sync.rounds import check_captured
 from oncehouse.sync.shown_rows import ShownRows
 from oncehouse.sync.tables import ABSENT
 
@@ -36,6 +37,7 @@ def read_given_key(sync: type[ModelSync], given: str) -> str:
 
 def register_again(sync: type[ModelSync], keys: Sequence[str]) -> int:
     """How many operations were written."""
+    check_captured(sync.declaration())
     name, storage, engine = sync.declaration().name, sync.get_storage(), sync.open_source()
     for start in range(0, len(keys), _KEYS_A_TRANSACTION):
         with transact(engine, f"Sync {name}: registering keys again", absent=ABSENT) as connection:

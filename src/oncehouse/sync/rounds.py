@@ -42,25 +42,30 @@ class RunResult:
 
 
 def run_sync(sync: type[ModelSync]) -> RunResult:
-    """Rounds until fewer operations wait than a round lists. A failure is noted and raised."""
+    """Rounds until few enough operations wait, or a backfill takes over. A failure is noted and raised."""
     declared = sync.declaration()
-    if declared.pipeline is not None:
-        raise ConfigurationError(
-            f"Sync {declared.name} is fed by CDC: run `oncehouse run {declared.pipeline}.yaml`, the pipeline file that "
-            "`oncehouse sync pipeline` writes"
-        )
+    check_captured(declared)
     engine = sync.open_source()
     rounds = operations = rows = 0
     with hold_sync(engine, declared) as hold:
         if hold is None:
             return RunResult(sync=declared.name, held_elsewhere=True)
         states.note_start(engine, declared.name)
-        while hold.renew():
+        while hold.renew() and not hold.is_wanted:
             listed, sent = try_round(sync, hold)
             rounds, operations, rows = rounds + 1, operations + listed, rows + sent
             if listed < declared.batch_size:
                 break
     return RunResult(sync=declared.name, rounds=rounds, operations=operations, rows=rows)
+
+
+def check_captured(declared: Declaration) -> None:
+    """Refuse a sync that has no operations and whose table another writes to, under numbers of its own."""
+    if declared.pipeline is not None:
+        raise ConfigurationError(
+            f"Sync {declared.name} is fed by CDC: run `oncehouse run {declared.pipeline}.yaml`, the pipeline file that "
+            "`oncehouse sync pipeline` writes"
+        )
 
 
 def try_round(sync: type[ModelSync], hold: Hold) -> tuple[int, int]:

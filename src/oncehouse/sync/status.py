@@ -11,6 +11,7 @@ from oncehouse.errors import OncehouseError
 from oncehouse.messaging.bucket_leases import read_leases
 from oncehouse.messaging.database import transact
 from oncehouse.sync.model_sync import ModelSync
+from oncehouse.sync.positions import Position, find_position
 from oncehouse.sync.states import SyncState, read_state
 from oncehouse.sync.storage import Waiting
 from oncehouse.sync.tables import ABSENT, lease_tables
@@ -28,6 +29,8 @@ class SyncStatus:
     """How long the oldest of them has waited: how far ClickHouse may be behind."""
     running: bool
     """Somebody holds its lease."""
+    backfilled: float | None
+    """About which share of its keys an unfinished backfill has gone through; None where there is none."""
     rows_synced: int | None
     synced_seconds_ago: float | None
     failures: int
@@ -51,8 +54,11 @@ def status_of(sync: type[ModelSync]) -> SyncStatus:
     ) as connection:
         state = read_state(connection, declared.name)
         leases = read_leases(connection, lease_tables, f"sync:{declared.name}")
+        position = find_position(connection, declared.name)
         waiting, trouble = _measure(sync, connection)
-    return _put_together(sync, state, waiting, trouble, running=any(lease.live for lease in leases))
+    return _put_together(
+        sync, state, waiting, trouble, running=any(lease.live for lease in leases), position=position
+    )
 
 
 def _measure(sync: type[ModelSync], connection: Connection) -> tuple[Waiting | None, str | None]:
@@ -74,6 +80,7 @@ def _tell_pipeline(sync: type[ModelSync], file: str) -> SyncStatus:
         waiting=None,
         lag_seconds=None,
         running=False,
+        backfilled=None,
         rows_synced=None,
         synced_seconds_ago=None,
         failures=0,
@@ -84,7 +91,13 @@ def _tell_pipeline(sync: type[ModelSync], file: str) -> SyncStatus:
 
 
 def _put_together(
-    sync: type[ModelSync], state: SyncState, waiting: Waiting | None, trouble: str | None, *, running: bool
+    sync: type[ModelSync],
+    state: SyncState,
+    waiting: Waiting | None,
+    trouble: str | None,
+    *,
+    running: bool,
+    position: Position | None,
 ) -> SyncStatus:
     declared = sync.declaration()
     return SyncStatus(
@@ -95,6 +108,7 @@ def _put_together(
         waiting=None if waiting is None else waiting.count,
         lag_seconds=None if waiting is None else (waiting.oldest_seconds or 0.0),
         running=running,
+        backfilled=None if position is None else position.share,
         rows_synced=state.rows_synced,
         synced_seconds_ago=state.synced_seconds_ago,
         failures=state.failures,

@@ -20,7 +20,7 @@ from oncehouse.sync.held_rows import find_held_keys
 from oncehouse.sync.key_progress import KeyProgress, Report, ignore
 from oncehouse.sync.model_sync import ModelSync
 from oncehouse.sync.operations import Kind, Operation, spell_key
-from oncehouse.sync.rounds import read_present
+from oncehouse.sync.rounds import check_captured, read_present
 from oncehouse.sync.shown_rows import Differing, ShownRows
 from oncehouse.sync.tables import ABSENT
 
@@ -29,6 +29,9 @@ RANGE = 50_000
 MOST_DIFFERENCES = 100_000
 """With more than so many a backfill is quicker than repairs, and looking further tells nobody more."""
 MOST_WAITING = 1_000_000
+
+PAUSE_SECONDS = 1.0
+"""Between two looks at what differs."""
 
 _KEYS_A_READ = 10_000
 _LOOKS = 10
@@ -77,11 +80,10 @@ def verify(
     sync: type[ModelSync],
     *,
     keys_a_range: int = RANGE,
-    pause_seconds: float = 1.0,
     report: Report = ignore,
 ) -> VerifyReport:
-    """`pause_seconds` lie between two looks at what differs."""
     declared = sync.declaration()
+    check_captured(declared)
     if isinstance(declared.engine, Append) and declared.engine.version is None:
         raise ConfigurationError(
             f"Sync {declared.name}: an Append table without a version does not tell which row of a key is the newest, "
@@ -92,7 +94,7 @@ def verify(
     try:
         work.compare_ranges()
         work.look_for_missing()
-        work.settle(pause_seconds)
+        work.settle()
     finally:
         sync.release_connections()
     return work.report_of()
@@ -166,7 +168,7 @@ class _Verification:
                 return
             after = keys[-1]
 
-    def settle(self, pause_seconds: float) -> None:
+    def settle(self) -> None:
         """Look again at what differed, until it stands still or is well.
 
         The order of a look matters: the database, then what waits, then ClickHouse. Without a waiting operation
@@ -177,7 +179,7 @@ class _Verification:
         self.is_cut = self.is_full
         for look in range(_LOOKS):
             if look and (self.suspects or self.found[Difference.DOUBLED]):
-                time.sleep(pause_seconds)
+                time.sleep(PAUSE_SECONDS)
             self.waiting = set()
             for keys in _split(list(self.suspects), self.keys_a_range):
                 self._look_again(keys)

@@ -9,9 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from oncehouse.errors import OncehouseError
-from oncehouse.sync.django.model_sync import ModelSync
-from oncehouse.sync.model_sync import registered_syncs
-from oncehouse.sync.opening import choose_syncs
+from oncehouse.sync.django.choosing import choose
 from oncehouse.sync.running import DEFAULT_THREADS, Failure, Outcome, run_once, run_until_stopped
 
 
@@ -27,7 +25,7 @@ class Command(BaseCommand):
 
     def handle(self, *_arguments: Any, **options: Any) -> None:
         try:
-            syncs = _choose(options["names"])
+            syncs = choose(options["names"])
         except OncehouseError as error:
             raise CommandError(str(error), returncode=error.exit_code) from error
         if options["once"]:
@@ -53,9 +51,3 @@ class Command(BaseCommand):
             self.stderr.write(f"{outcome.sync}: {outcome.error}")
         elif outcome.operations:
             self.stdout.write(f"{outcome.sync}: {outcome.operations:,} operations, {outcome.rows:,} rows")
-
-
-def _choose(names: list[str]) -> list[type[Any]]:
-    ours = [sync for sync in registered_syncs() if issubclass(sync, ModelSync)]
-    chosen = choose_syncs(ours, names)
-    return chosen if names else [sync for sync in chosen if sync.is_captured()]
