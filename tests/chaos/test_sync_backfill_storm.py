@@ -140,7 +140,7 @@ def test_a_backfill_killed_at_any_step_leaves_what_the_next_one_needs(
     change(BuyerSync, attributes)
     stall.make_tables(BuyerSync)
     given = {"world": "sync_stall", "url": postgres_url, "syncs": {"BuyerSync": attributes}}
-    with start_job(**given, settings={"CLICKHOUSE_DATABASES": {"default": address}}, chunk=20) as job:
+    with start_job(**given, settings={"CLICKHOUSE_DATABASES": {"default": address}}, chunk=8) as job:
         for point in POINTS:
             job(f"crash_fill sync.{point}:2")
         job("fill")

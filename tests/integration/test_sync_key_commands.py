@@ -38,6 +38,15 @@ def ask(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> s
     return capsys.readouterr().out
 
 
+def test_backfill_and_verify_tell_programs_what_they_did(shop, capsys):
+    lines = [json.loads(line) for line in ask(capsys, "backfill", "CustomerSync", "--json").splitlines()]
+    assert [line["event"] for line in lines] == ["progress", "backfilled"]
+    assert (lines[1]["keys"], lines[1]["finished"]) == (6, True)
+    told = json.loads(ask(capsys, "verify", "CustomerSync", "--json").splitlines()[-1])
+    assert (told["ok"], told["syncs"][0]["rows"]) == (True, 6)
+
+
+@pytest.mark.long
 def test_backfill_verify_and_replay_by_hand(shop, capsys):
     out = ask(capsys, "backfill", "CustomerSync", "--chunk", "4")
     assert out.startswith("CustomerSync: 6 keys, 6 rows in ")

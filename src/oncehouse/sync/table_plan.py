@@ -81,7 +81,8 @@ def compare_table(facts: TableFacts, declared: Declaration) -> TablePlan:
     ]
     if added:
         notes.append(
-            f"rows that are there already have defaults in {', '.join(added)} until they are synced again"
+            f"rows that are there already have defaults in {', '.join(added)} until they are synced again, which "
+            "`oncehouse sync backfill` does for all of them"
         )
     return TablePlan(
         table=declared.table,
