@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ledger_examples import take_lease
 from oncehouse.config import Pipeline
-from oncehouse.ledger import batches, leases, snapshots
+from oncehouse.ledger import batches, leases, packs, snapshots
 from oncehouse.ledger.batches import NewBatch
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.epochs import next_epoch, read_positions
@@ -39,6 +39,7 @@ from oncehouse.pipeline import catalog_repair
 from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.catalog_repair import CatalogRepair
 from oncehouse.pipeline.damage import KafkaFacts
+from oncehouse.pipeline.pack import PackPlan, pack_task
 from oncehouse.pipeline.parts import read_rows
 from oncehouse.pipeline.read_planning import shaped_plan
 from oncehouse.pipeline.reading import read_records
@@ -114,7 +115,7 @@ class RepairWorld:
     # What a pipeline does
 
     def ingest(self, numbers: Sequence[int], *, more: Sequence[bytes] = (), query: str | None = None) -> int:
-        """An epoch of these events, none of which was seen before; `more`: records that become no events."""
+        """An epoch of these events and of `more` records as they are; no event of it was seen before."""
         start = len(self.records)
         self.records += [json.dumps({"id": number, "note": f"note {number}"}).encode() for number in numbers]
         self.records += more
@@ -168,7 +169,7 @@ class RepairWorld:
                 started_at=1.0,
                 counts=Counts(
                     read=len(numbers) + len(more),
-                    new=len(numbers),
+                    new=sum(chunk.events for chunk in made.chunks),
                     dead_letter=by_kind["dead"],
                     waiting=by_kind["waiting"],
                 ),
@@ -242,6 +243,15 @@ class RepairWorld:
         batch_id = self.deliver(self.ids(epoch), table=table, batch_id=self.make_batch(epoch, table=table))
         self.end_attempt(batch_id, BatchStatus.IN_CLICKHOUSE, "inserted")
         return batch_id
+
+    def pack(self) -> None:
+        """All epochs into one pack, as retention does with many small ones."""
+        plan = PackPlan(
+            files_root=self.store.root,
+            out="shop/packs/1-pack",
+            bundles=packs.list_bundles(self.catalog),
+        )
+        packs.move_files(self.catalog, take_lease(self.catalog, Stage.RETENTION), pack_task(plan))
 
     def stop(self) -> None:
         """The leases of the process are given back."""

@@ -37,7 +37,7 @@ def world(make_world) -> RepairWorld:
 # A batch that the snapshot would send
 
 
-@pytest.mark.parametrize("status", [BatchStatus.RETRY, BatchStatus.PARKED, BatchStatus.NEW])
+@pytest.mark.parametrize("status", [BatchStatus.PARKED, BatchStatus.NEW])
 def test_a_batch_whose_rows_came_in_others_is_not_sent_again(world, status):
     """It was parked, a refill replaced it, and its rows came in other batches; then the catalog was lost."""
     epoch = world.ingest(range(6))
