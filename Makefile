@@ -10,7 +10,7 @@ ADVICE_JAVA := oncehouse needs Java 17 or 21; on Debian or Ubuntu: apt install o
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo shops test check chaos soak fuzz bench audit lock clean java
+.PHONY: help setup demo shops test versions check chaos soak fuzz bench audit lock clean java
 MAKEFLAGS += --no-print-directory
 
 help: ## show this list
@@ -49,6 +49,9 @@ bench: setup ## speed on this machine; figures go to build/bench.json too
 	@mkdir -p build
 	@$(BIN)/python benchmarks/run.py
 
+versions: .venv/.package ## model sync with every version of Django, SQLAlchemy and Python that it supports
+	@$(BIN)/python tools/versions.py
+
 audit: build/audit/.wheels ## known vulnerabilities, bandit, and a bill of materials in build/sbom.json
 	@build/audit/bin/python tools/audit.py
 
@@ -57,6 +60,9 @@ lock: ## pin requirements anew, with hashes and without addresses
 	@for name in runtime dev audit; do build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
 		requirements/$$name.in -o requirements/$$name.txt || exit 1; done
+	@for name in $(basename $(wildcard requirements/versions/*.in)); do build/lock/bin/uv pip compile --quiet --upgrade \
+		--universal --python-version 3.12 --no-deps --generate-hashes --no-emit-index-url --no-emit-find-links --no-header \
+		--no-annotate $$name.in -o $$name.txt || exit 1; done
 
 clean: ## stop the dev stack and remove all that was made here, its data included
 	@if [ -d .oncehouse/dev ] && [ -x $(BIN)/python ]; then \

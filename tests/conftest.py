@@ -37,6 +37,8 @@ from scenarios import SCENARIOS
 
 _PARTS = {"kafka", "secure_kafka", "clickhouse", "postgres", "redis", "zookeeper", "connect"}
 _FOLDER_PREFIX = "oncehouse-tests-"
+LENT_STACK = "ONCEHOUSE_TESTS_STACK"
+"""The folder of another session's stack, for a session that such a one starts: servers are the larger part of it."""
 _STACK = pytest.StashKey[Stack]()
 
 
@@ -102,6 +104,9 @@ def _is_chaos(item: pytest.Item) -> bool:
 @pytest.fixture(scope="session")
 def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
     """The session's stack, empty until a part is asked for. Has `kill(part)`, `stop(part)`, `start(part)`."""
+    if lent := os.environ.get(LENT_STACK):
+        yield Stack(folder=Path(lent))
+        return
     _stop_what_dead_sessions_left()
     folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{os.getpid()}-"))
     add_users(folder / ClickHouse.name)

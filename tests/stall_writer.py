@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, insert, select, text, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, SAWarning
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
 
-from sync_stall import Buyer, Chair, Line, Sale, Stall, Tag
+from sync_stall import Buyer, BuyerSync, Chair, GiftSale, Line, Sale, Stall, Tag
 
 
 class Writer:
@@ -25,7 +25,7 @@ class Writer:
         self.dice = random.Random(seed)
         self.kinds: list[Callable[[Session], Any]] = [
             self.create, self.create, self.change, self.update, self.move, self.tag, self.take_chairs, self.delete,
-            self.delete_many, self.give_up,
+            self.delete_many, self.bulk, self.raw, self.move_chairs, self.give, self.give_up, self.give_up_partly,
         ]  # fmt: skip
 
     def run(self, changes: int) -> None:
@@ -78,11 +78,40 @@ class Writer:
     def delete_many(self, session: Session) -> None:
         session.execute(delete(Chair).where(Chair.number == self.dice.randrange(8)))
 
+    def bulk(self, session: Session) -> None:
+        session.execute(insert(Buyer), [{"name": f"b{self.dice.random()}"} for _ in range(3)])
+        people = self.some(session, Buyer)
+        session.execute(update(Buyer), [{"id": one.id, "vip": True} for one in people])
+
+    def raw(self, session: Session) -> None:
+        keys = [one.id for one in self.some(session, Buyer)]
+        session.execute(text("UPDATE buyers SET vip = NOT vip WHERE id = ANY(:keys)"), {"keys": keys})
+        BuyerSync.register(session, keys)
+
+    def move_chairs(self, session: Session) -> None:
+        """Keys that change."""
+        chairs = update(Chair).where(Chair.number == self.dice.randrange(8))
+        session.execute(chairs.values(number=self.dice.randrange(8, 16)))
+
+    def give(self, session: Session) -> None:
+        """Rows that are spread over the tables of a child and its parent."""
+        for gift in self.some(session, GiftSale):
+            gift.remark, gift.greeting = str(self.dice.random()), "ho"
+        for buyer in self.some(session, Buyer):
+            session.add(GiftSale(buyer_id=buyer.id, greeting="hi"))
+
     def give_up(self, session: Session) -> None:
         self.update(session)
         self.create(session)
         session.flush()
         session.rollback()
+
+    def give_up_partly(self, session: Session) -> None:
+        self.create(session)
+        savepoint = session.begin_nested()
+        self.update(session)
+        session.flush()
+        savepoint.rollback()
 
 
 @contextmanager

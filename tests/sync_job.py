@@ -24,7 +24,8 @@ from typing import Any
 from sqlalchemy import delete, select
 
 from oncehouse import crash
-from oncehouse.sync import backfilling, states
+from oncehouse.messaging.bucket_leases import BucketLeases
+from oncehouse.sync import backfilling, holding, states
 from oncehouse.sync.engines import Reading, Replacing, Rows
 from oncehouse.sync.holding import Hold
 from oncehouse.sync.model_sync import ModelSync
@@ -84,11 +85,22 @@ def hang_after_reading(flag: Path) -> None:
     backfilling._read_chunk = read
 
 
+def never_free() -> None:
+    """A lock that does not run out: whoever is killed holds it for good."""
+
+    class Lock(BucketLeases):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **{**named, "lease_seconds": 1e9})
+
+    holding.BucketLeases = Lock  # type: ignore[misc]
+
+
 DRAIN_SECONDS = 60
 DEFECTS: dict[str, Callable[[], None]] = {
     "ignore_deletes": ignore_deletes,
     "remove_by_key": remove_by_key,
     "number_after_reading": number_after_reading,
+    "never_free": never_free,
 }
 
 

@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from oncehouse.devstack.proxy import FaultProxy
+from oncehouse.sync.operations import Kind
+from oncehouse.sync.redis_storage import RedisStorage
 
+PATIENCE_SECONDS = 60
 TESTS = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])}
 
@@ -50,6 +53,12 @@ def start_job(**given: Any) -> Iterator[Job]:
 
 def see_inserts(proxy: FaultProxy, count: int) -> None:
     """Let the syncs come as far as so many inserts."""
-    goal = proxy.inserts + count
+    goal, give_up_at = proxy.inserts + count, time.monotonic() + PATIENCE_SECONDS
     while proxy.inserts < goal:
+        assert time.monotonic() < give_up_at, "the syncs stand still"
         time.sleep(0.02)
+
+
+def lose_while_away(storage: RedisStorage, writer: Any, sync: str, kind: Kind, keys: Sequence[str]) -> None:
+    """The old tool's way in place of `RedisStorage.register`: what Redis does not take is gone."""
+    storage._add(writer, sync, kind, keys)

@@ -16,18 +16,20 @@ import pytest
 
 from oncehouse.devstack.faults import AnswerError, DropAnswer
 from oncehouse.devstack.proxy import FaultProxy
-from sync_jobs import see_inserts, start_job
+from oncehouse.sync.redis_storage import RedisStorage
+from sync_jobs import lose_while_away, see_inserts, start_job
 from sync_world import Shop, assert_equal, change, open_synced_shop
 
 from django.db import IntegrityError, OperationalError, connections, transaction  # isort: skip - after the settings of sync_world
 from django.db.models import F
 
-from sync_shop.clickhouse_models import CustomerSync, OrderSync, SeatSync
-from sync_shop.models import Customer, Line, Order, Seat, Tag
+from sync_shop.clickhouse_models import CustomerSync, GiftOrderSync, OrderSync, SeatSync
+from sync_shop.models import Customer, GiftOrder, Line, Order, Seat, Tag
 
 CHANGED = {
     "CustomerSync": {"sync_delay": 0, "sync_lease": 1, "sync_batch_size": 50},
     "OrderSync": {"sync_delay": 0, "sync_lease": 1, "sync_storage": "redis"},
+    "GiftOrderSync": {"sync_delay": 0, "sync_lease": 1},
     "SeatSync": {"sync_delay": 0, "sync_lease": 1, "engine": "collapsing"},
 }
 
@@ -44,7 +46,7 @@ class Writer:
         self.kinds: list[Callable[[], Any]] = [
             self.create, self.create, self.bulk_create, self.save, self.update, self.bulk_update, self.tag, self.tag,
             self.move_line, self.delete, self.delete_many, self.delete_customer, self.raw, self.take_seats,
-            self.take_seats, self.give_up, self.give_up_partly,
+            self.take_seats, self.move_seats, self.give, self.give_up, self.give_up_partly,
         ]  # fmt: skip
 
     def some(self, model: Any, count: int = 1) -> list[Any]:
@@ -135,6 +137,20 @@ class Writer:
             seats, update_conflicts=True, unique_fields=["hall", "number"], update_fields=["taken"]
         )
 
+    def move_seats(self) -> None:
+        """Keys that change."""
+        seats = Seat.objects.using(self.alias).filter(hall="a", number=self.dice.randrange(8))
+        seats.update(number=self.dice.randrange(8, 16))
+
+    def give(self) -> None:
+        """Rows that are spread over the tables of a child and its parent."""
+        gifts = GiftOrder._base_manager.using(self.alias)
+        for customer in self.some(Customer):
+            gifts.create(customer=customer, greeting="hi")
+        gifts.filter(pk__in=[gift.pk for gift in self.some(GiftOrder, 2)]).update(
+            greeting="ho", note=str(self.dice.random())
+        )
+
     def give_up(self) -> None:
         with transaction.atomic(using=self.alias):
             self.update()
@@ -154,7 +170,7 @@ def shop(postgres_url, clickhouse, database, redis) -> Iterator[Shop]:
     settings = {"CLICKHOUSE_REDIS_CONFIG": {"port": redis.place.ports["redis"], "prefix": f"{database}:"}}
     originals = {
         sync: {name: getattr(sync, name) for name in CHANGEABLE}
-        for sync in (CustomerSync, OrderSync, SeatSync)
+        for sync in (CustomerSync, OrderSync, GiftOrderSync, SeatSync)
     }
     with open_synced_shop(postgres_url, clickhouse, database, **settings) as shop:
         shop.settings = settings
@@ -227,6 +243,24 @@ def test_the_storm_notices_the_defects_of_the_old_tool(
 ):
     with pytest.raises(AssertionError, match="not what the database has"):
         weather(shop, stack, clickhouse, database, postgres_url, 3, defect)
+
+
+def test_the_storm_notices_a_capture_that_tells_redis_alone_after_the_commit(
+    shop, stack, clickhouse, database, postgres_url, monkeypatch
+):
+    def tell_later(storage: RedisStorage, writer: Any, *told: Any) -> None:
+        transaction.on_commit(lambda: lose_while_away(storage, writer, *told), using=shop.alias)
+
+    monkeypatch.setattr(RedisStorage, "register", tell_later)
+    with pytest.raises(AssertionError, match="orders: not what the database has"):
+        weather(shop, stack, clickhouse, database, postgres_url, 4)
+
+
+def test_the_storm_notices_a_lock_that_a_killed_process_never_frees(
+    shop, stack, clickhouse, database, postgres_url
+):
+    with pytest.raises(AssertionError, match=r"drain failed|the syncs stand still"):
+        weather(shop, stack, clickhouse, database, postgres_url, 5, "never_free")
 
 
 POINTS = ("sync.listed", "sync.read", "sync.confirmed", "sync.inserted", "sync.removed")

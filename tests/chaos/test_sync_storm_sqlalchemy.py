@@ -14,9 +14,9 @@ import pytest
 
 from oncehouse.devstack.faults import AnswerError, DropAnswer
 from oncehouse.devstack.proxy import FaultProxy
-from oncehouse.sync.sqlalchemy import capture
+from oncehouse.sync.redis_storage import RedisStorage
 from stall_writer import writing
-from sync_jobs import see_inserts, start_job
+from sync_jobs import lose_while_away, see_inserts, start_job
 from sync_stall import (
     SYNCS,
     BuyerSync,
@@ -57,13 +57,15 @@ def stall(postgres_url, clickhouse, database, redis) -> Iterator[Stall]:
                 setattr(sync, name, value)
 
 
-def weather(stall: Stall, stack: Any, clickhouse: Any, database: str, url: str, seed: int) -> None:
+def weather(
+    stall: Stall, stack: Any, clickhouse: Any, database: str, url: str, seed: int, *defects: str
+) -> None:
     """Writers at work, and meanwhile: kills, a Redis that goes and comes back, inserts that fail or seem to."""
     dice = random.Random(seed)
     with FaultProxy(server_port=clickhouse.place.ports["http"]) as proxy:
         address = {"default": {"db_url": proxy.url, "db_name": database}}
         settings = {**stall.settings, "CLICKHOUSE_DATABASES": address}
-        with start_job(world="sync_stall", url=url, settings=settings, syncs=CHANGED) as job:
+        with start_job(world="sync_stall", url=url, settings=settings, syncs=CHANGED, defects=defects) as job:
             job("work")
             with writing(stall, seed):
                 for turn in range(5):
@@ -91,16 +93,18 @@ def test_at_rest_final_equals_the_database_of_sessions(
     assert any(tags for (tags,) in stall.rows(SaleSync, "tags"))
 
 
-def test_the_storm_notices_a_capture_that_passes_deletes_over(
+def test_the_storm_notices_changes_that_were_lost_while_redis_was_away(
     stall, stack, clickhouse, database, postgres_url, monkeypatch
 ):
-    register = capture._register
-    monkeypatch.setattr(
-        capture,
-        "_register",
-        lambda connection, told: register(
-            connection, [one for one in told if one.kind is not capture.Kind.DELETE]
-        ),
-    )
-    with pytest.raises(AssertionError, match="not what the database has"):
-        weather(stall, stack, clickhouse, database, postgres_url, 2)
+    monkeypatch.setattr(RedisStorage, "register", lose_while_away)
+    with pytest.raises(AssertionError, match="sales: not what the database has"):
+        weather(stall, stack, clickhouse, database, postgres_url, 3)
+
+
+@pytest.mark.parametrize("defect", ["ignore_deletes", "remove_by_key", "never_free"])
+def test_the_storm_of_sessions_notices_the_defects_of_the_old_tool(
+    stall, stack, clickhouse, database, postgres_url, defect
+):
+    noticed = "not what the database has|drain failed|the syncs stand still"
+    with pytest.raises(AssertionError, match=noticed):
+        weather(stall, stack, clickhouse, database, postgres_url, 4, defect)

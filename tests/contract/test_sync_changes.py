@@ -26,7 +26,9 @@ from django.db import IntegrityError as DjangoIntegrityError  # isort: skip - af
 ANN, BOB, EVE = "Ann", "Bob", "Eve"
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql", "redis"])
+@pytest.fixture(
+    scope="module", params=["postgresql", "redis", pytest.param("sqlite", marks=pytest.mark.long)]
+)
 def places(request, postgres, clickhouse, clickhouse_client, tmp_path_factory) -> Iterator[dict[str, Any]]:
     """Where rows are, and where operations wait: in the same database, or in Redis."""
     settings: dict[str, Any] = {"clickhouse": clickhouse}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import date, timedelta
@@ -14,7 +15,7 @@ import pytest
 from sqlalchemy import select, text, update
 
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
-from oncehouse.messaging.bucket_leases import BucketLeases
+from oncehouse.sync.holding import hold_sync
 from oncehouse.sync.model_sync import registered_syncs
 from oncehouse.sync.rounds import RunResult
 from oncehouse.sync.running import Failure, run_once, run_until_stopped
@@ -157,16 +158,15 @@ def test_who_died_holds_a_sync_up_for_no_longer_than_its_lease(shop, monkeypatch
     monkeypatch.setattr(CustomerSync, "sync_lease", 1)
     CustomerSync.forget()
     Customer.objects.using(shop.alias).create(name="Ann")
-    dead = BucketLeases(
-        CustomerSync.open_source(), name="sync:CustomerSync", buckets=1, holder="dead", lease_seconds=1
-    )
-    assert dead.tend().tokens
-    assert CustomerSync.sync_batch_from_storage().held_elsewhere
-    assert customers(shop) == []
-    results = []
-    while not results or results[-1].held_elsewhere:
-        results.append(CustomerSync.sync_batch_from_storage())
-    assert customers(shop) == [("Ann", False)]
+    with hold_sync(CustomerSync.open_source(), CustomerSync.declaration()) as died:
+        # It does nothing more, as if killed.
+        assert died is not None
+        assert CustomerSync.sync_batch_from_storage().held_elsewhere
+        assert customers(shop) == []
+        give_up_at = time.monotonic() + 30
+        while CustomerSync.sync_batch_from_storage().held_elsewhere:
+            assert time.monotonic() < give_up_at, "the lease does not run out"
+        assert customers(shop) == [("Ann", False)]
     CustomerSync.forget()
 
 
