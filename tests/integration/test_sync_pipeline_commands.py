@@ -18,7 +18,9 @@ from oncehouse.config_file import load_pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync import model_sync as core
 from oncehouse.sync import sqlalchemy as sync_sqlalchemy
+from oncehouse.sync import verifying
 from oncehouse.sync.engines import Collapsing
+from oncehouse.sync.pipeline_files import VERSIONS_ABOVE
 from oncehouse.sync.status import read_status
 from oncehouse.sync.table_plan import plan_table
 from sync_world import Shop, open_shop
@@ -30,7 +32,7 @@ from django.test.utils import CaptureQueriesContext
 
 from oncehouse.sync.django import Column, ModelSerializer, ModelSync
 from sync_shop.clickhouse_models import OrderSync
-from sync_shop.models import Customer, GiftOrder, Line, Order, Seat
+from sync_shop.models import Customer, GiftOrder, Line, Order, Seat, Tag
 
 FULL = (
     "ALTER TABLE sync_shop_order REPLICA IDENTITY FULL; ALTER TABLE sync_shop_customer REPLICA IDENTITY FULL"
@@ -245,6 +247,32 @@ def test_large_values_ask_for_the_whole_row_only_where_a_sync_reads_them(shop, d
     found = json.loads(capsys.readouterr().out)
     assert found["files"] == ["other.connector.json", "bigorders.yaml"]
     assert "dead letter" in found["warnings"][0]
+
+
+def test_a_table_that_cdc_feeds_is_compared_with_the_database_and_not_repaired(
+    shop, declare, capsys, monkeypatch
+):
+    monkeypatch.setattr(verifying, "PAUSE_SECONDS", 0.01)
+    declare("BigTags", Tag, table="big_tags")
+    assert run_command(["sync", "apply", "BigTags"]) == 0
+    Tag.objects.using(shop.alias).bulk_create([Tag(id=number, name="a") for number in range(5)])
+    insert = "INSERT INTO big_tags (id, name, _version, _deleted) SELECT number, {}, {} + number, {} "
+    client = OrderSync.open_clickhouse()
+    client.command(insert.format("'a'", VERSIONS_ABOVE, 0) + "FROM numbers(5)")
+    capsys.readouterr()
+    assert run_command(["sync", "verify", "BigTags"]) == 0
+    client.command(insert.format("'b'", VERSIONS_ABOVE + 10, 0) + "FROM numbers(1)")
+    client.command(insert.format("'a'", VERSIONS_ABOVE + 10, 1) + "FROM numbers(1, 2)")
+    client.command(insert.format("'a'", VERSIONS_ABOVE + 10, 0) + "FROM numbers(7, 3)")
+    capsys.readouterr()
+    assert run_command(["sync", "verify", "BigTags", "--json"]) == 3
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["syncs"][0]
+    assert [found[kind]["count"] for kind in ("stale", "missing", "extra")] == [1, 2, 3]
+    assert run_command(["sync", "verify", "BigTags"]) == 3
+    assert "oncehouse dead-letters list bigtags.yaml" in capsys.readouterr().out
+    for words in (["verify", "--repair"], ["backfill"], ["replay", "--all"]):
+        assert run_command(["sync", words[0], "BigTags", *words[1:]]) == 2
+        assert "is fed by CDC" in capsys.readouterr().err
 
 
 class Base(DeclarativeBase):

@@ -32,6 +32,7 @@ from oncehouse.sync import sqlalchemy as mapped
 from oncehouse.sync.model_sync import ModelSync as AnySync
 from oncehouse.sync.settings import read_settings
 from oncehouse.sync.sqlalchemy import sources
+from oncehouse.sync.verifying import verify
 from sync_world import Shop, open_shop
 
 from django.contrib.postgres.fields import ArrayField  # isort: skip - after the settings of sync_world
@@ -326,6 +327,9 @@ class World:
         told = f"{len(lost)} lost or old {lost[:2]}, {len(strange)} strange {strange[:2]}"
         assert (lost, strange) == ([], []), f"{table}: not what the database has: {told}"
         assert client.query(f"SELECT count() FROM {table} FINAL") == [(rows,)]
+        if sync.is_by_cdc():
+            found = verify(sync)
+            assert (found.is_clean, found.rows) == (True, rows)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from oncehouse.cli.key_progress import KeyProgressView
 from oncehouse.cli.output import say, show_json, show_table
 from oncehouse.cli.run import in_thread
 from oncehouse.cli.sync_backfill import DEFAULT_CHUNK, Chunk
-from oncehouse.cli.sync_opening import Modules, Names, find_enabled
+from oncehouse.cli.sync_opening import Modules, Names, find, find_enabled
 from oncehouse.cli.verify import DIFFERENCE_EXIT_CODE
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def verify(
     reports: list[VerifyReport] = []
     repaired: dict[str, int] = {}
     with KeyProgressView(as_json=as_json) as view:
-        for sync in find_enabled(module, names):
+        for sync in _choose(module, names, repair=repair):
             report, count = _verify_one(sync, chunk, view, repair=repair)
             reports.append(report)
             repaired[report.sync] = count
@@ -47,6 +47,13 @@ def verify(
         _show(reports, repaired)
     if not ok:
         raise typer.Exit(DIFFERENCE_EXIT_CODE)
+
+
+def _choose(modules: list[str] | None, names: list[str] | None, *, repair: bool) -> list[type[ModelSync]]:
+    """Without names, those that are enabled; what CDC feeds can be compared, and not repaired."""
+    if repair:
+        return find_enabled(modules, names)
+    return [sync for sync in find(modules, names) if names or sync.sync_enabled]
 
 
 def _verify_one(
@@ -100,6 +107,10 @@ def advise(report: VerifyReport) -> list[str]:
     from oncehouse.sync.verifying import Difference
 
     advice = []
+    if report.pipeline_file and not report.is_clean:
+        behind = f"`oncehouse status {report.pipeline_file}`, `oncehouse cdc status`"
+        letters = f"`oncehouse dead-letters list {report.pipeline_file}`"
+        return [f"the pipeline may be behind ({behind}) or have dead letters ({letters})"]
     if not report.complete:
         advice.append(
             "so many differ that the rest was not looked at. `oncehouse sync backfill` sends all rows; verify then"

@@ -73,6 +73,11 @@ class Declaration:
         plain = re.sub(r"[^a-z0-9_-]", "_", self.name.lower())
         return (plain if plain[0].isalpha() else f"sync_{plain}")[:_LONGEST_PIPELINE_NAME]
 
+    @property
+    def pipeline_file(self) -> str | None:
+        """The file that `oncehouse sync pipeline` writes."""
+        return None if self.pipeline is None else f"{self.pipeline}.yaml"
+
     @cached_property
     def _empty_row(self) -> Row:
         return tuple(default_value(type_) for type_ in self.columns.values())

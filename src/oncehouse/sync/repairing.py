@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from oncehouse.sync.key_progress import Report, ignore
 from oncehouse.sync.model_sync import ModelSync
 from oncehouse.sync.replaying import register_again
-from oncehouse.sync.rounds import run_sync
+from oncehouse.sync.rounds import check_captured, run_sync
 from oncehouse.sync.verifying import RANGE, VerifyReport, find_waiting_keys, verify
 
 _LOOK_SECONDS = 0.5
@@ -21,6 +21,7 @@ def verify_and_repair(
     report: Report = ignore,
 ) -> tuple[VerifyReport, int]:
     """How the table stands in the end, and how many keys were synced again."""
+    check_captured(sync.declaration())
     repaired: set[str] = set()
     while True:
         found = verify(sync, keys_a_range=keys_a_range, report=report)

@@ -61,9 +61,9 @@ def run_sync(sync: type[ModelSync]) -> RunResult:
 
 def check_captured(declared: Declaration) -> None:
     """Refuse a sync that has no operations and whose table another writes to, under numbers of its own."""
-    if declared.pipeline is not None:
+    if declared.pipeline_file is not None:
         raise ConfigurationError(
-            f"Sync {declared.name} is fed by CDC: run `oncehouse run {declared.pipeline}.yaml`, the pipeline file that "
+            f"Sync {declared.name} is fed by CDC: run `oncehouse run {declared.pipeline_file}`, the pipeline file that "
             "`oncehouse sync pipeline` writes"
         )
 

@@ -47,8 +47,8 @@ def read_status(syncs: Iterable[type[ModelSync]]) -> list[SyncStatus]:
 
 def status_of(sync: type[ModelSync]) -> SyncStatus:
     declared = sync.declaration()
-    if declared.pipeline is not None:
-        return _tell_pipeline(sync, f"{declared.pipeline}.yaml")
+    if declared.pipeline_file is not None:
+        return _tell_pipeline(sync, declared.pipeline_file)
     with transact(
         sync.open_source(), f"Sync {declared.name}: reading its state", absent=ABSENT
     ) as connection:

@@ -3,12 +3,14 @@
 Rows are read as rounds read them and compared by ClickHouse (`shown_rows.py`). Ranges follow ClickHouse's order, so
 keys of every type are compared, whatever order the database has for them; a second way through the database's keys
 finds those that the table has never had. A difference counts when it stands still: no operation of its key waits, and
-neither side changes between two looks. So writers may go on. Nothing is changed here.
+neither side changes between two looks. So writers may go on. What of a sync that CDC feeds waits in Kafka cannot be
+told by key; there a difference counts when it stands still for as long as looks are taken. Nothing is changed here.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +22,7 @@ from oncehouse.sync.held_rows import find_held_keys
 from oncehouse.sync.key_progress import KeyProgress, Report, ignore
 from oncehouse.sync.model_sync import ModelSync
 from oncehouse.sync.operations import Kind, Operation, spell_key
-from oncehouse.sync.rounds import check_captured, read_present
+from oncehouse.sync.rounds import read_present
 from oncehouse.sync.shown_rows import Differing, ShownRows
 from oncehouse.sync.tables import ABSENT
 
@@ -64,6 +66,8 @@ class VerifyReport:
     """Keys that changed at every look, so nothing can be said of them."""
     complete: bool
     """False where looking stopped because so many differ."""
+    pipeline_file: str | None = None
+    """Of the pipeline that feeds the table, where CDC does."""
 
     @property
     def is_clean(self) -> bool:
@@ -83,7 +87,6 @@ def verify(
     report: Report = ignore,
 ) -> VerifyReport:
     declared = sync.declaration()
-    check_captured(declared)
     if isinstance(declared.engine, Append) and declared.engine.version is None:
         raise ConfigurationError(
             f"Sync {declared.name}: an Append table without a version does not tell which row of a key is the newest, "
@@ -115,12 +118,18 @@ class _Verification:
         """Keys that differed when they were last looked at, and how they stood then."""
         self.doubled: list[str] = []
         self.waiting: set[str] = set()
+        self.same_looks: Counter[str] = Counter()
         self.is_cut = False
         self.found: dict[Difference, list[str]] = {kind: [] for kind in Difference}
 
     @property
     def is_full(self) -> bool:
         return len(self.suspects) > MOST_DIFFERENCES
+
+    @property
+    def looks_to_stand(self) -> int:
+        """After how many equal looks a difference counts."""
+        return 1 if self.declared.pipeline is None else _LOOKS - 1
 
     def compare_ranges(self) -> None:
         """All keys that the table has, as ClickHouse orders them."""
@@ -206,10 +215,13 @@ class _Verification:
                 self.waiting.add(key)
                 self.suspects[key] = None
             elif self.suspects[key] == one.state:
-                del self.suspects[key]
-                self.found[_kind_of(one)].append(key)
+                self.same_looks[key] += 1
+                if self.same_looks[key] >= self.looks_to_stand:
+                    del self.suspects[key]
+                    self.found[_kind_of(one)].append(key)
             else:
                 self.suspects[key] = one.state
+                del self.same_looks[key]
 
     def _still_doubled(self) -> list[str]:
         doubled = []
@@ -254,11 +266,14 @@ class _Verification:
             waiting=len(self.waiting),
             changing=self.changing,
             complete=not self.is_cut,
+            pipeline_file=self.declared.pipeline_file,
         )
 
 
 def find_waiting_keys(sync: type[ModelSync]) -> set[str]:
-    """The keys that have operations waiting."""
+    """The keys that have operations waiting; of a sync that CDC feeds none has."""
+    if sync.is_by_cdc():
+        return set()
     name, storage = sync.declaration().name, sync.get_storage()
     with transact(sync.open_source(), f"Sync {name}: listing operations", absent=ABSENT) as connection:
         # Raises while a part of the storage is away, where listing would give what the other part has.
