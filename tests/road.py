@@ -1,7 +1,8 @@
 """The whole road for tests: topics, tables, a ledger of its own, and the oracle that judges what arrived.
 
 A road remembers what was produced. `assert_exact` then holds ClickHouse to it: the same set, each event once,
-the payload of its first arrival, all counts adding up, and nothing that `verify` would complain about.
+the payload of its first arrival, all counts adding up, and nothing that `verify` would complain about. Where the road
+has a materialized view or goes through the fault proxy, its sums and the bytes of repeated INSERTs are held to as well.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.preflight import needs_of
 from oncehouse.clickhouse.schema import create_table_ddl
 from oncehouse.config import Pipeline
+from oncehouse.devstack.chaos.view_sums import ViewSums
 from oncehouse.devstack.jars import connector_jars
+from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.ledger import batches, epochs, expiry, leases, requests, tables
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
@@ -101,6 +104,8 @@ class Road:
         self.produced = 0
         self.expected: dict[Event, str] = {}
         self.said: list[str] = []
+        self.has_view = False
+        self.proxy: FaultProxy | None = None
         self.document: dict[str, Any] = {
             "pipeline": "road",
             "source": {
@@ -158,6 +163,26 @@ class Road:
                 window=needs.window,
             )
             self.client.command(then(ddl))
+
+    def create_view(self, **options: int) -> None:
+        """A materialized view behind the first table, which sums up each batch, and is asked at the end."""
+        self.client.command(self._view_sums.create(**options))
+        self.has_view = True
+
+    @property
+    def _view_sums(self) -> ViewSums:
+        table = self.pipeline.tables[0]
+        return ViewSums(
+            view=f"{self.database}.sums_of_events",
+            table=table.name,
+            batch_column=table.batch_column,
+            id_column=table.id_column,
+        )
+
+    def go_through(self, proxy: FaultProxy) -> None:
+        """Let the pipeline speak to ClickHouse through the proxy."""
+        self.proxy = proxy
+        self.document["clickhouse"]["url"] = proxy.url
 
     # What goes in
 
@@ -357,6 +382,10 @@ class Road:
         assert count == unique, f"{count} rows of {unique} ids"
         self.assert_settled()
 
+    def assert_view(self) -> None:
+        odd = self.client.query(self._view_sums.differing).result_rows
+        assert not odd, f"the view sums up {len(odd)} batches otherwise than the table has them: {odd[:3]}"
+
     def assert_swept(self) -> None:
         """Whatever died on the way, in the end there are the files that the catalog names and no others."""
         files, named = self.ledger_files(), expiry.registered_paths(self.catalog)
@@ -368,6 +397,11 @@ class Road:
         assert counts.balanced, counts
         assert counts.read == self.produced, f"{self.produced} records were sent, {counts}"
         assert not self.findings()
+        if self.has_view:
+            self.assert_view()
+        if self.proxy is not None:
+            changed = self.proxy.bodies.changed
+            assert not changed, f"sent again with other bytes: {sorted(changed)}"
 
 
 class Running:

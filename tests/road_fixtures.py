@@ -33,10 +33,13 @@ def spark(tmp_path_factory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def make_road(
-    kafka, clickhouse, topic, produce, database, clickhouse_client, spark, tmp_path
+    request, kafka, clickhouse, topic, produce, database, clickhouse_client, spark, tmp_path
 ) -> Iterator[Callable[..., Road]]:
-    """`make_road(partitions=2, topics=2, tables=False, identity={"window": 5})`: a road, its tables made."""
+    """`make_road(partitions=2, topics=2, tables=False, identity={"window": 5})`: a road, its tables made.
 
+    Where a scenario or its defect is played a materialized view stands behind the table.
+    """
+    judged = any(request.node.get_closest_marker(mark) is not None for mark in ("scenario", "defect"))
     made: list[Road] = []
 
     def make(*, partitions: int = 1, topics: int = 1, tables: bool = True, **sections: Any) -> Road:
@@ -56,6 +59,8 @@ def make_road(
             road.document[name] = known | section if isinstance(known, dict) else section
         if tables:
             road.create_tables()
+            if judged:
+                road.create_view()
         return road
 
     yield make

@@ -42,6 +42,7 @@ SCENARIOS = (
     Scenario("driver killed while it ingests", 1),
     Scenario("driver killed while it loads", 1),
     Scenario("driver killed in the middle of an INSERT", 1),
+    Scenario("driver killed before the answer", 1),
     Scenario("driver killed while it merges segments", 1),
     Scenario("driver killed while it sweeps", 1),
     Scenario("answer swallowed", 2),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from cdc_fixtures import cdc, make_cdc
 from oncehouse.devstack.clickhouse import ClickHouse
+from oncehouse.devstack.commands import descendants, signal_tree
 from oncehouse.devstack.proxy import FaultProxy
 from road_fixtures import make_road, road, spark
 from secure_fixtures import authority, secure_kafka
@@ -31,13 +32,7 @@ def proxy(clickhouse: ClickHouse) -> Iterator[FaultProxy]:
 @pytest.fixture
 def kill_tree() -> Callable[[int], None]:
     """Kills a process and all that it started: a driver, its JVM and its Python workers."""
-
-    def kill(pid: int) -> None:
-        for one in (pid, *_descendants(pid)):
-            with suppress(ProcessLookupError):
-                os.kill(one, signal.SIGKILL)
-
-    return kill
+    return partial(signal_tree, number=signal.SIGKILL)
 
 
 @pytest.fixture
@@ -45,28 +40,12 @@ def kill_workers() -> Callable[[], int]:
     """Kills Spark's Python workers of this very session; says how many there were."""
 
     def kill() -> int:
-        mine = [pid for pid in _descendants(os.getpid()) if _is_worker(pid)]
+        mine = [pid for pid in descendants(os.getpid()) if _is_worker(pid)]
         for pid in mine:
             os.kill(pid, signal.SIGKILL)
         return len(mine)
 
     return kill
-
-
-def _descendants(pid: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text(encoding="utf-8").rsplit(")", 1)[1].split()
-        except (OSError, IndexError):
-            continue
-        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found, waiting = [], [pid]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found
 
 
 def _is_worker(pid: int) -> bool:

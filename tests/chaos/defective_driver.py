@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from sqlalchemy import update
-from task_faults import be_overtaken, leave_token_out, lose_executor
+from task_faults import be_overtaken, lose_executor
 
 from oncehouse.cli.app import main
+from oncehouse.devstack.chaos.defects import leave_token_out
 from oncehouse.errors import LeaseHeldError
 from oncehouse.ledger import batches, catalog, epochs, leases, registering, segments, tables
 from oncehouse.ledger.records import BatchStatus, Stage
@@ -102,10 +103,6 @@ def wait_for_ever() -> None:
     leases.acquire = take_if_given_back
 
 
-def send_without_token() -> None:
-    loader.send_batch = leave_token_out(loader.send_batch)
-
-
 def lose_executors() -> None:
     """No defect: the executor of the first read, decide and load task dies when it has done its work."""
     ingest.read_records = lose_executor(ingest.read_records, FOLDER / "read.killed")
@@ -152,7 +149,7 @@ DEFECTS = {
     "no fencing": ignore_fencing,
     "leases not asked": take_held_leases,
     "leases never run out": wait_for_ever,
-    "no token": send_without_token,
+    "no token": leave_token_out,
     "executors die": lose_executors,
     "tasks overtaken": overtake_tasks,
     "elsewhere": run_elsewhere,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from oncehouse.clickhouse.outcomes import Inserted, Refused, TryAgain
+from oncehouse.devstack.chaos.defects import without_token
 from oncehouse.pipeline import loader
 
 
@@ -45,20 +46,25 @@ def retry_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def retry_without_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """No token goes along, and a retry does not ask the table either."""
+    monkeypatch.setattr(loader, "send_batch", without_token(loader.send_batch))
 
-    def send_without_token(plan):
-        from oncehouse.clickhouse import insert
+
+def retry_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry sends the same rows backwards."""
+
+    def send_backwards(plan):
         from oncehouse.pipeline import loader
 
-        right = insert.insert_settings
+        right = loader.live_rows
 
-        def without_token(batch_id):
-            return right(batch_id) | {"insert_deduplicate": 0, "deduplicate_insert": "disable"}
+        def read_backwards(*given):
+            rows = right(*given)
+            return rows.take(list(range(rows.num_rows))[::-1]) if plan.request.attempt > 1 else rows
 
-        insert.insert_settings = without_token
+        loader.live_rows = read_backwards
         try:
-            return loader.send_batch(replace(plan, request=replace(plan.request, outcome_unknown=False)))
+            return loader.send_batch(plan)
         finally:
-            insert.insert_settings = right
+            loader.live_rows = right
 
-    monkeypatch.setattr(loader, "send_batch", send_without_token)
+    monkeypatch.setattr(loader, "send_batch", send_backwards)

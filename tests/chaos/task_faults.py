@@ -84,22 +84,3 @@ def be_overtaken(work: Work, mark: Path) -> Work:
         return done
 
     return work_slowly
-
-
-def leave_token_out(send: Work) -> Work:
-    """A defect: INSERTs carry no token, and nobody looks before a doubtful one."""
-
-    def send_without_token(plan):
-        from dataclasses import replace
-
-        from oncehouse.clickhouse import insert
-
-        right = insert.insert_settings
-        off = {"insert_deduplicate": 0, "deduplicate_insert": "disable"}
-        insert.insert_settings = lambda batch_id: right(batch_id) | off
-        try:
-            return send(replace(plan, request=replace(plan.request, outcome_unknown=False)))
-        finally:
-            insert.insert_settings = right
-
-    return send_without_token

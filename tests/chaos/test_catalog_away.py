@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import psycopg
 import pytest
@@ -13,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from commit_proxy import CommitProxy, Cut
 from oncehouse import crash
+from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import TransientError
 from oncehouse.ledger import epochs, registering
 from oncehouse.ledger.catalog import Catalog
@@ -27,17 +27,6 @@ WRITES = (
     b"INSERT INTO oncehouse_batches",
     b"INSERT INTO oncehouse_attempts",
 )
-
-
-def register_anywhere(monkeypatch) -> None:
-    """Without the check that a range starts where the ledger ends, which would stop what the defects below do."""
-    advance = registering._advance
-
-    def anywhere(connection, catalog, span, topic_id, epoch):
-        start = epochs.read_positions(catalog).get((span.topic, span.partition), span.start)
-        return advance(connection, catalog, replace(span, start=start), topic_id, epoch)
-
-    monkeypatch.setattr(registering, "_advance", anywhere)
 
 
 # Away
@@ -113,7 +102,7 @@ def test_offsets_that_go_on_while_the_catalog_is_away_are_noticed(away_road, sta
     monkeypatch.setattr(stream, "settle", settle_or_not)
     monkeypatch.setattr(stream, "starting_positions", go_on)
     monkeypatch.setattr(Catalog, "_retry", lambda _, attempt: attempt())
-    register_anywhere(monkeypatch)
+    monkeypatch.setattr(registering, "_advance", register_anywhere())
     take_the_catalog_away(away_road, stack, monkeypatch)
     with pytest.raises(AssertionError, match="events are lost"):
         away_road.assert_exact()
@@ -170,7 +159,7 @@ def test_an_unknown_commit_that_is_taken_for_done_is_noticed(cut_road, proxy, mo
                 raise
 
     monkeypatch.setattr(Catalog, "_transaction", believe)
-    register_anywhere(monkeypatch)
+    monkeypatch.setattr(registering, "_advance", register_anywhere())
     cut_commits(cut_road, proxy)
     with pytest.raises(AssertionError, match="events are lost"):
         cut_road.assert_exact()

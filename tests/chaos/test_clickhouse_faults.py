@@ -137,7 +137,8 @@ class Seen:
 
 def play(road: Road, proxy: FaultProxy, trouble: Trouble) -> Seen:
     """Events come in before and during the trouble; somebody mends it, and then has parked batches sent again."""
-    road.document["clickhouse"] |= {"url": proxy.url, **trouble.settings}
+    road.document["clickhouse"] |= trouble.settings
+    road.go_through(proxy)
     other = add_table(road, "other")
     road.send(EVENTS[:30])
     with road.start() as running:
@@ -194,7 +195,8 @@ def test_a_refused_batch_that_is_taken_for_inserted_is_noticed(make_road, proxy,
 
 def get_an_insert_late(road: Road, proxy: FaultProxy) -> None:
     """The first INSERT reaches the server when its client has given up and sent it again."""
-    road.document["clickhouse"] |= {"url": proxy.url, "insert_timeout": 1}
+    road.document["clickhouse"]["insert_timeout"] = 1
+    road.go_through(proxy)
     road.send(EVENTS)
     proxy.inject(DelayRequest(seconds=8))
     road.run()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from simulation import Simulation, Step, describe_pipeline, take_leases
 from sqlalchemy import make_url
 
 from commit_proxy import CommitProxy, Cut
+from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import TransientError
 from oncehouse.ledger import epochs, registering
 from oncehouse.ledger.catalog import Catalog
@@ -82,8 +82,8 @@ def take_unknown_for_done(monkeypatch) -> None:
 
     Nor is it checked that ranges join, which would stop it.
     """
-    transaction, advance, register = Catalog._transaction, registering._advance, registering.register
-    read_positions = epochs.read_positions
+    transaction, register = Catalog._transaction, registering.register
+    read_positions, anywhere = epochs.read_positions, register_anywhere()
     ends: dict[tuple[str, int], int] = {}
 
     def believe(catalog, run) -> None:
@@ -98,10 +98,6 @@ def take_unknown_for_done(monkeypatch) -> None:
         except TransientError:
             if not ran:
                 raise
-
-    def anywhere(connection, catalog, span, topic_id, epoch):
-        start = read_positions(catalog).get((span.topic, span.partition), span.start)
-        return advance(connection, catalog, replace(span, start=start), topic_id, epoch)
 
     def remember(catalog, token, registration) -> None:
         register(catalog, token, registration)

@@ -25,9 +25,13 @@ short = pytest.mark.short
 
 
 @pytest.fixture
-def busy_road(make_road) -> Road:
-    """Something is settled already, and more is waiting, duplicates of both among it."""
+def busy_road(make_road, proxy) -> Road:
+    """Something is settled already, and more is waiting, duplicates of both among it.
+
+    INSERTs go through the proxy, which sees whether what is sent again is the same.
+    """
     road = make_road(partitions=2, epoch={"max_rows": 60})
+    road.go_through(proxy)
     road.send(EVENTS[:40])
     road.run()
     road.send([*EVENTS[20:100], *EVENTS[60:80]])
@@ -82,8 +86,10 @@ def test_offsets_that_are_written_down_before_their_rows_are_noticed(busy_road):
 
 @pytest.mark.scenario("driver killed while it loads")
 @pytest.mark.parametrize("point", LOADING)
-def test_a_driver_killed_while_it_loads_loses_and_doubles_nothing(busy_road, point):
+def test_a_driver_killed_while_it_loads_loses_and_doubles_nothing(busy_road, proxy, point):
     die_and_go_on(busy_road, point)
+    # Only what was sent before the end of the process is sent again.
+    assert bool(proxy.bodies.repeated) is point.startswith("after inserting")
 
 
 def die_while_merging(road: Road, point: str, monkeypatch: pytest.MonkeyPatch, *, defect: str = "") -> None:

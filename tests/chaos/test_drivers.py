@@ -6,10 +6,13 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
+from oncehouse.devstack.chaos.play import freeze, thaw
+from oncehouse.devstack.commands import descendants, python_workers, signal_tree
 from oncehouse.ledger import epochs, leases
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Stage
@@ -26,8 +29,15 @@ def ended(*processes: subprocess.Popen[str]) -> Iterator[None]:
         yield
     finally:
         for process in processes:
-            process.kill()
+            if process.poll() is None:
+                # One that is frozen would leave a frozen JVM behind.
+                signal_tree(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def state_of(pid: int) -> str:
+    """As the kernel calls it: T for a process that was stopped, Z for one that ended."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
 
 
 def freeze_and_wake(road: Road, *, defect: str = "") -> None:
@@ -35,7 +45,12 @@ def freeze_and_wake(road: Road, *, defect: str = "") -> None:
     frozen = road.spawn(defect=defect)
     with ended(frozen):
         wait_until(lambda: road.rows() or frozen.poll() is not None, "the first driver at work")
-        frozen.send_signal(signal.SIGSTOP)
+        freeze(frozen)
+        assert python_workers(frozen.pid), "it has workers, which hang with it"
+        wait_until(
+            lambda: {state_of(pid) for pid in (frozen.pid, *descendants(frozen.pid))} <= {"T", "Z"},
+            "the driver, its JVM and its workers to stand still",
+        )
         road.send(EVENTS[30:])
         # The lease of a process that is alive, if not well, has to run out first.
         wait_until(
@@ -45,7 +60,7 @@ def freeze_and_wake(road: Road, *, defect: str = "") -> None:
         road.run()
         road.assert_exact()
         before = (epochs.list_epochs(road.catalog), road.batches(), leases.list_leases(road.catalog))
-        frozen.send_signal(signal.SIGCONT)
+        thaw(frozen)
         wait_until(
             lambda: frozen.poll() is not None or leases.list_leases(road.catalog) != before[2],
             "the frozen driver to do something",

@@ -10,7 +10,6 @@ import pwd
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +17,7 @@ import psycopg
 import pytest
 
 from ledger_examples import IDENTITY, TOPIC, make_registration, take_lease
+from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import FullDiskError
 from oncehouse.insights import list_lease_views
 from oncehouse.ledger import epochs, registering
@@ -82,14 +82,6 @@ def empty_log(road: Road) -> None:
         return not busy
 
     wait_until(is_empty, "nobody to read the catalog's log")
-
-
-def advance_anyhow(connection, catalog, span, topic_id, epoch):
-    start = epochs.read_positions(catalog).get((span.topic, span.partition), span.start)
-    return ADVANCE(connection, catalog, replace(span, start=start), topic_id, epoch)
-
-
-ADVANCE = registering._advance
 
 
 # Files
@@ -186,7 +178,7 @@ def test_a_registration_taken_for_done_while_the_catalog_is_full_is_noticed(
 
     missed: list[object] = []
     monkeypatch.setattr(ingest.registering, "register", register_or_not)
-    monkeypatch.setattr(registering, "_advance", advance_anyhow)
+    monkeypatch.setattr(registering, "_advance", register_anywhere())
     road, disk = make_road_on_small_catalog(make_road, make_disk)
     fill_up_and_go_on_unnoticed(road, disk, missed)
     with pytest.raises(AssertionError, match="are lost"):
@@ -239,7 +231,7 @@ def test_a_stream_that_starts_anew_from_elsewhere_than_the_ledger_is_noticed(
 
     skipped: dict[tuple[str, int], int] = {}
     monkeypatch.setattr(stream, "starting_positions", skip_after_a_failure)
-    monkeypatch.setattr(registering, "_advance", advance_anyhow)
+    monkeypatch.setattr(registering, "_advance", register_anywhere())
     road, disk = make_road_on_small_checkpoints(make_road, make_disk)
     fill_up_and_come_back(road, disk, "no space is left where Spark writes")
     with pytest.raises(AssertionError, match="are lost"):

@@ -13,13 +13,15 @@ from collections.abc import Callable
 
 import pytest
 from defective_loader import (
+    retry_in_another_order,
     retry_without_looking,
     retry_without_token,
     take_begun_for_done,
     take_failures_for_done,
 )
 
-from oncehouse.devstack.faults import Close, CutBody, DropAnswer, Fault, HoldBody
+from oncehouse.clickhouse import preflight
+from oncehouse.devstack.faults import Close, CutBody, DelayAnswer, DropAnswer, Fault, HoldBody
 from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.ledger import batches
 from oncehouse.ledger.records import BatchStatus
@@ -41,7 +43,7 @@ def outcomes(road: Road) -> list[str | None]:
 
 
 def cut(road: Road, proxy: FaultProxy, fault: Fault) -> None:
-    road.document["clickhouse"]["url"] = proxy.url
+    road.go_through(proxy)
     road.send(EVENTS)
     proxy.inject(fault, times=2)
     road.run()
@@ -73,7 +75,7 @@ def kill_in_the_middle(road: Road, proxy: FaultProxy, kill_tree: Callable[[int],
     """The driver, its JVM and its workers die when ClickHouse has half of an INSERT's body."""
     # So much that the server begins with the first half: it waits for a whole chunk of the client's.
     note = "".join(random.Random(1).choices(string.ascii_letters, k=100_000))
-    road.document["clickhouse"]["url"] = proxy.url
+    road.go_through(proxy)
     road.send(EVENTS[:60], note=note)
     proxy.inject(HoldBody())
     driver = road.spawn("--once")
@@ -112,6 +114,74 @@ def test_an_insert_that_was_begun_and_is_taken_for_done_is_noticed(make_road, pr
         road.assert_exact()
 
 
+def kill_before_the_answer(road: Road, proxy: FaultProxy, kill_tree: Callable[[int], None]) -> None:
+    """The driver, its JVM and its workers die when ClickHouse has done an INSERT and its answer is on the way."""
+    road.go_through(proxy)
+    road.send(EVENTS[:60])
+    proxy.inject(DelayAnswer(seconds=600))
+    driver = road.spawn("--once")
+    try:
+        wait_until(lambda: proxy.happened[DelayAnswer] or driver.poll() is not None, "an answer on its way")
+        assert driver.poll() is None, road.log()[-3000:]
+    finally:
+        kill_tree(driver.pid)
+        driver.wait()
+    begun = {batch.batch_id for batch in road.batches(statuses=[BatchStatus.IN_PROCESS])}
+    assert begun
+    assert road.rows(), "the INSERT was done"
+    road.send(EVENTS[40:])
+    road.run()
+    assert begun & proxy.bodies.repeated, "what nobody had an answer to was sent again"
+
+
+@pytest.mark.scenario("driver killed before the answer")
+def test_a_driver_killed_between_an_insert_and_its_answer_has_the_same_bytes_sent_again(
+    make_road, proxy, kill_tree
+):
+    road = make_road()
+    kill_before_the_answer(road, proxy, kill_tree)
+    road.assert_exact()
+
+
+@pytest.mark.defect("driver killed before the answer")
+def test_an_insert_whose_answer_died_with_its_driver_and_that_has_no_token_is_noticed(
+    make_road, proxy, kill_tree, monkeypatch
+):
+    retry_without_token(monkeypatch)
+    road = make_road()
+    kill_before_the_answer(road, proxy, kill_tree)
+    with pytest.raises(AssertionError, match="60 rows are doubled"):
+        road.assert_exact()
+
+
+@pytest.mark.defect("driver killed before the answer")
+def test_a_batch_that_is_sent_again_in_another_order_is_noticed(make_road, proxy, monkeypatch):
+    """The table would take it by its token all the same, so only the bytes show it."""
+    retry_in_another_order(monkeypatch)
+    road = make_road()
+    road.go_through(proxy)
+    road.send(EVENTS)
+    proxy.inject(DropAnswer())
+    road.run()
+    with pytest.raises(AssertionError, match="sent again with other bytes"):
+        road.assert_exact()
+
+
+@pytest.mark.defect("answer swallowed")
+def test_a_view_that_takes_a_repeat_twice_is_noticed(make_road, proxy, monkeypatch):
+    """Its target remembers no tokens, which nobody has looked at."""
+    monkeypatch.setattr(preflight, "read_views", lambda *_: ())
+    road = make_road(tables=False)
+    road.create_tables()
+    road.create_view(remembered_blocks=0)
+    road.go_through(proxy)
+    road.send(EVENTS)
+    proxy.inject(DropAnswer())
+    road.run()
+    with pytest.raises(AssertionError, match="the view sums up 1 batches otherwise"):
+        road.assert_exact()
+
+
 @pytest.mark.defect("driver killed while it loads")
 def test_a_driver_killed_after_an_insert_that_is_sent_again_without_token_is_noticed(make_road, monkeypatch):
     road = make_road()
@@ -138,7 +208,7 @@ def forget_the_token(
         return right(self, batch)
 
     monkeypatch.setattr(loading.Loading, "_facts_for", wait_before_retry)
-    road.document["clickhouse"]["url"] = proxy.url
+    road.go_through(proxy)
     road.send(EVENTS)
     proxy.inject(fault)
     with road.start():
@@ -196,6 +266,7 @@ def fail_half_way(make_road: Callable[..., Road]) -> Road:
     """The server has written some partitions of a batch when computing an index fails for another one."""
     road = make_road(tables=False)
     road.create_tables(then=lambda ddl: ddl.replace("ORDER BY", "PARTITION BY product_id % 4 ORDER BY"))
+    road.create_view()
     road.client.command(
         f"ALTER TABLE {road.table} MODIFY SETTING non_replicated_deduplication_window = 100000"
     )

@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 from defective_loader import retry_without_token
 
+from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.devstack.faults import DropAnswer
-from oncehouse.ledger import epochs, registering
+from oncehouse.ledger import registering
 from oncehouse.pipeline import ingest, stream
 from road import Road, encode, make_event
 
@@ -75,16 +76,11 @@ def test_an_offset_that_is_skipped_is_noticed(road, monkeypatch):
     def skip_some(*facts):
         return {place: offset + 5 for place, offset in right(*facts).items()}
 
-    def advance_anyhow(connection, catalog, span, topic_id, epoch):
-        start = epochs.read_positions(catalog).get((span.topic, span.partition), span.start)
-        return advance(connection, catalog, replace(span, start=start), topic_id, epoch)
-
-    advance = registering._advance
     monkeypatch.setattr(stream, "starting_positions", skip_some)
     road.send(EVENTS[30:])
     road.send(EVENTS[:20], partition=1)
     with monkeypatch.context() as continuity:
-        continuity.setattr(registering, "_advance", advance_anyhow)
+        continuity.setattr(registering, "_advance", register_anywhere())
         road.run()
     with pytest.raises(AssertionError, match="are lost"):
         road.assert_exact()
@@ -114,7 +110,7 @@ def test_a_token_that_is_left_out_is_noticed(make_road, proxy, monkeypatch):
     """Without token and without looking first, the retry after a swallowed answer doubles its rows."""
     retry_without_token(monkeypatch)
     road = make_road()
-    road.document["clickhouse"]["url"] = proxy.url
+    road.go_through(proxy)
     road.send(EVENTS)
     proxy.inject(DropAnswer())
     road.run()

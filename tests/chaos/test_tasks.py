@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from spark_cluster import SparkCluster
-from task_faults import leave_token_out, lose_first_worker
+from task_faults import lose_first_worker
 
+from oncehouse.devstack.chaos.defects import without_token
 from oncehouse.pipeline import ingest, loader, stream
 from oncehouse.pipeline.manifest import TaskManifest
 from road import Road, make_event
@@ -108,7 +109,7 @@ def test_tasks_that_run_beside_and_after_their_copies_leave_one_copy(road, tasks
 
 @pytest.mark.defect("task run twice")
 def test_an_insert_without_token_that_is_sent_by_two_tasks_is_noticed(road, tasks_run_thrice, monkeypatch):
-    monkeypatch.setattr(loader, "send_batch", leave_token_out(loader.send_batch))
+    monkeypatch.setattr(loader, "send_batch", without_token(loader.send_batch))
     with pytest.raises(AssertionError, match="rows are doubled"):
         go_through(road)
 

@@ -190,3 +190,30 @@ def test_answer_with_an_exception_is_no_success():
     assert is_success(b"HTTP/1.1 200 OK\r\n\r\n")
     assert not is_success(b"HTTP/1.1 500 Internal Server Error\r\n\r\n")
     assert not is_success(b"HTTP/1.1 200 OK\r\nX-ClickHouse-Exception-Code: 60\r\n\r\n")
+
+
+def send(client: Client, token: str, *numbers: int) -> None:
+    block = pa.record_batch({"n": pa.array(numbers, pa.uint64())})
+    client.insert_arrow(
+        "numbers", ("n",), encode_block(block), {"wait_end_of_query": 1, "insert_deduplication_token": token}
+    )
+
+
+def test_what_was_sent_again_is_known_to_be_the_same_or_not(proxy, client):
+    for token, numbers in (("a", (1, 2)), ("b", (1, 2)), ("c", (3,))):
+        send(client, token, *numbers)
+    assert not proxy.bodies.repeated
+    send(client, "a", 1, 2)
+    send(client, "b", 2, 1)
+    assert proxy.bodies.repeated == {"a", "b"}
+    assert proxy.bodies.changed == {"b"}
+
+
+@pytest.mark.parametrize("fault", [DropAnswer(), CutBody(), AnswerError()])
+def test_what_an_insert_carried_is_known_though_a_fault_befell_it(proxy, client, fault):
+    proxy.inject(fault)
+    with pytest.raises(OncehouseError):
+        send(client, "a", *range(1000))
+    send(client, "a", *range(1000))
+    assert proxy.bodies.repeated == {"a"}
+    assert not proxy.bodies.changed

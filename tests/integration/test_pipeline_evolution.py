@@ -158,6 +158,7 @@ def test_a_new_avro_version_waits_is_added_by_hand_and_brings_its_column(make_ro
     }
     road.document["identity"] = {"fields": ["id"]}
     road.create_tables()
+    road.create_view()
     send_avro(road, "1", range(5))
     send_avro(road, "2", range(5, 8), "c")
     road.run()

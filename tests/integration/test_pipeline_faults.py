@@ -21,7 +21,7 @@ EVENTS = [make_event(number) for number in range(120)]
 def test_a_swallowed_answer_leaves_one_copy(make_road, clickhouse):
     with FaultProxy(server_port=clickhouse.place.ports["http"]) as proxy:
         road = make_road(epoch={"max_rows": 60})
-        road.document["clickhouse"]["url"] = proxy.url
+        road.go_through(proxy)
         road.send([*EVENTS, *EVENTS[:30]])
         proxy.inject(DropAnswer())
         road.run()
@@ -38,8 +38,7 @@ def test_a_swallowed_answer_leaves_one_copy(make_road, clickhouse):
 @pytest.mark.scenario("answer swallowed")
 def test_a_swallowed_answer_leaves_one_copy_in_every_partition_and_in_a_view(make_road, clickhouse):
     with FaultProxy(server_port=clickhouse.place.ports["http"]) as proxy:
-        road = make_road()
-        road.client.command(f"DROP TABLE {road.table} SYNC")
+        road = make_road(tables=False)
         road.create_tables(then=lambda ddl: ddl.replace("ORDER BY", "PARTITION BY product_id % 4 ORDER BY"))
         road.client.command(
             f"ALTER TABLE {road.table} MODIFY SETTING non_replicated_deduplication_window = 100000"
@@ -52,7 +51,7 @@ def test_a_swallowed_answer_leaves_one_copy_in_every_partition_and_in_a_view(mak
             f"CREATE MATERIALIZED VIEW {road.database}.counted TO {road.database}.sums AS "
             f"SELECT toString(event_type) AS kind, count() AS n FROM {road.table} GROUP BY kind"
         )
-        road.document["clickhouse"]["url"] = proxy.url
+        road.go_through(proxy)
         road.send([*EVENTS, *EVENTS[:30]])
         proxy.inject(DropAnswer())
         road.run()
@@ -193,7 +192,8 @@ def test_a_stop_that_calls_loaded_what_was_not_sent_is_noticed(make_road):
 def test_a_stop_that_takes_too_long_ends_at_once_and_loses_nothing(make_road, clickhouse):
     """The insert that is under way hangs; whoever comes next looks what became of it."""
     with FaultProxy(server_port=clickhouse.place.ports["http"]) as proxy:
-        road = make_road(clickhouse={"url": proxy.url}, stop_within="2s", lease=2.0)
+        road = make_road(stop_within="2s", lease=2.0)
+        road.go_through(proxy)
         road.send(EVENTS)
         proxy.inject(DelayAnswer(seconds=60))
         process = road.spawn()

@@ -170,6 +170,7 @@ def test_mixed_versions_arrive_once_though_one_is_learnt_later_and_the_pipeline_
     # `note` comes with version 4, which nobody knows yet.
     del road.document["source"]["fields"]["note"]
     road.create_tables()
+    road.create_view()
     events = [(str(number % 4 + 1), number) for number in range(400)]
     send(road, [(number % 2, version, encode(version, number)) for version, number in events])
     road.run()

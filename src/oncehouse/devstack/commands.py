@@ -55,16 +55,37 @@ def last_words(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-_LAST_LINES:]) if log.exists() else ""
 
 
-def python_workers(driver: int) -> list[int]:
-    """The Python workers of a driver: those that Spark's daemon, a grandchild of the driver, has forked."""
-    found, waiting = [], [driver]
+def signal_tree(root: int, number: signal.Signals) -> None:
+    """To a process and all that it has started: Spark's workers are in a group of their own."""
+    reached: set[int] = set()
+    # Looked at again, for one may have been forked meanwhile.
+    while new := [pid for pid in (root, *descendants(root)) if pid not in reached]:
+        for pid in new:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        reached.update(new)
+
+
+def descendants(root: int) -> list[int]:
+    found, waiting = [], [root]
     children = _children()
     while waiting:
-        parent = waiting.pop()
-        waiting += children.get(parent, [])
-        if _is_daemon(parent):
-            found += [child for child in children.get(parent, []) if _is_daemon(child)]
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
     return found
+
+
+def python_workers(driver: int) -> list[int]:
+    """The Python workers of a driver: those that Spark's daemon, a grandchild of the driver, has forked."""
+    children = _children()
+    return [
+        child
+        for daemon in descendants(driver)
+        if _is_daemon(daemon)
+        for child in children.get(daemon, [])
+        if _is_daemon(child)
+    ]
 
 
 def _children() -> dict[int, list[int]]:

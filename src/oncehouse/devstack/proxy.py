@@ -3,7 +3,8 @@
 It forwards bytes as they come and reads only what it must: HTTP without pipelining takes turns, so the first
 bytes from the client after an answer begin a request, and its first line tells an INSERT. A fault befalls
 INSERTs alone, as many as it was asked for, and is counted when it has happened. What a fault does to the bytes
-is `_Exchange`'s part; `FaultProxy` owns the connections and knows whose turn it is.
+is `_Exchange`'s part; `FaultProxy` owns the connections and knows whose turn it is. What INSERTs carried is kept as
+hashes (`bodies`), by which a repeat can be held to what was sent before.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from oncehouse.devstack.faults import (
     Fault,
     HoldBody,
 )
+from oncehouse.devstack.insert_bodies import InsertBodies, InsertBody
 from oncehouse.devstack.part import LOCALHOST
 
 _CHUNK_BYTES = 1 << 18
@@ -54,6 +56,7 @@ class FaultProxy:
         self._table = ""
         self.inserts = 0
         self.happened: Counter[type[Fault]] = Counter()
+        self.bodies = InsertBodies()
 
     @property
     def url(self) -> str:
@@ -145,17 +148,34 @@ class _Exchange:
         self._server = server
         self._answered = True
         self._awaits_answer: DropAnswer | DelayAnswer | None = None
+        self._body: InsertBody | None = None
 
     def pump_requests(self) -> None:
         with suppress(OSError):
             while chunk := self._client.recv(_CHUNK_BYTES):
                 fault = self._proxy.admit(chunk) if self._answered else None
+                if self._answered:
+                    self._body = InsertBody() if is_insert(chunk) else None
                 self._answered = False
+                self._note(chunk)
                 if fault is None:
                     self._server.sendall(chunk)
                 elif not self._befall_request(fault, chunk):
                     break
         self._end()
+
+    def _note(self, chunk: bytes) -> None:
+        """Keep in mind what the INSERT carries."""
+        if self._body is not None:
+            self._body.add(chunk)
+            if self._body.is_whole:
+                self._proxy.bodies.add(self._body)
+                self._body = None
+
+    def _read_rest(self, begun: bytes) -> bytes:
+        whole = _read_whole(self._client, begun)
+        self._note(whole[len(begun) :])
+        return whole
 
     def _befall_request(self, fault: Fault, begun: bytes) -> bool:
         """Let the fault happen to the INSERT that has begun; says whether the connection goes on."""
@@ -165,18 +185,18 @@ class _Exchange:
                 self._server.sendall(begun)
                 return True
             case DelayRequest():
-                whole = _read_whole(self._client, begun)
+                whole = self._read_rest(begun)
                 self._proxy.count(fault)
                 self._proxy.pause(fault.seconds)
                 self._server.sendall(whole)
                 return True
             case CutBody() | HoldBody():
-                self._server.sendall(_half(_read_whole(self._client, begun)))
+                self._server.sendall(_half(self._read_rest(begun)))
                 self._proxy.count(fault)
                 while isinstance(fault, HoldBody) and self._client.recv(_CHUNK_BYTES):
                     pass  # a client that waits for its answer sends nothing; that it went ends the wait
             case AnswerError():
-                _read_whole(self._client, begun)
+                self._read_rest(begun)
                 self._proxy.count(fault)
                 self._client.sendall(make_error(fault))
             case Close():

@@ -20,25 +20,26 @@ _SKIPPED = 2
 
 def leave_token_out() -> None:
     """Inserts carry no token, and nobody looks whether the batch is there already."""
+    _put(loader, "send_batch", without_token(loader.send_batch))
 
-    def send_without_token(plan: loader.LoadPlan) -> Any:
+
+def without_token(send: Callable[..., Any]) -> Callable[..., Any]:
+    """In the place of `loader.send_batch`, which travels to Spark's workers."""
+
+    def send_without_token(plan: Any) -> Any:
         from dataclasses import replace
 
         from oncehouse.clickhouse import insert
-        from oncehouse.pipeline import loader
 
         right = insert.insert_settings
-
-        def without_token(batch_id: str) -> Any:
-            return right(batch_id) | {"insert_deduplicate": 0, "deduplicate_insert": "disable"}
-
-        insert.insert_settings = without_token
+        off: dict[str, str | int] = {"insert_deduplicate": 0, "deduplicate_insert": "disable"}
+        insert.insert_settings = lambda batch_id: right(batch_id) | off
         try:
-            return loader.send_batch(replace(plan, request=replace(plan.request, outcome_unknown=False)))
+            return send(replace(plan, request=replace(plan.request, outcome_unknown=False)))
         finally:
             insert.insert_settings = right
 
-    _put(loader, "send_batch", send_without_token)
+    return send_without_token
 
 
 def skip_offsets() -> None:

@@ -6,7 +6,6 @@ what it asks for; whether all arrived is judged in `oracle.py`.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.names import quote, quote_table
@@ -25,7 +24,7 @@ from oncehouse.config_file import load_pipeline
 from oncehouse.devstack.chaos.defects import starter
 from oncehouse.devstack.chaos.own_servers import Place, write_there
 from oncehouse.devstack.chaos.traffic import Traffic, make_topics, produce
-from oncehouse.devstack.commands import ONCEHOUSE, last_words, spark_settings, start_command
+from oncehouse.devstack.commands import ONCEHOUSE, last_words, signal_tree, spark_settings, start_command
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.ledger import batches, epochs
 from oncehouse.ledger.records import BatchStatus, Counts
@@ -254,10 +253,10 @@ class Play:
         return int(rows)
 
 
-def freeze(process: subprocess.Popen[bytes]) -> None:
-    """Stop a driver with all its children, as a machine that hangs."""
-    os.killpg(process.pid, signal.SIGSTOP)
+def freeze(process: subprocess.Popen[Any]) -> None:
+    """Stop a driver with its JVM and its workers, as a machine that hangs."""
+    signal_tree(process.pid, signal.SIGSTOP)
 
 
-def thaw(process: subprocess.Popen[bytes]) -> None:
-    os.killpg(process.pid, signal.SIGCONT)
+def thaw(process: subprocess.Popen[Any]) -> None:
+    signal_tree(process.pid, signal.SIGCONT)
