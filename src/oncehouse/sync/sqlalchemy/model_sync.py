@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import Connection, Select, Table, func, literal, select, tuple_
+from sqlalchemy import Connection, Dialect, Integer, Select, Table, Uuid, any_, func, literal, select, tuple_
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import Session, scoped_session
 
 from oncehouse.errors import ConfigurationError, PermanentError
@@ -50,11 +51,12 @@ class ModelSync(CoreModelSync):
     relationship) that holds our key."""
 
     _read_columns: ClassVar[tuple[ReadColumn, ...] | None] = None
+    _key_forms: ClassVar[tuple[Callable[[Any], Any], ...] | None] = None
 
     @classmethod
     def forget(cls) -> None:
         super().forget()
-        cls._read_columns = None
+        cls._read_columns = cls._key_forms = None
 
     @classmethod
     def is_declared(cls) -> bool:
@@ -98,18 +100,25 @@ class ModelSync(CoreModelSync):
 
     @classmethod
     def parse_key(cls, key: str) -> tuple[Any, ...]:
-        mapper = find_mapper(cls.model)
         try:
-            return tuple(form(value) for form, value in zip(key_forms(mapper), read_key(key), strict=True))
+            return tuple(form(value) for form, value in zip(cls.key_forms(), read_key(key), strict=True))
         except (ValueError, ArithmeticError) as error:
+            names = ", ".join(key_names(find_mapper(cls.model)))
             raise PermanentError(
-                f"{key} is no key of {cls.model.__name__}, whose key is ({', '.join(key_names(mapper))})"
+                f"{key} is no key of {cls.model.__name__}, whose key is ({names})"
             ) from error
+
+    @classmethod
+    def key_forms(cls) -> tuple[Callable[[Any], Any], ...]:
+        """What brings a value of each column of the key into its one form."""
+        if cls._key_forms is None:
+            cls._key_forms = key_forms(find_mapper(cls.model))
+        return cls._key_forms
 
     @classmethod
     def spell_keys(cls, keys: Iterable[Sequence[Any]]) -> list[str]:
         """Each once; keys that are not whole belong to no row of ours."""
-        forms = key_forms(find_mapper(cls.model))
+        forms = cls.key_forms()
         return list(
             dict.fromkeys(
                 spell_key([form(value) for form, value in zip(forms, key, strict=True)])
@@ -121,7 +130,7 @@ class ModelSync(CoreModelSync):
     @classmethod
     def get_sync_select(cls, keys: Sequence[tuple[Any, ...]]) -> Select[Any]:
         """The objects of these keys. What a narrower statement leaves out is deleted in ClickHouse."""
-        return select(cls.model).where(_is_among(_key_attributes(cls), keys))
+        return select(cls.model).where(_is_among(_key_attributes(cls), keys, cls.open_source().dialect))
 
     @classmethod
     def get_sync_objects(cls, operations: Sequence[Operation]) -> Iterable[Any]:
@@ -202,9 +211,13 @@ def _key_attributes(sync: type[ModelSync]) -> list[Any]:
     return [getattr(sync.model, name) for name in key_names(find_mapper(sync.model))]
 
 
-def _is_among(columns: Sequence[Any], keys: Sequence[tuple[Any, ...]]) -> Any:
+def _is_among(columns: Sequence[Any], keys: Sequence[tuple[Any, ...]], dialect: Dialect) -> Any:
     if len(columns) == 1:
-        return columns[0].in_([key[0] for key in keys])
+        column, values = columns[0], [key[0] for key in keys]
+        if dialect.name == "postgresql" and isinstance(column.type, Integer | Uuid):
+            # One value of the statement, not thousands: several times quicker to send.
+            return column == any_(literal(values, postgresql.ARRAY(column.type)))
+        return column.in_(values)
     return tuple_(*columns).in_(keys)
 
 
@@ -258,9 +271,13 @@ def _look_up_many(
     connection: Connection, sync: type[ModelSync], many: Many, keys: Sequence[tuple[Any, ...]]
 ) -> dict[tuple[Any, ...], list[Any]]:
     """The sorted keys of the other side for each of ours: one query for all of them."""
-    forms = key_forms(find_mapper(sync.model))
+    forms = sync.key_forms()
     found: dict[tuple[Any, ...], list[Any]] = {}
-    pairs = select(*many.ours, many.theirs).where(_is_among(many.ours, keys)).order_by(many.theirs)
+    pairs = (
+        select(*many.ours, many.theirs)
+        .where(_is_among(many.ours, keys, connection.dialect))
+        .order_by(many.theirs)
+    )
     for *ours, theirs in connection.execute(pairs):
         key = tuple(form(value) for form, value in zip(forms, ours, strict=True))
         found.setdefault(key, []).append(theirs)
