@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import shutil
+import threading
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
+from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError
 from oncehouse.ledger import epochs, registering
 from oncehouse.pipeline import prepare, stream
@@ -109,8 +110,7 @@ def lose_unread(road: Road, admin: AdminClient) -> None:
     road.run()
     before = epochs.read_positions(road.catalog)
     road.send(EVENTS[20:])
-    for deleted in admin.delete_records([TopicPartition(road.topic, 0, 45)]).values():
-        deleted.result(60)
+    delete_to(road, 45, admin)
     demand_loud_stop(road, r"partition 0: offsets 20 to 44 .* \(25 records")
     assert epochs.read_positions(road.catalog) == before
     road.assert_table(road.table, dict(list(road.expected.items())[:20]))
@@ -128,20 +128,16 @@ def demand_loud_stop(road: Road, message: str) -> None:
 @pytest.fixture
 def skipping(monkeypatch) -> None:
     """A defect: whatever Kafka has is what there was, and the ledger takes any offset for the next one."""
-    right, advance = stream.starting_positions, registering._advance
+    right = stream.starting_positions
 
     def begin_where_kafka_begins(facts, positions, earliest):
         found = right(facts, positions, earliest)
         return {place: max(at, earliest[place]) for place, at in found.items()}
 
-    def advance_anyhow(connection, catalog, span, topic_id, epoch):
-        start = epochs.read_positions(catalog).get((span.topic, span.partition), span.start)
-        return advance(connection, catalog, replace(span, start=start), topic_id, epoch)
-
     for asking in (prepare, stream):
         monkeypatch.setattr(asking, "check_topics", lambda *_: None)
     monkeypatch.setattr(stream, "starting_positions", begin_where_kafka_begins)
-    monkeypatch.setattr(registering, "_advance", advance_anyhow)
+    monkeypatch.setattr(registering, "_advance", register_anywhere())
     monkeypatch.setattr(registering, "_demand_same_topics", lambda *_: None)
 
 
@@ -155,6 +151,59 @@ def test_offsets_deleted_before_they_were_read_are_named_and_nothing_is_skipped(
 def test_deleted_offsets_that_are_skipped_without_a_word_are_noticed(road, kafka_admin, skipping):
     with pytest.raises(AssertionError, match="nothing was said of what is lost; 35 rows arrived"):
         lose_unread(road, kafka_admin)
+
+
+def lose_unread_while_running(road: Road, admin: AdminClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records come and are deleted while the epoch before them is settled."""
+    read_frame, begun, may_go_on = stream.read_frame, threading.Event(), threading.Event()
+
+    def read_and_wait(frame, plan):
+        manifests = read_frame(frame, plan)
+        begun.set()
+        assert may_go_on.wait(120)
+        return manifests
+
+    monkeypatch.setattr(stream, "read_frame", read_and_wait)
+    road.send(EVENTS[:20])
+    with road.start() as running:
+        wait_until(lambda: begun.is_set() or running.error, "the first epoch")
+        road.send(EVENTS[20:])
+        delete_to(road, 45, admin)
+        may_go_on.set()
+        wait_until(lambda: running.error or len(road.rows()) > 20, "somebody to notice")
+        found, running.error = running.error, None
+    assert isinstance(found, DataLossError), (
+        f"nothing was said of what is lost; {len(road.rows())} rows arrived"
+    )
+    assert f"Topic {road.topic} partition 0: offsets 20 to 44" in str(found)
+    assert epochs.read_positions(road.catalog) == {(road.topic, 0): 20}
+    road.assert_table(road.table, dict(list(road.expected.items())[:20]))
+
+
+def delete_to(road: Road, offset: int, admin: AdminClient) -> None:
+    for deleted in admin.delete_records([TopicPartition(road.topic, 0, offset)]).values():
+        deleted.result(60)
+
+
+@pytest.mark.long
+@pytest.mark.scenario("unread offsets deleted")
+def test_offsets_deleted_while_running_are_named_and_nothing_is_skipped(make_road, kafka_admin, monkeypatch):
+    lose_unread_while_running(make_road(), kafka_admin, monkeypatch)
+
+
+@pytest.mark.long
+@pytest.mark.defect("unread offsets deleted")
+def test_a_source_that_passes_over_what_was_deleted_while_running_is_noticed(
+    make_road, kafka_admin, monkeypatch
+):
+    right = DataStreamReader.option
+
+    def lose_data(reader, name, value):
+        return right(reader, name, "false" if name == "failOnDataLoss" else value)
+
+    monkeypatch.setattr(DataStreamReader, "option", lose_data)
+    with pytest.raises(AssertionError, match="nothing was said of what is lost; 35 rows arrived"):
+        lose_unread_while_running(make_road(), kafka_admin, monkeypatch)
 
 
 def make_anew(road: Road, admin: AdminClient) -> None:
@@ -268,19 +317,15 @@ def test_a_damaged_checkpoint_costs_a_restart_and_nothing_else(road, harm):
 
 def start_again_at_the_end(monkeypatch) -> list[object]:
     """A stream that has lost its checkpoint begins where Kafka ends, and the ledger takes it; gives its starts."""
-    begin, advance, starts = stream.Ingest._starting_positions, registering._advance, []
+    begin, starts = stream.Ingest._starting_positions, []
 
     def skip(self):
         found = begin(self) if not starts else self._topics.latest(list(begin(self)))
         starts.append(found)
         return found
 
-    def advance_anyhow(connection, catalog, span, topic_id, epoch):
-        start = epochs.read_positions(catalog).get((span.topic, span.partition), span.start)
-        return advance(connection, catalog, replace(span, start=start), topic_id, epoch)
-
     monkeypatch.setattr(stream.Ingest, "_starting_positions", skip)
-    monkeypatch.setattr(registering, "_advance", advance_anyhow)
+    monkeypatch.setattr(registering, "_advance", register_anywhere())
     return starts
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.errors import OncehouseError, TransientError
+from oncehouse.errors import DataLossError, OncehouseError, TransientError
 from oncehouse.ledger import epochs
 from oncehouse.ledger.records import EpochKind
 from oncehouse.pipeline.deciding import Deciding
@@ -92,10 +92,14 @@ class Ingest(Deciding):
         finally:
             self._end(query)
             shutil.rmtree(checkpoint, ignore_errors=True)
-        if self._failure is not None:
-            raise self._failure
-        if error is not None:
-            raise revive(self._pipeline.pipeline, str(error))
+        failure = self._failure
+        if failure is None and error is not None:
+            failure = revive(self._pipeline.pipeline, str(error))
+        if isinstance(failure, DataLossError):
+            # Spark says that records are gone, in words of its own; whoever asks Kafka can say which.
+            self._starting_positions()
+        if failure is not None:
+            raise failure
 
     def _starting_positions(self) -> Positions:
         facts = self._topics.describe()
