@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from sqlalchemy import Engine
 
 from oncehouse.sync.model_sync import ModelSync
-from oncehouse.sync.operations import spell_key
+from oncehouse.sync.operations import Operation, spell_key
 
 Operations = list[tuple[str, str]]
 """Kind and key."""
@@ -72,9 +72,7 @@ class Told:
         self.skip()
 
     def __call__(self, sync: type[ModelSync]) -> Operations:
-        with self._books.engine.begin() as connection:
-            found = sync.get_storage().list_operations(connection, sync.declaration().name, 1_000)
-        new = [one for one in found if one.id not in self._seen]
+        new = [one for one in list_waiting(self._books, sync) if one.id not in self._seen]
         self._seen |= {one.id for one in new}
         return [(one.kind.value, one.key) for one in new]
 
@@ -87,10 +85,16 @@ def syncs_of(books: Books) -> tuple[type[ModelSync], ...]:
     return (books.people, books.orders, books.gifts)
 
 
+def list_waiting(books: Books, sync: type[ModelSync]) -> list[Operation]:
+    with books.engine.begin() as connection:
+        return sync.get_storage().list_operations(connection, sync.declaration().name, 1_000)
+
+
 def settle(books: Books) -> None:
     """Sync what waits; then `FINAL` shows what the database has."""
     for sync in syncs_of(books):
-        sync.sync_batch_from_storage()
+        if list_waiting(books, sync):
+            sync.sync_batch_from_storage()
     books.assert_equal()
 
 

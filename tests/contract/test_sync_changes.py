@@ -148,7 +148,6 @@ def test_a_row_of_a_child_is_spread_over_its_parents(books, ann, told):
 
 
 def test_raw_sql_is_told_by_a_call(books, ann, told):
-    settle(books)
     books.rename_raw(ann, "Anna")
     assert told(books.people) == [("update", key(ann))]
     settle(books)

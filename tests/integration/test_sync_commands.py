@@ -7,7 +7,8 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -88,11 +89,31 @@ def test_sync_run_tells_of_a_failure_syncs_the_others_and_ends_with_a_code(shop,
     assert "CustomerSync: ConfigurationError: Sync CustomerSync: the table" in capsys.readouterr().out
 
 
+def stop_once(told: Callable[[], bool]) -> threading.Thread:
+    """A signal to this process when it has told what it is waited for, or when nobody waits any longer."""
+
+    def wait_and_stop() -> None:
+        give_up_at = time.monotonic() + 60
+        while not told() and time.monotonic() < give_up_at:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    waiting = threading.Thread(target=wait_and_stop)
+    waiting.start()
+    return waiting
+
+
 def test_sync_run_goes_on_until_a_signal(shop, ann, capsys):
-    timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
+    told: list[str] = []
+
+    def has_synced() -> bool:
+        told.append(capsys.readouterr().out)
+        return "CustomerSync: 1 operations" in "".join(told)
+
+    stopping = stop_once(has_synced)
     assert run_command(["sync", "run"]) == 0
-    assert "CustomerSync: 1 operations" in capsys.readouterr().out
+    stopping.join()
+    assert "CustomerSync: 1 operations" in "".join(told)
 
 
 def test_plan_shows_and_apply_runs_what_the_tables_lack(shop, capsys):
@@ -166,10 +187,10 @@ def test_the_management_command_syncs_once(shop, ann):
 
 
 def test_the_management_command_goes_on_until_a_signal(shop, ann):
-    timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
     out = io.StringIO()
+    stopping = stop_once(lambda: "CustomerSync: 1 operations" in out.getvalue())
     call_command("clickhouse_sync", stdout=out)
+    stopping.join()
     assert "CustomerSync: 1 operations, 1 rows" in out.getvalue()
 
 
