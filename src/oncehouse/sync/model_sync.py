@@ -218,6 +218,11 @@ class ModelSync:
         return run_sync(cls)
 
 
+def list_captured() -> list[type[ModelSync]]:
+    """Every class whose changes are written down: another list means that other changes have to be noticed."""
+    return [sync for sync in _registered if sync.sync_enabled and sync.sync_storage != BY_CDC]
+
+
 def registered_syncs() -> list[type[ModelSync]]:
     """Every declared sync that has been imported, in that order."""
     found: dict[str, type[ModelSync]] = {}

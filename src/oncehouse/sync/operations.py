@@ -19,6 +19,8 @@ from oncehouse.errors import ConfigurationError
 
 KeyValues = tuple[Any, ...]
 
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+
 
 class Kind(StrEnum):
     INSERT = "insert"
@@ -36,7 +38,9 @@ class Operation:
 
 def spell_key(values: Sequence[Any]) -> str:
     """The values of a key, in the order of the model's key, as one text."""
-    return json.dumps([_spell_value(value) for value in values], ensure_ascii=False)
+    if len(values) == 1 and type(values[0]) is int:  # nearly every key; each save spells one
+        return f"[{values[0]}]"
+    return _encode([_spell_value(value) for value in values])
 
 
 def read_key(key: str) -> KeyValues:

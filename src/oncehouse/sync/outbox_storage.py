@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Engine, any_, bindparam, delete, func, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Engine,
+    Float,
+    any_,
+    bindparam,
+    cast,
+    delete,
+    extract,
+    func,
+    select,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from oncehouse.databases import DatabaseClock
@@ -35,17 +49,20 @@ class OutboxStorage:
         numbers = [int(one) for one in ids]
         with transact(engine, f"Sync {sync}: removing operations", absent=ABSENT) as connection:
             for start in range(0, len(numbers), _CHUNK):
-                self._remove_some(connection, numbers[start : start + _CHUNK])
+                self._remove_some(connection, sync, numbers[start : start + _CHUNK])
 
-    def _remove_some(self, connection: Connection, numbers: list[int]) -> None:
+    def _remove_some(self, connection: Connection, sync: str, numbers: list[int]) -> None:
         if connection.dialect.name == "postgresql":
             # One statement of one shape, however many there are.
             chosen = operations.c.id == any_(bindparam("ids", numbers, ARRAY(BigInteger)))
         else:
             chosen = operations.c.id.in_(numbers)
-        connection.execute(delete(operations).where(chosen))
+        connection.execute(delete(operations).where(operations.c.sync == sync, chosen))
 
     def measure(self, connection: Connection, sync: str) -> Waiting:
-        asked = select(func.count(), DatabaseClock() - func.min(operations.c.created_at))
+        oldest: ColumnElement[Any] = func.min(operations.c.created_at)
+        if connection.dialect.name == "postgresql":
+            oldest = extract("epoch", oldest)
+        asked = select(func.count(), DatabaseClock() - cast(oldest, Float(53)))
         count, age = connection.execute(asked.where(operations.c.sync == sync)).one()
         return Waiting(count=count, oldest_seconds=None if age is None else max(0.0, age))

@@ -2,7 +2,8 @@
 
 `oncehouse_sync_operations` is the outbox of changed keys, `oncehouse_sync_states` a row a sync (its reading number and
 what happened last), `oncehouse_sync_batches` what was read and must be sent unchanged, `oncehouse_sync_backfills` how
-far an unfinished backfill has come. Times are seconds since 1970 on the database's clock.
+far an unfinished backfill has come. Times are seconds since 1970 on the database's clock, but for those of operations
+in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
+    DateTime,
     Dialect,
     Float,
     Identity,
@@ -32,6 +34,8 @@ ABSENT = (
     "Make the tables of model sync first: `python manage.py migrate` with oncehouse.sync.django among INSTALLED_APPS, "
     "or `oncehouse sync init`."
 )
+ABSENT_STATES = {"42P01", "42883"}
+"""What PostgreSQL says of a table or function that is not there."""
 LONGEST_SYNC_NAME = 120
 
 metadata = MetaData()
@@ -45,18 +49,30 @@ _QUEUE_TABLE = {
     "vacuum_truncate": "false",
 }
 
+# A save pays for each of these rows, so they are as cheap as they get: one index, which lists and removes; types and a
+# default that ask for no conversion; ids that a connection takes from PostgreSQL a hundred at a time.
 operations = Table(
     "oncehouse_sync_operations",
     metadata,
-    # From SQLite a number may otherwise come back when the newest row has been deleted.
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True),
-    Column("sync", String(LONGEST_SYNC_NAME), nullable=False),
+    Column("sync", Text, primary_key=True),
+    Column("id", BigInteger, Identity(cache=100), primary_key=True),
     Column("key", Text, nullable=False),
-    Column("kind", String(6), nullable=False),
-    Column("created_at", Float(53), nullable=False, server_default=DatabaseClock()),
-    Index("oncehouse_sync_operations_sync", "sync", "id"),
-    sqlite_autoincrement=True,
+    Column("kind", Text, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
     **storage_parameters(_QUEUE_TABLE),
+)
+
+_OPERATIONS_IN_SQLITE = Table(
+    operations.name,
+    MetaData(),
+    Column("id", Integer, primary_key=True),
+    Column("sync", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("created_at", Float, nullable=False, server_default=DatabaseClock()),
+    Index("oncehouse_sync_operations_sync", "sync", "id"),
+    # Otherwise a number may come back when the newest row has been deleted.
+    sqlite_autoincrement=True,
 )
 
 states = Table(
@@ -98,9 +114,26 @@ backfills = Table(
 )
 
 
+NOTE_FUNCTION = "oncehouse_sync_note"
+# The operation of one new row, for its INSERT … RETURNING: planned once a connection, and not each time as a WITH is.
+_MAKE_NOTE_FUNCTION = f"""
+CREATE OR REPLACE FUNCTION {NOTE_FUNCTION}(the_sync text, the_kind text, the_key bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO {operations.name} (sync, kind, key) VALUES (the_sync, the_kind, '[' || the_key || ']');
+  RETURN the_key;
+END $$
+"""  # noqa: S608 - names of our own
+
+
 def ddl(dialect: Dialect) -> list[str]:
     """Every statement, in the order in which they run. What exists is kept."""
-    return creation_statements(metadata.sorted_tables, dialect)
+    if dialect.name == "sqlite":
+        return creation_statements(
+            [_OPERATIONS_IN_SQLITE if table is operations else table for table in metadata.sorted_tables],
+            dialect,
+        )
+    return [*creation_statements(metadata.sorted_tables, dialect), _MAKE_NOTE_FUNCTION.strip()]
 
 
 def create_tables(connection: Connection) -> None:

@@ -29,6 +29,7 @@ from oncehouse.sync.django.noting import (
     register,
     run_noted,
 )
+from oncehouse.sync.django.sole_watch import change_rows, find_named_key, find_sole, insert_rows
 from oncehouse.sync.django.watches import Watch, find_watches
 from oncehouse.sync.operations import Kind
 
@@ -72,6 +73,11 @@ def _wrap(original: Callable[..., Any], capturing: Callable[..., Any]) -> Callab
 def _insert(compiler: Any, watches: Sequence[Watch], returning_fields: Any = None) -> list[Any]:
     """As Django's own, but the keys are returned too, also where Django asks for nothing."""
     asked = list(returning_fields or ())
+    sole = find_sole(compiler.connection, watches)
+    if sole is not None and sole.is_whole_number and (not asked or asked == list(sole.fields)):
+        compiler.returning_fields = list(sole.fields)
+        keys = [key for statement in compiler.as_sql() for key in insert_rows(compiler, sole, statement)]
+        return keys if asked else []
     fields = [*asked, *(field for field in fields_of(watches) if field not in asked)]
     compiler.returning_fields = fields
     rows = [
@@ -86,12 +92,25 @@ def _update(compiler: Any, watches: Sequence[Watch], result_type: Any) -> int | 
     changed = None
     with suppress(EmptyResultSet):
         sql, params = compiler.as_sql()
-        changed = len(_run_update(compiler, watches, (sql, params), ())) if sql else None
+        changed = _count_updated(compiler, watches, (sql, params)) if sql else None
     for query in compiler.query.get_related_updates():
         further = query.get_compiler(compiler.using).execute_sql(result_type)
         if changed is None and further:
             changed = further
     return None if result_type == NO_RESULTS else changed or 0
+
+
+def _count_updated(compiler: Any, watches: Sequence[Watch], statement: Statement) -> int:
+    sole = find_sole(compiler.connection, watches)
+    if sole is None or _find_losing(compiler, watches):
+        return len(_run_update(compiler, watches, statement, ()))
+    return change_rows(compiler, sole, Kind.UPDATE, statement, key=find_named_key(compiler.query, sole))
+
+
+def _find_losing(compiler: Any, watches: Sequence[Watch]) -> list[Watch]:
+    """Those whose keys the UPDATE may change."""
+    written = {field.attname for field, _model, _value in compiler.query.values}
+    return [watch for watch in watches if not watch.attributes.isdisjoint(written)]
 
 
 def _update_returning(compiler: Any, watches: Sequence[Watch], returning_fields: Any) -> list[Any]:
@@ -106,8 +125,7 @@ def _update_returning(compiler: Any, watches: Sequence[Watch], returning_fields:
 def _run_update(
     compiler: Any, watches: Sequence[Watch], statement: Statement, asked: Sequence[Any]
 ) -> list[Any]:
-    moved = {field for field, _model, _value in compiler.query.values}
-    losing = [watch for watch in watches if moved & set(watch.fields)]
+    losing = _find_losing(compiler, watches)
     if not losing:
         return _run_returning(compiler, watches, Kind.UPDATE, statement, asked)
     # Where a key itself is changed, the row of the old one has to be looked after as well.
@@ -118,7 +136,11 @@ def _run_update(
 
 def _delete(compiler: Any, watches: Sequence[Watch], result_type: Any) -> Any:
     try:
-        changed = len(_run_returning(compiler, watches, Kind.DELETE, compiler.as_sql(), ()))
+        sole, statement = find_sole(compiler.connection, watches), compiler.as_sql()
+        if sole is not None:
+            changed = change_rows(compiler, sole, Kind.DELETE, statement)
+        else:
+            changed = len(_run_returning(compiler, watches, Kind.DELETE, statement, ()))
     except EmptyResultSet:
         changed = 0
     return _Counted(changed) if result_type == CURSOR else changed

@@ -17,17 +17,10 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.sync.django.watches import Watch
 from oncehouse.sync.operations import Kind, spell_key
 from oncehouse.sync.outbox_storage import OutboxStorage
-from oncehouse.sync.tables import ABSENT
+from oncehouse.sync.tables import ABSENT, ABSENT_STATES
 
 Statement = tuple[str, Sequence[Any]]
 """A text and what is bound to it."""
-
-# Values that PostgreSQL's json_build_array spells as `spell_key` does.
-_SPELLED_ALIKE = {
-    *("AutoField", "BigAutoField", "SmallAutoField", "IntegerField", "BigIntegerField", "SmallIntegerField"),
-    *("PositiveIntegerField", "PositiveBigIntegerField", "PositiveSmallIntegerField"),
-    *("CharField", "TextField", "SlugField", "UUIDField"),
-}
 
 
 class DjangoWriter:
@@ -44,7 +37,7 @@ class DjangoWriter:
                 cursor.execute(statement, dict(values) or None)
                 return cursor.fetchall() if cursor.description else []
         except (ProgrammingError, OperationalError) as error:
-            _tell_absent_tables(error)
+            tell_absent_tables(error)
             raise
 
 
@@ -56,14 +49,13 @@ def run_noted(
     statement: Statement,
 ) -> list[Any]:
     """Run a statement that returns these fields of the rows it changes, and have their keys synced; the rows."""
-    if _can_note_at_once(compiler.connection, watches):
+    if can_note_at_once(compiler.connection, watches):
         try:
-            return convert(
-                compiler, fields, execute(compiler, *_around(compiler, watches, kind, fields, statement))
-            )
+            rows = execute(compiler, *_around(compiler, watches, kind, fields, statement))
         except ProgrammingError as error:
-            _tell_absent_tables(error)
+            tell_absent_tables(error)
             raise
+        return convert(compiler, fields, rows)
     with transaction.atomic(using=compiler.connection.alias, savepoint=False):
         rows = convert(compiler, fields, execute(compiler, *statement))
         register(compiler, watches, kind, fields, rows)
@@ -86,19 +78,11 @@ def names_of(compiler: Any, fields: Sequence[Any]) -> str:
     return ", ".join(quote(field.column) for field in fields)
 
 
-def _can_note_at_once(connection: Any, watches: Sequence[Watch]) -> bool:
+def can_note_at_once(connection: Any, watches: Sequence[Watch]) -> bool:
     return connection.vendor == "postgresql" and all(
-        type(watch.sync.get_storage()) is OutboxStorage
-        and not watch.is_parent
-        and all(_is_spelled_alike(field) for field in watch.fields)
+        type(watch.sync.get_storage()) is OutboxStorage and not watch.is_parent and watch.is_spelled_alike
         for watch in watches
     )
-
-
-def _is_spelled_alike(field: Any) -> bool:
-    while field.is_relation:
-        field = field.target_field
-    return field.get_internal_type() in _SPELLED_ALIKE and not hasattr(field, "from_db_value")
 
 
 def _around(
@@ -126,9 +110,10 @@ def _around(
     return both, (*params, *noted)
 
 
-def _tell_absent_tables(error: Exception) -> None:
+def tell_absent_tables(error: Exception) -> None:
+    """Raise a better one where it is our tables that are missing."""
     cause = error.__cause__
-    absent = getattr(cause, "sqlstate", None) == "42P01" or "no such table" in str(cause)
+    absent = getattr(cause, "sqlstate", None) in ABSENT_STATES or "no such table" in str(cause)
     if absent and "oncehouse_sync" in str(cause):
         raise ConfigurationError(f"Model sync has no tables in this database. {ABSENT}") from error
 

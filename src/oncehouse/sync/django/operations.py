@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.table_plan import apply_plan, plan_table
-from oncehouse.sync.tables import backfills, batches, ddl, operations, states
+from oncehouse.sync.tables import NOTE_FUNCTION, backfills, batches, ddl, operations, states
 
 
 class CreateSyncTables(Operation):
@@ -41,6 +41,8 @@ class CreateSyncTables(Operation):
             for table in (operations, states, batches, backfills):
                 name = schema_editor.quote_name(table.name)
                 schema_editor.execute(f"DROP TABLE IF EXISTS {name}", params=None)
+            if schema_editor.connection.vendor == "postgresql":
+                schema_editor.execute(f"DROP FUNCTION IF EXISTS {NOTE_FUNCTION}", params=None)
 
     def describe(self) -> str:
         return "Create the tables of model sync"

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from oncehouse.sync.django.key_fields import key_fields
 from oncehouse.sync.django.model_sync import ModelSync
-from oncehouse.sync.model_sync import registered_syncs
+from oncehouse.sync.model_sync import ModelSync as CoreModelSync
+from oncehouse.sync.model_sync import list_captured, registered_syncs
+
+_WHOLE_NUMBERS = {
+    *("AutoField", "BigAutoField", "SmallAutoField", "IntegerField", "BigIntegerField", "SmallIntegerField"),
+    *("PositiveIntegerField", "PositiveBigIntegerField", "PositiveSmallIntegerField"),
+}
+# Values that PostgreSQL's json_build_array spells as `spell_key` does.
+_SPELLED_ALIKE = {*_WHOLE_NUMBERS, *("CharField", "TextField", "SlugField", "UUIDField")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,25 +32,46 @@ class Watch:
     is_parent: bool = False
     """A parent of the sync's model: most of its rows may be no rows of the child."""
 
+    @cached_property
+    def attributes(self) -> frozenset[str]:
+        """The names of the fields on the changed model."""
+        return frozenset(field.attname for field in self.fields)
+
+    @cached_property
+    def is_spelled_alike(self) -> bool:
+        """Whether PostgreSQL spells its keys as we do."""
+        return all(_has_type(field, _SPELLED_ALIKE) for field in self.fields)
+
+    @cached_property
+    def is_whole_number(self) -> bool:
+        return len(self.fields) == 1 and _has_type(self.fields[0], _WHOLE_NUMBERS)
+
+
+def _has_type(field: Any, types: set[str]) -> bool:
+    while field.is_relation:
+        field = field.target_field
+    return field.get_internal_type() in types and not hasattr(field, "from_db_value")
+
 
 def find_watches(model: Any, alias: str) -> tuple[Watch, ...]:
-    found = _all_watches().get(model, ())
-    return tuple(watch for watch in found if watch.sync.source_alias() == alias) if found else ()
+    found = _all_watches().get(model)
+    return tuple([watch for watch in found if watch.sync.source_alias() == alias]) if found else ()
 
 
-_known: tuple[tuple[type[ModelSync], ...], dict[Any, tuple[Watch, ...]]] = ((), {})
+_known: tuple[list[type[CoreModelSync]], dict[Any, tuple[Watch, ...]]] = ([], {})
 
 
 def _all_watches() -> dict[Any, tuple[Watch, ...]]:
-    """By model; made anew when another sync has been imported or enabled."""
+    """By model; made anew when another sync has been imported or enabled. Every statement asks."""
     global _known  # noqa: PLW0603 - one process, one map
-    syncs = tuple(sync for sync in registered_syncs() if issubclass(sync, ModelSync) and sync.is_captured())
-    if _known[0] != syncs:
+    enabled = list_captured()
+    if _known[0] != enabled:
         watches: dict[Any, tuple[Watch, ...]] = {}
-        for sync in syncs:
-            for model, watch in _watches_of(sync):
-                watches[model] = (*watches.get(model, ()), watch)
-        _known = (syncs, watches)
+        for sync in registered_syncs():
+            if issubclass(sync, ModelSync) and sync in enabled:
+                for model, watch in _watches_of(sync):
+                    watches[model] = (*watches.get(model, ()), watch)
+        _known = (enabled, watches)
     return _known[1]
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Delete, Engine, Insert, Update, event, select, tuple_
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.orm import ORMExecuteState, Session
 
 from oncehouse.errors import ConfigurationError, TransientError
@@ -20,10 +21,11 @@ from oncehouse.messaging.database import wrapped_errors
 from oncehouse.sync.capture import SqlAlchemyWriter
 from oncehouse.sync.operations import Kind
 from oncehouse.sync.sqlalchemy import statements
+from oncehouse.sync.sqlalchemy.joining import Joint, can_join, find_joint
 from oncehouse.sync.sqlalchemy.model_sync import ModelSync
 from oncehouse.sync.sqlalchemy.sources import is_same_database, show_source
 from oncehouse.sync.sqlalchemy.watches import Watch, find_watches
-from oncehouse.sync.tables import ABSENT
+from oncehouse.sync.tables import ABSENT, ABSENT_STATES
 
 OPTION = "oncehouse_sync"
 """An execution option: False where the program registers keys by itself."""
@@ -44,20 +46,34 @@ class Told:
     keys: Keys
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Capture:
     statement: Any
     """The user's, or one that also returns what has to be known."""
     collect: Callable[[Any], Iterable[Told]]
     """After it ran: from its result to keys."""
+    joint: Joint | None = None
+    """How the operations become a part of the statement, where they can."""
+    is_joined: bool = False
+    """They did: nothing has to be collected."""
 
 
 def install() -> None:
     """Begin to notice changes. Once a process; done by importing `oncehouse.sync.sqlalchemy`."""
     if not event.contains(Engine, "before_execute", _before):
-        event.listen(Engine, "before_execute", _before, retval=True)
-        event.listen(Engine, "after_execute", _after)
-        event.listen(Session, "do_orm_execute", _execute_returning)
+        for target, name, listener, options in listeners():
+            event.listen(target, name, listener, **options)
+
+
+def listeners() -> list[tuple[Any, str, Callable[..., Any], dict[str, Any]]]:
+    """What notices: whom it listens to, to which event, and how."""
+    return [
+        (Engine, "before_execute", _before, {"retval": True}),
+        (Engine, "before_cursor_execute", _join, {"retval": True}),
+        (Engine, "after_execute", _after, {}),
+        (Engine, "handle_error", _tell_absent_tables, {}),
+        (Session, "do_orm_execute", _execute_returning, {}),
+    ]
 
 
 def register_keys(
@@ -102,22 +118,70 @@ def _before(
         return statement, many, one
     for watch in watches:
         check_place(connection, watch.sync, options)
-    capture = _plan(connection, statement, table, watches, many or [one])
+    parameters = many or [one]
+    capture = _plan_joint(connection, statement, table, watches, parameters)
+    capture = capture or _plan(connection, statement, table, watches, parameters)
     # A stack: a default of a column may run statements of its own in between.
     connection.info.setdefault(_PENDING, []).append(capture)
     return capture.statement, many, one
 
 
+def _join(
+    connection: Connection, _cursor: Any, statement: str, parameters: Any, context: Any, _many: bool
+) -> tuple[str, Any]:
+    pending: list[Capture] | None = connection.info.get(_PENDING)
+    capture = pending[-1] if pending else None
+    # A default of a column may be asked for by a statement of its own in between.
+    if capture is None or capture.joint is None or context.invoked_statement is not capture.statement:
+        return statement, parameters
+    prepared = capture.joint.join(statement, parameters)
+    capture.is_joined = prepared is not None
+    return prepared or (statement, parameters)
+
+
+def _tell_absent_tables(context: ExceptionContext) -> None:
+    error = context.original_exception
+    state = getattr(error, "sqlstate", getattr(error, "pgcode", None))
+    if state in ABSENT_STATES and "oncehouse_sync" in str(error):
+        raise ConfigurationError(f"Model sync has no tables in this database. {ABSENT}") from error
+
+
 def _after(
     connection: Connection, statement: Any, _many: Any, _one: Any, _options: Mapping[str, Any], result: Any
 ) -> None:
-    pending: list[Capture] = connection.info.get(_PENDING, [])
-    if not pending or not any(capture.statement is statement for capture in pending):
+    pending: list[Capture] | None = connection.info.get(_PENDING)
+    if not pending:
+        return
+    if pending[-1].is_joined and pending[-1].statement is statement:
+        pending.pop()
+        return
+    if not any(capture.statement is statement for capture in pending):
         return
     # What stands above it failed.
     while (capture := pending.pop()).statement is not statement:
         pass
-    _register(connection, capture.collect(result))
+    if not capture.is_joined:
+        _register(connection, capture.collect(result))
+
+
+def _plan_joint(
+    connection: Connection,
+    statement: Any,
+    table: Any,
+    watches: Sequence[Watch],
+    parameters: statements.Parameters,
+) -> Capture | None:
+    """For the flush of one row: all that can be known of its statement is known from the last time."""
+    if len(watches) != 1 or len(parameters) != 1 or not can_join(connection, watches[0]):
+        return None
+    joint = find_joint(connection, statement, watches[0], parameters[0])
+    if joint is None:
+        return None
+
+    def collect(result: Any) -> Iterable[Told]:
+        return _plan(connection, statement, table, watches, parameters).collect(result)
+
+    return Capture(statement=statement, collect=collect, joint=joint)
 
 
 def _plan(

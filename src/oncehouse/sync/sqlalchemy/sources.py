@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import URL, Engine, make_url
@@ -100,7 +101,15 @@ def show_source(source: Source) -> str:
 
 
 def _url_of(source: Source) -> URL:
-    return make_url(source) if isinstance(source, str | URL) else source.url
+    if isinstance(source, str):
+        return _parse(source)
+    return source if isinstance(source, URL) else source.url
+
+
+@lru_cache(maxsize=16)
+def _parse(text: str) -> URL:
+    """Asked at every change of a synced row."""
+    return make_url(text)
 
 
 def _place_of(url: URL) -> tuple[object, ...]:

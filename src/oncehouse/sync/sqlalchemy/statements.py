@@ -59,6 +59,27 @@ def tells_keys(statement: Insert, columns: Sequence[Any], parameters: Parameters
     return statement._return_defaults or (len(parameters) == 1 and not statement._inline)
 
 
+def leaves_key(statement: Insert, columns: Sequence[Any]) -> bool:
+    """Whether an insert of one row leaves these columns, its whole key, to the database, and is told what it chose."""
+    if any(column.key in _values(statement) or column.default is not None for column in columns):
+        return False
+    return set(columns) == set(statement.table.primary_key) and tells_keys(statement, columns, [{}])
+
+
+def key_binds(statement: Update | Delete, columns: Sequence[Any]) -> tuple[str, ...] | None:
+    """The parameters that hold these columns of the only row that is changed; None where that is told otherwise.
+
+    That the parameters themselves do not set these columns is left to the caller.
+    """
+    if isinstance(statement, Update) and sets_any(statement, columns, [{}]):
+        return None
+    bound = _bound(statement)
+    found = [bound.get(column) for column in columns]
+    if any(bind is None or bind.callable is not None or not bind.required for bind in found):
+        return None
+    return tuple(bind.key for bind in found if bind is not None)
+
+
 def fixed_keys(
     statement: Update | Delete, columns: Sequence[Any], parameters: Parameters
 ) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]] | None:
@@ -76,15 +97,17 @@ def fixed_keys(
 def _keys_in_where(
     statement: Update | Delete, columns: Sequence[Any], parameters: Parameters
 ) -> list[tuple[Any, ...]] | None:
-    bound = {
-        column: value
-        for condition in _conditions(statement.whereclause)
-        for column, value in _fixed(condition)
-    }
+    bound = _bound(statement)
     if any(column not in bound for column in columns):
         return None
     rows = [tuple(_value_of(bound[column], one) for column in columns) for one in parameters]
     return None if any(value is MISSING for row in rows for value in row) else rows
+
+
+def _bound(statement: Update | Delete) -> dict[Any, BindParameter[Any]]:
+    """What columns have to be equal to."""
+    conditions = _conditions(statement.whereclause)
+    return {column: value for condition in conditions for column, value in _fixed(condition)}
 
 
 def sets_any(statement: Update | Delete, columns: Sequence[Any], parameters: Parameters) -> bool:

@@ -10,7 +10,8 @@ from sqlalchemy import Table, inspect
 from sqlalchemy.orm import Mapper
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.sync.model_sync import registered_syncs
+from oncehouse.sync.model_sync import ModelSync as CoreModelSync
+from oncehouse.sync.model_sync import list_captured, registered_syncs
 from oncehouse.sync.sqlalchemy.columns import find_mapper
 from oncehouse.sync.sqlalchemy.model_sync import ModelSync
 
@@ -28,7 +29,7 @@ class Watch:
     """Of a table of a parent class, most of whose rows may be no rows of the child: the key in the child's table."""
 
 
-_known: tuple[tuple[type[ModelSync], ...], dict[Any, tuple[Watch, ...]]] = ((), {})
+_known: tuple[list[type[CoreModelSync]], dict[Any, tuple[Watch, ...]]] = ([], {})
 
 
 def find_watches(table: Any) -> tuple[Watch, ...]:
@@ -36,15 +37,16 @@ def find_watches(table: Any) -> tuple[Watch, ...]:
 
 
 def _all_watches() -> dict[Any, tuple[Watch, ...]]:
-    """By table; made anew when another sync has been imported or enabled."""
+    """By table; made anew when another sync has been imported or enabled. Every statement asks."""
     global _known  # noqa: PLW0603 - one process, one map
-    syncs = tuple(sync for sync in registered_syncs() if issubclass(sync, ModelSync) and sync.is_captured())
-    if _known[0] != syncs:
+    enabled = list_captured()
+    if _known[0] != enabled:
         watches: dict[Any, tuple[Watch, ...]] = {}
-        for sync in syncs:
-            for table, watch in _watches_of(sync):
-                watches[table] = (*watches.get(table, ()), watch)
-        _known = (syncs, watches)
+        for sync in registered_syncs():
+            if issubclass(sync, ModelSync) and sync in enabled:
+                for table, watch in _watches_of(sync):
+                    watches[table] = (*watches.get(table, ()), watch)
+        _known = (enabled, watches)
     return _known[1]
 
 
