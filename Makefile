@@ -57,7 +57,7 @@ audit: build/audit/.wheels ## known vulnerabilities, bandit, and a bill of mater
 
 lock: ## pin requirements anew, with hashes and without addresses
 	@$(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet uv
-	@for name in runtime dev audit; do build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	@for name in runtime dev audit django-clickhouse; do build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
 		requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 	@for name in $(basename $(wildcard requirements/versions/*.in)); do build/lock/bin/uv pip compile --quiet --upgrade \
