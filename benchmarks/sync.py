@@ -2,11 +2,11 @@
 
     python benchmarks/sync.py [--changes 100000] [--turns 3] [--saves 1500]
 
-Real PostgreSQL, Redis and ClickHouse of its own. Both sides run the same program (sync_orders.py) on the same table with
-the same Django and the same driver, django-clickhouse in an environment of its own (build/django-clickhouse, made from
-requirements/django-clickhouse.txt). They take turns; a turn makes the changes, and then the time is taken from the first
-round until all is in ClickHouse, which is checked. Adds sync_over_django_clickhouse, sync_capture_overhead and what they
-are made of to build/bench.json.
+Real PostgreSQL, Redis and ClickHouse of its own. Both sides run the same program (sync_orders.py) on the same table,
+with the same Django and the same driver, django-clickhouse in an environment of its own (build/django-clickhouse, made
+from requirements/django-clickhouse.txt). They take turns; a turn makes the changes, and then the time is taken from the
+first round until all is in ClickHouse, which is checked. Adds sync_over_django_clickhouse, sync_capture_overhead and
+what they are made of to build/bench.json.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from oncehouse.clickhouse.client import Client
+    from oncehouse.sync.copied_columns import CopiedRows
     from oncehouse.sync.logged_tables import LoggedTable
     from oncehouse.sync.rounds import RunResult
     from oncehouse.sync.storage import OperationStorage
@@ -190,6 +191,16 @@ class ModelSync:
             backoff = Backoff(base_seconds=max(1.0, wait), longest_seconds=max(LONGEST_BACKOFF_SECONDS, wait))
             wait = backoff.wait_seconds(state.failures, chance=1.0)
         return state.started_seconds_ago >= wait
+
+    @classmethod
+    def has_own(cls, base: type[ModelSync], *names: str) -> bool:
+        """Whether these class methods are those of the base: nobody has put a step of one's own in their place."""
+        return all(getattr(cls, name).__func__ is getattr(base, name).__func__ for name in names)
+
+    @classmethod
+    def read_block(cls, keys: Sequence[str]) -> CopiedRows | None:  # noqa: ARG003 - a framework's part
+        """The rows of these keys as columns, where that is the same as what the steps would give; else None."""
+        return None
 
     @classmethod
     def insert_batch(cls, batch: pa.RecordBatch, *, token: str) -> None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from oncehouse.errors import ConfigurationError
@@ -28,8 +27,9 @@ class Kind(StrEnum):
     DELETE = "delete"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Operation:
+class Operation(NamedTuple):
+    """Not a dataclass: a round makes as many as it lists."""
+
     id: str
     """Known to its storage alone; two operations of one key have two ids."""
     key: str

@@ -28,6 +28,7 @@ from oncehouse.sync.operations import Kind, Operation
 from oncehouse.sync.storage import Waiting
 from oncehouse.sync.tables import ABSENT, operations
 
+_KINDS = {kind.value: kind for kind in Kind}
 _CHUNK = 10_000  # SQLite takes 32,766 values in a statement
 
 
@@ -43,7 +44,7 @@ class OutboxStorage:
             .order_by(operations.c.id)
             .limit(limit)
         ).all()
-        return [Operation(id=str(row.id), key=row.key, kind=Kind(row.kind)) for row in rows]
+        return [Operation(str(number), key, _KINDS[kind]) for number, key, kind in rows]
 
     def remove(self, engine: Engine, sync: str, ids: Sequence[str]) -> None:
         numbers = [int(one) for one in ids]

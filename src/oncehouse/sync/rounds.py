@@ -18,6 +18,7 @@ from oncehouse.messaging.database import transact
 from oncehouse.sync import states
 from oncehouse.sync.batches import KeptBatch, find_batch, forget_batch, keep_batch
 from oncehouse.sync.blocks import make_block
+from oncehouse.sync.copied_blocks import read_copied
 from oncehouse.sync.declaration import Declaration
 from oncehouse.sync.engines import Reading, Row
 from oncehouse.sync.held_rows import read_held_rows
@@ -102,9 +103,12 @@ def _perform_round(sync: type[ModelSync], hold: Hold) -> tuple[int, int]:
         return 0, 0
     number, operations = listing
     crash.reach("sync.listed")
-    batch = make_batch(
-        declared, read_rows(sync, number, operations), tuple(operation.id for operation in operations)
-    )
+    ids = tuple(operation.id for operation in operations)
+    block = read_copied(sync, number, distinct_keys(operations))
+    if block is None:
+        batch = make_batch(declared, read_rows(sync, number, operations), ids)
+    else:
+        batch = KeptBatch(batch_id=str(uuid.uuid4()), block=block, operations=ids)
     crash.reach("sync.read")
     _confirm(declared, hold, number, batch)
     crash.reach("sync.confirmed")

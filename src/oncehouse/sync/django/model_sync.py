@@ -10,8 +10,10 @@ from django.core.exceptions import ValidationError
 from django.db import connections, router, transaction
 
 from oncehouse.errors import PermanentError
+from oncehouse.sync.copied_columns import CopiedRows
 from oncehouse.sync.declaration import Source
 from oncehouse.sync.django.columns import ReadColumn, read_columns
+from oncehouse.sync.django.copying import filter_keys, find_kinds, read_block, read_keys
 from oncehouse.sync.django.key_fields import key_fields
 from oncehouse.sync.django.logged import describe_log
 from oncehouse.sync.django.serializers import ModelSerializer
@@ -104,18 +106,13 @@ class ModelSync(CoreModelSync):
     @classmethod
     def get_sync_queryset(cls, keys: Sequence[Any]) -> Any:
         """The rows of these keys. What a narrower queryset leaves out is deleted in ClickHouse."""
-        return cls.django_model._base_manager.using(cls.source_alias()).filter(pk__in=keys)  # noqa: SLF001 - public
+        return filter_keys(cls.django_model._base_manager.using(cls.source_alias()), keys)  # noqa: SLF001 - public
 
     @classmethod
     def get_sync_objects(cls, operations: Sequence[Operation]) -> Iterable[Any]:
         """Objects where there is a serializer, else rows."""
-        if connections[cls.source_alias()].in_atomic_block:
-            raise PermanentError(
-                f"Sync {cls.declaration().name}: a sync cannot run inside of a transaction.atomic block: it has "
-                "to see what commits while it runs. Call it outside."
-            )
-        parsed = [cls.parse_key(key) for key in distinct_keys(operations)]
-        keys = [key[0] if len(key) == 1 else key for key in parsed]
+        _refuse_transaction(cls)
+        keys = _parse_keys(cls, distinct_keys(operations))
         with wrapped_errors(cls.source_alias(), f"Sync {cls.declaration().name}: reading rows"):
             queryset = cls.get_sync_queryset(keys)
             if cls.django_model_serializer is not None:
@@ -143,6 +140,21 @@ class ModelSync(CoreModelSync):
             return int(cls.django_model._base_manager.using(alias).count())  # noqa: SLF001
 
     @classmethod
+    def read_block(cls, keys: Sequence[str]) -> CopiedRows | None:
+        if cls.django_model_serializer is not None or not cls.has_own(
+            ModelSync, "get_sync_objects", "get_insert_batch"
+        ):
+            return None
+        declared, columns = cls.declaration(), cls.model_columns()
+        if connections[cls.source_alias()].vendor != "postgresql":
+            return None
+        kinds = find_kinds(cls.django_model, declared, columns)
+        if kinds is None:
+            return None
+        _refuse_transaction(cls)
+        return read_block(cls.get_sync_queryset(_parse_keys(cls, keys)), declared, columns, kinds)
+
+    @classmethod
     def get_insert_batch(cls, objects: Iterable[Any]) -> Iterable[Row]:
         if cls.django_model_serializer is None:
             return objects
@@ -161,7 +173,7 @@ class ModelSync(CoreModelSync):
         from oncehouse.sync.django.noting import DjangoWriter
 
         alias = cls.source_alias()
-        spelled = [spell_key(key if isinstance(key, tuple) else (key,)) for key in keys]
+        spelled = [_spell_given(cls, key if isinstance(key, tuple) else (key,)) for key in keys]
         with transaction.atomic(using=alias, savepoint=False):
             cls.get_storage().register(
                 DjangoWriter(connections[alias]), cls.declaration().name, kind, spelled
@@ -170,6 +182,29 @@ class ModelSync(CoreModelSync):
     @classmethod
     def release_connections(cls) -> None:
         connections.close_all()
+
+
+def _refuse_transaction(sync: type[ModelSync]) -> None:
+    if connections[sync.source_alias()].in_atomic_block:
+        raise PermanentError(
+            f"Sync {sync.declaration().name}: a sync cannot run inside of a transaction.atomic block: it has "
+            "to see what commits while it runs. Call it outside."
+        )
+
+
+def _parse_keys(sync: type[ModelSync], keys: Sequence[str]) -> list[Any]:
+    """As a filter by `pk` takes them."""
+    numbers = read_keys(sync.django_model, keys)
+    if numbers is not None:
+        return numbers
+    parsed = [sync.parse_key(key) for key in keys]
+    return [key[0] if len(key) == 1 else key for key in parsed]
+
+
+def _spell_given(sync: type[ModelSync], key: Sequence[Any]) -> str:
+    """A key as a program gives it, in the form that its row will be found under: `5` and not `"5"`."""
+    fields = key_fields(sync.django_model)
+    return spell_key([_final_field(field).to_python(value) for field, value in zip(fields, key, strict=True)])
 
 
 def _final_field(field: Any) -> Any:
