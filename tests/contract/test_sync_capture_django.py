@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from sync_world import Shop, open_shop
 from django.db import connections  # isort: skip - after the settings of sync_world
 from django.db.models import F
 
+from oncehouse.sync.django import Append
 from sync_shop.clickhouse_models import CustomerSync, GiftOrderSync, OrderSync, SeatSync
 from sync_shop.models import HAS_COMPOSITE_KEYS, Customer, GiftOrder, Order, Seat
 
@@ -152,3 +154,72 @@ def test_a_forked_process_opens_connections_of_its_own(shop, monkeypatch):
     assert CustomerSync.open_source() is engine
     monkeypatch.setattr("os.getpid", lambda: 1)
     assert CustomerSync.open_source() is not engine
+
+
+@contextmanager
+def counted_statements(alias: str) -> Iterator[list[str]]:
+    run: list[str] = []
+
+    def count(execute, sql, params, many, context):
+        run.append(sql)
+        return execute(sql, params, many, context)
+
+    with connections[alias].execute_wrapper(count):
+        yield run
+
+
+@pytest.fixture
+def only_orders(monkeypatch) -> None:
+    """Orders are noticed for one sync alone, by their own key, a whole number."""
+    monkeypatch.setattr(GiftOrderSync, "sync_enabled", False)
+
+
+def test_every_change_of_a_model_with_one_sync(shop, ann, only_orders):
+    orders = Order.objects.using(shop.alias)
+    first, others = (
+        orders.create(customer=ann),
+        orders.bulk_create([Order(customer=ann), Order(customer=ann)]),
+    )
+    keys = [key(one.pk) for one in (first, *others)]
+    assert len(set(keys)) == 3
+    assert shop.waiting(OrderSync) == [("insert", one) for one in keys]
+    assert sorted(orders.values_list("pk", flat=True)) == sorted(one.pk for one in (first, *others))
+    shop.forget_waiting()
+    first.note = "n"
+    first.save()
+    assert orders.filter(total=0).update(note="m") == 3
+    assert shop.waiting(OrderSync)[0] == ("update", keys[0])
+    assert sorted(shop.waiting(OrderSync)[1:]) == sorted(("update", one) for one in keys)
+    shop.forget_waiting()
+    assert orders.filter(pk=0).delete() == (0, {})
+    assert orders.filter(note="m").delete()[0] == 3
+    assert sorted(shop.waiting(OrderSync)) == sorted(("delete", one) for one in keys)
+    assert orders.filter(note="m").update(note="k") == 0
+
+
+def test_a_save_that_is_noticed_is_one_statement(shop, ann, only_orders):
+    order = Order(customer=ann)
+    with counted_statements(shop.alias) as run:
+        order.save(using=shop.alias)
+        order.note = "n"
+        order.save()
+        ann.name = "Anna"
+        ann.save()
+    if connections[shop.alias].vendor == "postgresql":
+        assert len(run) == 3
+    assert shop.waiting(OrderSync) == [("insert", key(order.pk)), ("update", key(order.pk))]
+    assert shop.waiting(CustomerSync) == [("update", key(ann.pk))]
+
+
+def test_a_save_that_finds_no_row_shows_none_in_a_history(shop, ann, only_orders, monkeypatch):
+    monkeypatch.setattr(OrderSync, "engine", Append())
+    order = Order(pk=7, customer=ann)
+    order.save(using=shop.alias)
+    assert shop.waiting(OrderSync) == [("insert", key(7))]
+
+
+def test_a_registered_key_is_taken_in_the_form_of_its_field(shop, order, ann):
+    OrderSync.register([str(order.pk)])
+    CustomerSync.register([str(ann.pk).upper()])
+    assert shop.waiting(OrderSync) == [("update", key(order.pk))]
+    assert shop.waiting(CustomerSync) == [("update", key(ann.pk))]

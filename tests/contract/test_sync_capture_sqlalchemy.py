@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import bindparam, create_engine, delete, func, insert, select, text, update
+from sqlalchemy import bindparam, create_engine, delete, event, func, insert, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -377,3 +377,44 @@ def test_async_sessions(stall, ann):
 
     asyncio.run(write())
     assert [kind for kind, _key in stall.waiting(BuyerSync)] == ["insert", "update", "update", "update"]
+
+
+def test_the_flush_of_one_row_that_is_noticed_is_one_statement(stall, session, monkeypatch):
+    monkeypatch.setattr(GiftSaleSync, "sync_enabled", False)
+    run: list[str] = []
+
+    def count(_connection, _cursor, statement, *_others):
+        run.append(statement)
+
+    ann = Buyer(name="Ann")
+    session.add(ann)
+    session.commit()
+    stall.forget_waiting()
+    event.listen(stall.engine, "before_cursor_execute", count)
+    for change in (lambda: setattr(ann, "name", "Anna"), lambda: session.delete(ann)):
+        change()
+        session.flush()
+    session.add(bob := Buyer(name="Bob"))
+    session.flush()
+    event.remove(stall.engine, "before_cursor_execute", count)
+    if stall.engine.dialect.name == "postgresql":
+        assert len([one for one in run if "SELECT" not in one]) == 3, run
+    session.commit()
+    assert stall.waiting(BuyerSync) == [
+        ("update", key(ann.id)),
+        ("delete", key(ann.id)),
+        ("insert", key(bob.id)),
+    ]
+
+
+def test_the_same_statement_again_and_again_notes_the_key_of_each_row(stall, session, ann):
+    chairs = [Chair(hall="a", number=number) for number in range(3)]
+    for chair in chairs:
+        session.add(chair)
+        session.flush()
+    for chair in chairs:
+        chair.taken = True
+        session.flush()
+    session.commit()
+    told = [("insert", key("a", n)) for n in range(3)] + [("update", key("a", n)) for n in range(3)]
+    assert stall.waiting(ChairSync) == told

@@ -195,7 +195,9 @@ class ModelSync:
     @classmethod
     def has_own(cls, base: type[ModelSync], *names: str) -> bool:
         """Whether these class methods are those of the base: nobody has put a step of one's own in their place."""
-        return all(getattr(cls, name).__func__ is getattr(base, name).__func__ for name in names)
+        return all(
+            getattr(getattr(cls, name), "__func__", None) is getattr(base, name).__func__ for name in names
+        )
 
     @classmethod
     def read_block(cls, keys: Sequence[str]) -> CopiedRows | None:  # noqa: ARG003 - a framework's part

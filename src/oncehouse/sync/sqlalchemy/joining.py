@@ -7,7 +7,7 @@ over, so what is to be known of one is found out once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -28,7 +28,7 @@ _KEY = "oncehouse_key"
 
 @dataclass(frozen=True, kw_only=True)
 class NamedKey:
-    """The key of the row that an UPDATE or DELETE changes, known before it runs."""
+    """The key of the row that a statement changes, known before it runs."""
 
     sync: str
     kind: Kind
@@ -36,7 +36,7 @@ class NamedKey:
 
     def join(self, statement: str, parameters: Mapping[str, Any]) -> Prepared | None:
         """The text for the driver and its parameters; None where it has a WITH of its own."""
-        if not statement.startswith(("UPDATE ", "DELETE ")):
+        if not statement.startswith(("INSERT ", "UPDATE ", "DELETE ")):
             return None
         # Names of syncs are made of letters, digits, '_', '.' and '-'.
         noting = f"{_INTO} VALUES ('{self.sync}', '{self.kind}', %({_KEY})s)"
@@ -72,7 +72,7 @@ class _Shape:
     watch: Watch
     kind: Kind
     key_columns: tuple[str, ...]
-    """If one of them is among the parameters, the statement sets it: another case."""
+    """If one of them is among the parameters, the statement sets it: an INSERT names its key, an UPDATE moves it."""
     binds: tuple[str, ...] = ()
     """Parameters that hold the key, of an UPDATE or DELETE."""
     returned: ReturnedKey | None = None
@@ -98,24 +98,26 @@ def find_joint(connection: Connection, statement: Any, watch: Watch, one: Mappin
         if shape is None and statement in _shapes:
             return None
         shape = _shapes[statement] = _find_shape(connection, statement, watch)
-    if shape is None or not one.keys().isdisjoint(shape.key_columns):
+    if shape is None:
         return None
-    if shape.returned is not None:
-        return shape.returned
-    try:
-        key = [one[name] for name in shape.binds]
-    except KeyError:
-        return None
+    if one.keys().isdisjoint(shape.key_columns):
+        if shape.kind is Kind.INSERT:
+            return shape.returned
+        return _name_key(watch, shape.kind, [one.get(name) for name in shape.binds])
+    given = statements.given_values(statement, watch.columns, [one]) if shape.kind is Kind.INSERT else None
+    return _name_key(watch, Kind.INSERT, given[0]) if given else None
+
+
+def _name_key(watch: Watch, kind: Kind, key: Sequence[Any]) -> NamedKey | None:
     spelled = watch.sync.spell_keys([key])
-    return NamedKey(sync=watch.sync.declaration().name, kind=shape.kind, key=spelled[0]) if spelled else None
+    return NamedKey(sync=watch.sync.declaration().name, kind=kind, key=spelled[0]) if spelled else None
 
 
 def _find_shape(connection: Connection, statement: Any, watch: Watch) -> _Shape | None:
     key_columns = tuple(column.key for column in watch.columns)
     if isinstance(statement, Insert):
-        returned = _returned_key(connection, watch)
-        if returned is None or not statements.leaves_key(statement, watch.columns):
-            return None
+        is_left = statements.leaves_key(statement, watch.columns)
+        returned = _returned_key(connection, watch) if is_left else None
         return _Shape(watch=watch, kind=Kind.INSERT, key_columns=key_columns, returned=returned)
     binds = statements.key_binds(statement, watch.columns)
     if binds is None:
