@@ -1,6 +1,7 @@
 """`make bench`: how fast events come from Kafka into ClickHouse, against the bare read of the same topic; how fast they
 are read while ClickHouse is away; what the scheduler of Fact tables costs; the batch consumer beside the bare client;
-how fast an outbox is relayed; how fast protobuf and Avro are decoded; and inserts by message and by batch.
+how fast an outbox is relayed; model sync beside django-clickhouse; how fast protobuf and Avro are decoded; and inserts
+by message and by batch.
 
 Prints a table and writes build/bench.json, a list of {name, value, unit}. --quick takes a tenth of the events;
 --profile shows besides where the time of the road goes.
@@ -24,6 +25,7 @@ import insert_frequency
 import outage
 import outbox
 import protobuf
+import sync
 import where_time_goes
 from measure import (
     BARE_READS,
@@ -106,6 +108,7 @@ def main() -> int:
         found += etl.measure(etl.TOPICS)
         found += consumer.measure()
         found += outbox.measure()
+        found += sync.measure()
         found += protobuf.measure()
         found += avro.measure()
         found += insert_frequency.measure()
