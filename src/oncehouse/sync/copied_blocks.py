@@ -14,7 +14,7 @@ from oncehouse.sync.model_sync import ModelSync
 
 
 def read_copied(sync: type[ModelSync], number: int, keys: Sequence[str]) -> pa.RecordBatch | None:
-    """The rows of these keys under this number, those without a row as deleted; None where they have to be looked at."""
+    """The rows of these keys under this number, deleted where there is none; None where they have to be looked at."""
     declared = sync.declaration()
     copied = sync.read_block(keys) if type(declared.engine) is Replacing else None
     if copied is None:
