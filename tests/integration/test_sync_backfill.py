@@ -210,6 +210,7 @@ def test_a_collapsing_table_gets_what_it_lacks_and_cancels_what_is_old(shop, eng
         assert names(shop)[-1] == "changed"
 
 
+@pytest.mark.long
 def test_an_append_table_gets_rows_of_the_keys_that_it_has_none_of(shop):
     people = make_people(shop, 6)
     with using_engine(shop, Append()):

@@ -110,6 +110,11 @@ def test_the_management_commands_do_the_same(shop):
 
 @pytest.mark.long
 def test_status_tells_of_an_unfinished_backfill(shop, capsys, monkeypatch):
+    CustomerSync.open_clickhouse().command("RENAME TABLE customers TO away")
+    assert run_command(["sync", "backfill", "CustomerSync"]) == 2
+    assert "the table customers does not exist" in capsys.readouterr().err
+    assert json.loads(ask(capsys, "status", "CustomerSync", "--json"))["syncs"][0]["backfilled"] is None
+    CustomerSync.open_clickhouse().command("RENAME TABLE away TO customers")
     monkeypatch.setattr(CustomerSync, "insert_batch", lambda *_batch, **_token: 1 / 0)
     assert run_command(["sync", "backfill", "CustomerSync"]) == 70
     monkeypatch.undo()

@@ -46,11 +46,13 @@ def _backfill(syncs: list[type[ModelSync]], *, chunk: int, restart: bool, as_jso
             for sync in syncs:
                 if stop.asked.is_set():
                     break
-                result = _backfill_one(sync, chunk, view, stop.asked, restart=restart)
-                results.append(result)
-                _tell(result, as_json=as_json)
+                results.append(_backfill_one(sync, chunk, view, stop.asked, restart=restart))
     except KeyboardInterrupt:
         os._exit(INTERRUPTED_EXIT_CODE)  # the second signal asked not to wait for what is under way
+    finally:
+        # When the bars are gone; also of those that were done before one failed.
+        for result in results:
+            _tell(result, as_json=as_json)
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED_EXIT_CODE)
     if len(results) < len(syncs) or not all(result.finished for result in results):

@@ -198,6 +198,7 @@ def backfill(
     """Go through all keys, from where an unfinished backfill was; `restart` begins with the first again."""
     begun_at = time.monotonic()
     check_captured(sync.declaration())
+    sync.check_table()
     work = _Backfill(sync, chunk=chunk, stop=stop or threading.Event(), report=report)
     try:
         work.run(restart=restart)
