@@ -68,4 +68,4 @@ def _spell_value(value: Any) -> int | str:
 
 def distinct_keys(operations: Iterable[Operation]) -> list[str]:
     """Each key once, in the order in which it was first listed."""
-    return list(dict.fromkeys(operation.key for operation in operations))
+    return list(dict.fromkeys([operation.key for operation in operations]))

@@ -88,4 +88,6 @@ def _list_at_once(connection: Connection, listed: Select[Any]) -> list[Operation
     if ids is None:
         return []
     told = [_KINDS[kind] for kind in kinds.split(",")]
-    return list(map(Operation._make, zip(ids.split(","), json.loads(keys), told, strict=True)))
+    # As `Operation._make` does, without a call of Python's for each.
+    made = zip(ids.split(","), json.loads(keys), told, strict=True)
+    return [tuple.__new__(Operation, one) for one in made]

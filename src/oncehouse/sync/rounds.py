@@ -103,7 +103,7 @@ def _perform_round(sync: type[ModelSync], hold: Hold) -> tuple[int, int]:
         return 0, 0
     number, operations = listing
     crash.reach("sync.listed")
-    ids = tuple(operation.id for operation in operations)
+    ids = tuple([operation.id for operation in operations])
     block = read_copied(sync, number, distinct_keys(operations))
     if block is None:
         batch = make_batch(declared, read_rows(sync, number, operations), ids)
