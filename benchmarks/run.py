@@ -108,7 +108,7 @@ def main() -> int:
         found += etl.measure(etl.TOPICS)
         found += consumer.measure()
         found += outbox.measure()
-        found += sync.measure()
+        found += sync.measure(changes=sync.CHANGES // 2, turns=2, saves=800)
         found += protobuf.measure()
         found += avro.measure()
         found += insert_frequency.measure()
