@@ -38,7 +38,7 @@ from oncehouse.ledger.registering import register
 from oncehouse.pipeline import catalog_repair
 from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.catalog_repair import CatalogRepair
-from oncehouse.pipeline.damage import KafkaFacts
+from oncehouse.pipeline.kafka_facts import KafkaFacts
 from oncehouse.pipeline.pack import PackPlan, pack_task
 from oncehouse.pipeline.parts import read_rows
 from oncehouse.pipeline.read_planning import shaped_plan

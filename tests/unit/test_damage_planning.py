@@ -20,7 +20,8 @@ from oncehouse.ledger.records import (
     LetterKind,
     OffsetRange,
 )
-from oncehouse.pipeline.damage import FileKind, KafkaFacts, Source, plan_repairs
+from oncehouse.pipeline.damage import FileKind, Source, plan_repairs
+from oncehouse.pipeline.kafka_facts import KafkaFacts
 from oncehouse.pipeline.ledger_age import find_newer
 
 KAFKA = KafkaFacts(earliest={("orders", 0): 0})

@@ -23,7 +23,7 @@ from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.catalog_file import fill_catalog
-from oncehouse.pipeline.damage import KafkaFacts, missing_offsets
+from oncehouse.pipeline.kafka_facts import KafkaFacts, missing_offsets
 from oncehouse.pipeline.strange_ids import Found, list_sought, look_up, open_index, write_segments
 from oncehouse.pipeline.table_gap import TableGap, demand_quiet, judge_gap, read_gaps, tell_missing
 

@@ -8,9 +8,10 @@ ids, parts from raw bytes. `restoring.py` performs what is planned here.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypedDict, Unpack
 
 from oncehouse.ledger.audit import LedgerState, RegisteredKeyFile
 from oncehouse.ledger.records import (
@@ -24,6 +25,7 @@ from oncehouse.ledger.records import (
     Segment,
 )
 from oncehouse.ledger.segments import is_adopted
+from oncehouse.pipeline.kafka_facts import KafkaFacts, missing_offsets
 
 
 class FileKind(StrEnum):
@@ -66,37 +68,18 @@ class Repair:
     """What cannot be done as long as it is not made again."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class KafkaFacts:
-    """What Kafka still has of the topics that the ledger knows."""
-
-    earliest: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    latest: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """Where each partition ends now."""
-    unfit: Mapping[str, str] = field(default_factory=dict)
-    """Topics that cannot be read again, and why."""
-
-
-def missing_offsets(ranges: Sequence[OffsetRange], kafka: KafkaFacts) -> Iterator[str]:
-    """Why offsets cannot be read again; nothing where all can."""
-    for span in ranges:
-        if span.topic in kafka.unfit:
-            yield kafka.unfit[span.topic]
-        elif (oldest := kafka.earliest.get((span.topic, span.partition))) is None:
-            yield f"topic {span.topic} has no partition {span.partition}"
-        elif oldest > span.start:
-            last = min(oldest, span.end) - 1
-            yield (
-                f"Kafka has deleted the offsets {span.start} to {last} of topic {span.topic} partition "
-                f"{span.partition}"
-            )
-
-
 def plan_repairs(
     state: LedgerState, damaged: Mapping[str, str], kafka: KafkaFacts, *, rekeyed_at: float | None = None
 ) -> tuple[Repair, ...]:
     """`damaged`: what is wrong with each path. `rekeyed_at`: when ids were last made by another rule."""
     return tuple(_Planner(state, damaged, kafka, rekeyed_at).plan()) if damaged else ()
+
+
+class _Known(TypedDict):
+    epoch: int
+    rows: int
+    records: int
+    lost: str
 
 
 class _Planner:
@@ -144,61 +127,71 @@ class _Planner:
     def _why_no_raw(self, found: RegisteredKeyFile) -> str | None:
         return self._why_not_kafka(found.epoch) if self._is_bad(found.key_file.raw) else None
 
-    def _offsets(self, epoch: int) -> tuple[tuple[OffsetRange, ...], int]:
-        spans = tuple(self._ranges[epoch])
-        return spans, sum(span.end - span.start for span in spans)
+    def _count_offsets(self, epoch: int) -> int:
+        return sum(span.end - span.start for span in self._ranges[epoch])
+
+    def _repair(
+        self,
+        kind: FileKind,
+        name: str,
+        file: FileRef,
+        source: Source,
+        why: str | None,
+        **known: Unpack[_Known],
+    ) -> Repair:
+        return Repair(
+            kind=kind,
+            name=name,
+            file=file,
+            problem=self._damaged[file.path],
+            source=None if why else source,
+            why=why,
+            ranges=tuple(self._ranges[known["epoch"]]),
+            **known,
+        )
 
     def _raw(self, found: RegisteredKeyFile) -> Repair:
         key_file, why = found.key_file, self._why_not_kafka(found.epoch)
-        spans, records = self._offsets(found.epoch)
-        return Repair(
-            kind=FileKind.RAW,
-            name=key_file.key_file,
+        return self._repair(
+            FileKind.RAW,
+            key_file.key_file,
+            key_file.raw,
+            Source.KAFKA,
+            why,
             epoch=found.epoch,
-            file=key_file.raw,
-            problem=self._damaged[key_file.raw.path],
             rows=key_file.events,
-            source=None if why else Source.KAFKA,
-            why=why,
-            records=records,
-            ranges=spans,
+            records=self._count_offsets(found.epoch),
             lost=f"the bytes of {key_file.events} events: no table can be filled with them anew and the identity rule "
             "cannot be changed; what is in parts and in ClickHouse is not affected",
         )
 
     def _keys(self, found: RegisteredKeyFile) -> Repair:
         key_file, why = found.key_file, self._why_no_raw(found)
-        spans, _ = self._offsets(found.epoch)
-        return Repair(
-            kind=FileKind.KEYS,
-            name=key_file.key_file,
+        return self._repair(
+            FileKind.KEYS,
+            key_file.key_file,
+            key_file.keys,
+            Source.RAW,
+            why,
             epoch=found.epoch,
-            file=key_file.keys,
-            problem=self._damaged[key_file.keys.path],
             rows=key_file.events,
-            source=None if why else Source.RAW,
-            why=why,
             records=key_file.events,
-            ranges=spans,
             lost=f"the ids of {key_file.events} events: the key index, which has them too, cannot be made anew",
         )
 
     def _duplicates(self, epoch: int, rows: int, file: FileRef) -> Repair:
-        spans, _ = self._offsets(epoch)
         why = next(
             filter(None, (self._why_no_keys(found) for found in self._by_epoch[epoch])), None
         ) or self._why_other_ids(epoch)
-        return Repair(
-            kind=FileKind.DUPLICATES,
-            name=f"epoch {epoch}",
+        return self._repair(
+            FileKind.DUPLICATES,
+            f"epoch {epoch}",
+            file,
+            Source.KEYS,
+            why,
             epoch=epoch,
-            file=file,
-            problem=self._damaged[file.path],
             rows=rows,
-            source=None if why else Source.KEYS,
-            why=why,
             records=sum(found.key_file.events for found in self._state.key_files if found.epoch <= epoch),
-            ranges=spans,
             lost=f"which {rows} of the epoch's events are duplicates: {self._tell_unsent(epoch)}",
         )
 
@@ -230,56 +223,49 @@ class _Planner:
     def _part(self, part: Part) -> Repair:
         found = self._key_files.get(part.key_file)
         why = self._why_no_raw(found) if found is not None else "its key file has left the window"
-        spans, _ = self._offsets(found.epoch if found else part.epoch)
-        return Repair(
-            kind=FileKind.PART,
-            name=part.part,
+        return self._repair(
+            FileKind.PART,
+            part.part,
+            part.file,
+            Source.RAW,
+            why,
             epoch=found.epoch if found else part.epoch,
-            file=part.file,
-            problem=self._damaged[part.file.path],
             rows=part.rows,
-            source=None if why else Source.RAW,
-            why=why,
             records=found.key_file.events if found else 0,
-            ranges=spans,
             lost=f"{part.live_rows} rows of {part.table} are in ClickHouse already: only sending them again is affected"
             if self._is_loaded(part)
             else f"{part.live_rows} rows of {part.table} are not in ClickHouse yet and cannot be sent",
         )
 
     def _letters(self, letters: DeadLetterFile) -> Repair:
-        spans, records = self._offsets(letters.epoch)
         why = (
             "edits are a person's work, and nobody else has them"
             if letters.kind is LetterKind.EDIT
             else self._why_not_kafka(letters.epoch)
         )
-        return Repair(
-            kind=FileKind.LETTERS,
-            name=letters.dead_letter_file,
+        return self._repair(
+            FileKind.LETTERS,
+            letters.dead_letter_file,
+            letters.file,
+            Source.KAFKA,
+            why,
             epoch=letters.epoch,
-            file=letters.file,
-            problem=self._damaged[letters.file.path],
             rows=letters.rows,
-            source=None if why else Source.KAFKA,
-            why=why,
-            records=records,
-            ranges=spans,
+            records=self._count_offsets(letters.epoch),
             lost=f"{letters.rows} {letters.kind} letters cannot be shown or tried again",
         )
 
     def _segment(self, segment: Segment) -> Repair:
         adopted = is_adopted(segment)
         reasons = [] if adopted else list(self._unreadable_keys())
-        return Repair(
-            kind=FileKind.SEGMENT,
-            name=segment.segment,
+        return self._repair(
+            FileKind.SEGMENT,
+            segment.segment,
+            segment.file,
+            Source.CLICKHOUSE if adopted else Source.KEYS,
+            reasons[0] if reasons else None,
             epoch=0,
-            file=segment.file,
-            problem=self._damaged[segment.file.path],
             rows=segment.keys,
-            source=None if reasons else Source.CLICKHOUSE if adopted else Source.KEYS,
-            why=reasons[0] if reasons else None,
             records=segment.keys if adopted else sum(f.key_file.events for f in self._state.key_files),
             lost=f"{segment.keys} ids: nothing can be read, because their duplicates would not be known",
         )

@@ -32,8 +32,9 @@ from oncehouse.ledger.requests import list_requests
 from oncehouse.pipeline.adopting import check_rule
 from oncehouse.pipeline.catalog_file import look_at_catalog
 from oncehouse.pipeline.catalog_repair import CatalogRepair, catch_up, plan_lost, plan_older, restore_lost
-from oncehouse.pipeline.damage import FileKind, KafkaFacts, Repair, plan_repairs
+from oncehouse.pipeline.damage import FileKind, Repair, plan_repairs
 from oncehouse.pipeline.holder import describe_holder
+from oncehouse.pipeline.kafka_facts import KafkaFacts
 from oncehouse.pipeline.ledger_age import tell_age
 from oncehouse.pipeline.prepare import open_catalog
 from oncehouse.pipeline.restoring import Done, Restorer

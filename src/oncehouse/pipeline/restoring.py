@@ -17,38 +17,27 @@ import numpy as np
 import pyarrow as pa
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.columns import parse_type
 from oncehouse.errors import CorruptFileError, PermanentError
 from oncehouse.ledger import keyindex, segments
 from oncehouse.ledger.audit import LedgerState, RegisteredKeyFile, read_state
-from oncehouse.ledger.batches import find_batch, list_attempts
-from oncehouse.ledger.fields import list_fields
 from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import BatchStatus, FileRef, KeyFile, Part, Segment
+from oncehouse.ledger.records import FileRef, KeyFile, Segment
 from oncehouse.ledger.repairing import Restored, enter_duplicates, enter_files
 from oncehouse.pipeline.compact import plan_rebuild, rebuild_task
 from oncehouse.pipeline.damage import FileKind, Repair, Source
-from oncehouse.pipeline.decode_again import decode_again
-from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA, live_events
+from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
 from oncehouse.pipeline.duplicates_again import find_duplicates, without_known
 from oncehouse.pipeline.epoch_again import EpochAgain, letters_of, read_epoch
-from oncehouse.pipeline.evolution import current, with_learned
 from oncehouse.pipeline.formats import make_decoder
-from oncehouse.pipeline.identity import unique_ids
-from oncehouse.pipeline.loader import UNKNOWN
+from oncehouse.pipeline.part_again import PartMaker
 from oncehouse.pipeline.parts import (
-    PartFile,
     epoch_path,
-    name_shape,
-    part_schema,
     read_rows,
-    route,
     write_letters,
     write_raw,
 )
-from oncehouse.pipeline.read_planning import read_plan, table_plans
+from oncehouse.pipeline.read_planning import read_plan
 from oncehouse.pipeline.rekey import make_ids, sort_ids
-from oncehouse.pipeline.shape_planning import plan_shape
 from oncehouse.pipeline.strange_ids import write_segments
 from oncehouse.pipeline.table_gap import read_gaps
 
@@ -58,7 +47,6 @@ if TYPE_CHECKING:
     from oncehouse.pipeline.manifest import ReadPlan
 
 _BLOCK_ROWS = 50_000
-_SETTLED = (BatchStatus.IN_CLICKHOUSE, BatchStatus.REPLACED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,83 +210,24 @@ class Restorer:
 
     # Parts, from raw bytes
 
+    @cached_property
+    def _part_maker(self) -> PartMaker:
+        return PartMaker(
+            pipeline=self._pipeline,
+            catalog=self._catalog,
+            store=self._store,
+            state=self._state,
+            plan=self._plain_plan,
+        )
+
     def _parts(self, repairs: Sequence[Repair]) -> tuple[str, ...]:
-        restored = []
+        maker, restored = self._part_maker, []
         for repair in repairs:
             part = next(found for found in self._state.parts if found.part == repair.name)
             source = self._find(part.key_file)
-            new = self._make_part(part, source)
+            new = maker.make(part, source, self._path(source.epoch, "part.parquet"))
             restored.append(Restored(column="part", old=part.file, new=new))
         return self._enter(restored)
-
-    def _make_part(self, part: Part, source: RegisteredKeyFile) -> FileRef:
-        plan = self._part_plan(part)
-        decoder = make_decoder(plan)
-        made = PartFile(plan.tables[0], plan.columns)
-        live = live_events(
-            self._store,
-            [duplicates.file for duplicates in self._state.duplicates.get(source.epoch, ())],
-            ordinal=source.key_file.ordinal,
-            events=source.key_file.events,
-        )
-        live_rows = events = 0
-        for block, decoded in decode_again(
-            self._store, decoder, source.key_file.raw, may_skip=plan.shape is not None
-        ):
-            routes = route(plan.tables, decoded.rows)
-            chosen = np.arange(decoded.rows.num_rows) if routes is None else np.flatnonzero(routes)
-            numbers = (events + decoded.taken[chosen]).astype(np.uint32)
-            rows = decoded.rows.take(pa.array(chosen))
-            if rows.num_rows:
-                records = block.take(pa.array(decoded.taken[chosen]))
-                made.add(rows, numbers, unique_ids(plan.identity, rows, records, records.column("schema")))
-            live_rows += int(np.count_nonzero(live[numbers]))
-            events += block.num_rows
-        if (made.rows, live_rows) != (part.rows, part.live_rows):
-            raise PermanentError(
-                f"part {part.part} made again has {made.rows} rows, {live_rows} of them live; it was registered with "
-                f"{part.rows} and {part.live_rows}: the pipeline file makes other rows of its events now. Put back the "
-                f"filter, function or route under which it was read. Nothing was changed."
-            )
-        new = self._store.put(self._path(source.epoch, "part.parquet"), made.write)
-        if plan.shape is not None and new.checksum != part.file.checksum and self._may_be_sent(part):
-            self._store.delete(new.path)
-            raise PermanentError(
-                f"part {part.part} is shaped, its bytes are not those that were written, and some of it may be in "
-                "ClickHouse under its batch: look at `oncehouse batches show` and delete its rows, if any"
-            )
-        return new
-
-    def _may_be_sent(self, part: Part) -> bool:
-        """Asked of every part that the file is: one that was sent again has the same file under another name."""
-        place = part.file.path, part.file.row
-        return any(
-            self._is_on_its_way(twin)
-            for twin in self._state.parts
-            if (twin.file.path, twin.file.row) == place
-        )
-
-    def _is_on_its_way(self, part: Part) -> bool:
-        if part.batch_id is None or find_batch(self._catalog, part.batch_id).status in _SETTLED:
-            return False
-        known = list_attempts(self._catalog, part.batch_id)
-        return any(attempt.outcome in (None, UNKNOWN) for attempt in known)
-
-    def _part_plan(self, part: Part) -> ReadPlan:
-        """A plan whose columns are those of the part: with the fields of now, or with those of its time."""
-        learned = [found for found in list_fields(self._catalog) if found.learned_at <= part.registered_at]
-        for pipeline in (current(self._pipeline, self._catalog), with_learned(self._pipeline, learned)):
-            fields = {name: parse_type(text) for name, text in pipeline.source.decoded_fields.items()}
-            shape = plan_shape(pipeline, token=self._token)
-            plan = replace(
-                self._plain_plan, fields=fields, tables=table_plans(pipeline), shape=shape
-            ).for_table(part.table)
-            if plan.tables and name_shape(part_schema(plan.tables[0], plan.columns)) == part.shape:
-                return plan
-        raise PermanentError(
-            f"part {part.part} of {part.table} was made with other columns or types than the pipeline file has now. "
-            "Put back those under which it was read, repair, and change them again. Nothing was changed."
-        )
 
     # Letters, from Kafka
 
