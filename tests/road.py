@@ -225,7 +225,8 @@ class Road:
         jars = ",".join(str(jar) for jar in connector_jars())
         document["spark"]["settings"] = {"spark.jars": jars} | document["spark"].get("settings", {})
         file = self.folder / "pipeline.yaml"
-        file.write_text(yaml.safe_dump(document), encoding="utf-8")
+        # In the order of the document: columns of a part stand in that of the fields.
+        file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
         starter = "from oncehouse.cli.app import main; main()"
         return [sys.executable, "-c", starter, name, *before, str(file)]
 
