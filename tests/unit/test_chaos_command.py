@@ -231,3 +231,24 @@ def test_a_run_that_shows_nothing_has_not_held_and_catches_no_defect(error, told
 
     scenario = Scenario(name="x", row=1, what="", defect="", play=fail)
     assert playing._act(Silent(), scenario, reference=None) == ([told], False)
+
+
+def test_a_defect_that_shows_without_any_fault_does_not_count_as_caught(monkeypatch):
+    class Silent:
+        folder = Path()
+
+        def __init__(self, *_given, defect="", **_which) -> None:
+            self.defect = defect
+
+    def act(play, _scenario, _reference):
+        return (["3 rows lost"] if play.defect else [], True)
+
+    monkeypatch.setattr(playing, "Play", Silent)
+    monkeypatch.setattr(playing, "_act", act)
+    ground = type("Ground", (), {"seed": 1})()
+    scenario = Scenario(name="x", row=1, what="", defect="token left out", play=lambda _: None)
+    caught = {
+        told: playing._play(ground, scenario, None, number=1, defects={"token left out": alone}).defect_caught
+        for told, alone in (("only with the fault", []), ("always", ["3 rows lost"]))
+    }
+    assert caught == {"only with the fault": True, "always": False}

@@ -150,7 +150,12 @@ def _show(report: Report) -> None:
             show_error(f"{result.scenario}: {difference}")
         if result.folder is not None:
             say(f"{result.scenario}: file, ledger and log of the run are in {result.folder}")
-        if result.defect_caught is False:
+        if result.defect_alone:
+            show_error(
+                f"{result.scenario}: the defect {result.defect!r} shows without any fault, so that catching it "
+                f"shows nothing: {result.defect_alone[0]}"
+            )
+        elif result.defect_caught is False:
             show_error(f"{result.scenario}: the defect {result.defect!r} was put in and nobody noticed")
     held = sum(result.held for result in report.results)
     say(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from oncehouse.ledger import batches, catalog, epochs, leases, registering, segments
+from oncehouse.ledger import batches, catalog, epochs, leases, registering
 from oncehouse.ledger.records import BatchStatus
 from oncehouse.pipeline import loader, source, stream
 
@@ -43,11 +43,12 @@ def without_token(send: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def skip_offsets() -> None:
-    """Each start of the stream passes over records, and nobody checks that ranges join."""
+    """A stream that goes on where the ledger ends passes over records, and nobody checks that ranges join."""
     right = source.starting_positions
 
-    def start_too_late(*facts: Any) -> Any:
-        return {place: offset + _SKIPPED for place, offset in right(*facts).items()}
+    def start_too_late(facts: Any, positions: Any, earliest: Any) -> Any:
+        found = right(facts, positions, earliest)
+        return {place: offset + _SKIPPED * (place in positions) for place, offset in found.items()}
 
     _put(stream, "starting_positions", start_too_late)
     _put(registering, "_advance", register_anywhere())
@@ -62,11 +63,6 @@ def register_anywhere() -> Callable[..., None]:
         advance(connection, ledger, replace(span, start=start), *more)
 
     return advance_anyhow
-
-
-def ask_no_index() -> None:
-    """What was seen in earlier epochs counts as new."""
-    _put(segments, "list_segments", lambda _ledger: ())
 
 
 def forget_unfinished() -> None:
@@ -127,7 +123,6 @@ def _put(holder: object, name: str, defect: object) -> None:
 DEFECTS: dict[str, Callable[[], None]] = {
     "token left out": leave_token_out,
     "offsets skipped": skip_offsets,
-    "index not asked": ask_no_index,
     "unfinished forgotten": forget_unfinished,
     "failures believed": believe_failures,
     "fencing ignored": ignore_fencing,

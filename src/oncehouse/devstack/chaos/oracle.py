@@ -1,8 +1,9 @@
 """What must hold at the end of a run: its tables equal those of a calm run of the same records, row by row.
 
 The calm run is held to what the maker of the events knows: as many rows as there are different events, and the very
-values of the identity where they are columns. Beside it: all counts as in the calm run, nothing left behind, and
-nothing that `verify` complains about.
+values of the identity where they are columns. Beside it: all counts as in the calm run, nothing left behind, nothing
+that `verify` complains about, sums in a materialized view behind each table that are the table's, and the same bytes
+whenever a batch is sent again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING
 
 from oncehouse import columns as c
 from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.devstack.chaos.play import view_of
 from oncehouse.devstack.chaos.texts import spell
+from oncehouse.ledger import batches
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import Counts
 from oncehouse.pipeline.verify import verify
@@ -68,6 +71,18 @@ def judge_ledger(play: Play) -> Iterator[str]:
     report = verify(play.pipeline, play.catalog, store, play.client, files=True)
     for finding in report.findings[:_SHOWN]:
         yield f"verify: {finding.kind}: {finding.where}: {finding.message}"
+    yield from _judge_inserts(play)
+
+
+def _judge_inserts(play: Play) -> Iterator[str]:
+    """What repeated inserts leave behind although the table dropped them."""
+    client = play.client
+    for table in play.pipeline.tables:
+        for batch, rows, summed in client.query(view_of(table).differing)[:_SHOWN]:
+            yield f"{table.name}: batch {batch} has {rows} rows, and the view behind the table counts {summed}"
+    mine = {batch.batch_id for batch in batches.list_batches(play.catalog)}
+    for batch in sorted(mine & play.ground.proxy.bodies.changed)[:_SHOWN]:
+        yield f"batch {batch} was sent again with other bytes"
 
 
 def _judge_counts(found: Counts, calm: Counts) -> Iterator[str]:

@@ -24,6 +24,7 @@ from oncehouse.config_file import load_pipeline
 from oncehouse.devstack.chaos.defects import starter
 from oncehouse.devstack.chaos.own_servers import Place, write_there
 from oncehouse.devstack.chaos.traffic import Traffic, make_topics, produce
+from oncehouse.devstack.chaos.view_sums import ViewSums
 from oncehouse.devstack.commands import ONCEHOUSE, last_words, signal_tree, spark_settings, start_command
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.ledger import batches, epochs
@@ -31,7 +32,7 @@ from oncehouse.ledger.records import BatchStatus, Counts
 from oncehouse.pipeline.prepare import open_catalog
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config import Pipeline, Table
     from oncehouse.devstack.proxy import FaultProxy
     from oncehouse.devstack.stack import Stack
     from oncehouse.ledger.catalog import Catalog
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _PATIENCE_SECONDS = 300.0
 _PATIENCE_SECONDS_A_RECORD = 0.01
 _LOOK_SECONDS = 0.1
+_VIEW = "_sums_of_batches"
 
 
 class NotHeldError(PermanentError):
@@ -101,6 +103,7 @@ class Play:
         client.command(f"CREATE DATABASE {quote(self.database)}")
         for table in self.pipeline.tables:
             client.command(ddl_of(self.pipeline, table))
+            client.command(view_of(table).create())
 
     @property
     def client(self) -> Client:
@@ -207,6 +210,10 @@ class Play:
                 )
             time.sleep(_LOOK_SECONDS)
 
+    def said(self) -> str:
+        """All that its processes have said."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
     def last_line(self) -> str:
         lines = [line for line in last_words(self.log).splitlines() if line.strip()]
         return lines[-1].strip() if lines else "it said nothing"
@@ -251,6 +258,16 @@ class Play:
     def rows(self, table: str) -> int:
         ((rows,),) = self.client.query(f"SELECT count() FROM {quote_table(table)}")  # noqa: S608 - quoted
         return int(rows)
+
+
+def view_of(table: Table) -> ViewSums:
+    """A view behind each table, which has to be right as well."""
+    return ViewSums(
+        view=f"{table.name}{_VIEW}",
+        table=table.name,
+        batch_column=table.batch_column,
+        id_column=table.id_column,
+    )
 
 
 def freeze(process: subprocess.Popen[Any]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +29,6 @@ from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
-
-EVENTS = 2000
 
 _LEAST_EVENTS = 200
 _MOST_EVENTS = 200_000
@@ -54,6 +52,8 @@ class Result:
     """What was put in on purpose."""
     defect_caught: bool | None = None
     """None where it was not asked for."""
+    defect_alone: tuple[str, ...] = ()
+    """What the defect does even where nothing happens: then nothing is shown when it is caught."""
     folder: Path | None = None
     """Where the run lies that did not hold."""
 
@@ -194,9 +194,17 @@ def play_all(
         say(f"a calm run of {plan.traffic.records} records, which all others are held to")
         name, reference = _play_calm(ground, plan)
         results = []
+        defects: dict[str, list[str]] = {}
+        if with_defects:
+            names = sorted({scenario.defect for scenario in scenarios})
+            say(f"calm runs with {len(names)} defects, none of which may show without a fault")
+            defects = {
+                name: play_calm_defect(ground, name, reference, number=2 * len(scenarios) + at + 1)
+                for at, name in enumerate(names)
+            }
         for number, scenario in enumerate(scenarios):
             say(f"{number + 1} of {len(scenarios)}: {scenario.name}")
-            result = _play(ground, scenario, reference, number=2 * number + 1, with_defect=with_defects)
+            result = _play(ground, scenario, reference, number=2 * number + 1, defects=defects)
             results.append(result)
             kept += [result.folder] if result.folder else []
             on_result(result)
@@ -237,17 +245,35 @@ def _play_calm(ground: Ground, plan: Plan) -> tuple[str, Reference]:
         play.close()
 
 
+def play_calm_defect(ground: Ground, defect: str, reference: Reference, *, number: int) -> list[str]:
+    """What a defect does where nothing happens."""
+    calm = Scenario(name="calm", row=0, what="", defect=defect, play=_send_and_drain)
+    found, _ = _act(Play(ground, number, defect=defect), calm, reference)
+    return found
+
+
+def _send_and_drain(play: Play) -> None:
+    play.send(len(play.ground.traffic.waves))
+    play.drain()
+
+
 def _play(
-    ground: Ground, scenario: Scenario, reference: Reference, *, number: int, with_defect: bool
+    ground: Ground,
+    scenario: Scenario,
+    reference: Reference,
+    *,
+    number: int,
+    defects: Mapping[str, Sequence[str]],
 ) -> Result:
+    """`defects`: what each does where nothing happens; without any the scenario is played as it is alone."""
     started = time.monotonic()
     play = Play(ground, number, clickhouse=dict(scenario.clickhouse))
     differences, _ = _act(play, scenario, reference)
-    caught = None
-    if with_defect:
+    caught, alone = None, defects.get(scenario.defect, ())
+    if defects:
         worse = Play(ground, number + 1, defect=scenario.defect, clickhouse=dict(scenario.clickhouse))
         found, happened = _act(worse, scenario, reference)
-        caught = bool(found) and happened
+        caught = bool(found) and happened and not alone
     return Result(
         scenario=scenario.name,
         faults_row=scenario.row,
@@ -257,6 +283,7 @@ def _play(
         differences=tuple(differences),
         defect=scenario.defect,
         defect_caught=caught,
+        defect_alone=tuple(alone),
         folder=play.folder if differences else None,
     )
 
