@@ -64,7 +64,7 @@ def key(*values: Any) -> str:
 
 
 class Told:
-    """What was told of changes since one looked last."""
+    """What was told of changes since one looked last, sorted: which connection took which number tells nothing."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
@@ -74,7 +74,7 @@ class Told:
     def __call__(self, sync: type[ModelSync]) -> Operations:
         new = [one for one in list_waiting(self._books, sync) if one.id not in self._seen]
         self._seen |= {one.id for one in new}
-        return [(one.kind.value, one.key) for one in new]
+        return sorted((one.kind.value, one.key) for one in new)
 
     def skip(self) -> None:
         for sync in syncs_of(self._books):

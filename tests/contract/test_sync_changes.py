@@ -85,9 +85,9 @@ def test_saves_and_deletes(books, told):
 
 def test_bulk_inserts_and_bulk_updates(books, told):
     people = books.add_people([ANN, BOB, EVE])
-    assert told(books.people) == [("insert", key(one)) for one in people]
+    assert told(books.people) == sorted(("insert", key(one)) for one in people)
     books.rename_all(dict(zip(people, ("Anna", "Bobby"), strict=False)))
-    assert sorted(told(books.people)) == sorted(("update", key(one)) for one in people[:2])
+    assert told(books.people) == sorted(("update", key(one)) for one in people[:2])
     settle(books)
 
 
@@ -97,11 +97,11 @@ def test_updates_and_deletes_by_a_condition_tell_exactly_the_rows_that_they_chan
     told.skip()
     assert books.honour(names[:2]) == 2
     assert books.honour(["nobody"]) == books.honour([]) == 0
-    assert sorted(told(books.people)) == sorted(("update", key(one)) for one in people[:2])
+    assert told(books.people) == sorted(("update", key(one)) for one in people[:2])
     settle(books)
     assert books.remove_named(names[1:]) == 2
     assert books.remove_named([]) == 0
-    assert sorted(told(books.people)) == sorted(("delete", key(one)) for one in people[1:])
+    assert told(books.people) == sorted(("delete", key(one)) for one in people[1:])
     settle(books)
 
 
@@ -139,11 +139,11 @@ def test_a_watched_model_tells_the_row_it_belonged_to_and_the_one_it_belongs_to(
 def test_a_row_of_a_child_is_spread_over_its_parents(books, ann, told):
     gift, order = books.add_gift(ann), books.add_order(ann)
     assert {one for _kind, one in told(books.gifts)} == {key(gift)}
-    assert told(books.orders) == [("insert", key(gift)), ("insert", key(order))]
+    assert told(books.orders) == sorted([("insert", key(gift)), ("insert", key(order))])
     books.annotate(gift, "a")
     books.annotate(order, "b")
     assert told(books.gifts) == [("update", key(gift))]
-    assert told(books.orders) == [("update", key(gift)), ("update", key(order))]
+    assert told(books.orders) == sorted([("update", key(gift)), ("update", key(order))])
     settle(books)
 
 
