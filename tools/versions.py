@@ -104,7 +104,8 @@ def start_tests(
     return subprocess.run(
         [str(python), "-m", "pytest", "-q", "-r", "", "-o", "addopts=", "-p", "no:cacheprovider", *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
+        # What was asked of a session around this one is not asked of these.
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
         check=False,

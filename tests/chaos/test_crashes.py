@@ -21,7 +21,6 @@ from road import Road, encode, make_event, note_of
 
 DAY = 86_400.0
 EVENTS = [make_event(number) for number in range(150)]
-short = pytest.mark.short
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ INGESTING = (
     "before writing parts:2",
     "parts written",
     "parts written:2",
-    pytest.param("before registering", marks=short),
+    "before registering",
     "before registering:3",
     "after registering",
     "after registering:3",

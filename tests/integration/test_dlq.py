@@ -171,6 +171,7 @@ sys.exit(run_command(sys.argv[2:]))
 """
 
 
+@pytest.mark.long
 def test_a_replay_that_is_killed_again_and_again_sends_each_letter_once(place, capsys):
     place.fail(60)
     for after, left in ((False, 10), (True, 2)):

@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import NewTopic
 
 from oncehouse.cli.app import run_command
@@ -20,6 +21,7 @@ def blocks(kind: str) -> list[str]:
     return re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)
 
 
+@pytest.mark.long
 def test_batches_come_into_clickhouse_and_what_the_table_refuses_is_listed_shown_replayed_and_purged(
     kafka, kafka_admin, clickhouse, clickhouse_client, database, produce, tmp_path, monkeypatch, capsys
 ):

@@ -88,6 +88,7 @@ def test_a_rule_is_changed_under_a_ledger_and_what_is_loaded_stays(make_road):
     road.assert_exact()
 
 
+@pytest.mark.long
 def test_a_running_pipeline_with_the_old_rule_stops_when_another_is_asked_for(make_road):
     road = make_road()
     with road.start() as running:

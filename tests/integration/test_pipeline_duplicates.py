@@ -120,6 +120,7 @@ def test_random_duplicates_over_many_epochs_and_compactions_end_exact(make_road,
     road.assert_exact()
 
 
+@pytest.mark.long
 def test_ranges_join_without_gaps_over_restarts(make_road):
     road = make_road(partitions=2, epoch={"max_rows": 60})
     for turn in range(3):

@@ -206,6 +206,7 @@ def test_edited_letters_keep_their_position_and_what_arrived_meanwhile_is_a_dupl
     assert edit["value_text"] == "{", "the original of a letter that has become a row"
 
 
+@pytest.mark.long
 def test_letters_are_sent_to_a_topic_once_with_their_origin_in_headers(road, topic, kafka, capsys):
     target = topic(partitions=2)
     road.send_raw([b"{", b"", b"["])

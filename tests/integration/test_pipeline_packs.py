@@ -65,6 +65,7 @@ def test_verify_reads_every_row_of_a_pack_and_finds_a_flipped_byte(packed):
     assert any("checksum" in finding.message for finding in packed.findings())
 
 
+@pytest.mark.long
 def test_the_index_is_rebuilt_from_packed_key_files(packed):
     for segment in list_segments(packed.catalog):
         (Path(packed.store.root) / segment.file.path).unlink()

@@ -155,6 +155,7 @@ def expected(version, number):
             return (number, None, number, "LOST", "", f"n{number}")
 
 
+@pytest.mark.long
 @pytest.mark.scenario("schema version nobody knows")
 def test_mixed_versions_arrive_once_though_one_is_learnt_later_and_the_pipeline_is_killed(make_road, send):
     road = make_road(tables=False, partitions=2, identity={"fields": ["id"]})

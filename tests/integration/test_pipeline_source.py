@@ -86,6 +86,7 @@ def grow_topic(topic: str, partitions: int, admin: AdminClient) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.scenario("partition added")
 def test_a_partition_that_was_added_is_read_from_its_beginning(make_road, kafka_admin):
     add_partitions(make_road(partitions=1), kafka_admin)
@@ -250,6 +251,7 @@ def make_topic(admin, name: str) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_a_topic_may_leave_the_pipeline_and_then_kafka(make_road, kafka_admin):
     road = make_road(topics=2)
     road.send(EVENTS[:20])

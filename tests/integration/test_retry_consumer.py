@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 from contextlib import contextmanager
 
+import pytest
 from confluent_kafka import Producer
 
 from oncehouse.errors import ConfigurationError, PermanentError
@@ -69,6 +70,7 @@ class Bench:
             time.sleep(0.2)
 
 
+@pytest.mark.long
 def test_order_by_key_holds_on_kafka_while_consumers_join_and_leave(kafka, topic):
     bench = Bench(kafka, topic(partitions=3))
     bench.produce()

@@ -239,7 +239,7 @@ def options_of(command: Any) -> Iterator[str]:
 def test_no_command_takes_a_secret_as_an_argument_where_every_user_of_the_machine_could_read_it():
     known = list(options_of(typer.main.get_command(cli.app)))
     assert "--role" in known
-    # That of `cdc init` is a reference for Kafka Connect, and refused when it is anything else.
-    assert [option for option in known if is_secret_setting(option)] == ["--password"]
+    # That of `cdc init` and `sync pipeline` is a reference for Kafka Connect, and refused when it is anything else.
+    assert [option for option in known if is_secret_setting(option)] == ["--password", "--password"]
     with pytest.raises(cli.OncehouseError, match="reference"):
         check_reference(CANARY)
