@@ -1,4 +1,4 @@
-"""A row from what a user's serializer gave."""
+"""Serializers of the user's own, what the frameworks' share, and a row from what one gave."""
 
 from __future__ import annotations
 
@@ -6,6 +6,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from oncehouse.errors import PermanentError
+
+
+class Serializer:
+    """An object of the model in, the values of the columns out. Override `serialize`, or what it calls.
+
+    Without a serializer rows are read without making objects, which is several times faster.
+    """
+
+    def __init__(self, sync: Any) -> None:
+        self.sync = sync
+        self.names = tuple(sync.declaration().columns)
+
+    def serialize(self, obj: Any) -> Mapping[str, Any]:
+        return {name: self.value_of(obj, name) for name in self.names}
+
+    def value_of(self, obj: Any, name: str) -> Any:
+        """A framework's part: the value of a column, as the database has it."""
+        raise NotImplementedError
 
 
 def row_of(serialized: Any, names: tuple[str, ...]) -> tuple[Any, ...]:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from oncehouse.sync.serialized_rows import Serializer
 
 if TYPE_CHECKING:
     from oncehouse.sync.django.model_sync import ModelSync
 
 
-class ModelSerializer:
-    """The base, which takes the column's value from the attribute of that name. Override `serialize`, or what it calls.
+class ModelSerializer(Serializer):
+    """The base, which takes the column's value from the attribute of that name."""
 
-    Without a serializer rows are read without making objects, which is several times faster.
-    """
-
-    def __init__(self, sync: type[ModelSync]) -> None:
-        self.sync = sync
-        self.names = tuple(sync.declaration().columns)
-
-    def serialize(self, obj: Any) -> Mapping[str, Any]:
-        return {name: self.value_of(obj, name) for name in self.names}
+    sync: type[ModelSync]
 
     def value_of(self, obj: Any, name: str) -> Any:
         column = self.sync.read_column(name)

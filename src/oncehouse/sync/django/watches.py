@@ -9,8 +9,7 @@ from typing import Any
 
 from oncehouse.sync.django.key_fields import key_fields
 from oncehouse.sync.django.model_sync import ModelSync
-from oncehouse.sync.model_sync import ModelSync as CoreModelSync
-from oncehouse.sync.model_sync import list_captured, registered_syncs
+from oncehouse.sync.watch_map import WatchMap
 
 _WHOLE_NUMBERS = {
     *("AutoField", "BigAutoField", "SmallAutoField", "IntegerField", "BigIntegerField", "SmallIntegerField"),
@@ -54,25 +53,8 @@ def _has_type(field: Any, types: set[str]) -> bool:
 
 
 def find_watches(model: Any, alias: str) -> tuple[Watch, ...]:
-    found = _all_watches().get(model)
+    found = _map.find(model)
     return tuple([watch for watch in found if watch.sync.source_alias() == alias]) if found else ()
-
-
-_known: tuple[list[type[CoreModelSync]], dict[Any, tuple[Watch, ...]]] = ([], {})
-
-
-def _all_watches() -> dict[Any, tuple[Watch, ...]]:
-    """By model; made anew when another sync has been imported or enabled. Every statement asks."""
-    global _known  # noqa: PLW0603 - one process, one map
-    enabled = list_captured()
-    if _known[0] != enabled:
-        watches: dict[Any, tuple[Watch, ...]] = {}
-        for sync in registered_syncs():
-            if issubclass(sync, ModelSync) and sync in enabled:
-                for model, watch in _watches_of(sync):
-                    watches[model] = (*watches.get(model, ()), watch)
-        _known = (enabled, watches)
-    return _known[1]
 
 
 def _watches_of(sync: type[ModelSync]) -> Iterable[tuple[Any, Watch]]:
@@ -89,3 +71,6 @@ def _watches_of(sync: type[ModelSync]) -> Iterable[tuple[Any, Watch]]:
     for model, name in sync.watch.items():
         other = model._meta  # noqa: SLF001
         yield other.concrete_model, Watch(sync=sync, fields=(other.get_field(name),), is_own=False)
+
+
+_map = WatchMap(ModelSync, _watches_of)

@@ -10,10 +10,9 @@ from sqlalchemy import Table, inspect
 from sqlalchemy.orm import Mapper
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.sync.model_sync import ModelSync as CoreModelSync
-from oncehouse.sync.model_sync import list_captured, registered_syncs
 from oncehouse.sync.sqlalchemy.columns import find_mapper
 from oncehouse.sync.sqlalchemy.model_sync import ModelSync
+from oncehouse.sync.watch_map import WatchMap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,25 +28,8 @@ class Watch:
     """Of a table of a parent class, most of whose rows may be no rows of the child: the key in the child's table."""
 
 
-_known: tuple[list[type[CoreModelSync]], dict[Any, tuple[Watch, ...]]] = ([], {})
-
-
 def find_watches(table: Any) -> tuple[Watch, ...]:
-    return _all_watches().get(table, ())
-
-
-def _all_watches() -> dict[Any, tuple[Watch, ...]]:
-    """By table; made anew when another sync has been imported or enabled. Every statement asks."""
-    global _known  # noqa: PLW0603 - one process, one map
-    enabled = list_captured()
-    if _known[0] != enabled:
-        watches: dict[Any, tuple[Watch, ...]] = {}
-        for sync in registered_syncs():
-            if issubclass(sync, ModelSync) and sync in enabled:
-                for table, watch in _watches_of(sync):
-                    watches[table] = (*watches.get(table, ()), watch)
-        _known = (enabled, watches)
-    return _known[1]
+    return _map.find(table)
 
 
 def _watches_of(sync: type[ModelSync]) -> Iterable[tuple[Any, Watch]]:
@@ -101,3 +83,6 @@ def _watch_other(sync: type[ModelSync], mapper: Mapper[Any], other: Any, names: 
             "attributes of its foreign key, or its many-to-one relationship"
         )
     return theirs.local_table, Watch(sync=sync, columns=columns, is_own=False)
+
+
+_map = WatchMap(ModelSync, _watches_of)
