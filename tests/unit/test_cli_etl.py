@@ -11,8 +11,7 @@ from oncehouse.cli.app import run_command
 from oncehouse.cli.etl import show_findings
 from oncehouse.cli.etl_hand import parse_position
 from oncehouse.cli.etl_opening import open_etl
-from oncehouse.cli.etl_status import TopicStatus
-from oncehouse.cli.etl_status_text import list_notes, show_status, spell_lag, spell_position
+from oncehouse.cli.etl_status_text import show_status
 from oncehouse.clickhouse.client import Client
 from oncehouse.config import ClickHouse
 from oncehouse.errors import ConfigurationError, PermanentError
@@ -22,6 +21,8 @@ from oncehouse.etl.lineage import compare_lineage
 from oncehouse.etl.lineage_table import as_stored
 from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets
 from oncehouse.etl.records import START, Position
+from oncehouse.etl.status import TopicStatus
+from oncehouse.etl.status_text import list_notes, spell_lag, spell_position
 
 LINEAGE = """\
 topics:

@@ -12,14 +12,14 @@ from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.etl_hand import backfill, pause, resume, seek, unlock
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, Etl, SettingsFile, open_etl, open_store
 from oncehouse.cli.etl_run import plan, run
-from oncehouse.cli.etl_status import read_status, status
-from oncehouse.cli.etl_status_text import spell_now
+from oncehouse.cli.etl_status import status
 from oncehouse.cli.output import open_console, say, show_json, show_table
 from oncehouse.clickhouse.names import quote
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.graph import draw_tree
 from oncehouse.etl.graph_svg import draw_svg
 from oncehouse.etl.lineage import Change, compare_lineage
+from oncehouse.etl.status_text import spell_now
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.preflight import Finding
@@ -156,6 +156,8 @@ def graph(
     as_json: AsJson = False,
 ) -> None:
     """Draw the lineage: each table that nobody reads, and under it what it is made of."""
+    from oncehouse.etl.status import read_status
+
     with open_etl(file) as etl:
         lineage = etl.lineage
         states = {one.topic: spell_now(one) for one in read_status(etl)} if with_status else {}

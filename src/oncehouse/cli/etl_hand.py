@@ -17,12 +17,12 @@ from oncehouse.cli.etl_opening import (
     open_etl,
     read_offsets,
 )
-from oncehouse.cli.etl_status_text import spell_position
 from oncehouse.cli.output import say, show_json
 from oncehouse.config_values import parse_duration
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.positions import MAX_ID, before
 from oncehouse.etl.records import START, Offset, Position, Template
+from oncehouse.etl.status_text import spell_position
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ import typer
 
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, SettingsFile, TopicName, find_topic, open_etl
-from oncehouse.cli.etl_status_text import spell_lag
 from oncehouse.cli.output import say, show_json, show_table
+from oncehouse.etl.status_text import spell_lag
 
 if TYPE_CHECKING:
     from oncehouse.etl.log import LogRow

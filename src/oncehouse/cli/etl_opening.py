@@ -1,127 +1,26 @@
-"""Opens what the `etl` commands work on: settings, lineage, ClickHouse and the offsets. Makes nothing."""
+"""The arguments that the `etl` commands share, and how they open what they work on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from oncehouse.cli.ledger import may_exist
-from oncehouse.config_problems import nearest
-from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.etl.lineage import is_source
-from oncehouse.etl.lineage_file import load_lineage
-from oncehouse.etl.records import Topic
-from oncehouse.etl.settings import EtlSettings, load_settings
+from oncehouse.etl.opening import Etl, find_topic, open_etl, open_store, read_offsets
 
-if TYPE_CHECKING:
-    from oncehouse.clickhouse.client import Client
-    from oncehouse.etl.offsets import OffsetStore, Snapshot
+__all__ = [
+    "DEFAULT_SETTINGS",
+    "Etl",
+    "SettingsFile",
+    "TopicName",
+    "find_topic",
+    "open_etl",
+    "open_store",
+    "read_offsets",
+]
 
 DEFAULT_SETTINGS = Path("etl.yaml")
 
 SettingsFile = Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="The scheduler's settings.")]
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="A topic of the lineage.")]
-
-_UNKNOWN_TABLE, _UNKNOWN_DATABASE = 60, 81
-
-
-@dataclass(frozen=True, kw_only=True)
-class Etl:
-    settings: EtlSettings
-    lineage: tuple[Topic, ...]
-    """All lines, sources among them."""
-    client: Client
-    store: OffsetStore
-
-    @property
-    def work(self) -> tuple[Topic, ...]:
-        """The topics that are built here."""
-        return tuple(topic for topic in self.lineage if not is_source(topic))
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.settings.lineage)
-
-
-@contextmanager
-def open_etl(file: Path) -> Iterator[Etl]:
-    """Settings and lineage, read and checked; servers are asked nothing yet."""
-    from oncehouse.clickhouse.client import connect
-
-    settings = load_settings(file)
-    client = connect(settings.clickhouse, "oncehouse etl check")
-    with open_store(settings, client) as store:
-        lineage = name_transforms(load_lineage(settings.lineage), settings.database)
-        yield Etl(settings=settings, lineage=lineage, client=client, store=store)
-
-
-def name_transforms(lineage: Sequence[Topic], database: str) -> tuple[Topic, ...]:
-    """Every topic with its transform spelt out: the view in the scheduler's own database when left out."""
-    return tuple(
-        topic
-        if is_source(topic) or topic.transform is not None or topic.template_file is not None
-        else replace(topic, transform=f"{database}.{topic.topic}Transform")
-        for topic in lineage
-    )
-
-
-@contextmanager
-def open_store(settings: EtlSettings, client: Client) -> Iterator[OffsetStore]:
-    offsets = settings.offsets
-    match offsets.store:
-        case "keepermap":
-            from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets
-
-            yield KeeperMapOffsets(client, f"{settings.database}.Offsets", offsets.path)
-        case "rocksdb":
-            from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
-
-            yield RocksDbOffsets(client, f"{settings.database}.OffsetsLocal")
-        case "catalog":
-            from oncehouse.etl.offsets_catalog import CatalogOffsets
-            from oncehouse.ledger.catalog import Catalog
-
-            catalog = Catalog(offsets.catalog.get_secret_value() if offsets.catalog else "", "etl")
-            try:
-                yield CatalogOffsets(catalog)
-            finally:
-                catalog.close()
-
-
-def read_offsets(etl: Etl) -> Snapshot:
-    """All offsets; a ConfigurationError when nothing was made yet. None are made by looking."""
-    where = "the catalog" if etl.settings.offsets.store == "catalog" else etl.settings.database
-    absent = ConfigurationError(f"There are no offsets in {where} yet; `oncehouse etl init --yes` makes them")
-    catalog = etl.settings.offsets.catalog
-    if catalog is not None and not may_exist(catalog.get_secret_value()):
-        raise absent
-    try:
-        return etl.store.read_all()
-    except (PermanentError, ConfigurationError) as error:
-        if _is_absence(error):
-            raise absent from error
-        raise
-
-
-def _is_absence(error: PermanentError | ConfigurationError) -> bool:
-    from oncehouse.clickhouse.client import failure_of
-
-    in_catalog = "oncehouse_etl_offsets" in str(error)
-    missing = any(word in str(error) for word in ("no such table", "does not exist"))
-    return failure_of(error).code in {_UNKNOWN_TABLE, _UNKNOWN_DATABASE} or (in_catalog and missing)
-
-
-def find_topic(etl: Etl, name: str) -> Topic:
-    """A topic that is built here, by its name."""
-    names = {topic.topic: topic for topic in etl.work}
-    if name in names:
-        return names[name]
-    lowered = {known.lower(): known for known in names}
-    meant = nearest(name, lowered)
-    advice = f'did you mean "{lowered[meant]}"?' if meant else f"known: {', '.join(names)}"
-    raise ConfigurationError(f"the lineage has no topic {name!r} that is built here; {advice}")

@@ -12,9 +12,9 @@ import typer
 
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, Etl, SettingsFile, find_topic, open_etl, read_offsets
-from oncehouse.cli.etl_status_text import spell_position, without_name
 from oncehouse.cli.output import plain, say, show_error, show_json, show_table
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, Stop
+from oncehouse.etl.status_text import spell_position, without_name
 
 if TYPE_CHECKING:
     from oncehouse.errors import OncehouseError

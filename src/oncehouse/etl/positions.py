@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 MAX_ID = (1 << 64) - 1
 
@@ -21,3 +22,10 @@ START = Position(time_ms=0, id=0)
 def before(time_ms: int) -> Position:
     """The position before all rows of a time, whatever their ids."""
     return Position(time_ms=time_ms - 1, id=MAX_ID) if time_ms > 0 else START
+
+
+def spell_position_time(position: Position) -> str:
+    if not position.time_ms:
+        return "-"
+    moment = datetime.fromtimestamp(position.time_ms / 1000, UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{position.time_ms % 1000:03d}"

@@ -1,0 +1,207 @@
+"""Where each topic stands: what the scheduler would decide now, with its reasons; gaps, back-fills, late rows.
+
+It changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from oncehouse.etl.opening import Etl, read_offsets
+from oncehouse.etl.positions import spell_position_time
+from oncehouse.etl.records import START, Late, Offset, Position, Template
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from oncehouse.etl.check_log import CheckRow
+    from oncehouse.etl.planning import Decision
+    from oncehouse.etl.records import SourceState, Topic
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapStatus:
+    after: Position
+    upto: Position
+    rows: int
+    """Rows of the main source in it that were never built."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillStatus:
+    after: Position
+    upto: Position
+    rows: int
+    """Rows of the main source that it has covered."""
+    rows_left: int
+    failed: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicStatus:
+    topic: str
+    dst: str
+    decision: str
+    """`due`, `resume`, `backfill`, `repair`, `waiting` or `paused`."""
+    reason: str
+    """Why it waits."""
+    last: Position
+    next: Position
+    rows: int
+    """Of the last step: those of the main source that it took; of a reload or a range, those it put in place."""
+    state: str
+    hostid: str
+    lag_seconds: dict[str, float | None]
+    """Source and how far its newest row is ahead of `last`; None: it has no rows."""
+    late: str = "count"
+    """What becomes of late rows."""
+    late_rows: int = 0
+    """Rows that came late and are not built, by the latest count."""
+    repaired_rows: int = 0
+    repair_why: str = ""
+    """Why the latest repair failed."""
+    rows_ahead: dict[str, int] = field(default_factory=dict)
+    """Source and how many of its rows are too far in the future to be taken for its time."""
+    gaps: tuple[GapStatus, ...] = ()
+    backfill: BackfillStatus | None = None
+    checks: tuple[CheckRow, ...] = ()
+    """What became of its expectations when they were last looked at."""
+
+
+def read_status(etl: Etl) -> list[TopicStatus]:
+    from oncehouse.etl.planning import due_steps
+    from oncehouse.etl.sources import count_ahead, hold_back, read_sources, tables_to_ask
+
+    snapshot = read_offsets(etl)
+    upto_ms = snapshot.now_ms + round(etl.settings.ahead * 1000)
+    sources = hold_back(etl.client, read_sources(etl.client, tables_to_ask(etl.work)), upto_ms)
+    decisions = due_steps(
+        etl.work, snapshot.offsets, sources, snapshot.now_ms, lease_seconds=etl.settings.lease
+    )
+    makers = {topic.dst: topic.topic for topic in etl.work}
+    ahead = count_ahead(etl.client, sources.values(), upto_ms)
+    described = (
+        replace(
+            _describe(etl, _look_closer(etl, decision), makers, snapshot.offsets, sources),
+            rows_ahead={table: ahead[table] for table in decision.topic.depends_on if table in ahead},
+        )
+        for decision in decisions
+    )
+    return _add_checks(etl, described)
+
+
+def _add_checks(etl: Etl, described: Iterable[TopicStatus]) -> list[TopicStatus]:
+    """Results of expectations that the lineage has now; others are history."""
+    from oncehouse.etl.check_log import read_latest_checks
+    from oncehouse.etl.expectations import spell_expectation
+
+    wanted = {topic.topic: {spell_expectation(one) for one in topic.expect} for topic in etl.work}
+    if not any(wanted.values()):
+        return list(described)
+    latest = read_latest_checks(etl.client, etl.settings.database)
+    return [
+        replace(
+            one,
+            checks=tuple(row for row in latest.get(one.topic, ()) if row.expectation in wanted[one.topic]),
+        )
+        for one in described
+    ]
+
+
+def _look_closer(etl: Etl, decision: Decision) -> Decision:
+    """A topic may be due by its times and yet have no row up to there: its new ones wait for a slower source."""
+    from oncehouse.etl.planning import Due, Waiting
+    from oncehouse.etl.sources import find_range
+
+    topic = decision.topic
+    if not isinstance(decision, Due) or topic.template != Template.STEP:
+        return decision
+    last, upper_ms = decision.offset.last, decision.upper_ms
+    if find_range(etl.client, topic.depends_on[0], last=last, upper_ms=upper_ms, maxstep_rows=1) is not None:
+        return decision
+    bound = spell_position_time(Position(time_ms=upper_ms, id=0))
+    reason = f"its new rows are after {bound}, where its slowest source less the delay is"
+    return Waiting(topic=topic, offset=decision.offset, reason=reason)
+
+
+def find_gap_rows(etl: Etl, topic: Topic, offset: Offset) -> tuple[GapStatus, ...]:
+    """Gaps in which the main source has rows: anything else is nothing to fill."""
+    from oncehouse.etl.sides import open_gaps
+    from oncehouse.etl.sources import count_range
+
+    if not topic.depends_on or topic.template is Template.RELOAD:
+        return ()
+    counted = (
+        GapStatus(
+            after=after,
+            upto=upto,
+            rows=count_range(etl.client, topic.depends_on[0], last=after, next_=upto),
+        )
+        for after, upto in open_gaps(offset)
+    )
+    return tuple(gap for gap in counted if gap.rows)
+
+
+def _describe_backfill(offset: Offset, gaps: tuple[GapStatus, ...]) -> BackfillStatus | None:
+    from oncehouse.etl.book import Lane
+
+    job = offset.book.job(Lane.BACKFILL)
+    if job is None:
+        return None
+    left = sum(gap.rows for gap in gaps if gap.after < job.upto and gap.upto > job.after)
+    return BackfillStatus(
+        after=job.after, upto=job.upto, rows=job.rows, rows_left=left, failed=job.failed, why=job.why
+    )
+
+
+def _describe(
+    etl: Etl,
+    decision: Decision,
+    makers: Mapping[str, str],
+    offsets: Mapping[str, Offset],
+    sources: Mapping[str, SourceState],
+) -> TopicStatus:
+    from oncehouse.etl.book import Lane
+    from oncehouse.etl.coverage import count_late
+
+    topic, offset = decision.topic, decision.offset
+    gaps = find_gap_rows(etl, topic, offset)
+    repair = offset.book.job(Lane.REPAIR)
+    return TopicStatus(
+        topic=topic.topic,
+        dst=topic.dst,
+        decision=str(getattr(decision, "lane", type(decision).__name__.lower())),
+        reason=getattr(decision, "reason", ""),
+        last=offset.last,
+        next=offset.next,
+        rows=offset.rows,
+        state=offset.state,
+        hostid=offset.hostid,
+        lag_seconds={
+            table: _lag_seconds(newest, offset.reached)
+            for table in topic.depends_on
+            for newest in [_newest(table, makers, offsets, sources)]
+        },
+        late=str(topic.late),
+        late_rows=count_late(offset.book.segments),
+        repaired_rows=offset.book.repaired,
+        repair_why=repair.why if repair and topic.late is Late.REPAIR else "",
+        gaps=gaps,
+        backfill=_describe_backfill(offset, gaps),
+    )
+
+
+def _newest(
+    table: str, makers: Mapping[str, str], offsets: Mapping[str, Offset], sources: Mapping[str, SourceState]
+) -> Position | None:
+    """The newest row of a table that was asked; of another one, how far the topic that builds it has come."""
+    if table in sources:
+        return sources[table].newest
+    built = offsets.get(makers.get(table, ""))
+    return built.reached if built is not None and built.reached != START else None
+
+
+def _lag_seconds(newest: Position | None, last: Position) -> float | None:
+    return None if newest is None else max(0, newest.time_ms - last.time_ms) / 1000
