@@ -96,6 +96,9 @@ class DjangoBooks:
     def move_lines(self, amount: int, order: Any) -> None:
         self._rows(Line).filter(amount=amount).update(order=order)
 
+    def move_lines_of(self, note: str, order: Any) -> None:
+        self._rows(Line).filter(order__note=note).update(order=order)
+
     @contextmanager
     def before_lines_move(self, act: Callable[[], None]) -> Iterator[None]:
         done: list[str] = []

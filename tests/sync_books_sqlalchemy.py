@@ -131,6 +131,12 @@ class SqlAlchemyBooks:
         with self._session() as session:
             session.execute(update(Line).where(Line.amount == amount).values(sale_id=order))
 
+    def move_lines_of(self, note: str, order: Any) -> None:
+        with self._session() as session:
+            session.execute(
+                update(Line).where(Line.sale_id == Sale.id, Sale.remark == note).values(sale_id=order)
+            )
+
     @contextmanager
     def before_lines_move(self, act: Callable[[], None]) -> Iterator[None]:
         done: list[str] = []

@@ -9,18 +9,26 @@ is refused, never passed over.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Delete, Engine, Insert, Update, event, select, tuple_
+from sqlalchemy import Connection, Delete, Engine, Insert, Update, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.orm import ORMExecuteState, Session
 
-from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.messaging.database import wrapped_errors
+from oncehouse.errors import ConfigurationError
 from oncehouse.sync.capture import SqlAlchemyWriter
 from oncehouse.sync.operations import Kind
 from oncehouse.sync.sqlalchemy import statements
+from oncehouse.sync.sqlalchemy.changed_keys import (
+    Told,
+    columns_of,
+    keep_children,
+    look_up,
+    look_up_moved,
+    pick,
+    stay_among,
+)
 from oncehouse.sync.sqlalchemy.joining import Joint, can_join, find_joint
 from oncehouse.sync.sqlalchemy.model_sync import ModelSync
 from oncehouse.sync.sqlalchemy.sources import is_same_database, show_source
@@ -32,18 +40,6 @@ OPTION = "oncehouse_sync"
 
 _PENDING = "oncehouse_sync_pending"
 _RETURNED = "oncehouse_sync_returned"
-_KEYS_A_STATEMENT = 5_000
-
-Keys = list[tuple[Any, ...]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Told:
-    """Keys of changed rows, by watch."""
-
-    watch: Watch
-    kind: Kind
-    keys: Keys
 
 
 @dataclass(kw_only=True)
@@ -56,6 +52,15 @@ class Capture:
     """How the operations become a part of the statement, where they can."""
     is_joined: bool = False
     """They did: nothing has to be collected."""
+
+
+@dataclass(kw_only=True)
+class _Returned:
+    """An execution option: what a statement on this table returns for us is taken where the session ran it."""
+
+    table: Any
+    old: list[Told] = field(default_factory=list)
+    """Looked up when the statement runs, behind the session's flush and its own look at the statement's condition."""
 
 
 def install() -> None:
@@ -114,8 +119,10 @@ def _before(
     table = statements.changed_table(statement)
     if table is None or not (watches := find_watches(table)) or options.get(OPTION) is False:
         return statement, many, one
-    if options.get(_RETURNED) is not None and options[_RETURNED] == table:
-        return statement, many, one
+    returned: _Returned | None = options.get(_RETURNED)
+    if returned is not None and returned.table == table:
+        returned.old = look_up_moved(connection, statement, table, watches, many or [one])
+        return stay_among(statement, returned.old, connection.dialect), many, one
     for watch in watches:
         check_place(connection, watch.sync, options)
     parameters = many or [one]
@@ -211,16 +218,16 @@ def _plan_insert(statement: Insert, watches: Sequence[Watch], parameters: statem
             returned.append(watch)
     if returned:
         _refuse_returning(statement, returned)
-        statement = statements.ask_for(statement, _columns_of(returned))
+        statement = statements.ask_for(statement, columns_of(returned))
 
     def collect(result: Any) -> Iterable[Told]:
         yield from told
         for watch in by_key:
             rows = [row._mapping for row in result.inserted_primary_key_rows]  # noqa: SLF001 - public in spite of it
-            yield Told(watch=watch, kind=Kind.INSERT, keys=_pick(rows, watch, by_name=True))
+            yield Told(watch=watch, kind=Kind.INSERT, keys=pick(rows, watch, by_name=True))
         rows = _take_returned(result) if returned else []
         for watch in returned:
-            yield Told(watch=watch, kind=Kind.INSERT, keys=_pick(rows, watch))
+            yield Told(watch=watch, kind=Kind.INSERT, keys=pick(rows, watch))
 
     return Capture(statement=statement, collect=collect)
 
@@ -249,16 +256,19 @@ def _plan_by_key(
     rows = statements.fixed_keys(statement, key, parameters) if looked_up and key else ([], [])
     if rows is None or (looked_up and not key):
         return None
-    told += [
-        Told(watch=watch, kind=kind, keys=_look_up(connection, watch, key, rows[0], lock=True))
+    old = [
+        Told(watch=watch, kind=kind, keys=look_up(connection, key, rows[0], columns=watch.columns, lock=True))
         for watch in looked_up
         if kind is Kind.DELETE or statements.sets_any(statement, watch.columns, parameters)
     ]
+    if any(len(one.keys) < len(rows[0]) for one in old):
+        # A row that is not there was not locked and may come until the statement runs.
+        statement = stay_among(statement, old, connection.dialect)
 
     def collect(_result: Any) -> Iterable[Told]:
-        yield from told
+        yield from (*told, *old)
         for watch in looked_up if kind is Kind.UPDATE else ():
-            yield Told(watch=watch, kind=kind, keys=_look_up(connection, watch, key, rows[1]))
+            yield Told(watch=watch, kind=kind, keys=look_up(connection, key, rows[1], columns=watch.columns))
 
     return Capture(statement=statement, collect=collect)
 
@@ -277,8 +287,9 @@ def _plan_returning(
             f"it once for each set, or register the keys yourself under the option {OPTION}=False"
         )
     _refuse_returning(statement, watches)
-    old = _look_up_moved(connection, statement, table, watches, parameters)
-    asking = statements.ask_for(statement, _columns_of(watches))
+    old = look_up_moved(connection, statement, table, watches, parameters)
+    held = stay_among(statement, old, connection.dialect)
+    asking = statements.ask_for(held, columns_of(watches))
 
     def collect(result: Any) -> Iterable[Told]:
         rows = _take_returned(result)
@@ -295,34 +306,9 @@ def _plan_returning(
 def _tell_returned(
     statement: Any, watches: Sequence[Watch], old: Sequence[Told], rows: Sequence[Mapping[Any, Any]]
 ) -> Iterable[Told]:
-    kind = _kind_of(statement)
-    for before in old:
-        if len(before.keys) < len(rows):
-            raise TransientError(
-                f"{before.watch.sync.declaration().name}: another transaction added rows while an UPDATE moved their "
-                "keys, so not all old keys are known. Roll back and try again."
-            )
     yield from old
     for watch in watches:
-        yield Told(watch=watch, kind=kind, keys=_pick(rows, watch))
-
-
-def _look_up_moved(
-    connection: Connection,
-    statement: Any,
-    table: Any,
-    watches: Sequence[Watch],
-    parameters: statements.Parameters,
-) -> list[Told]:
-    """The keys that rows have before an UPDATE gives them others. The rows are locked: they cannot move meanwhile."""
-    moved = [watch for watch in watches if statements.sets_any(statement, watch.columns, parameters)]
-    if not moved or not isinstance(statement, Update):
-        return []
-    asked = select(*_columns_of(moved)).select_from(table).with_for_update(of=table)
-    if statement.whereclause is not None:
-        asked = asked.where(statement.whereclause)
-    rows = [row._mapping for row in connection.execute(asked, dict(parameters[0]))]  # noqa: SLF001 - public
-    return [Told(watch=watch, kind=Kind.DELETE, keys=_pick(rows, watch)) for watch in moved]
+        yield Told(watch=watch, kind=_kind_of(statement), keys=pick(rows, watch))
 
 
 def _execute_returning(state: ORMExecuteState) -> Any:
@@ -341,15 +327,14 @@ def _execute_returning(state: ORMExecuteState) -> Any:
     connection = state.session.connection(bind_arguments=dict(state.bind_arguments))
     for watch in watches:
         check_place(connection, watch.sync, state.execution_options)
-    old = _look_up_moved(connection, statement, table, watches, parameters)
-    columns = _columns_of(watches)
+    columns, returned = columns_of(watches), _Returned(table=table)
     result = state.invoke_statement(
-        statement=statement.returning(*columns), execution_options={_RETURNED: table}
+        statement=statement.returning(*columns), execution_options={_RETURNED: returned}
     ).freeze()
     rows = result().all()
     own = len(rows[0]) - len(columns) if rows else 0
     found = [dict(zip(columns, row[own:], strict=True)) for row in rows]
-    _register(connection, _tell_returned(statement, watches, old, found))
+    _register(connection, _tell_returned(statement, watches, returned.old, found))
     return result().columns(*range(own)) if rows else result()
 
 
@@ -371,7 +356,7 @@ def _register(connection: Connection, told: Iterable[Told]) -> None:
     for one in told:
         sync, keys, kind = one.watch.sync, one.keys, one.kind
         if one.watch.child_key:
-            keys, kind = _keep_children(connection, one), Kind.UPDATE
+            keys, kind = keep_children(connection, one), Kind.UPDATE
         elif not one.watch.is_own:
             kind = Kind.UPDATE
         spelled = sync.spell_keys(keys)
@@ -380,47 +365,12 @@ def _register(connection: Connection, told: Iterable[Told]) -> None:
             sync.get_storage().register(writer, sync.declaration().name, kind, spelled)
 
 
-def _keep_children(connection: Connection, told: Told) -> Keys:
-    """Of changed rows of a parent those that have one in the child; its own statements tell of new and deleted."""
-    if told.kind is not Kind.UPDATE or not told.keys:
-        return []
-    return _look_up(connection, told.watch, told.watch.child_key, told.keys, columns=told.watch.child_key)
-
-
-def _look_up(
-    connection: Connection,
-    watch: Watch,
-    key: tuple[Any, ...],
-    rows: Keys,
-    *,
-    columns: tuple[Any, ...] = (),
-    lock: bool = False,
-) -> Keys:
-    """The values of the watch's columns in the rows of these keys."""
-    found: Keys = []
-    for start in range(0, len(rows), _KEYS_A_STATEMENT):
-        part = rows[start : start + _KEYS_A_STATEMENT]
-        where = key[0].in_([one[0] for one in part]) if len(key) == 1 else tuple_(*key).in_(part)
-        asked = select(*(columns or watch.columns)).where(where)
-        with wrapped_errors("Model sync: looking up changed keys", absent=ABSENT):
-            found += [tuple(row) for row in connection.execute(asked.with_for_update() if lock else asked)]
-    return found
-
-
-def _columns_of(watches: Sequence[Watch]) -> list[Any]:
-    return list({column: None for watch in watches for column in watch.columns})
-
-
 def _take_returned(result: Any) -> list[Mapping[Any, Any]]:
     """The rows that we asked for. Nobody else did: to the program it is a statement without rows."""
     given = result.returned_defaults_rows
     rows = (result.all() if result.returns_rows else []) if given is None else given
     result.close()
     return [row._mapping for row in rows]  # noqa: SLF001 - public in spite of its name
-
-
-def _pick(rows: Sequence[Mapping[Any, Any]], watch: Watch, *, by_name: bool = False) -> Keys:
-    return [tuple(row[column.key if by_name else column] for column in watch.columns) for row in rows]
 
 
 def _kind_of(statement: Any) -> Kind:

@@ -1,0 +1,95 @@
+"""The keys of changed rows, and those that rows have before a statement gives them others.
+
+Old keys are looked up before the statement, and the rows are locked. The statement is then held to rows that have one
+of these keys: one that another transaction commits in between, or brings under the statement's condition, is left as it
+is, for its old key has not been noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Dialect, Update, or_, select
+
+from oncehouse.messaging.database import wrapped_errors
+from oncehouse.sync.operations import Kind
+from oncehouse.sync.sqlalchemy import statements
+from oncehouse.sync.sqlalchemy.key_conditions import is_among, is_listed
+from oncehouse.sync.sqlalchemy.watches import Watch
+from oncehouse.sync.tables import ABSENT
+
+_KEYS_A_STATEMENT = 5_000
+
+Keys = list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """Keys of changed rows, by watch."""
+
+    watch: Watch
+    kind: Kind
+    keys: Keys
+
+
+def look_up_moved(
+    connection: Connection,
+    statement: Any,
+    table: Any,
+    watches: Sequence[Watch],
+    parameters: statements.Parameters,
+) -> list[Told]:
+    """The keys that rows have before an UPDATE gives them others. The rows are locked: they cannot move meanwhile."""
+    moved = [watch for watch in watches if statements.sets_any(statement, watch.columns, parameters)]
+    if not moved or not isinstance(statement, Update):
+        return []
+    asked = select(*columns_of(moved)).select_from(table).with_for_update(of=table)
+    if statement.whereclause is not None:
+        asked = asked.where(statement.whereclause)
+    rows = [row._mapping for row in connection.execute(asked, dict(parameters[0]))]  # noqa: SLF001 - public
+    return [Told(watch=watch, kind=Kind.DELETE, keys=pick(rows, watch)) for watch in moved]
+
+
+def stay_among(statement: Any, old: Sequence[Told], dialect: Dialect) -> Any:
+    """The statement on rows of these keys alone, and on rows that belong to nobody."""
+    for one in old:
+        columns = one.watch.columns
+        among = is_among(columns, list(dict.fromkeys(one.keys)), dialect)
+        statement = statement.where(or_(among, *(column.is_(None) for column in columns if column.nullable)))
+    return statement
+
+
+def look_up(
+    connection: Connection,
+    key: tuple[Any, ...],
+    rows: Keys,
+    *,
+    columns: tuple[Any, ...],
+    lock: bool = False,
+) -> Keys:
+    """What these columns hold in the rows of these keys."""
+    found: Keys = []
+    for start in range(0, len(rows), _KEYS_A_STATEMENT):
+        part = rows[start : start + _KEYS_A_STATEMENT]
+        asked = select(*columns).where(is_listed(key, part))
+        with wrapped_errors("Model sync: looking up changed keys", absent=ABSENT):
+            found += [tuple(row) for row in connection.execute(asked.with_for_update() if lock else asked)]
+    return found
+
+
+def keep_children(connection: Connection, told: Told) -> Keys:
+    """Of changed rows of a parent those that have one in the child; its own statements tell of new and deleted."""
+    if told.kind is not Kind.UPDATE or not told.keys:
+        return []
+    key = told.watch.child_key
+    return look_up(connection, key, told.keys, columns=key)
+
+
+def columns_of(watches: Sequence[Watch]) -> list[Any]:
+    return list({column: None for watch in watches for column in watch.columns})
+
+
+def pick(rows: Sequence[Mapping[Any, Any]], watch: Watch, *, by_name: bool = False) -> Keys:
+    return [tuple(row[column.key if by_name else column] for column in watch.columns) for row in rows]
