@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import redis as redis_client
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, text
 
 from oncehouse.databases import begin, open_engine
 from oncehouse.errors import ConfigurationError, TransientError
@@ -20,7 +20,7 @@ from oncehouse.sync.operations import Kind
 from oncehouse.sync.outbox_storage import OutboxStorage
 from oncehouse.sync.redis_storage import RedisStorage
 from oncehouse.sync.storage import OperationStorage, Waiting
-from oncehouse.sync.tables import create_tables
+from oncehouse.sync.tables import create_tables, operations
 
 
 @dataclass
@@ -123,6 +123,25 @@ def test_many_keys_are_taken_and_removed_at_once(world):
     assert [one.key for one in listed] == keys
     world.storage.remove(world.engine, "users", [one.id for one in listed])
     assert world.keys() == []
+
+
+@pytest.mark.servers
+def test_listing_reads_no_more_than_it_lists_however_much_waits(postgres_url):
+    """Nobody has counted a table that was filled a moment ago, and PostgreSQL takes it for nearly empty."""
+    engine, storage = open_engine(postgres_url, setting="database"), OutboxStorage()
+    with begin(engine, whose="test") as connection:
+        create_tables(connection)
+        storage.register(
+            SqlAlchemyWriter(connection), "users", Kind.UPDATE, [f"[{n}]" for n in range(20_000)]
+        )
+    with begin(engine, whose="test") as connection:
+        assert len(storage.list_operations(connection, "users", 100)) == 100
+        (touched,) = connection.execute(
+            text("SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = :table"),
+            {"table": operations.name},
+        ).one()
+    engine.dispose()
+    assert touched <= 200
 
 
 def test_what_waits_is_measured(world):

@@ -16,7 +16,15 @@ from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.sync.blocks import default_value, make_block
 from oncehouse.sync.declaration import Declaration, Source, declare
 from oncehouse.sync.engines import Append, Collapsing, Reading, Replacing, VersionedCollapsing
-from oncehouse.sync.operations import Kind, Operation, distinct_keys, read_key, spell_key
+from oncehouse.sync.operations import (
+    Kind,
+    ListedOperations,
+    Operation,
+    distinct_keys,
+    list_ids,
+    read_key,
+    spell_key,
+)
 from oncehouse.sync.outbox_storage import OutboxStorage
 from oncehouse.sync.settings import SyncSettings, clickhouse_config, read_settings
 from oncehouse.sync.storages import choose_storage
@@ -63,6 +71,20 @@ def test_keys_of_other_types_are_spelled_and_what_is_no_key_is_refused():
 def test_each_key_is_read_once():
     operations = [Operation(id=str(n), key=key, kind=Kind.UPDATE) for n, key in enumerate("abac")]
     assert distinct_keys(operations) == ["a", "b", "c"]
+
+
+def test_operations_listed_as_columns_are_the_operations():
+    listed = ListedOperations(["7", "8", "9"], ["a", "b", "a"], ["insert", "update", "delete"])
+    operations = [
+        Operation("7", "a", Kind.INSERT),
+        Operation("8", "b", Kind.UPDATE),
+        Operation("9", "a", Kind.DELETE),
+    ]
+    assert list(listed) == operations
+    assert list(listed[1:]) == operations[1:]
+    assert listed[-1] == operations[-1]
+    assert distinct_keys(listed) == distinct_keys(operations)
+    assert list_ids(listed) == list_ids(operations)
 
 
 READING = Reading(

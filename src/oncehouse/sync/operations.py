@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 from uuid import UUID
 
 from oncehouse.errors import ConfigurationError
@@ -28,12 +28,33 @@ class Kind(StrEnum):
 
 
 class Operation(NamedTuple):
-    """Not a dataclass: a round makes as many as it lists."""
-
     id: str
     """Known to its storage alone; two operations of one key have two ids."""
     key: str
     kind: Kind
+
+
+class ListedOperations(Sequence[Operation]):
+    """Operations as columns: a round asks for their ids and keys, and hardly ever for one of them."""
+
+    def __init__(self, ids: Sequence[str], keys: Sequence[str], kinds: Sequence[str]) -> None:
+        self.ids = ids
+        self.keys = keys
+        self._kinds = kinds
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, place: int) -> Operation: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> ListedOperations: ...
+
+    def __getitem__(self, place: int | slice) -> Operation | ListedOperations:
+        if isinstance(place, slice):
+            return ListedOperations(self.ids[place], self.keys[place], self._kinds[place])
+        return Operation(self.ids[place], self.keys[place], Kind(self._kinds[place]))
 
 
 def spell_key(values: Sequence[Any]) -> str:
@@ -66,6 +87,14 @@ def _spell_value(value: Any) -> int | str:
             raise ConfigurationError(f"a {type(value).__name__} cannot be the key of a synced row")
 
 
+def list_ids(operations: Sequence[Operation]) -> tuple[str, ...]:
+    if isinstance(operations, ListedOperations):
+        return tuple(operations.ids)
+    return tuple([operation.id for operation in operations])
+
+
 def distinct_keys(operations: Iterable[Operation]) -> list[str]:
     """Each key once, in the order in which it was first listed."""
+    if isinstance(operations, ListedOperations):
+        return list(dict.fromkeys(operations.keys))
     return list(dict.fromkeys([operation.key for operation in operations]))

@@ -24,7 +24,7 @@ from oncehouse.sync.engines import Reading, Row
 from oncehouse.sync.held_rows import read_held_rows
 from oncehouse.sync.holding import Hold, hold_sync
 from oncehouse.sync.model_sync import ModelSync
-from oncehouse.sync.operations import Operation, distinct_keys, spell_key
+from oncehouse.sync.operations import Operation, distinct_keys, list_ids, spell_key
 from oncehouse.sync.tables import ABSENT
 
 Perform = Callable[[type[ModelSync], Hold], tuple[int, int]]
@@ -103,7 +103,7 @@ def _perform_round(sync: type[ModelSync], hold: Hold) -> tuple[int, int]:
         return 0, 0
     number, operations = listing
     crash.reach("sync.listed")
-    ids = tuple([operation.id for operation in operations])
+    ids = list_ids(operations)
     block = read_copied(sync, number, distinct_keys(operations))
     if block is None:
         batch = make_batch(declared, read_rows(sync, number, operations), ids)
@@ -127,7 +127,7 @@ def send_kept(sync: type[ModelSync], hold: Hold) -> KeptBatch | None:
 
 def _list_operations(
     sync: type[ModelSync], declared: Declaration, hold: Hold
-) -> tuple[int, list[Operation]] | None:
+) -> tuple[int, Sequence[Operation]] | None:
     with transact(hold.engine, f"Sync {declared.name}: listing operations", absent=ABSENT) as connection:
         hold.fence(connection)
         operations = sync.get_storage().list_operations(connection, declared.name, declared.batch_size)

@@ -29,7 +29,7 @@ class OperationStorage(Protocol):
         """Have these keys synced if the writer's transaction commits."""
         ...
 
-    def list_operations(self, connection: Connection, sync: str, limit: int) -> list[Operation]:
+    def list_operations(self, connection: Connection, sync: str, limit: int) -> Sequence[Operation]:
         """At most `limit`, in the transaction of `connection`. Raises TransientError while the storage is away."""
         ...
 

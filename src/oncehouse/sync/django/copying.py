@@ -74,8 +74,9 @@ def read_keys(model: Any, keys: Sequence[str]) -> list[int] | None:
     """Keys that are whole numbers, all at once."""
     if _kind_of(model._meta.pk) != WHOLE:  # noqa: SLF001 - as above
         return None
-    values = [value for (value,) in json.loads(f"[{','.join(keys)}]")]
-    return values if all(type(value) is int for value in values) else None
+    # One list, not one a key: keys are spelled "[5]". What is no whole number by itself is none in here either.
+    values = json.loads(f"[{','.join(keys)[1:-1].replace('],[', ',')}]")
+    return values if len(values) == len(keys) and set(map(type, values)) <= {int} else None
 
 
 def find_kinds(model: Any, declared: Declaration, columns: Sequence[ReadColumn]) -> list[pa.DataType] | None:
