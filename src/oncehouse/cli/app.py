@@ -20,6 +20,7 @@ from oncehouse.cli import batches, cdc, dead_letters, dlq, etl, inbox, outbox, s
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.chaos import chaos
 from oncehouse.cli.check import check
+from oncehouse.cli.doctor import doctor
 from oncehouse.cli.grants import grants
 from oncehouse.cli.importing import import_folder
 from oncehouse.cli.init import init
@@ -42,7 +43,6 @@ app = typer.Typer(
     name="oncehouse",
     help="Events reach ClickHouse once: Kafka to ClickHouse with exact deduplication and harmless retries.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -82,6 +82,7 @@ def version(*, as_json: AsJson = False) -> None:
 
 app.command()(init)
 app.command()(check)
+app.command()(doctor)
 app.command()(run)
 app.command()(status)
 app.command()(leases)

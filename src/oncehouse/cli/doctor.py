@@ -1,0 +1,45 @@
+"""`oncehouse doctor`: what of this machine would be in the way, before anything is tried.
+
+`check` asks the servers about a pipeline; this looks at what must be there before it can ask: Java, packages, memory,
+disk, ports.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oncehouse.cli.arguments import DEFAULT_FILE, AsJson
+from oncehouse.cli.output import say, show_json, show_table
+from oncehouse.errors import ConfigurationError
+
+
+def doctor(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="A pipeline file, whose ports and disks are looked at too."),
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Look at this machine: versions, Java, memory, disk, limits, ports; exit 2 when something is missing."""
+    from oncehouse.cli.machine import look_at_machine, look_at_pipeline, worst
+    from oncehouse.clickhouse.findings import Level
+    from oncehouse.config_file import load_pipeline
+
+    named = file or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
+    found = list(look_at_machine())
+    if named is not None:
+        found += look_at_pipeline(load_pipeline(named))
+    ok = worst(found) is not Level.ERROR
+    if as_json:
+        show_json({"ok": ok, "findings": found})
+    else:
+        show_table(["", "part", "found"], [(one.level, one.where, one.what) for one in found], empty="")
+        for one in found:
+            if one.advice:
+                say(f"{one.where}: {one.advice}")
+        say("nothing is missing here" if ok else "something is missing here: see the errors")
+    raise typer.Exit(0 if ok else ConfigurationError.exit_code)
