@@ -36,7 +36,7 @@ check: .venv/.package ## ruff, mypy, import-linter
 	@out=$$($(BIN)/lint-imports 2>&1) || { echo "$$out"; exit 1; } >&2
 
 chaos: setup ## every crash and fault scenario, or SCENARIO="its name" alone
-	@$(BIN)/python -m pytest --all-chaos $(if $(SCENARIO),--scenario "$(SCENARIO)")
+	@$(BIN)/python -m pytest --all-chaos $(if $(SCENARIO),--scenario "$(SCENARIO)",-n 2 --dist worksteal)
 
 soak: setup ## full load for 20 minutes and more while everything is killed at random; nothing lost or doubled, nothing leaks
 	@mkdir -p build
