@@ -213,13 +213,13 @@ def list_batches(
     with catalog.snapshot() as view:
         now = view.now()
         found = ledger_batches.list_batches(view, statuses=statuses, table=table)
-    return tuple(_view(batch, now) for batch in found)
+    return tuple(view_batch(batch, now) for batch in found)
 
 
 def read_batch(catalog: Catalog, batch_id: str) -> BatchDetail:
     """One batch with its parts in order and every attempt; ConfigurationError when there is no such batch."""
     with catalog.snapshot() as view:
-        batch = _view(ledger_batches.find_batch(view, batch_id), view.now())
+        batch = view_batch(ledger_batches.find_batch(view, batch_id), view.now())
         parts = tuple(loaded.part for loaded in ledger_batches.load_parts(view, batch_id))
         attempts = ledger_batches.list_attempts(view, batch_id)
     arrived = batch.batch.status is BatchStatus.IN_CLICKHOUSE
@@ -227,7 +227,7 @@ def read_batch(catalog: Catalog, batch_id: str) -> BatchDetail:
     return BatchDetail(view=batch, parts=parts, attempts=attempts, outcome_unknown=unknown)
 
 
-def _view(batch: Batch, now: float) -> BatchView:
+def view_batch(batch: Batch, now: float) -> BatchView:
     waits = batch.status in ledger_batches.WAITING
     return BatchView(
         batch=batch,

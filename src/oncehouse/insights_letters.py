@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.columns import ColumnType
+from oncehouse.columns import ColumnType, parse_type
+from oncehouse.config import Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.epochs import list_dead_letter_files
@@ -80,6 +81,11 @@ def list_dead_letters(
             place = f"{file.dead_letter_file}:{letter_row}"
         before = None
     return LetterPage(dead_letters=tuple(found), next=None)
+
+
+def declared_fields(pipeline: Pipeline) -> dict[str, ColumnType]:
+    """Of the pipeline file, for hints."""
+    return {name: parse_type(text) for name, text in pipeline.source.fields.items()}
 
 
 def _behind(files: list[DeadLetterFile], after: str | None) -> tuple[list[DeadLetterFile], int | None]:

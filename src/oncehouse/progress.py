@@ -6,7 +6,22 @@ records since the process started, except those that say what stands now.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StreamProgress:
+    """What Spark says of the newest micro-batch of its stream."""
+
+    batch: int
+    """As Spark numbers them, from 0 with each start of the stream."""
+    records: int
+    input_per_second: float
+    """Records that arrived, as Spark reckons."""
+    processed_per_second: float
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    """How long each phase took, under Spark's own names; `triggerExecution` is the whole."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,3 +45,5 @@ class Progress:
     """Of an import: the share of its bytes that is settled; None for what has no end."""
     events_per_second: float = 0.0
     """Records read a second, over the last few epochs."""
+    stream: StreamProgress | None = field(default=None, compare=False)
+    """None where there is no stream, or no micro-batch yet. It changes also while nothing happens, and is no news."""

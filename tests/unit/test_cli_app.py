@@ -101,7 +101,8 @@ def test_the_version_is_told(capsys):
 def test_the_version_is_told_without_loading_an_engine():
     code = (
         "import sys; from oncehouse.cli.app import run_command; run_command(['version']);"
-        "engines = {'pyspark', 'pyarrow', 'sqlalchemy', 'psycopg', 'clickhouse_connect', 'confluent_kafka', 'django'};"
+        "engines = {'pyspark', 'pyarrow', 'sqlalchemy', 'psycopg', 'clickhouse_connect', 'confluent_kafka', 'django',"
+        "'prometheus_client', 'starlette', 'uvicorn'};"
         "print(engines & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -25,6 +25,7 @@ from oncehouse.cli.grants import grants
 from oncehouse.cli.importing import import_folder
 from oncehouse.cli.init import init
 from oncehouse.cli.leases import leases
+from oncehouse.cli.metrics import metrics
 from oncehouse.cli.output import say, show_error, show_json
 from oncehouse.cli.rekey import rekey
 from oncehouse.cli.repair import repair
@@ -86,6 +87,7 @@ app.command()(doctor)
 app.command()(run)
 app.command()(status)
 app.command()(leases)
+app.command()(metrics)
 app.command()(verify)
 app.command()(repair)
 app.command()(grants)

@@ -67,6 +67,7 @@ def list_(
     """Count dead letters by reason and list the newest, each with a hint at what is wrong with it."""
     from oncehouse.insights import as_json as plain_view
     from oncehouse.insights import list_dead_letters
+    from oncehouse.insights_letters import declared_fields
     from oncehouse.ledger.epochs import list_dead_letter_files
     from oncehouse.ledger.files import FileStore
 
@@ -81,18 +82,12 @@ def list_(
             selection=selection,
             limit=limit,
             after=after,
-            fields=_fields(pipeline),
+            fields=declared_fields(pipeline),
         )
     if as_json:
         show_json({"reasons": counts, **plain_view(page)})
     else:
         _show_page(page, counts)
-
-
-def _fields(pipeline: Pipeline) -> dict[str, Any]:
-    from oncehouse.columns import parse_type
-
-    return {name: parse_type(text) for name, text in pipeline.source.fields.items()}
 
 
 def _show_page(page: LetterPage, counts: dict[str, int]) -> None:
@@ -192,6 +187,7 @@ def find_letter(
     pipeline: Pipeline, position: LetterPosition
 ) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """The dead letter at a position with all its bytes, and the edits that were made there, newest first."""
+    from oncehouse.insights_letters import declared_fields
     from oncehouse.ledger.epochs import list_all_letter_files, list_dead_letter_files
     from oncehouse.ledger.files import FileStore
     from oncehouse.ledger.records import LetterKind
@@ -203,7 +199,7 @@ def find_letter(
     letter = next(letter_editing.find_at(store, files, position), None)
     edits = [found for found in every if found.kind is LetterKind.EDIT]
     if letter is not None:
-        letter["hint"] = _hint(letter, _fields(pipeline))
+        letter["hint"] = _hint(letter, declared_fields(pipeline))
     return letter, list(letter_editing.find_at(store, edits, position))
 
 

@@ -20,6 +20,7 @@ import typer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.output import plain, show_error, show_json
 from oncehouse.cli.progress import ProgressView
+from oncehouse.cli.run_metrics import serve_metrics
 from oncehouse.config_file import load_pipeline
 from oncehouse.ledger.records import Stage
 
@@ -50,6 +51,12 @@ def run(
         list[Stage] | None,
         typer.Option("--only", help="Run this stage alone, beside other processes; may be repeated."),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics", metavar="HOST:PORT", help="Serve metrics of the pipeline at /metrics there."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the pipeline until it is stopped."""
@@ -59,6 +66,7 @@ def run(
     try:
         with (
             ProgressView(pipeline=pipeline.pipeline, as_json=as_json) as view,
+            serve_metrics(file, pipeline.pipeline, metrics, tell=view) as tell,
             Stop(view.say, within_seconds=pipeline.stop_within) as stop,
         ):
             result = in_thread(
@@ -66,7 +74,7 @@ def run(
                     pipeline,
                     once=once,
                     stop=stop.asked,
-                    progress=view,
+                    progress=tell,
                     say=view.say,
                     wait=not no_wait,
                     only=only or (),

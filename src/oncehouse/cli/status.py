@@ -14,7 +14,6 @@ from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time
 from oncehouse.config_file import load_pipeline
 from oncehouse.config_values import format_duration
-from oncehouse.errors import OncehouseError
 from oncehouse.ledger.records import spell_holder
 
 if TYPE_CHECKING:
@@ -54,17 +53,9 @@ def status(
 
 def ask_kafka(pipeline: Pipeline) -> tuple[EndOffsets | None, str | None]:
     """Kafka's end offsets, or why they are not known."""
-    from oncehouse.pipeline.source import Topics
+    from oncehouse import insights_kafka
 
-    if pipeline.source.kafka is None:
-        return None, None
-    topics = Topics(pipeline.source.kafka)
-    try:
-        facts = topics.describe()
-        places = [(topic, number) for topic, found in facts.items() for number in range(found.partitions)]
-        return topics.latest(places), None
-    except OncehouseError as error:
-        return None, str(error)
+    return insights_kafka.ask_kafka(pipeline.source.kafka)
 
 
 def _plain_room(room: Room, pipeline: Pipeline) -> dict[str, object]:

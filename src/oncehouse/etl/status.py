@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from oncehouse.etl.mutex import failures
 from oncehouse.etl.opening import Etl, read_offsets
 from oncehouse.etl.positions import spell_position_time
 from oncehouse.etl.records import START, Late, Offset, Position, Template
@@ -68,6 +69,11 @@ class TopicStatus:
     backfill: BackfillStatus | None = None
     checks: tuple[CheckRow, ...] = ()
     """What became of its expectations when they were last looked at."""
+
+    @property
+    def failures(self) -> int:
+        """How many times in a row its step has failed."""
+        return failures(self.state)
 
 
 def read_status(etl: Etl) -> list[TopicStatus]:

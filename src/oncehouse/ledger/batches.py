@@ -118,7 +118,7 @@ def list_batches(
     if table is not None:
         query = query.where(batches.c.table_name == table)
     with catalog.read() as connection:
-        return tuple(_batch(row) for row in connection.execute(query.order_by(batches.c.sequence)).all())
+        return tuple(batch_of(row) for row in connection.execute(query.order_by(batches.c.sequence)).all())
 
 
 def find_batch(catalog: Catalog, batch_id: str) -> Batch:
@@ -129,7 +129,7 @@ def find_batch(catalog: Catalog, batch_id: str) -> Batch:
         raise ConfigurationError(
             f"Pipeline {catalog.pipeline} has no batch {batch_id}. `oncehouse batches list` shows those it has."
         )
-    return _batch(row)
+    return batch_of(row)
 
 
 def load_parts(catalog: Catalog, batch_id: str) -> tuple[LoadPart, ...]:
@@ -323,7 +323,7 @@ def part_of(row: Row[tuple[object, ...]]) -> Part:
     )
 
 
-def _batch(row: Row[tuple[object, ...]]) -> Batch:
+def batch_of(row: Row[tuple[object, ...]]) -> Batch:
     return Batch(
         batch_id=row.batch_id,
         table=row.table_name,

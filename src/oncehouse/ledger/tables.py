@@ -295,6 +295,7 @@ batches = Table(
     Column("loaded_at", Float(53)),
     PrimaryKeyConstraint("pipeline", "batch_id"),
     Index("oncehouse_batches_status", "pipeline", "status"),
+    Index("oncehouse_batches_sequence", "pipeline", "sequence"),
 )
 
 attempts = Table(

@@ -12,7 +12,7 @@ from oncehouse.ledger import batches, epochs, requests
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import BatchStatus, Counts, Request
 from oncehouse.pipeline.source import Topics
-from oncehouse.progress import Progress
+from oncehouse.progress import Progress, StreamProgress
 
 _RATE_SECONDS = 10.0
 
@@ -39,6 +39,7 @@ class Report:
         self._last = Progress()
         self._done_before = {found.request for found in requests.list_requests(catalog) if found.done_at}
         self._share: float | None = None
+        self._stream: StreamProgress | None = None
 
     def add_epoch(self, counts: Counts) -> None:
         with self._lock:
@@ -55,6 +56,10 @@ class Report:
     def tell_share(self, done: int, total: int) -> None:
         """How much of what has an end is settled."""
         self._share = done / total if total else 1.0
+
+    def tell_stream(self, stream: StreamProgress | None) -> None:
+        """What Spark says of its stream."""
+        self._stream = stream
 
     def tell(self) -> None:
         try:
@@ -103,4 +108,5 @@ class Report:
                 lag=lag,
                 done_share=self._share,
                 events_per_second=(last[1] - first[1]) / max(last[0] - first[0], 0.001),
+                stream=self._stream,
             )

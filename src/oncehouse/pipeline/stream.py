@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import threading
 from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ from oncehouse.pipeline.source import (
     starting_positions,
 )
 from oncehouse.private_files import make_private_folder
+from oncehouse.progress import StreamProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,6 +49,7 @@ class Ingest(Deciding):
     def __init__(self, stages: Stages, topics: Topics) -> None:
         super().__init__(stages)
         self._topics = topics
+        self._tell_stream = stages.report.tell_stream
         self._settled = False
         self._stopping = threading.Event()
         self._failure: OncehouseError | None = None
@@ -86,6 +89,7 @@ class Ingest(Deciding):
         try:
             while query.isActive and not stop.is_set():
                 _wait_a_second(query)
+                self._tell_stream(_read_progress(query))
                 if not once:
                     self._perform_requests()
             error = query.exception() if not query.isActive else None
@@ -187,6 +191,24 @@ class Ingest(Deciding):
         if query.isActive:
             with self._deciding:
                 query.stop()
+
+
+def _read_progress(query: StreamingQuery) -> StreamProgress | None:
+    told = query.lastProgress
+    if told is None:
+        return None
+    return StreamProgress(
+        batch=told.batchId,
+        records=told.numInputRows,
+        # Spark has no rate for a first or an empty trigger, and says NaN.
+        input_per_second=_number(told.inputRowsPerSecond),
+        processed_per_second=_number(told.processedRowsPerSecond),
+        phase_seconds={phase: took / 1000 for phase, took in told.durationMs.items()},
+    )
+
+
+def _number(rate: float) -> float:
+    return rate if isfinite(rate) else 0.0
 
 
 def _wait_a_second(query: StreamingQuery) -> None:

@@ -1,0 +1,309 @@
+"""Everything that is looked at, in one place: pipelines, the scheduler, messaging, consumers and syncs.
+
+Part of the read model (`insights.py`), and what dashboard and metrics stand on. A ledger or an outbox is opened for
+one look and closed again; servers that may be slow are asked beside the looker (`insights_hearing.py`). Methods raise
+OncehouseError, or answer NoAnswer where somebody is asked who may be away. Nothing is changed anywhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oncehouse import insights, insights_road
+from oncehouse.config_file import load_pipeline
+from oncehouse.errors import ConfigurationError
+from oncehouse.insights_hearing import Hearing
+from oncehouse.insights_kafka import EndOffsets, read_ends
+from oncehouse.insights_letters import LetterPage, declared_fields, list_dead_letters
+from oncehouse.insights_outbox import NoAnswer
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.opening import open_ledger
+from oncehouse.pipeline.selection import Selection
+
+if TYPE_CHECKING:
+    from oncehouse.config import Pipeline
+    from oncehouse.etl.records import Topic
+    from oncehouse.etl.status import TopicStatus
+    from oncehouse.insights import BatchDetail, LeaseView
+    from oncehouse.insights_road import BatchPage, EpochPage, IndexAge, Road
+    from oncehouse.ledger.catalog import Catalog
+    from oncehouse.ledger.records import BatchStatus
+    from oncehouse.messaging.consumer.groups import GroupStatus
+    from oncehouse.messaging.consumer.health import Health
+    from oncehouse.messaging.inbox.inspecting import ConsumerStatus, InboxStatus
+    from oncehouse.messaging.outbox.status import OutboxStatus
+    from oncehouse.pipeline.findings import Report
+    from oncehouse.sync.status import SyncStatus
+
+KAFKA_SECONDS = 5.0
+SERVER_SECONDS = 2.0
+"""How old an answer of ClickHouse or of a sync's database may be."""
+HEALTH_SECONDS = 60.0
+"""A health file that is older tells of a consumer that is gone or stuck."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """Which files and names are looked at."""
+
+    pipelines: tuple[Path, ...] = ()
+    etl: Path | None = None
+    messaging: Path | None = None
+    groups: tuple[str, ...] = ()
+    """Consumer groups, in the Kafka of the messaging file."""
+    health_files: tuple[Path, ...] = ()
+    modules: tuple[str, ...] = ()
+    """Modules that declare syncs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EtlView:
+    lineage: tuple[Topic, ...]
+    topics: tuple[TopicStatus, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inboxes:
+    inboxes: tuple[InboxStatus, ...]
+    consumers: tuple[ConsumerStatus, ...]
+    """What `once` remembers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthView:
+    file: str
+    health: Health | NoAnswer
+
+
+class Lookout:
+    def __init__(self, watched: Watched, *, wait_seconds: float = 1.0) -> None:
+        """Reads the files, so that a wrong one is told at once; asks nobody yet.
+
+        `wait_seconds`: how long a first answer is waited for.
+        """
+        self.watched = watched
+        self.pipelines = _load_pipelines(watched.pipelines)
+        _read_other_files(watched)
+        self._wait_seconds = wait_seconds
+        self._ends = {
+            name: Hearing(_EndQuestion(pipeline), every_seconds=KAFKA_SECONDS)
+            for name, pipeline in self.pipelines.items()
+            if pipeline.source.kafka is not None
+        }
+        self._etl = Hearing(self._read_etl, every_seconds=SERVER_SECONDS)
+        self._groups = Hearing(_GroupQuestion(watched), every_seconds=KAFKA_SECONDS)
+        self._syncs = Hearing(self._read_syncs, every_seconds=SERVER_SECONDS)
+
+    # Pipelines.
+
+    def road(self, name: str) -> Road:
+        pipeline = self.pipeline(name)
+        heard = self._ends[name].hear(wait_seconds=self._wait_seconds) if name in self._ends else None
+        known = None if heard is None or isinstance(heard, NoAnswer) else heard
+        with open_ledger(pipeline) as catalog:
+            return insights_road.read_road(
+                pipeline,
+                catalog,
+                end_offsets=known,
+                lag_trouble=heard.why if isinstance(heard, NoAnswer) else None,
+            )
+
+    def epochs(self, name: str, *, before: int | None = None, limit: int = 50) -> EpochPage:
+        with self.open(name) as catalog:
+            return insights_road.list_epoch_page(catalog, before=before, limit=limit)
+
+    def batches(
+        self,
+        name: str,
+        *,
+        status: BatchStatus | None = None,
+        table: str | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> BatchPage:
+        with self.open(name) as catalog:
+            return insights_road.list_batch_page(
+                catalog, status=status, table=table, after=after, limit=limit
+            )
+
+    def batch(self, name: str, batch_id: str) -> BatchDetail:
+        with self.open(name) as catalog:
+            return insights.read_batch(catalog, batch_id)
+
+    def index_ages(self, name: str) -> tuple[IndexAge, ...]:
+        with self.open(name) as catalog:
+            return insights_road.read_index_ages(catalog)
+
+    def letters(
+        self, name: str, *, reason: str | None = None, after: str | None = None, limit: int = 50
+    ) -> LetterPage:
+        pipeline = self.pipeline(name)
+        with open_ledger(pipeline) as catalog:
+            return list_dead_letters(
+                catalog,
+                FileStore(pipeline.ledger.files),
+                selection=Selection(reason=reason),
+                limit=limit,
+                after=after,
+                fields=declared_fields(pipeline),
+            )
+
+    def leases(self, name: str) -> tuple[LeaseView, ...]:
+        with self.open(name) as catalog:
+            return insights.list_lease_views(catalog)
+
+    def verify(self, name: str, *, files: bool = False, ledger_only: bool = False) -> Report:
+        """Takes as long as `oncehouse verify` does, which it is."""
+        from oncehouse.clickhouse.client import connect
+        from oncehouse.pipeline.verify import verify
+
+        pipeline = self.pipeline(name)
+        client = None if ledger_only else connect(pipeline.clickhouse)
+        with open_ledger(pipeline) as catalog:
+            return verify(pipeline, catalog, FileStore(pipeline.ledger.files), client, files=files)
+
+    def pipeline(self, name: str) -> Pipeline:
+        if name not in self.pipelines:
+            known = ", ".join(self.pipelines) or "none"
+            raise ConfigurationError(f"There is no pipeline {name!a} here; there are: {known}")
+        return self.pipelines[name]
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[Catalog]:
+        with open_ledger(self.pipeline(name)) as catalog:
+            yield catalog
+
+    # The scheduler.
+
+    def etl(self) -> EtlView | NoAnswer:
+        return self._etl.hear(wait_seconds=self._wait_seconds)
+
+    def forget_etl(self) -> None:
+        """After a change by hand: the next look waits for a new answer."""
+        self._etl.forget()
+
+    def _read_etl(self) -> EtlView:
+        from oncehouse.etl.opening import open_etl
+        from oncehouse.etl.status import read_status
+
+        with open_etl(_named(self.watched.etl, "--etl")) as etl:
+            return EtlView(lineage=etl.lineage, topics=tuple(read_status(etl)))
+
+    # Messaging.
+
+    def outbox(self) -> OutboxStatus:
+        from oncehouse.messaging.outbox.opening import open_outbox
+        from oncehouse.messaging.settings import load_messaging
+
+        settings = load_messaging(_named(self.watched.messaging, "--messaging"))
+        with open_outbox(settings.require_database(), settings.outbox.table) as outbox:
+            return outbox.status()
+
+    def inboxes(self) -> Inboxes:
+        from oncehouse.messaging.inbox.inspecting import read_consumers, read_inboxes
+        from oncehouse.messaging.inbox.opening import open_inbox_database
+
+        with (
+            open_inbox_database(_named(self.watched.messaging, "--messaging")) as opened,
+            opened.transact("reading its status") as connection,
+        ):
+            return Inboxes(
+                inboxes=tuple(read_inboxes(connection)), consumers=tuple(read_consumers(connection))
+            )
+
+    def groups(self) -> tuple[GroupStatus, ...] | NoAnswer:
+        if not self.watched.groups:
+            return ()
+        return self._groups.hear(wait_seconds=self._wait_seconds)
+
+    def health(self) -> tuple[HealthView, ...]:
+        from oncehouse.insights_outbox import ask
+        from oncehouse.messaging.consumer.health import read_health
+
+        now = time.time()
+        return tuple(
+            HealthView(
+                file=str(file),
+                health=ask(partial(read_health, file, max_age_seconds=HEALTH_SECONDS, now=now)),
+            )
+            for file in self.watched.health_files
+        )
+
+    # Model sync.
+
+    def syncs(self) -> tuple[SyncStatus, ...] | NoAnswer:
+        return self._syncs.hear(wait_seconds=self._wait_seconds)
+
+    def _read_syncs(self) -> tuple[SyncStatus, ...]:
+        from oncehouse.sync.opening import find_syncs
+        from oncehouse.sync.status import read_status
+
+        return tuple(read_status(find_syncs(self.watched.modules)))
+
+
+class _GroupQuestion:
+    """Its client is opened when it is first asked, and kept."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self._groups: object = None
+
+    def __call__(self) -> tuple[GroupStatus, ...]:
+        from oncehouse.messaging.consumer.groups import Groups
+        from oncehouse.messaging.settings import load_messaging
+
+        if not isinstance(self._groups, Groups):
+            kafka = load_messaging(_named(self._watched.messaging, "--messaging")).require_kafka()
+            self._groups = Groups(
+                self._watched.groups, bootstrap_servers=kafka.bootstrap_servers, options=kafka.options
+            )
+        return self._groups.read()
+
+
+class _EndQuestion:
+    """Its client is opened when it is first asked, and kept."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._topics: object = None
+
+    def __call__(self) -> EndOffsets:
+        from oncehouse.pipeline.source import Topics
+
+        if not isinstance(self._topics, Topics):
+            if self._pipeline.source.kafka is None:
+                return {}
+            self._topics = Topics(self._pipeline.source.kafka)
+        return read_ends(self._topics)
+
+
+def _load_pipelines(files: Iterable[Path]) -> dict[str, Pipeline]:
+    found: dict[str, Pipeline] = {}
+    for file in files:
+        pipeline = load_pipeline(file)
+        if pipeline.pipeline in found:
+            raise ConfigurationError(f"{file}: another file has a pipeline {pipeline.pipeline!r} already")
+        found[pipeline.pipeline] = pipeline
+    return found
+
+
+def _read_other_files(watched: Watched) -> None:
+    from oncehouse.etl.settings import load_settings
+    from oncehouse.messaging.settings import load_messaging
+
+    if watched.etl is not None:
+        load_settings(watched.etl)
+    if watched.messaging is not None:
+        load_messaging(watched.messaging)
+
+
+def _named(file: Path | None, option: str) -> Path:
+    if file is None:
+        raise ConfigurationError(f"nothing is looked at there; name its file with {option}")
+    return file
