@@ -98,11 +98,13 @@ def test_the_management_commands_do_the_same(shop):
     assert "CustomerSync: 6 rows in 1 ranges: missing 0, stale 0, extra 0, doubled 0" in out.getvalue()
     with connections[shop.alias].cursor() as cursor:
         cursor.execute("DELETE FROM sync_shop_customer WHERE name = '3'")
-    with pytest.raises(CommandError, match="--repair") as raised:
+    with pytest.raises(CommandError, match="rows differ") as raised:
         call_command("clickhouse_sync_verify", "CustomerSync", stdout=out, stderr=err)
     assert raised.value.returncode == 3
     assert "CustomerSync: extra: [" in out.getvalue()
-    call_command("clickhouse_sync_verify", "CustomerSync", "--repair", stdout=out, stderr=err)
+    assert "`oncehouse sync verify --repair` syncs these keys again" in out.getvalue()
+    call_command("clickhouse_sync_verify", "CustomerSync", "--repair", "--chunk", "2", stdout=out, stderr=err)
+    assert "CustomerSync: 1 keys were synced again" in out.getvalue()
     assert len(shop.rows(CustomerSync, "id")) == 5
     with pytest.raises(CommandError, match="there is no sync"):
         call_command("clickhouse_sync_backfill", "Nobody")

@@ -26,6 +26,7 @@ from oncehouse.sync.table_plan import plan_table
 from sync_world import Shop, open_shop
 
 from django.core.management import call_command  # isort: skip - after the settings of sync_world
+from django.core.management.base import CommandError
 from django.db import connections, models
 from django.db.models.functions import Upper
 from django.test.utils import CaptureQueriesContext
@@ -273,6 +274,29 @@ def test_a_table_that_cdc_feeds_is_compared_with_the_database_and_not_repaired(
     for words in (["verify", "--repair"], ["backfill"], ["replay", "--all"]):
         assert run_command(["sync", words[0], "BigTags", *words[1:]]) == 2
         assert "is fed by CDC" in capsys.readouterr().err
+
+
+def test_a_comparison_of_all_syncs_has_those_that_cdc_feeds_and_a_repair_says_that_it_leaves_them_out(
+    shop, declare, capsys, monkeypatch
+):
+    monkeypatch.setattr(verifying, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(core, "_registered", [declare("BigTags", Tag, table="big_tags")])
+    assert run_command(["sync", "apply", "BigTags"]) == 0
+    Tag.objects.using(shop.alias).create(id=1, name="a")
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.raises(CommandError, match="rows differ") as raised:
+        call_command("clickhouse_sync_verify", stdout=out, stderr=err)
+    assert raised.value.returncode == 3
+    assert "BigTags: 1 rows in 0 ranges: missing 1" in out.getvalue()
+    assert "BigTags: missing: [1]" in out.getvalue()
+    assert "oncehouse dead-letters list bigtags.yaml" in out.getvalue()
+    call_command("clickhouse_sync_verify", "--repair", stdout=out, stderr=err)
+    assert "BigTags: left out, CDC feeds it" in err.getvalue()
+    capsys.readouterr()
+    assert run_command(["sync", "verify", "--repair"]) == 0
+    assert "BigTags: left out, CDC feeds it" in capsys.readouterr().err
+    with pytest.raises(CommandError, match="is fed by CDC"):
+        call_command("clickhouse_sync_verify", "BigTags", "--repair", stdout=out, stderr=err)
 
 
 class Base(DeclarativeBase):

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.cli.key_progress import INTERVAL_SECONDS, KeyProgressView, spell_progress
-from oncehouse.cli.sync_verify import advise
 from oncehouse.columns import parse_type
+from oncehouse.sync.advising import advise
 from oncehouse.sync.backfilling import SMALLEST_CHUNK, next_chunk
 from oncehouse.sync.key_progress import KeyProgress
 from oncehouse.sync.positions import Position

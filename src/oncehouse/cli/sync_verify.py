@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,14 +12,12 @@ from oncehouse.cli.key_progress import KeyProgressView
 from oncehouse.cli.output import say, show_json, show_table
 from oncehouse.cli.run import in_thread
 from oncehouse.cli.sync_backfill import DEFAULT_CHUNK, Chunk
-from oncehouse.cli.sync_opening import Modules, Names, find, find_enabled
+from oncehouse.cli.sync_opening import Modules, Names, find
 from oncehouse.cli.verify import DIFFERENCE_EXIT_CODE
 
 if TYPE_CHECKING:
     from oncehouse.sync.model_sync import ModelSync
     from oncehouse.sync.verifying import VerifyReport
-
-EXAMPLES = 5
 
 
 def verify(
@@ -32,10 +31,15 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Compare the rows of the database with those in ClickHouse; exit 3 when they differ. Writers may go on."""
+    from oncehouse.sync.opening import choose_to_verify
+
+    chosen = choose_to_verify(find(module, names), names or (), repair=repair)
+    for why in chosen.left_out:
+        sys.stderr.write(f"{why}\n")
     reports: list[VerifyReport] = []
     repaired: dict[str, int] = {}
     with KeyProgressView(as_json=as_json) as view:
-        for sync in _choose(module, names, repair=repair):
+        for sync in chosen.syncs:
             report, count = _verify_one(sync, chunk, view, repair=repair)
             reports.append(report)
             repaired[report.sync] = count
@@ -47,13 +51,6 @@ def verify(
         _show(reports, repaired)
     if not ok:
         raise typer.Exit(DIFFERENCE_EXIT_CODE)
-
-
-def _choose(modules: list[str] | None, names: list[str] | None, *, repair: bool) -> list[type[ModelSync]]:
-    """Without names, those that are enabled; what CDC feeds can be compared, and not repaired."""
-    if repair:
-        return find_enabled(modules, names)
-    return [sync for sync in find(modules, names) if names or sync.sync_enabled]
 
 
 def _verify_one(
@@ -69,6 +66,8 @@ def _verify_one(
 
 
 def _plain(report: VerifyReport, repaired: int) -> dict[str, Any]:
+    from oncehouse.sync.advising import EXAMPLES
+
     differences = {
         kind.value: {"count": len(keys), "examples": keys[:EXAMPLES]}
         for kind, keys in report.differences.items()
@@ -78,6 +77,7 @@ def _plain(report: VerifyReport, repaired: int) -> dict[str, Any]:
 
 
 def _show(reports: list[VerifyReport], repaired: dict[str, int]) -> None:
+    from oncehouse.sync.advising import tell_differences
     from oncehouse.sync.verifying import Difference
 
     show_table(
@@ -95,36 +95,5 @@ def _show(reports: list[VerifyReport], repaired: dict[str, int]) -> None:
     for report in reports:
         if repaired[report.sync]:
             say(f"{report.sync}: {repaired[report.sync]:,} keys were synced again")
-        for kind, keys in report.differences.items():
-            if keys:
-                more = ", …" if len(keys) > EXAMPLES else ""
-                say(f"{report.sync}: {kind}: {', '.join(keys[:EXAMPLES])}{more}")
-        for advice in advise(report):
-            say(f"{report.sync}: {advice}")
-
-
-def advise(report: VerifyReport) -> list[str]:
-    from oncehouse.sync.verifying import Difference
-
-    advice = []
-    if report.pipeline_file and not report.is_clean:
-        behind = f"`oncehouse status {report.pipeline_file}`, `oncehouse cdc status`"
-        letters = f"`oncehouse dead-letters list {report.pipeline_file}`"
-        return [f"the pipeline may be behind ({behind}) or have dead letters ({letters})"]
-    if not report.complete:
-        advice.append(
-            "so many differ that the rest was not looked at. `oncehouse sync backfill` sends all rows; verify then"
-        )
-    elif report.keys_to_repair():
-        advice.append("`oncehouse sync verify --repair` syncs these keys again")
-    if report.differences[Difference.DOUBLED]:
-        advice.append(
-            "doubled rows cannot be taken back by syncing; `OPTIMIZE TABLE … FINAL DEDUPLICATE` does it for equal ones"
-        )
-    if report.waiting:
-        advice.append(
-            f"{report.waiting:,} keys differ whose operations still wait; `oncehouse sync run` syncs them"
-        )
-    if report.changing:
-        advice.append(f"{report.changing:,} keys changed at every look and were not judged")
-    return advice
+        for line in tell_differences(report):
+            say(line)

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.model_sync import ModelSync, registered_syncs
@@ -36,6 +37,28 @@ def choose_syncs(syncs: Sequence[type[ModelSync]], names: Iterable[str]) -> list
     if unknown := [name for name in wanted if name not in known]:
         raise ConfigurationError(f"there is no sync {unknown[0]!a}; there are: {', '.join(known)}")
     return [known[name] for name in wanted] if wanted else list(syncs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToVerify:
+    syncs: list[type[ModelSync]]
+    left_out: list[str]
+    """Why others are not among them."""
+
+
+def choose_to_verify(syncs: Sequence[type[ModelSync]], names: Sequence[str], *, repair: bool) -> ToVerify:
+    """Without names, those that are enabled. What CDC feeds can be compared, and not repaired."""
+    if names:
+        return ToVerify(syncs=list(syncs), left_out=[])
+    enabled = [sync for sync in syncs if sync.sync_enabled]
+    if not repair:
+        return ToVerify(syncs=enabled, left_out=[])
+    names = [sync.sync_name or sync.__name__ for sync in enabled if sync.is_by_cdc()]
+    told = [
+        f"{name}: left out, CDC feeds it and --repair is for what rounds feed; without --repair it is compared"
+        for name in names
+    ]
+    return ToVerify(syncs=[sync for sync in enabled if sync.is_captured()], left_out=told)
 
 
 def _set_up_django() -> None:

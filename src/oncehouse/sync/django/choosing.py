@@ -10,7 +10,11 @@ from oncehouse.sync.model_sync import registered_syncs
 from oncehouse.sync.opening import choose_syncs
 
 
+def find(names: Sequence[str]) -> list[type[CoreModelSync]]:
+    """The named ones; without names all."""
+    return choose_syncs([sync for sync in registered_syncs() if issubclass(sync, ModelSync)], names)
+
+
 def choose(names: Sequence[str]) -> list[type[CoreModelSync]]:
-    ours = [sync for sync in registered_syncs() if issubclass(sync, ModelSync)]
-    chosen = choose_syncs(ours, names)
-    return chosen if names else [sync for sync in chosen if sync.is_captured()]
+    """Without names those whose changes are written down."""
+    return [sync for sync in find(names) if names or sync.is_captured()]

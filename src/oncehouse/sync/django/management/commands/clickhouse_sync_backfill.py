@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -12,15 +11,11 @@ from django.core.management.base import BaseCommand, CommandError
 from oncehouse.errors import OncehouseError
 from oncehouse.sync.backfilling import CHUNK, backfill
 from oncehouse.sync.django.choosing import choose
-from oncehouse.sync.key_progress import KeyProgress
-
-_TELL_SECONDS = 5.0
+from oncehouse.sync.django.progress_lines import ProgressLines
 
 
 class Command(BaseCommand):
     help = "Sync the rows that are there already. Killed or stopped, it goes on where it was when it is run again."
-
-    _told_at = 0.0
 
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument("names", nargs="*", metavar="SYNC", help="only these syncs; all that are enabled")
@@ -33,10 +28,11 @@ class Command(BaseCommand):
             number: signal.signal(number, lambda *_heard: stop.set())
             for number in (signal.SIGINT, signal.SIGTERM)
         }
+        tell = ProgressLines(self.stderr.write)
         try:
             for sync in choose(options["names"]):
                 result = backfill(
-                    sync, chunk=options["chunk"], restart=options["restart"], stop=stop, report=self._tell
+                    sync, chunk=options["chunk"], restart=options["restart"], stop=stop, report=tell
                 )
                 self.stdout.write(
                     f"{result.sync}: {result.keys:,} keys, {result.rows:,} rows in {result.seconds:,.1f} s"
@@ -48,10 +44,3 @@ class Command(BaseCommand):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-    def _tell(self, progress: KeyProgress) -> None:
-        if time.monotonic() - self._told_at >= _TELL_SECONDS:
-            self._told_at = time.monotonic()
-            self.stderr.write(
-                f"{progress.sync}: {progress.doing}: {progress.keys:,} of about {progress.estimate:,} keys"
-            )

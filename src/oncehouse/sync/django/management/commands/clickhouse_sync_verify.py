@@ -7,11 +7,13 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from oncehouse.errors import OncehouseError
-from oncehouse.sync.django.choosing import choose
+from oncehouse.sync.advising import tell_differences
+from oncehouse.sync.django.choosing import find
+from oncehouse.sync.django.progress_lines import ProgressLines
+from oncehouse.sync.opening import choose_to_verify
 from oncehouse.sync.repairing import verify_and_repair
-from oncehouse.sync.verifying import VerifyReport, verify
+from oncehouse.sync.verifying import RANGE, VerifyReport, verify
 
-_EXAMPLES = 5
 _DIFFERENCE_EXIT_CODE = 3
 
 
@@ -23,28 +25,32 @@ class Command(BaseCommand):
         parser.add_argument(
             "--repair", action="store_true", help="sync what differs again, then compare once more"
         )
+        parser.add_argument("--chunk", type=int, default=RANGE, help="keys read at a time (%(default)s)")
 
     def handle(self, *_arguments: Any, **options: Any) -> None:
+        given = {"keys_a_range": options["chunk"], "report": ProgressLines(self.stderr.write)}
+        is_clean = True
         try:
-            reports = [
-                verify_and_repair(sync)[0] if options["repair"] else verify(sync)
-                for sync in choose(options["names"])
-            ]
+            chosen = choose_to_verify(find(options["names"]), options["names"], repair=options["repair"])
+            for told in chosen.left_out:
+                self.stderr.write(told)
+            for sync in chosen.syncs:
+                report, repaired = (
+                    verify_and_repair(sync, **given) if options["repair"] else (verify(sync, **given), 0)
+                )
+                self._tell(report, repaired)
+                is_clean = is_clean and report.is_clean
         except OncehouseError as error:
             raise CommandError(str(error), returncode=error.exit_code) from error
-        for report in reports:
-            self._tell(report)
-        if not all(report.is_clean for report in reports):
-            raise CommandError(
-                "rows differ; --repair syncs them again, clickhouse_sync_backfill sends all",
-                returncode=_DIFFERENCE_EXIT_CODE,
-            )
+        if not is_clean:
+            raise CommandError("rows differ", returncode=_DIFFERENCE_EXIT_CODE)
 
-    def _tell(self, report: VerifyReport) -> None:
+    def _tell(self, report: VerifyReport, repaired: int) -> None:
         counts = ", ".join(f"{kind} {len(keys):,}" for kind, keys in report.differences.items())
         self.stdout.write(
             f"{report.sync}: {report.rows:,} rows in {report.ranges:,} ranges: {counts}, waiting {report.waiting:,}"
         )
-        for kind, keys in report.differences.items():
-            if keys:
-                self.stdout.write(f"{report.sync}: {kind}: {', '.join(keys[:_EXAMPLES])}")
+        if repaired:
+            self.stdout.write(f"{report.sync}: {repaired:,} keys were synced again")
+        for line in tell_differences(report):
+            self.stdout.write(line)

@@ -1,0 +1,24 @@
+"""How a way through a model's keys is told by a management command: a line every few seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from oncehouse.sync.key_progress import KeyProgress
+
+_INTERVAL_SECONDS = 5.0
+
+
+class ProgressLines:
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+        self._told_at: float | None = None
+
+    def __call__(self, progress: KeyProgress) -> None:
+        now = time.monotonic()
+        if self._told_at is None or now - self._told_at >= _INTERVAL_SECONDS:
+            self._told_at = now
+            self._write(
+                f"{progress.sync}: {progress.doing}: {progress.keys:,} of about {progress.estimate:,} keys"
+            )
