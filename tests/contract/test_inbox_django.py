@@ -17,7 +17,9 @@ from oncehouse.messaging.inbox.tables import metadata, seen
 
 set_up()
 
-from django.core.management import call_command  # noqa: E402 - Django wants its settings first
+import django  # noqa: E402 - Django wants its settings first
+from django.apps import apps  # noqa: E402
+from django.core.management import call_command  # noqa: E402
 from django.db import transaction  # noqa: E402
 
 from oncehouse.messaging.django import inbox, outbox  # noqa: E402
@@ -141,3 +143,10 @@ def test_an_async_handler_is_refused(consumer):
 
     with pytest.raises(ConfigurationError, match="plain handler"):
         inbox.once(consumer=consumer, keep="7d")(handler)
+
+
+def test_an_older_django_is_refused_by_name(monkeypatch):
+    app = apps.get_app_config("oncehouse_messaging")
+    monkeypatch.setattr(django, "VERSION", (5, 1, 9, "final", 0))
+    with pytest.raises(ConfigurationError, match=r"needs Django 5\.2 or newer.*this is 5\.1\.9"):
+        app.import_models()
