@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import delete, insert, select, text, update
@@ -14,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError, SAWarning
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
 
-from sync_stall import Buyer, BuyerSync, Chair, GiftSale, Line, Sale, Stall, Tag
+from sync_stall import Boss, Buyer, BuyerSync, Chair, GiftSale, Line, Sale, Stall, Tag
 
 
 class Writer:
@@ -28,15 +27,17 @@ class Writer:
             self.delete_many, self.bulk, self.raw, self.move_chairs, self.give, self.give_up, self.give_up_partly,
         ]  # fmt: skip
 
-    def run(self, changes: int) -> None:
-        for _ in range(changes):
-            # Two writers in each other's way: the database, or the session, has taken one back.
-            with (
-                suppress(DBAPIError, StaleDataError, InvalidRequestError, SAWarning),
-                self.stall.session() as session,
-            ):
-                self.dice.choice(self.kinds)(session)
-                session.commit()
+    def write(self) -> None:
+        # Two writers in each other's way: the database, or the session, has taken one back.
+        with (
+            suppress(DBAPIError, StaleDataError, InvalidRequestError, SAWarning),
+            self.stall.session() as session,
+        ):
+            self.dice.choice(self.kinds)(session)
+            session.commit()
+
+    def close(self) -> None:
+        """Sessions close their own."""
 
     def some(self, session: Session, model: Any) -> list[Any]:
         found = session.scalars(select(model).limit(50)).all()
@@ -114,21 +115,14 @@ class Writer:
         savepoint.rollback()
 
 
-@contextmanager
-def writing(stall: Stall, seed: int) -> Iterator[None]:
-    """Three writers until the block ends."""
-    stop = threading.Event()
-
-    def work(writer: Writer) -> None:
-        while not stop.is_set():
-            writer.run(1)
-
-    writers = [threading.Thread(target=work, args=(Writer(stall, seed * 10 + n),)) for n in range(3)]
-    for writer in writers:
-        writer.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for writer in writers:
-            writer.join()
+def add_rows(stall: Stall, count: int) -> None:
+    """And five tags, and a few bosses."""
+    with stall.session() as session:
+        session.add_all([Tag(name=str(n)) for n in range(5)])
+        session.add_all(
+            Buyer(name=f"c0.{n:04}", sales=[Sale(lines=[Line(amount=n)]), GiftSale(greeting="g")])
+            for n in range(count)
+        )
+        session.add_all(Boss(str(n)) for n in range(count // 12))
+        session.add_all(Chair("old ä", n) for n in range(count))
+        session.commit()

@@ -41,10 +41,10 @@ from sqlalchemy.orm import (
     relationship,
 )
 
+from changed_syncs import change, make_tables
 from oncehouse.sync import model_sync as core
 from oncehouse.sync import sqlalchemy as syncs
-from oncehouse.sync.sqlalchemy import Append, Collapsing, ModelSync, sources
-from oncehouse.sync.table_plan import apply_plan, plan_table
+from oncehouse.sync.sqlalchemy import ModelSync, sources
 from oncehouse.sync.tables import create_tables
 
 metadata = MetaData()
@@ -186,7 +186,6 @@ class BossSync(ModelSync):
     table = "bosses"
 
 
-ENGINES = {"collapsing": Collapsing(), "append": Append()}
 SYNCS = (BuyerSync, SaleSync, GiftSaleSync, ChairSync, BossSync)
 for _sync in SYNCS:
     # They are there while a stall is open, and not for the tests of others.
@@ -199,10 +198,6 @@ class Stall:
 
     def session(self, **options: Any) -> Session:
         return Session(self.engine, **options)
-
-    def make_tables(self, *chosen: type[ModelSync]) -> None:
-        for sync in chosen:
-            apply_plan(sync.open_clickhouse(), plan_table(sync.open_clickhouse(), sync.declaration()))
 
     def rows(self, sync: type[ModelSync], columns: str) -> list[tuple[Any, ...]]:
         """Sorted rows of the sync's table, as ClickHouse shows them."""
@@ -256,19 +251,12 @@ def configure(given: dict[str, Any]) -> list[type[ModelSync]]:
     return chosen
 
 
-def change(sync: type[ModelSync], attributes: dict[str, Any]) -> None:
-    """Attributes of the class, in words of JSON."""
-    for name, value in attributes.items():
-        setattr(sync, name, ENGINES[value] if name == "engine" and isinstance(value, str) else value)
-    sync.forget()
-
-
 @contextmanager
 def open_synced_stall(url: str, clickhouse: Any, database: str, **settings: Any) -> Iterator[Stall]:
     """With the tables of its syncs in ClickHouse."""
     address = {"db_url": f"http://127.0.0.1:{clickhouse.place.ports['http']}", "db_name": database}
     with open_stall(url, address, **settings) as stall:
-        stall.make_tables(*SYNCS)
+        make_tables(*SYNCS)
         yield stall
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from changed_syncs import change, make_tables
 from django_site import open_database, set_up
-from oncehouse.sync.table_plan import apply_plan, plan_table
 
 set_up()
 
@@ -15,7 +15,7 @@ from django.db import connections  # noqa: E402 - Django wants its settings firs
 from django.db.models import Count  # noqa: E402
 from django.test import override_settings  # noqa: E402
 
-from oncehouse.sync.django import Append, Collapsing, ModelSync  # noqa: E402
+from oncehouse.sync.django import ModelSync  # noqa: E402
 from oncehouse.sync.django.operations import CreateSyncTables  # noqa: E402
 from sync_shop import clickhouse_models, models  # noqa: E402
 
@@ -30,10 +30,6 @@ SYNCS = (
 class Shop:
     def __init__(self, alias: str) -> None:
         self.alias = alias
-
-    def make_tables(self, *syncs: type[ModelSync]) -> None:
-        for sync in syncs:
-            apply_plan(sync.open_clickhouse(), plan_table(sync.open_clickhouse(), sync.declaration()))
 
     def rows(self, sync: type[ModelSync], columns: str, *, final: bool = True) -> list[tuple[Any, ...]]:
         """Sorted rows of the sync's table, as ClickHouse shows them."""
@@ -70,15 +66,6 @@ def configure(given: dict[str, Any]) -> list[type[ModelSync]]:
 _KEPT = ExitStack()
 """Open as long as the process."""
 
-ENGINES = {"collapsing": Collapsing(), "append": Append()}
-
-
-def change(sync: type[ModelSync], attributes: dict[str, Any]) -> None:
-    """Attributes of the class, in words of JSON."""
-    for name, value in attributes.items():
-        setattr(sync, name, ENGINES[value] if name == "engine" else value)
-    sync.forget()
-
 
 @contextmanager
 def open_synced_shop(
@@ -87,7 +74,7 @@ def open_synced_shop(
     """With the tables of these syncs in ClickHouse."""
     address = {"db_url": f"http://127.0.0.1:{clickhouse.place.ports['http']}", "db_name": database}
     with open_shop(url, address, **settings) as shop:
-        shop.make_tables(*syncs)
+        make_tables(*syncs)
         yield shop
 
 
@@ -111,6 +98,11 @@ def open_shop(url: str, clickhouse_settings: dict[str, Any], **settings: Any) ->
             for sync in SYNCS:
                 sync.source_database = None
                 sync.forget()
+
+
+def add_people(shop: Shop, count: int) -> list[models.Customer]:
+    people = [models.Customer(name=f"{n:04}", vip=n % 2 == 0) for n in range(count)]
+    return list(models.Customer.objects.using(shop.alias).bulk_create(people))
 
 
 def assert_equal(shop: Shop) -> None:

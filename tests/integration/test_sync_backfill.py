@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from sqlalchemy import update
 
+from changed_syncs import changed, make_tables
 from oncehouse.errors import PermanentError, TransientError
 from oncehouse.sync import backfilling
 from oncehouse.sync.backfilling import backfill
 from oncehouse.sync.tables import lease_tables
 from sync_stall import SYNCS, Boss, Buyer, Chair, GiftSale, Person, Sale, assert_equal, open_synced_stall
-from sync_world import Shop, open_synced_shop
+from sync_world import Shop, add_people, open_synced_shop
 
 from oncehouse.sync.django import Append, Collapsing, VersionedCollapsing  # isort: skip - after the settings of sync_world
 from sync_shop import models
@@ -31,26 +31,13 @@ def shop(postgres_url, clickhouse, database) -> Iterator[Shop]:
 
 def make_people(shop: Shop, count: int) -> list[Customer]:
     """As if they had been there before anything was synced."""
-    people = [Customer(name=f"{n:04}") for n in range(count)]
-    Customer.objects.using(shop.alias).bulk_create(people)
+    people = add_people(shop, count)
     shop.forget_waiting()
     return people
 
 
 def names(shop: Shop) -> list[str]:
     return [row[0] for row in shop.rows(CustomerSync, "name")]
-
-
-@contextmanager
-def using_engine(shop: Shop, engine: Any) -> Iterator[None]:
-    before = CustomerSync.engine
-    CustomerSync.open_clickhouse().command("DROP TABLE customers SYNC")
-    CustomerSync.engine = engine
-    CustomerSync.forget()
-    shop.make_tables(CustomerSync)
-    yield
-    CustomerSync.engine = before
-    CustomerSync.forget()
 
 
 def expire_lease() -> None:
@@ -64,7 +51,7 @@ def expire_lease() -> None:
 
 def test_rows_of_every_kind_of_key_are_filled_in(shop):
     people = make_people(shop, 23)
-    shop.make_tables(OrderSync, SeatSync)
+    make_tables(OrderSync, SeatSync)
     order = Order.objects.using(shop.alias).create(customer=people[0], total=7)
     order.tags.add(models.Tag.objects.using(shop.alias).create(name="red"))
     halls = ("b", "ä", "A", "a b", "'")
@@ -199,7 +186,7 @@ def test_rows_that_a_narrower_queryset_leaves_out_are_not_shown(shop, monkeypatc
 @pytest.mark.parametrize("engine", [Collapsing(), VersionedCollapsing()], ids=lambda engine: engine.family)
 def test_a_collapsing_table_gets_what_it_lacks_and_cancels_what_is_old(shop, engine):
     people = make_people(shop, 7)
-    with using_engine(shop, engine):
+    with changed({CustomerSync: {"engine": engine}}):
         assert backfill(CustomerSync, chunk=3).rows == 7
         assert backfill(CustomerSync, chunk=3).rows == 0
         Customer.objects.using(shop.alias).filter(pk=people[0].pk).update(name="changed")
@@ -213,7 +200,7 @@ def test_a_collapsing_table_gets_what_it_lacks_and_cancels_what_is_old(shop, eng
 @pytest.mark.long
 def test_an_append_table_gets_rows_of_the_keys_that_it_has_none_of(shop):
     people = make_people(shop, 6)
-    with using_engine(shop, Append()):
+    with changed({CustomerSync: {"engine": Append()}}):
         Customer.objects.using(shop.alias).filter(pk=people[2].pk).update(name="changed")
         CustomerSync.sync_batch_from_storage()
         assert backfill(CustomerSync, chunk=4).rows == 5

@@ -24,6 +24,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import JSON, Text
 
 from cdc_world import CdcWorld
+from changed_syncs import make_tables
 from oncehouse.cli.app import run_command
 from oncehouse.config_file import load_pipeline
 from oncehouse.pipeline.run import run_pipeline
@@ -269,7 +270,7 @@ class World:
         made = type(name, (base,), own | {"table": name.lower(), "__module__": __name__})
         twin = type(f"{name}Twin", (base,), own | {"table": f"{name.lower()}_twin", "__module__": __name__})
         twin.sync_enabled = False
-        self.shop.make_tables(made, twin)
+        make_tables(made, twin)
         made.twin = twin
         return made
 

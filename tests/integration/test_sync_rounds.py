@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from sqlalchemy import select, text, update
 
+from changed_syncs import changed, make_tables
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
 from oncehouse.sync.holding import hold_sync
 from oncehouse.sync.model_sync import registered_syncs
@@ -74,7 +75,7 @@ def test_every_kind_of_value_arrives(shop):
     order.tags.set([blue, red])
     Line.objects.using(shop.alias).create(order=order, amount=1)
     Seat.objects.using(shop.alias).create(hall="ü", number=-7)
-    shop.make_tables(SeatSync)
+    make_tables(SeatSync)
     for sync in (CustomerSync, OrderSync, SeatSync):
         sync.sync_batch_from_storage()
     assert shop.rows(CustomerSync, "id, name, vip, born") == [(ann.pk, ann.name, False, ann.born)]
@@ -227,22 +228,19 @@ def test_steps_and_hooks_are_called_in_their_order(shop, monkeypatch):
     assert calls == ["pre_sync", "get_sync_objects", "get_insert_batch", "insert_batch", "post_sync"]
 
 
-def test_a_serializer_of_the_users_own(shop, monkeypatch):
+def test_a_serializer_of_the_users_own(shop):
     class Loud(ModelSerializer):
         def serialize(self, obj):
             return {**super().serialize(obj), "note": f"{obj.customer.name}!"}
 
-    monkeypatch.setattr(OrderSync, "django_model_serializer", Loud)
-    monkeypatch.setattr(OrderSync, "columns", {"placed_at": None, "took": None})
-    OrderSync.forget()
-    OrderSync.open_clickhouse().command("DROP TABLE orders SYNC")
-    shop.make_tables(OrderSync)
     ann = Customer.objects.using(shop.alias).create(name="Ann")
     order = Order.objects.using(shop.alias).create(customer=ann)
     tag = Tag.objects.using(shop.alias).create(name="red")
     order.tags.add(tag)
-    OrderSync.sync_batch_from_storage()
-    assert shop.rows(OrderSync, "note, tags, details") == [("Ann!", [tag.pk], "{}")]
+    columns = {"placed_at": None, "took": None}
+    with changed({OrderSync: {"django_model_serializer": Loud, "columns": columns}}):
+        OrderSync.sync_batch_from_storage()
+        assert shop.rows(OrderSync, "note, tags, details") == [("Ann!", [tag.pk], "{}")]
 
 
 def test_a_narrower_queryset_deletes_what_it_leaves_out(shop, monkeypatch):
@@ -267,24 +265,20 @@ def test_a_sync_inside_of_a_transaction_is_refused(shop):
         CustomerSync.sync_batch_from_storage()
 
 
-def test_a_value_that_does_not_fit_is_told_with_its_column_and_nothing_is_lost(shop, monkeypatch):
-    monkeypatch.setattr(CustomerSync, "columns", {"name": "UInt8"})
-    CustomerSync.forget()
-    CustomerSync.open_clickhouse().command("DROP TABLE customers SYNC")
-    shop.make_tables(CustomerSync)
+def test_a_value_that_does_not_fit_is_told_with_its_column_and_nothing_is_lost(shop):
     Customer.objects.using(shop.alias).create(name="Ann")
-    with pytest.raises(PermanentError, match="column 'name': 'Ann'"):
+    with (
+        changed({CustomerSync: {"columns": {"name": "UInt8"}}}),
+        pytest.raises(PermanentError, match="column 'name': 'Ann'"),
+    ):
         CustomerSync.sync_batch_from_storage()
     assert len(shop.waiting(CustomerSync)) == 1
 
 
 @pytest.fixture(params=[Collapsing(), VersionedCollapsing(), Append()], ids=lambda engine: engine.family)
-def other_engine(request, shop, monkeypatch):
-    monkeypatch.setattr(CustomerSync, "engine", request.param)
-    CustomerSync.forget()
-    CustomerSync.open_clickhouse().command("DROP TABLE customers SYNC")
-    shop.make_tables(CustomerSync)
-    return request.param
+def other_engine(request, shop):
+    with changed({CustomerSync: {"engine": request.param}}):
+        yield request.param
 
 
 def shown(shop: Shop, engine: Any) -> list[tuple[Any, ...]]:

@@ -116,7 +116,12 @@ def test_writers_of_every_kind_while_syncs_run(stall, record_property):
     with stall.session() as session:
         session.add_all([Tag(name=str(n)) for n in range(3)])
         session.commit()
-    writers = [threading.Thread(target=Writer(stall, seed + n).run, args=(60,)) for n in range(2)]
+
+    def write(writer: Writer) -> None:
+        for _ in range(60):
+            writer.write()
+
+    writers = [threading.Thread(target=write, args=(Writer(stall, seed + n),)) for n in range(2)]
     for writer in writers:
         writer.start()
     while any(writer.is_alive() for writer in writers):

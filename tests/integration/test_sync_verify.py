@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from changed_syncs import changed, make_tables
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.sync import verifying
 from oncehouse.sync.repairing import verify_and_repair
@@ -18,7 +18,7 @@ from oncehouse.sync.running import run_once
 from oncehouse.sync.verifying import Difference, VerifyReport, verify
 from sync_stall import SYNCS as STALL_SYNCS
 from sync_stall import Boss, Buyer, Chair, GiftSale, Line, Person, Sale, SaleSync, Tag, open_synced_stall
-from sync_world import Shop, open_synced_shop
+from sync_world import Shop, add_people, open_synced_shop
 
 from django.db import connections  # isort: skip - after the settings of sync_world
 
@@ -42,8 +42,7 @@ def shop(postgres_url, clickhouse, database) -> Iterator[Shop]:
 
 
 def make_people(shop: Shop, count: int) -> list[Customer]:
-    people = [Customer(name=f"{n:04}", vip=n % 2 == 0) for n in range(count)]
-    Customer.objects.using(shop.alias).bulk_create(people)
+    people = add_people(shop, count)
     CustomerSync.sync_batch_from_storage()
     return people
 
@@ -143,7 +142,7 @@ def test_writers_that_go_on_raise_no_alarm(shop, monkeypatch):
 
 @pytest.mark.long
 def test_values_and_keys_of_every_kind_compare_as_equal(shop):
-    shop.make_tables(OrderSync, SeatSync)
+    make_tables(OrderSync, SeatSync)
     ann = make_people(shop, 1)[0]
     order = Order.objects.using(shop.alias).create(
         customer=ann, total="1.10", details={"ä": [1, None]}, note=""
@@ -163,24 +162,12 @@ def test_values_and_keys_of_every_kind_compare_as_equal(shop):
     assert found(look(SeatSync)) == {"extra": ['["ä", 2]']}
 
 
-@contextmanager
-def using_engine(shop: Shop, engine: Any) -> Iterator[None]:
-    before = CustomerSync.engine
-    CustomerSync.open_clickhouse().command("DROP TABLE customers SYNC")
-    CustomerSync.engine = engine
-    CustomerSync.forget()
-    shop.make_tables(CustomerSync)
-    yield
-    CustomerSync.engine = before
-    CustomerSync.forget()
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     "engine", [Append(), Collapsing(), VersionedCollapsing()], ids=lambda one: type(one).__name__
 )
 def test_other_engines_are_compared_by_what_they_show_and_told_of_doubled_rows(shop, engine):
-    with using_engine(shop, engine):
+    with changed({CustomerSync: {"engine": engine}}):
         people = make_people(shop, 9)
         people[1].delete()
         Customer.objects.using(shop.alias).filter(pk=people[2].pk).update(name="again")
@@ -203,12 +190,12 @@ def test_other_engines_are_compared_by_what_they_show_and_told_of_doubled_rows(s
 
 @pytest.mark.long
 def test_append_tables_without_marks_are_judged_as_far_as_they_can_be(shop):
-    with using_engine(shop, Append(deleted=None)):
+    with changed({CustomerSync: {"engine": Append(deleted=None)}}):
         make_people(shop, 2)[0].delete()
         CustomerSync.sync_batch_from_storage()
         assert found(look()) == {}
     with (
-        using_engine(shop, Append(version=None)),
+        changed({CustomerSync: {"engine": Append(version=None)}}),
         pytest.raises(ConfigurationError, match="without a version"),
     ):
         look()
@@ -229,7 +216,7 @@ def test_so_many_differences_that_a_backfill_is_better_end_the_search(shop, monk
 @pytest.mark.long
 def test_keys_and_times_are_replayed(shop):
     people = make_people(shop, 5)
-    shop.make_tables(SeatSync)
+    make_tables(SeatSync)
     assert register_again(CustomerSync, [read_given_key(CustomerSync, str(people[0].pk).upper())]) == 1
     assert shop.waiting(CustomerSync) == [("update", f'["{people[0].pk}"]')]
     assert CustomerSync.sync_batch_from_storage().rows == 1
@@ -246,7 +233,10 @@ def test_keys_and_times_are_replayed(shop):
         read_given_key(SeatSync, "a")
     with pytest.raises(PermanentError, match="no key of Customer"):
         read_given_key(CustomerSync, "7")
-    with using_engine(shop, Collapsing()), pytest.raises(ConfigurationError, match="keeps no version"):
+    with (
+        changed({CustomerSync: {"engine": Collapsing()}}),
+        pytest.raises(ConfigurationError, match="keeps no version"),
+    ):
         register_since(CustomerSync, later)
 
 
