@@ -91,3 +91,23 @@ def test_the_whole_road_runs_with_its_files_in_a_bucket(make_road, root):
     road.send([make_event(number) for number in range(60, 200)], partition=1)
     road.run()
     road.assert_exact()
+
+
+def test_copies_of_a_bucket_take_no_more_room_than_the_bound(store, monkeypatch, tmp_path):
+    monkeypatch.setenv("ONCEHOUSE_CACHE_BYTES", "30")
+    files = [put(store, f"p/{number}", f"rows of {number}".encode()) for number in range(9)]
+    for file in (*files, files[0]):
+        assert store.checked(file).read_bytes() == b"rows of " + file.path[-1:].encode()
+    (cache,) = tmp_path.glob("oncehouse-cache-*")
+    assert {path.name for path in cache.iterdir()} == {
+        ".lock",
+        files[7].checksum,
+        files[8].checksum,
+        files[0].checksum,
+    }
+
+
+def test_a_copy_that_was_changed_on_this_machine_is_fetched_again(store):
+    file = put(store, "p/a", b"rows")
+    store.local(file).write_bytes(b"wors")
+    assert store.checked(file).read_bytes() == b"rows"

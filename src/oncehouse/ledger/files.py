@@ -2,7 +2,7 @@
 
 A folder on this machine or a bucket behind an S3 API. Names carry fencing token and attempt, so two writers
 never meet; what the catalog does not name may be swept. Reading hands out a local path: in a folder the file
-itself, for a bucket a copy cached by its checksum, which can never be stale because files never change.
+itself, for a bucket a copy (`file_cache.py`) known by its checksum, never stale because files never change.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 from pyarrow import fs
 
 from oncehouse.config_values import hide_credentials
 from oncehouse.errors import ConfigurationError, CorruptFileError, FullDiskError, TransientError
+from oncehouse.ledger.file_cache import machine_cache
 from oncehouse.ledger.records import FileRef
-from oncehouse.private_files import make_private_file, make_private_folder, own_temporary_folder
+from oncehouse.private_files import make_private_file, make_private_folder
 
 REPAIR_ADVICE = "`oncehouse repair --plan` lists all damaged files and from what each can be made again."
 
@@ -66,13 +67,20 @@ class FileStore:
         path = self.local(ref)
         if (path, ref.checksum) not in _checked:
             found = checksum(path)
-            if found != ref.checksum:
+            if found != ref.checksum and self._remote:
+                # The bytes changed on this machine: the file itself, if it is sound, is fetched again and compared.
+                machine_cache().drop(ref.checksum)
+                path = self.local(ref)
+            elif found != ref.checksum:
                 raise _mismatch(ref, found)
             _checked.add((path, ref.checksum))
         return path
 
     def local(self, ref: FileRef) -> Path:
-        """A readable local path of a registered file; its size is checked, its bytes by `verify`."""
+        """A readable local path of a registered file, to be opened before the next is asked for.
+
+        Its size is checked, its bytes by `verify`.
+        """
         path = self._cached(ref) if self._remote else self._folder / ref.path
         try:
             size: int | None = path.stat().st_size
@@ -181,27 +189,27 @@ class FileStore:
         return ref
 
     def _cached(self, ref: FileRef) -> Path:
-        folder = own_temporary_folder(f"oncehouse-cache-{os.getuid()}")
-        cached = folder / ref.checksum
-        if cached.exists():
-            return cached
+        cache = machine_cache()
+        if kept := cache.find(ref.checksum, ref.size_bytes):
+            return kept
+        try:
+            return cache.add(ref.checksum, ref.size_bytes, lambda target: self._download(ref, target))
+        except OSError as error:
+            raise self._wrapped(error, ref.path, near=str(cache.folder)) from error
+
+    def _download(self, ref: FileRef, target: BinaryIO) -> None:
         filesystem, prefix = self._filesystem()
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as target:
-            try:
-                with filesystem.open_input_stream(f"{prefix}/{ref.path}") as source:
-                    shutil.copyfileobj(source, target, _BLOCK_BYTES)
-            except FileNotFoundError:
-                Path(target.name).unlink()
-                return cached
-            except OSError as error:
-                Path(target.name).unlink()
-                raise self._wrapped(error, ref.path, near=str(folder)) from error
-        found = checksum(Path(target.name))
-        if found != ref.checksum:
-            Path(target.name).unlink()
-            raise _mismatch(ref, found)
-        Path(target.name).rename(cached)
-        return cached
+        digest = hashlib.sha256()
+        try:
+            source = filesystem.open_input_stream(f"{prefix}/{ref.path}")
+        except FileNotFoundError as error:
+            raise _missing(ref, self._shown) from error
+        with source:
+            while block := source.read(_BLOCK_BYTES):
+                digest.update(block)
+                target.write(block)
+        if digest.hexdigest() != ref.checksum:
+            raise _mismatch(ref, digest.hexdigest())
 
     def _wrapped(self, error: OSError, path: str, *, near: str | None = None) -> TransientError:
         """`near`: the folder of this machine in which a copy stands on its way to or from a bucket."""
@@ -228,12 +236,16 @@ def _digest(source: Any) -> str:
 
 def _demand_size(ref: FileRef, root: str, size: int | None) -> None:
     if size is None:
-        raise CorruptFileError(f"The ledger's file {ref.path} is missing under {root}. {REPAIR_ADVICE}")
+        raise _missing(ref, root)
     if size != ref.size_bytes:
         raise CorruptFileError(
             f"The ledger's file {ref.path} has {size} bytes, the catalog knows {ref.size_bytes}: it was cut "
             f"or overwritten. {REPAIR_ADVICE}"
         )
+
+
+def _missing(ref: FileRef, root: str) -> CorruptFileError:
+    return CorruptFileError(f"The ledger's file {ref.path} is missing under {root}. {REPAIR_ADVICE}")
 
 
 def _sync(path: Path) -> None:
