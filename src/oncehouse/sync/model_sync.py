@@ -7,7 +7,7 @@ Reading the model is a framework's part (`sync/django/`, `sync/sqlalchemy/`): th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from oncehouse.backoff import Backoff
@@ -16,6 +16,8 @@ from oncehouse.sync.declaration import Declaration, Source, declare
 from oncehouse.sync.engines import Engine as TableEngine
 from oncehouse.sync.engines import Replacing, Row
 from oncehouse.sync.operations import Operation, read_key
+from oncehouse.sync.read_columns import ReadColumn
+from oncehouse.sync.serialized_rows import Serializer, row_of
 from oncehouse.sync.settings import BY_CDC, SyncSettings, clickhouse_config
 from oncehouse.sync.storages import choose_storage
 
@@ -52,6 +54,7 @@ class ModelSync:
     queue: ClassVar[str | None] = None
     database: ClassVar[str | None] = None
 
+    _read_columns: ClassVar[tuple[ReadColumn, ...] | None] = None
     _declaration: ClassVar[Declaration | None] = None
     _storage: ClassVar[OperationStorage | None] = None
     _table_fits: ClassVar[bool] = False
@@ -73,6 +76,16 @@ class ModelSync:
         raise NotImplementedError
 
     @classmethod
+    def derive_columns(cls) -> tuple[ReadColumn, ...]:
+        """The model's columns, changed by those of the class."""
+        raise NotImplementedError
+
+    @classmethod
+    def serializer_class(cls) -> type[Serializer] | None:
+        """What makes rows of objects, where the user has one."""
+        raise NotImplementedError
+
+    @classmethod
     def read_settings(cls) -> SyncSettings:
         raise NotImplementedError
 
@@ -83,12 +96,10 @@ class ModelSync:
 
     @classmethod
     def get_sync_objects(cls, operations: Sequence[Operation]) -> Iterable[Any]:
-        """What the database has now for the keys of these operations; keys that have nothing are deleted."""
-        raise NotImplementedError
+        """What the database has now for the keys of these operations; keys that have nothing are deleted.
 
-    @classmethod
-    def get_insert_batch(cls, objects: Iterable[Any]) -> Iterable[Row]:
-        """A row for each object, with the values of the declared columns in their order."""
+        Objects where there is a serializer, else rows.
+        """
         raise NotImplementedError
 
     @classmethod
@@ -118,6 +129,16 @@ class ModelSync:
     # What rounds ask and users override.
 
     @classmethod
+    def model_columns(cls) -> tuple[ReadColumn, ...]:
+        if cls._read_columns is None:
+            cls._read_columns = cls.derive_columns()
+        return cls._read_columns
+
+    @classmethod
+    def read_column(cls, name: str) -> ReadColumn | None:
+        return next((column for column in cls.model_columns() if column.name == name), None)
+
+    @classmethod
     def declaration(cls) -> Declaration:
         if cls._declaration is None:
             own = {
@@ -141,7 +162,7 @@ class ModelSync:
     @classmethod
     def forget(cls) -> None:
         """What was read of the class and the settings, to be read anew."""
-        cls._declaration = cls._storage = None
+        cls._declaration = cls._storage = cls._read_columns = None
         cls._table_fits = False
 
     @classmethod
@@ -203,6 +224,20 @@ class ModelSync:
     def read_block(cls, keys: Sequence[str]) -> CopiedRows | None:  # noqa: ARG003 - a framework's part
         """The rows of these keys as columns, where that is the same as what the steps would give; else None."""
         return None
+
+    @classmethod
+    def get_insert_batch(cls, objects: Iterable[Any]) -> Iterable[Row]:
+        """A row for each object, with the values of the declared columns in their order."""
+        chosen = cls.serializer_class()
+        if chosen is None:
+            return objects
+        serializer = chosen(cls)
+        try:
+            return [row_of(serializer.serialize(one), serializer.names) for one in objects]
+        finally:
+            if isinstance(objects, Generator):
+                # A serializer that raised must not keep the connection.
+                objects.close()
 
     @classmethod
     def insert_batch(cls, batch: pa.RecordBatch, *, token: str) -> None:

@@ -22,7 +22,15 @@ class Serializer:
         return {name: self.value_of(obj, name) for name in self.names}
 
     def value_of(self, obj: Any, name: str) -> Any:
-        """A framework's part: the value of a column, as the database has it."""
+        """The value of a column, as the database has it: by default the attribute of that name."""
+        column = self.sync.read_column(name)
+        if column is not None and column.many is not None:
+            return self.keys_of(obj, column.many)
+        value = getattr(obj, name)
+        return value if column is None else column.make_value(value)
+
+    def keys_of(self, obj: Any, many: Any) -> list[Any]:
+        """A framework's part: the sorted keys of the other side of a many-to-many field or relationship."""
         raise NotImplementedError
 
 

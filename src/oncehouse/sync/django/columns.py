@@ -17,6 +17,7 @@ from django.db.models import JSONField
 
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.django.column_types import choose_type
+from oncehouse.sync.read_columns import ReadColumn
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -28,18 +29,6 @@ class Column:
     type: str
     source: Any = None
     """A name for `values_list`, or an expression of Django's; the column's own name where it is not given."""
-    default: Any = None
-    """In place of a null."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadColumn:
-    name: str
-    type: str
-    source: Any
-    many: Any = None
-    """The many-to-many field, where it is one."""
-    convert: Callable[[Any], Any] | None = None
     default: Any = None
     """In place of a null."""
 

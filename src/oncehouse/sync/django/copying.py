@@ -31,7 +31,7 @@ from oncehouse.sync.copied_columns import (
     read_csv,
 )
 from oncehouse.sync.declaration import Declaration
-from oncehouse.sync.django.columns import ReadColumn
+from oncehouse.sync.read_columns import ReadColumn
 
 _KINDS = {
     **dict.fromkeys(

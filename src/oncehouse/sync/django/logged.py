@@ -9,8 +9,8 @@ from django.db.models import JSONField
 from oncehouse.sync.logged_tables import LoggedTable, leave_out
 
 if TYPE_CHECKING:
-    from oncehouse.sync.django.columns import ReadColumn
     from oncehouse.sync.django.model_sync import ModelSync
+    from oncehouse.sync.read_columns import ReadColumn
 
 
 def describe_log(sync: type[ModelSync]) -> LoggedTable:

@@ -12,7 +12,7 @@ from django.db import connections, router, transaction
 from oncehouse.errors import PermanentError
 from oncehouse.sync.copied_columns import CopiedRows
 from oncehouse.sync.declaration import Source
-from oncehouse.sync.django.columns import ReadColumn, read_columns
+from oncehouse.sync.django.columns import read_columns
 from oncehouse.sync.django.copying import filter_keys, find_kinds, read_block, read_keys
 from oncehouse.sync.django.key_fields import key_fields
 from oncehouse.sync.django.logged import describe_log
@@ -23,8 +23,8 @@ from oncehouse.sync.engines import Row
 from oncehouse.sync.logged_tables import LoggedTable
 from oncehouse.sync.model_sync import ModelSync as CoreModelSync
 from oncehouse.sync.operations import Kind, Operation, distinct_keys, read_key, spell_key
+from oncehouse.sync.read_columns import ReadColumn
 from oncehouse.sync.row_estimates import read_statistics
-from oncehouse.sync.serialized_rows import row_of
 from oncehouse.sync.settings import SyncSettings, read_settings
 
 if TYPE_CHECKING:
@@ -40,13 +40,6 @@ class ModelSync(CoreModelSync):
     watch: ClassVar[Mapping[Any, str]] = {}
     """Other models whose changes have a row synced again: model -> its foreign key to `django_model`."""
 
-    _read_columns: ClassVar[tuple[ReadColumn, ...] | None] = None
-
-    @classmethod
-    def forget(cls) -> None:
-        super().forget()
-        cls._read_columns = None
-
     @classmethod
     def is_declared(cls) -> bool:
         return cls.django_model is not None
@@ -56,14 +49,12 @@ class ModelSync(CoreModelSync):
         return cls.source_database or str(router.db_for_write(cls.django_model))
 
     @classmethod
-    def model_columns(cls) -> tuple[ReadColumn, ...]:
-        if cls._read_columns is None:
-            cls._read_columns = read_columns(cls.django_model, cls.columns)
-        return cls._read_columns
+    def derive_columns(cls) -> tuple[ReadColumn, ...]:
+        return read_columns(cls.django_model, cls.columns)
 
     @classmethod
-    def read_column(cls, name: str) -> ReadColumn | None:
-        return next((column for column in cls.model_columns() if column.name == name), None)
+    def serializer_class(cls) -> type[ModelSerializer] | None:
+        return cls.django_model_serializer
 
     @classmethod
     def describe_source(cls) -> Source:
@@ -110,7 +101,6 @@ class ModelSync(CoreModelSync):
 
     @classmethod
     def get_sync_objects(cls, operations: Sequence[Operation]) -> Iterable[Any]:
-        """Objects where there is a serializer, else rows."""
         _refuse_transaction(cls)
         keys = _parse_keys(cls, distinct_keys(operations))
         with wrapped_errors(cls.source_alias(), f"Sync {cls.declaration().name}: reading rows"):
@@ -153,13 +143,6 @@ class ModelSync(CoreModelSync):
             return None
         _refuse_transaction(cls)
         return read_block(cls.get_sync_queryset(_parse_keys(cls, keys)), declared, columns, kinds)
-
-    @classmethod
-    def get_insert_batch(cls, objects: Iterable[Any]) -> Iterable[Row]:
-        if cls.django_model_serializer is None:
-            return objects
-        serializer = cls.django_model_serializer(cls)
-        return [row_of(serializer.serialize(one), serializer.names) for one in objects]
 
     @classmethod
     def register(cls, keys: Iterable[Any], kind: Kind = Kind.UPDATE) -> None:

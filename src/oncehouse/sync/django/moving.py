@@ -14,10 +14,11 @@ from typing import Any
 from django.db import models
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.sync.django.columns import Column, ReadColumn, read_columns
+from oncehouse.sync.django.columns import Column, read_columns
 from oncehouse.sync.django.model_sync import ModelSync
 from oncehouse.sync.django.serializers import ModelSerializer
 from oncehouse.sync.engines import Append, Collapsing, Replacing, VersionedCollapsing
+from oncehouse.sync.read_columns import ReadColumn
 
 __all__ = [
     "ClickHouseModel",
@@ -43,18 +44,12 @@ class ClickHouseModel(ModelSync):
     """A sync whose columns are its own `fields`."""
 
     @classmethod
-    def model_columns(cls) -> tuple[ReadColumn, ...]:
-        if cls._read_columns is None:
-            own = {
-                name: value for name, value in _declared(cls).items() if name not in cls.engine.own_columns()
-            }
-            meta = cls.django_model._meta  # noqa: SLF001 - Django's public door to a model
-            unnamed = [field.attname for field in meta.concrete_fields]
-            unnamed += [field.name for field in meta.many_to_many]
-            cls._read_columns = read_columns(
-                cls.django_model, {**dict.fromkeys(unnamed), **own, **cls.columns}
-            )
-        return cls._read_columns
+    def derive_columns(cls) -> tuple[ReadColumn, ...]:
+        own = {name: value for name, value in _declared(cls).items() if name not in cls.engine.own_columns()}
+        meta = cls.django_model._meta  # noqa: SLF001 - Django's public door to a model
+        unnamed = [field.attname for field in meta.concrete_fields]
+        unnamed += [field.name for field in meta.many_to_many]
+        return read_columns(cls.django_model, {**dict.fromkeys(unnamed), **own, **cls.columns})
 
 
 def _declared(sync: type[ClickHouseModel]) -> dict[str, Column]:

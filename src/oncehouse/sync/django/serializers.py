@@ -11,17 +11,7 @@ if TYPE_CHECKING:
 
 
 class ModelSerializer(Serializer):
-    """The base, which takes the column's value from the attribute of that name."""
-
     sync: type[ModelSync]
 
-    def value_of(self, obj: Any, name: str) -> Any:
-        column = self.sync.read_column(name)
-        if column is not None and column.many is not None:
-            return sorted(one.pk for one in getattr(obj, column.many.name).all())
-        value = getattr(obj, name)
-        if column is None:
-            return value
-        if value is None:
-            return column.default
-        return value if column.convert is None else column.convert(value)
+    def keys_of(self, obj: Any, many: Any) -> list[Any]:
+        return sorted(one.pk for one in getattr(obj, many.name).all())

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, String, Table, inspect, type_coerce, types
 from sqlalchemy.orm import Mapper, RelationshipProperty
 
 from oncehouse.errors import ConfigurationError
+from oncehouse.sync.read_columns import ReadColumn
 from oncehouse.sync.sqlalchemy.column_types import choose_conversion, choose_type
 from oncehouse.sync.sqlalchemy.keys import choose_form
 
@@ -43,22 +44,6 @@ class Many:
 
     def keys_of(self, obj: Any) -> list[Any]:
         return sorted(getattr(one, self.their_attribute) for one in getattr(obj, self.name))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadColumn:
-    name: str
-    type: str
-    source: Any
-    many: Many | None = None
-    convert: Callable[[Any], Any] | None = None
-    default: Any = None
-    """In place of a null."""
-
-    def make_value(self, value: Any) -> Any:
-        if value is None:
-            return self.default
-        return value if self.convert is None else self.convert(value)
 
 
 def find_mapper(model: Any) -> Mapper[Any]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Column, Table, TypeCoerce, types
 
 from oncehouse.sync.logged_tables import LoggedTable, leave_out
-from oncehouse.sync.sqlalchemy.columns import ReadColumn, find_mapper
+from oncehouse.sync.read_columns import ReadColumn
+from oncehouse.sync.sqlalchemy.columns import find_mapper
 
 if TYPE_CHECKING:
     from oncehouse.sync.sqlalchemy.model_sync import ModelSync

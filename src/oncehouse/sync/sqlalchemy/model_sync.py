@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import Connection, Select, Table, func, literal, select, tuple_
@@ -15,13 +15,12 @@ from oncehouse.sync.engines import Row
 from oncehouse.sync.logged_tables import LoggedTable
 from oncehouse.sync.model_sync import ModelSync as CoreModelSync
 from oncehouse.sync.operations import Kind, Operation, distinct_keys, read_key, spell_key
+from oncehouse.sync.read_columns import ReadColumn
 from oncehouse.sync.row_estimates import read_statistics
-from oncehouse.sync.serialized_rows import row_of
 from oncehouse.sync.settings import SyncSettings
 from oncehouse.sync.sqlalchemy import sources
 from oncehouse.sync.sqlalchemy.columns import (
     Many,
-    ReadColumn,
     find_mapper,
     key_forms,
     key_names,
@@ -50,27 +49,24 @@ class ModelSync(CoreModelSync):
     """Other classes whose changes have a row synced again: class -> its attribute (or attributes, or its many-to-one
     relationship) that holds our key."""
 
-    _read_columns: ClassVar[tuple[ReadColumn, ...] | None] = None
     _key_forms: ClassVar[tuple[Callable[[Any], Any], ...] | None] = None
 
     @classmethod
     def forget(cls) -> None:
         super().forget()
-        cls._read_columns = cls._key_forms = None
+        cls._key_forms = None
 
     @classmethod
     def is_declared(cls) -> bool:
         return cls.model is not None
 
     @classmethod
-    def model_columns(cls) -> tuple[ReadColumn, ...]:
-        if cls._read_columns is None:
-            cls._read_columns = read_columns(cls.model, cls.columns)
-        return cls._read_columns
+    def derive_columns(cls) -> tuple[ReadColumn, ...]:
+        return read_columns(cls.model, cls.columns)
 
     @classmethod
-    def read_column(cls, name: str) -> ReadColumn | None:
-        return next((column for column in cls.model_columns() if column.name == name), None)
+    def serializer_class(cls) -> type[ModelSerializer] | None:
+        return cls.model_serializer
 
     @classmethod
     def describe_source(cls) -> Source:
@@ -134,7 +130,6 @@ class ModelSync(CoreModelSync):
 
     @classmethod
     def get_sync_objects(cls, operations: Sequence[Operation]) -> Iterable[Any]:
-        """Objects where there is a serializer, else rows."""
         keys = [cls.parse_key(key) for key in distinct_keys(operations)]
         if cls.model_serializer is not None:
             return _load_objects(cls, keys)
@@ -170,18 +165,6 @@ class ModelSync(CoreModelSync):
         asked = select(func.count()).select_from(select(*_key_attributes(cls)).subquery())
         with reading(engine, f"Sync {cls.declaration().name}: counting rows", absent=ABSENT) as connection:
             return int(connection.execute(asked).scalar_one())
-
-    @classmethod
-    def get_insert_batch(cls, objects: Iterable[Any]) -> Iterable[Row]:
-        if cls.model_serializer is None:
-            return objects
-        serializer = cls.model_serializer(cls)
-        try:
-            return [row_of(serializer.serialize(one), serializer.names) for one in objects]
-        finally:
-            if isinstance(objects, Generator):
-                # A serializer that raised must not keep the connection.
-                objects.close()
 
     @classmethod
     def register(cls, writer: Session | Connection, keys: Iterable[Any], kind: Kind = Kind.UPDATE) -> None:

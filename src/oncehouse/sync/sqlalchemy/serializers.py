@@ -11,13 +11,8 @@ if TYPE_CHECKING:
 
 
 class ModelSerializer(Serializer):
-    """The base, which takes the column's value from the attribute of that name."""
-
     sync: type[ModelSync]
 
-    def value_of(self, obj: Any, name: str) -> Any:
-        column = self.sync.read_column(name)
-        if column is not None and column.many is not None:
-            return column.many.keys_of(obj)
-        value = getattr(obj, name)
-        return value if column is None else column.make_value(value)
+    def keys_of(self, obj: Any, many: Any) -> list[Any]:
+        keys: list[Any] = many.keys_of(obj)
+        return keys
