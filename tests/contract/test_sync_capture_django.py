@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from oncehouse.errors import ConfigurationError
 from oncehouse.sync.operations import spell_key
 from sync_world import Shop, open_shop
 
@@ -16,7 +17,7 @@ from django.db.models import F
 
 from oncehouse.sync.django import Append
 from sync_shop.clickhouse_models import CustomerSync, GiftOrderSync, OrderSync, SeatSync
-from sync_shop.models import HAS_COMPOSITE_KEYS, Customer, GiftOrder, Order, Seat
+from sync_shop.models import HAS_COMPOSITE_KEYS, Customer, GiftOrder, Line, Order, Seat
 
 composite = pytest.mark.skipif(not HAS_COMPOSITE_KEYS, reason="Django has keys of several columns since 5.2")
 
@@ -60,6 +61,18 @@ def test_bulk_create_that_ignores_or_updates_conflicts(shop, ann):
         update_fields=["name"],
     )
     assert shop.waiting(CustomerSync)[1:] == [("insert", key(ann.pk))]
+
+
+def test_bulk_create_that_would_move_rows_of_a_watched_model_is_refused(shop, order):
+    line = Line.objects.using(shop.alias).create(order=order, amount=1)
+    other = Order.objects.using(shop.alias).create(customer=order.customer)
+    shop.forget_waiting()
+    given = {"update_conflicts": True, "unique_fields": ["id"]}
+    moved = [Line(id=line.pk, order=other, amount=2)]
+    with pytest.raises(ConfigurationError, match=r"sets order_id of rows of sync_shop\.Line"):
+        Line.objects.using(shop.alias).bulk_create(moved, update_fields=["order", "amount"], **given)
+    Line.objects.using(shop.alias).bulk_create(moved, update_fields=["amount"], **given)
+    assert shop.waiting(OrderSync) == [("update", key(order.pk))]
 
 
 def test_update_over_a_relation_and_with_an_expression(shop, order):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import bindparam, create_engine, delete, event, func, insert, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -223,6 +224,39 @@ def test_inserts_that_ignore_or_update_conflicts(stall, session, ann):
     assert stall.waiting(BuyerSync)[1:] == [("insert", key(ann.id))]
 
 
+@pytest.mark.parametrize("returning", [False, True])
+def test_an_upsert_that_would_move_keys_is_refused(stall, session, sale, returning):
+    other = Sale(buyer_id=sale.buyer_id)
+    session.add_all([other, Line(id=1, sale_id=sale.id, amount=1)])
+    session.commit()
+    stall.forget_waiting()
+    made = (postgresql if session.bind.dialect.name == "postgresql" else sqlite).insert(Line)
+    made = made.values(id=1, sale_id=other.id, amount=2)
+    if returning:
+        made = made.returning(Line.id)
+    excluded = made.excluded
+    moving = made.on_conflict_do_update(index_elements=["id"], set_={"sale_id": excluded.sale_id})
+    with pytest.raises(ConfigurationError, match="sets sale_id of a row that may be there already"):
+        session.execute(moving)
+    staying = {"id": excluded.id, "amount": excluded.amount}
+    session.execute(made.on_conflict_do_update(index_elements=["id"], set_=staying))
+    session.commit()
+    assert stall.waiting(SaleSync) == [("update", key(sale.id))]
+
+
+def test_an_upsert_may_set_the_key_by_which_it_finds_rows(stall, session, ann):
+    made = (postgresql if session.bind.dialect.name == "postgresql" else sqlite).insert(Buyer)
+    made = made.values(id=ann.id, name="Anna", vip=False)
+    everything = {column.name: column for column in made.excluded}
+    session.execute(made.on_conflict_do_update(index_elements=[Buyer.__table__.c.id], set_=everything))
+    with pytest.raises(ConfigurationError, match="sets id of a row"):
+        session.execute(made.on_conflict_do_update(index_elements=["name"], set_=everything))
+    with pytest.raises(ConfigurationError, match="sets id of a row"):
+        session.execute(made.on_conflict_do_update(index_elements=["id"], set_={"id": uuid.uuid4()}))
+    session.commit()
+    assert stall.waiting(BuyerSync) == [("insert", key(ann.id))]
+
+
 @pytest.mark.parametrize("synchronize", ["auto", "evaluate", "fetch", False])
 def test_an_update_of_many_names_the_rows_that_it_changed(stall, session, ann, synchronize):
     bob, eve = Buyer(name="Bob"), Buyer(name="Eve")
@@ -379,6 +413,34 @@ def test_a_change_that_cannot_be_noticed_does_not_happen(stall, session):
         session.commit()
     session.rollback()
     assert session.scalar(select(func.count()).select_from(Buyer)) == 0
+
+
+def test_of_statements_that_fail_nothing_is_kept(stall, ann):
+    again = insert(Buyer.__table__).values(id=ann.id, name="Ann", vip=False)
+    with stall.engine.connect() as connection:
+        known = dict(connection.info)
+        for _ in range(3):
+            with pytest.raises(IntegrityError):
+                connection.execute(again)
+            connection.rollback()
+        assert connection.info == known
+    assert stall.waiting(BuyerSync) == []
+
+
+def test_a_connection_that_the_server_ended_can_be_rolled_back(stall, ann):
+    if stall.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite has no server")
+    with stall.engine.connect() as connection:
+        connection.execute(update(Buyer).values(vip=True))
+        number = connection.connection.dbapi_connection.info.backend_pid
+        with stall.engine.begin() as other:
+            other.execute(select(func.pg_terminate_backend(number)))
+        with pytest.raises(OperationalError):
+            connection.execute(update(Buyer).values(vip=True))
+        connection.rollback()
+        connection.execute(update(Buyer).values(vip=True))
+        connection.commit()
+    assert len(stall.waiting(BuyerSync)) == 1
 
 
 def test_a_disabled_sync_is_left_alone(stall, session, monkeypatch):

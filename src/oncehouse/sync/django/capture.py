@@ -15,6 +15,7 @@ from typing import Any
 import django
 from django.core.exceptions import EmptyResultSet, FullResultSet
 from django.db import transaction
+from django.db.models.constants import OnConflict
 from django.db.models.sql import compiler as sql_compiler
 from django.db.models.sql.constants import CURSOR, NO_RESULTS
 
@@ -72,6 +73,7 @@ def _wrap(original: Callable[..., Any], capturing: Callable[..., Any]) -> Callab
 
 def _insert(compiler: Any, watches: Sequence[Watch], returning_fields: Any = None) -> list[Any]:
     """As Django's own, but the keys are returned too, also where Django asks for nothing."""
+    _refuse_moves_on_conflict(compiler, watches)
     asked = list(returning_fields or ())
     sole = find_sole(compiler.connection, watches)
     if sole is not None and sole.is_whole_number and (not asked or asked == list(sole.fields)):
@@ -86,6 +88,25 @@ def _insert(compiler: Any, watches: Sequence[Watch], returning_fields: Any = Non
         for row in run_noted(compiler, watches, Kind.INSERT, fields, statement)
     ]
     return [tuple(row[: len(asked)]) for row in rows] if asked else []
+
+
+def _refuse_moves_on_conflict(compiler: Any, watches: Sequence[Watch]) -> None:
+    """Where a row that is there already is given another key, nobody could tell which one it had."""
+    query = compiler.query
+    if query.on_conflict != OnConflict.UPDATE:
+        return
+    # Rows that are in conflict are equal in what is unique.
+    set_anew = {field.attname for field in query.update_fields} - {
+        field.attname for field in query.unique_fields
+    }
+    for watch in watches:
+        if moved := sorted(watch.attributes & set_anew):
+            declared, names = watch.sync.declaration(), ", ".join(moved)
+            raise ConfigurationError(
+                f"{declared.name}: bulk_create with update_conflicts sets {names} of rows of {query.get_meta().label} "
+                f"that may be there already, and whose row of {declared.label} they were before could not be told. "
+                "Leave it out of update_fields, and change it by QuerySet.update or bulk_update."
+            )
 
 
 def _update(compiler: Any, watches: Sequence[Watch], result_type: Any) -> int | None:

@@ -77,6 +77,8 @@ def listeners() -> list[tuple[Any, str, Callable[..., Any], dict[str, Any]]]:
         (Engine, "before_cursor_execute", _join, {"retval": True}),
         (Engine, "after_execute", _after, {}),
         (Engine, "handle_error", _tell_absent_tables, {}),
+        (Engine, "commit", _forget_failed, {}),
+        (Engine, "rollback", _forget_failed, {}),
         (Session, "do_orm_execute", _execute_returning, {}),
     ]
 
@@ -171,6 +173,13 @@ def _after(
         _register(connection, capture.collect(result))
 
 
+def _forget_failed(connection: Connection) -> None:
+    """No statement is under way at the end of a transaction: what is left failed."""
+    # One that the server has ended took what was kept along.
+    if not connection.invalidated and not connection.closed:
+        connection.info.pop(_PENDING, None)
+
+
 def _plan_joint(
     connection: Connection,
     statement: Any,
@@ -205,6 +214,7 @@ def _plan(
 
 
 def _plan_insert(statement: Insert, watches: Sequence[Watch], parameters: statements.Parameters) -> Capture:
+    _refuse_moves_on_conflict(statement, watches)
     told: list[Told] = []
     by_key: list[Watch] = []
     returned: list[Watch] = []
@@ -320,9 +330,9 @@ def _execute_returning(state: ORMExecuteState) -> Any:
     if state.execution_options.get(OPTION) is False:
         return None
     parameters = [dict(one) for one in _listed(state.parameters)]
-    if not isinstance(statement, Insert) and all(
-        statements.fixed_keys(statement, watch.columns, parameters) is not None for watch in watches
-    ):
+    if isinstance(statement, Insert):
+        _refuse_moves_on_conflict(statement, watches)
+    elif all(statements.fixed_keys(statement, watch.columns, parameters) is not None for watch in watches):
         return None  # nothing has to be returned for us
     connection = state.session.connection(bind_arguments=dict(state.bind_arguments))
     for watch in watches:
@@ -350,6 +360,17 @@ def _refuse_returning(statement: Any, watches: Sequence[Watch]) -> None:
             f"{watches[0].sync.declaration().name}: a statement with RETURNING was run on a Connection. Run it by "
             f"Session.execute, or register the keys yourself under the option {OPTION}=False"
         )
+
+
+def _refuse_moves_on_conflict(statement: Insert, watches: Sequence[Watch]) -> None:
+    for watch in watches:
+        if statements.moves_on_conflict(statement, watch.columns):
+            names = ", ".join(column.name for column in watch.columns)
+            raise ConfigurationError(
+                f"{watch.sync.declaration().name}: an INSERT … ON CONFLICT DO UPDATE sets {names} of a row that may be "
+                "there already, and which key it had before could not be told. Leave it out of `set_` and change it by "
+                f"an UPDATE, or register both keys yourself under the option {OPTION}=False"
+            )
 
 
 def _register(connection: Connection, told: Iterable[Told]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import BindParameter, BooleanClauseList, ClauseElement, Delete, Insert, Update
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, Grouping
+from sqlalchemy.sql.visitors import iterate
 
 Parameters = Sequence[Mapping[str, Any]]
 
@@ -57,6 +58,40 @@ def tells_keys(statement: Insert, columns: Sequence[Any], parameters: Parameters
     if statement._multi_values or statement.select is not None or statement._post_values_clause is not None:
         return False
     return statement._return_defaults or (len(parameters) == 1 and not statement._inline)
+
+
+def moves_on_conflict(statement: Insert, columns: Sequence[Any]) -> bool:
+    """Whether the update of a row that is there already may give one of these columns another value."""
+    if statement._post_values_clause is None:
+        return False
+    clauses = [one for one in iterate(statement._post_values_clause) if hasattr(one, "update_values_to_set")]
+    return any(_moves(statement, clause, column) for clause in clauses for column in columns)
+
+
+def _moves(statement: Insert, clause: Any, column: Any) -> bool:
+    for name, value in dict(clause.update_values_to_set).items():
+        if getattr(name, "key", name) not in {column.key, column.name}:
+            continue
+        # Rows that are equal in a column, which is how they were found, stay so when the new one's value is set.
+        is_new = getattr(value, "key", None) == column.key and _is_excluded(value)
+        return not (is_new and column.key in _conflict_target(statement, clause))
+    return False
+
+
+def _is_excluded(value: Any) -> bool:
+    return getattr(getattr(value, "table", None), "name", None) == "excluded"
+
+
+def _conflict_target(statement: Insert, clause: Any) -> set[str]:
+    """The columns in which rows that are in conflict are equal."""
+    table: Any = statement.table
+    elements = clause.inferred_target_elements
+    if elements is None:
+        wanted = getattr(clause, "constraint_target", None)
+        named = [one for one in (*table.constraints, *table.indexes) if one.name and one.name == wanted]
+        elements = list(named[0].columns) if named else []
+    names = {getattr(one, "name", one) for one in elements}
+    return {column.key for column in table.columns if column.name in names}
 
 
 def leaves_key(statement: Insert, columns: Sequence[Any]) -> bool:
