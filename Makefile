@@ -10,7 +10,7 @@ ADVICE_JAVA := oncehouse needs Java 17 or 21; on Debian or Ubuntu: apt install o
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo shops test versions check chaos soak fuzz bench audit lock clean java
+.PHONY: help setup demo shops test versions check chaos soak fuzz bench docs audit lock clean java
 MAKEFLAGS += --no-print-directory
 
 help: ## show this list
@@ -49,6 +49,11 @@ bench: setup ## speed on this machine; figures go to build/bench.json too
 	@mkdir -p build
 	@$(BIN)/python benchmarks/run.py
 
+docs: .venv/.package build/docs/.wheels ## the documentation as a site in build/site; a warning is an error
+	@$(BIN)/python tools/cli_options.py >build/options.md
+	@out=$$(NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict 2>&1) || { echo "$$out" | grep -v '^INFO'; exit 1; } >&2
+	@echo "build/site/index.html"
+
 versions: .venv/.package ## model sync with every version of Django, SQLAlchemy and Python that it supports
 	@$(BIN)/python tools/versions.py
 
@@ -57,7 +62,7 @@ audit: build/audit/.wheels ## known vulnerabilities, bandit, and a bill of mater
 
 lock: ## pin requirements anew, with hashes and without addresses
 	@$(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet uv
-	@for name in runtime dev audit django-clickhouse; do build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	@for name in runtime dev audit docs django-clickhouse; do build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
 		requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 	@for name in $(basename $(wildcard requirements/versions/*.in)); do build/lock/bin/uv pip compile --quiet --upgrade \
@@ -84,6 +89,12 @@ build/audit/.wheels: requirements/audit.txt
 	@[ -n "$(PYTHON)" ] || { echo "$(ADVICE_PYTHON)"; exit 1; } >&2
 	@$(PYTHON) -m venv --clear build/audit >/dev/null || { echo "$(ADVICE_VENV)"; exit 1; } >&2
 	@build/audit/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/audit.txt
+	@touch $@
+
+build/docs/.wheels: requirements/docs.txt
+	@[ -n "$(PYTHON)" ] || { echo "$(ADVICE_PYTHON)"; exit 1; } >&2
+	@$(PYTHON) -m venv --clear build/docs >/dev/null || { echo "$(ADVICE_VENV)"; exit 1; } >&2
+	@build/docs/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
 	@touch $@
 
 .venv/.package: .venv/.wheels pyproject.toml
