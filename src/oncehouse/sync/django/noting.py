@@ -145,5 +145,7 @@ def _keep_children(compiler: Any, watch: Watch, kind: Kind, keys: list[list[Any]
     if kind is not Kind.UPDATE or not keys:
         return []
     children = watch.sync.django_model._base_manager.using(compiler.connection.alias)  # noqa: SLF001 - public
-    found = children.filter(pk__in=[key[0] for key in keys]).values_list("pk", flat=True)
+    # By the parent's key, which is not the child's where it has several parents.
+    name = f"{watch.fields[0].name}__in"
+    found = children.filter(**{name: [key[0] for key in keys]}).values_list("pk", flat=True)
     return [[key] for key in found]

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from oncehouse.sync.django.key_fields import key_fields
+from django.core.exceptions import FieldDoesNotExist
+
+from oncehouse.errors import ConfigurationError
+from oncehouse.sync.django.key_fields import final_field, key_fields
 from oncehouse.sync.django.model_sync import ModelSync
 from oncehouse.sync.watch_map import WatchMap
 
@@ -47,8 +50,7 @@ class Watch:
 
 
 def _has_type(field: Any, types: set[str]) -> bool:
-    while field.is_relation:
-        field = field.target_field
+    field = final_field(field)
     return field.get_internal_type() in types and not hasattr(field, "from_db_value")
 
 
@@ -69,8 +71,30 @@ def _watches_of(sync: type[ModelSync]) -> Iterable[tuple[Any, Watch]]:
             link = through.get_field(column.many.m2m_field_name())
             yield through.concrete_model, Watch(sync=sync, fields=(link,), is_own=False)
     for model, name in sync.watch.items():
-        other = model._meta  # noqa: SLF001
-        yield other.concrete_model, Watch(sync=sync, fields=(other.get_field(name),), is_own=False)
+        watched = model._meta.concrete_model  # noqa: SLF001
+        yield watched, Watch(sync=sync, fields=(_find_link(sync, model, name),), is_own=False)
+
+
+def _find_link(sync: type[ModelSync], model: Any, name: Any) -> Any:
+    """The foreign key of a watched model, which has to hold our key."""
+    meta = sync.django_model._meta  # noqa: SLF001
+    try:
+        field = model._meta.get_field(name)  # noqa: SLF001
+    except FieldDoesNotExist:
+        field = None
+    ours = {meta.concrete_model, *meta.get_parent_list()}
+    if not getattr(field, "concrete", False) or not (field.many_to_one or field.one_to_one):
+        problem = "is no foreign key"
+    elif field.remote_field.model._meta.concrete_model not in ours:  # noqa: SLF001
+        problem = f"is a foreign key to {field.remote_field.model._meta.label}"  # noqa: SLF001
+    elif not field.target_field.primary_key:
+        problem = f"holds {field.target_field.name}, which is not the primary key"
+    else:
+        return field
+    raise ConfigurationError(
+        f"{sync.__name__}.watch: {name!r} of {model._meta.label} {problem}: whose row of {meta.label} changes with one "  # noqa: SLF001
+        f"of its rows could not be told. Name a foreign key to {meta.label} by its primary key."
+    )
 
 
 _map = WatchMap(ModelSync, _watches_of)
