@@ -64,11 +64,10 @@ def show(batch: _BatchId, file: File = DEFAULT_FILE, *, as_json: AsJson = False)
 @app.command()
 def retry(batch: _BatchId, file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """Let a parked batch be tried again: by a running pipeline at once, else by the next run."""
-    from oncehouse.ledger.batches import find_batch, retry_parked
+    from oncehouse.actions import retry_batch
 
     with open_ledger(load_pipeline(file)) as catalog:
-        retry_parked(catalog, batch)
-        found = find_batch(catalog, batch)
+        found = retry_batch(catalog, batch)
     if as_json:
         show_json({"batch": found})
     else:

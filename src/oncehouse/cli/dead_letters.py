@@ -21,13 +21,11 @@ from oncehouse.cli.letter_options import (
     Since,
     Topic,
     Until,
-    count_reasons,
-    demand_known,
     make_selection,
     parse_position,
 )
 from oncehouse.cli.output import say, show_facts, show_json, show_table, text_width
-from oncehouse.cli.requests import leave_request
+from oncehouse.cli.requests import tell_request
 from oncehouse.config_file import load_pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import RequestKind
@@ -65,17 +63,17 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """Count dead letters by reason and list the newest, each with a hint at what is wrong with it."""
+    from oncehouse.actions import count_letters, demand_reason
     from oncehouse.insights import as_json as plain_view
     from oncehouse.insights import list_dead_letters
     from oncehouse.insights_letters import declared_fields
-    from oncehouse.ledger.epochs import list_dead_letter_files
     from oncehouse.ledger.files import FileStore
 
     pipeline = load_pipeline(file)
     selection = make_selection(reason=reason, topic=topic, since=since, until=until, at=at)
     with open_ledger(pipeline) as catalog:
-        counts = count_reasons(list_dead_letter_files(catalog))
-        demand_known(reason, counts)
+        counts = count_letters(catalog)
+        demand_reason(reason, counts)
         page = list_dead_letters(
             catalog,
             FileStore(pipeline.ledger.files),
@@ -171,16 +169,12 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Have dead letters decoded again after a correction; all of them unless told which."""
-    from oncehouse.ledger.epochs import list_dead_letter_files
+    from oncehouse.actions import request_replay
 
-    pipeline = load_pipeline(file)
     selection = make_selection(reason=reason, topic=topic, since=since, until=until, at=at)
-    with open_ledger(pipeline) as catalog:
-        counts = count_reasons(list_dead_letter_files(catalog))
-    if not counts:
-        raise ConfigurationError("There are no dead letters to try again.")
-    demand_known(reason, counts)
-    leave_request(pipeline, RequestKind.REPLAY_DEAD_LETTERS, selection.to_arguments(), as_json=as_json)
+    with open_ledger(load_pipeline(file)) as catalog:
+        number = request_replay(catalog, selection)
+    tell_request(number, RequestKind.REPLAY_DEAD_LETTERS, selection.to_arguments(), as_json=as_json)
 
 
 def find_letter(

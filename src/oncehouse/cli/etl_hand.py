@@ -27,7 +27,6 @@ from oncehouse.etl.status_text import spell_position
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from oncehouse.etl.offsets import OffsetStore
     from oncehouse.etl.records import Topic
 
 
@@ -87,40 +86,34 @@ def check_emptied(etl: Etl, topic: Topic, after: Position, upto: Position) -> No
 
 def unlock(topic: TopicName, file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
     """Free the topic from whoever holds it. Its open range stays, and runs again unchanged."""
-    from oncehouse.etl import offsets
+    from oncehouse.actions import unlock_topic
 
-    _change(file, topic, offsets.unlock, f"{topic} is free", as_json=as_json)
+    _change(file, topic, unlock_topic, f"{topic} is free", as_json=as_json)
 
 
 def pause(topic: TopicName, file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
     """Begin no further step of the topic. One that is under way is brought to its end."""
-    from oncehouse.etl import offsets
+    from oncehouse.actions import pause_topic
 
     with open_etl(file) as etl:
-        row = offsets.pause(etl.store, _name(etl, topic), lease_seconds=etl.settings.lease)
+        row = pause_topic(etl, topic)
     under_way = f" after the step that {row.hostid} is at" if row.hostid else ""
     _show_offset(row, f"{topic} is paused{under_way}", as_json=as_json)
 
 
 def resume(topic: TopicName, file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
     """Let a paused topic go on, or one that late rows have stopped: they are let pass."""
-    from oncehouse.etl import offsets
+    from oncehouse.actions import resume_topic
 
-    _change(file, topic, offsets.resume, f"{topic} goes on", as_json=as_json)
+    _change(file, topic, resume_topic, f"{topic} goes on", as_json=as_json)
 
 
 def _change(
-    file: SettingsFile, topic: str, change: Callable[[OffsetStore, str], Offset], told: str, *, as_json: bool
+    file: SettingsFile, topic: str, change: Callable[[Etl, str], Offset], told: str, *, as_json: bool
 ) -> None:
     with open_etl(file) as etl:
-        row = change(etl.store, _name(etl, topic))
+        row = change(etl, topic)
     _show_offset(row, told, as_json=as_json)
-
-
-def _name(etl: Etl, topic: str) -> str:
-    found: Topic = find_topic(etl, topic)
-    read_offsets(etl)  # tells what to do when there is no table yet
-    return found.topic
 
 
 def _show_offset(row: Offset, told: str, *, as_json: bool) -> None:

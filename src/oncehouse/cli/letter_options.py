@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oncehouse.config_problems import nearest
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from oncehouse.ledger.records import DeadLetterFile
     from oncehouse.pipeline.letter_lines import LetterPosition
     from oncehouse.pipeline.selection import Selection, Span
 
@@ -99,23 +97,3 @@ def parse_position(text: str) -> LetterPosition:
         offset=int(found["offset"]),
         row=int(found["row"] or 0),
     )
-
-
-def demand_known(reason: str | None, counts: Mapping[str, int]) -> None:
-    """A reason that no letter has is most likely misspelt."""
-    if reason is None or not counts or reason in counts:
-        return
-    hint = nearest(reason, counts)
-    raise ConfigurationError(
-        f"No dead letter has the reason {reason!r}; "
-        + (f"did you mean {hint!r}?" if hint else f"there are: {', '.join(counts)}")
-    )
-
-
-def count_reasons(files: Sequence[DeadLetterFile]) -> dict[str, int]:
-    """By reason, the most frequent first."""
-    counts: dict[str, int] = {}
-    for file in files:
-        for reason, number in file.reasons.items():
-            counts[reason] = counts.get(reason, 0) + number
-    return dict(sorted(counts.items(), key=lambda item: -item[1]))

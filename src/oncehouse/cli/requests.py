@@ -14,8 +14,6 @@ from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import say, show_json
 from oncehouse.config_file import load_pipeline
-from oncehouse.config_problems import nearest
-from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import RequestKind
 
 if TYPE_CHECKING:
@@ -29,15 +27,13 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Fill a table again, or a new one for the first time, from the ledger alone."""
+    from oncehouse.actions import demand_table, request_refill
+
     pipeline = load_pipeline(file)
-    names = [declared.name for declared in pipeline.tables]
-    if table not in names:
-        hint = nearest(table, names)
-        raise ConfigurationError(
-            f"{file}: no table {table!r} in tables; "
-            + (f"did you mean {hint!r}?" if hint else f"there are: {', '.join(names)}")
-        )
-    leave_request(pipeline, RequestKind.REFILL_TABLE, {"table": table}, as_json=as_json)
+    demand_table(pipeline, table)
+    with open_ledger(pipeline) as catalog:
+        number = request_refill(pipeline, catalog, table)
+    tell_request(number, RequestKind.REFILL_TABLE, {"table": table}, as_json=as_json)
 
 
 def rebuild_index(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
@@ -52,6 +48,10 @@ def leave_request(
 
     with open_ledger(pipeline) as catalog:
         number = add_request(catalog, kind, arguments)
+    tell_request(number, kind, arguments, as_json=as_json)
+
+
+def tell_request(number: int, kind: RequestKind, arguments: dict[str, object], *, as_json: bool) -> None:
     if as_json:
         show_json({"request": number, "kind": kind, "arguments": arguments})
     else:

@@ -1,0 +1,122 @@
+"""What people do by hand, whether at the command line or in the dashboard: one function for each.
+
+Each checks what is asked for, changes one thing in one transaction, and gives back what it did; ConfigurationError
+says why it cannot be done, and nothing is changed then. What only the holder of the ingest lease may perform is left
+as a request in the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from oncehouse.config_problems import nearest
+from oncehouse.errors import ConfigurationError
+from oncehouse.ledger.records import RequestKind
+
+if TYPE_CHECKING:
+    from oncehouse.config import Pipeline
+    from oncehouse.etl.opening import Etl
+    from oncehouse.etl.records import Offset
+    from oncehouse.ledger.catalog import Catalog
+    from oncehouse.ledger.records import Batch
+    from oncehouse.messaging.outbox.opening import OpenedOutbox
+    from oncehouse.messaging.outbox.parked import Moved
+    from oncehouse.pipeline.selection import Selection
+
+
+def retry_batch(catalog: Catalog, batch_id: str) -> Batch:
+    """Let a parked batch be tried again: by a running pipeline at once, else by the next run."""
+    from oncehouse.ledger.batches import find_batch, retry_parked
+
+    retry_parked(catalog, batch_id)
+    return find_batch(catalog, batch_id)
+
+
+def request_replay(catalog: Catalog, selection: Selection) -> int:
+    """Have dead letters decoded again; returns the number of the request."""
+    from oncehouse.ledger.requests import add_request
+
+    counts = count_letters(catalog)
+    if not counts:
+        raise ConfigurationError("There are no dead letters to try again.")
+    demand_reason(selection.reason, counts)
+    return add_request(catalog, RequestKind.REPLAY_DEAD_LETTERS, selection.to_arguments())
+
+
+def count_letters(catalog: Catalog) -> dict[str, int]:
+    """Dead letters that were not tried again, by reason, the most frequent first."""
+    from oncehouse.ledger.epochs import list_dead_letter_files
+
+    counts: dict[str, int] = {}
+    for file in list_dead_letter_files(catalog):
+        for reason, number in file.reasons.items():
+            counts[reason] = counts.get(reason, 0) + number
+    return dict(sorted(counts.items(), key=lambda found: (-found[1], found[0])))
+
+
+def demand_reason(reason: str | None, counts: Mapping[str, int]) -> None:
+    """A reason that no letter has is most likely misspelt."""
+    if reason is None or not counts or reason in counts:
+        return
+    hint = nearest(reason, counts)
+    raise ConfigurationError(
+        f"No dead letter has the reason {reason!r}; "
+        + (f"did you mean {hint!r}?" if hint else f"there are: {', '.join(counts)}")
+    )
+
+
+def demand_table(pipeline: Pipeline, table: str) -> None:
+    """A table that the pipeline file does not name is most likely misspelt."""
+    names = [declared.name for declared in pipeline.tables]
+    if table not in names:
+        hint = nearest(table, names)
+        raise ConfigurationError(
+            f"Pipeline {pipeline.pipeline} has no table {table!r} in tables; "
+            + (f"did you mean {hint!r}?" if hint else f"there are: {', '.join(names)}")
+        )
+
+
+def request_refill(pipeline: Pipeline, catalog: Catalog, table: str) -> int:
+    """Have a table filled again from the ledger; returns the number of the request."""
+    from oncehouse.ledger.requests import add_request
+
+    demand_table(pipeline, table)
+    return add_request(catalog, RequestKind.REFILL_TABLE, {"table": table})
+
+
+def pause_topic(etl: Etl, name: str) -> Offset:
+    """Begin no further step of the topic; one that is under way is brought to its end."""
+    from oncehouse.etl import offsets
+
+    return offsets.pause(etl.store, _topic(etl, name), lease_seconds=etl.settings.lease)
+
+
+def resume_topic(etl: Etl, name: str) -> Offset:
+    """Let a paused topic go on, or one that late rows have stopped: they are let pass."""
+    from oncehouse.etl import offsets
+
+    return offsets.resume(etl.store, _topic(etl, name))
+
+
+def unlock_topic(etl: Etl, name: str) -> Offset:
+    """Free the topic from whoever holds it. Its open range stays, and runs again unchanged."""
+    from oncehouse.etl import offsets
+
+    return offsets.unlock(etl.store, _topic(etl, name))
+
+
+def _topic(etl: Etl, name: str) -> str:
+    from oncehouse.etl.opening import find_topic, read_offsets
+
+    found = find_topic(etl, name)
+    read_offsets(etl)  # tells what to do when there is no table yet
+    return found.topic
+
+
+def retry_message(outbox: OpenedOutbox, message_id: UUID) -> Moved:
+    """Let a parked message of an outbox be sent again, with what waits behind it."""
+    from oncehouse.messaging.outbox.parked import Which
+
+    return outbox.retry(Which(ids=[message_id]))
