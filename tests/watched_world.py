@@ -7,6 +7,7 @@ Kafka or ClickHouse is told by `StandIn`, a Lookout whose questions are answered
 from __future__ import annotations
 
 import json
+import math
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
 from sqlalchemy import insert, select, update
@@ -25,8 +27,9 @@ from oncehouse.etl.mutex import Worker, blank
 from oncehouse.etl.opening import open_etl, read_offsets
 from oncehouse.etl.records import Position
 from oncehouse.etl.status import GapStatus, TopicStatus
+from oncehouse.insights_etl import EtlView
 from oncehouse.insights_hearing import Hearing
-from oncehouse.insights_lookout import EtlView, Lookout, Watched
+from oncehouse.insights_lookout import Lookout, Watched
 from oncehouse.ledger import tables
 from oncehouse.ledger.batches import create_batches, finish_attempt, open_parts, start_attempt
 from oncehouse.ledger.catalog import Catalog
@@ -59,6 +62,9 @@ from outbox_examples import TABLES, open_outbox, write
 HOSTILE = b"<script>document.title='owned'</script><img src=x onerror=alert(1)>\x1b[31m \xff"
 PARKED_REASON = "Code: 60. Table shop.payments does not exist <b>here</b>"
 ORDERS, PAYMENTS = "shop.orders", "shop.payments"
+HISTORY = 700
+"""Epochs before those that are registered one by one."""
+EPOCHS = 16
 _PIPELINE = """\
 pipeline: {name}
 source:
@@ -93,7 +99,7 @@ class StandIn(Lookout):
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched, wait_seconds=5.0)
         self.ends = {
-            "orders": {("orders", 0): 310_500, ("orders", 1): 298_000, ("payments", 0): 120_400},
+            "orders": {("orders", 0): 130_500, ("orders", 1): 119_900, ("payments", 0): 48_400},
             "clicks": {("clicks", 0): 90_000},
         }
         self._ends = {
@@ -207,6 +213,23 @@ class World:
     """A batch that ClickHouse has refused."""
     loaded: str
 
+    def park_again(self) -> None:
+        """As if ClickHouse had refused the batch once more."""
+        with self.catalog() as catalog, catalog.engine.begin() as connection:
+            _set(
+                connection,
+                tables.batches,
+                tables.batches.c.batch_id == self.parked,
+                status=BatchStatus.PARKED,
+                reason=PARKED_REASON,
+            )
+
+    def park_message(self, message_id: str) -> None:
+        with open_outbox(f"sqlite:///{self.folder}/shop.db") as engine, engine.begin() as connection:
+            outbox = TABLES.outbox
+            mine = outbox.c.id == UUID(message_id)
+            _set(connection, outbox, mine, parked_at=time.time(), last_error="MSG_SIZE_TOO_LARGE <big>")
+
     @contextmanager
     def catalog(self, name: str = "orders") -> Iterator[Catalog]:
         opened = Catalog(f"sqlite:///{self.folder}/{name}/catalog.db", name)
@@ -262,7 +285,7 @@ def _open(folder: Path, name: str) -> Catalog:
     return catalog
 
 
-def fill_orders(folder: Path, *, epochs: int = 40) -> tuple[str, str]:
+def fill_orders(folder: Path, *, epochs: int = EPOCHS) -> tuple[str, str]:
     """An hour of epochs, most of their batches loaded; one batch parked, one to be tried again, rows that wait."""
     catalog, store, chance = (
         _open(folder, "orders"),
@@ -273,8 +296,9 @@ def fill_orders(folder: Path, *, epochs: int = 40) -> tuple[str, str]:
         token = acquire(catalog, Stage.INGEST, holder="warehouse-1 pid 4711 (x)", lease_seconds=600).token
         load = acquire(catalog, Stage.LOAD, holder="warehouse-2 pid 12 (y)", lease_seconds=600).token
         acquire(catalog, Stage.RETENTION, holder="warehouse-2 pid 12 (y)", lease_seconds=0)
-        for epoch in range(1, epochs + 1):
-            register(catalog, token, _registration(epoch, chance, _letters(store, epoch)))
+        add_history(catalog, chance)
+        for epoch in range(HISTORY + 1, HISTORY + epochs + 1):
+            register(catalog, token, _registration(epoch, chance, _letters(store, epoch - HISTORY)))
         _fill_requests(catalog, token)
         ids = _fill_batches(catalog, load)
         _spread_times(catalog, epochs)
@@ -283,8 +307,58 @@ def fill_orders(folder: Path, *, epochs: int = 40) -> tuple[str, str]:
         catalog.close()
 
 
+def add_history(catalog: Catalog, chance: random.Random) -> None:
+    """Most of an hour, of which only sums are looked at: epochs every five seconds, batches every ten."""
+    now = time.time()
+    first, rows, loads = now - HISTORY * 5 - EPOCHS * 5, [], []
+    for epoch in range(1, HISTORY + 1):
+        at = first + epoch * 5
+        read = 4_000 + round(2_600 * math.sin(epoch / 70) + chance.gauss(0, 350))
+        rows.append(
+            {
+                "pipeline": catalog.pipeline,
+                "epoch": epoch,
+                "kind": EpochKind.KAFKA,
+                "token": 1,
+                "started_at": at - 1.4,
+                "registered_at": at,
+                "rows_read": read,
+                "rows_new": read - read // 11,
+                "rows_duplicate": read // 11,
+                "rows_dead_letter": 0,
+                "rows_skipped": 0,
+                "rows_waiting": 0,
+                "conflicts": 0,
+            }
+        )
+        if epoch % 2 == 0:
+            new = sum(row["rows_new"] for row in rows[-2:])
+            loads.append(
+                _loaded_batch(catalog, f"{epoch:08}-0000-4000-8000-000000000000", at + 3, new, epoch)
+            )
+    with catalog.engine.begin() as connection:
+        connection.execute(insert(tables.epochs), rows)
+        connection.execute(insert(tables.batches), loads)
+
+
+def _loaded_batch(catalog: Catalog, batch_id: str, at: float, rows: int, sequence: int) -> dict[str, object]:
+    return {
+        "pipeline": catalog.pipeline,
+        "batch_id": batch_id,
+        "table_name": ORDERS,
+        "status": BatchStatus.IN_CLICKHOUSE,
+        "rows_total": rows,
+        "live_bytes": rows * 90,
+        "created_at": at - 0.7,
+        "sequence": sequence,
+        "attempts": 1,
+        "next_attempt_at": 0.0,
+        "loaded_at": at,
+    }
+
+
 def _registration(epoch: int, chance: random.Random, letters: tuple[DeadLetterFile, ...]) -> Registration:
-    read = 7_000 + chance.randrange(1_000)
+    read = 5_600 + chance.randrange(900)
     duplicate, dead = read // 11, sum(file.rows for file in letters if file.kind is LetterKind.DEAD)
     waiting = sum(file.rows for file in letters if file.kind is LetterKind.WAITING)
     counts = Counts(
@@ -294,10 +368,11 @@ def _registration(epoch: int, chance: random.Random, letters: tuple[DeadLetterFi
         dead_letter=dead,
         skipped=5,
         waiting=waiting,
-        conflicts=1 if epoch == 3 else 0,
+        conflicts=1 if epoch == HISTORY + 3 else 0,
     )
-    start = (epoch - 1) * 7_500
-    table = ORDERS if epoch % 3 else PAYMENTS
+    mine = epoch - HISTORY
+    start = (mine - 1) * 7_500
+    table = ORDERS if mine % 3 else PAYMENTS
     return Registration(
         epoch=epoch,
         kind=EpochKind.KAFKA,
@@ -307,8 +382,8 @@ def _registration(epoch: int, chance: random.Random, letters: tuple[DeadLetterFi
             OffsetRange(topic=topic, partition=at, start=begin, end=begin + length)
             for topic, at, begin, length in (
                 ("orders", 0, start, 7_500),
-                ("orders", 1, start, 7_400 if epoch == 40 else 7_500),
-                ("payments", 0, (epoch - 1) * 3_000, 3_000),
+                ("orders", 1, start, 7_400 if mine == EPOCHS else 7_500),
+                ("payments", 0, (mine - 1) * 3_000, 3_000),
             )
         ),
         topic_ids={"orders": "t1", "payments": "t2"},
@@ -350,10 +425,10 @@ def _registration(epoch: int, chance: random.Random, letters: tuple[DeadLetterFi
 
 
 def _letters(store: FileStore, epoch: int) -> tuple[DeadLetterFile, ...]:
-    if epoch == 5:
-        waiting = put_letters(store, "waiting", [(40_000, "v9", b"{}")], epoch=epoch)
+    if epoch == 3:
+        waiting = put_letters(store, "waiting", [(40_000, "v9", b"{}")], epoch=epoch + HISTORY)
         return (replace(waiting, kind=LetterKind.WAITING),)
-    if epoch % 13:
+    if epoch % 5:
         return ()
     offset = (epoch - 1) * 7_500
     rows = [
@@ -365,7 +440,7 @@ def _letters(store: FileStore, epoch: int) -> tuple[DeadLetterFile, ...]:
             b'{"order_id": "twelve", "price": "3.50", "created_at": "2026-05-01T10:00:00Z"}',
         ),
     ]
-    return (put_letters(store, f"letters-{epoch}", rows, epoch=epoch),)
+    return (put_letters(store, f"letters-{epoch}", rows, epoch=epoch + HISTORY),)
 
 
 def put_letters(
@@ -431,8 +506,8 @@ def _spread_times(catalog: Catalog, epochs: int) -> None:
 
     def run(connection) -> None:
         now = catalog.now_in(connection)
-        for epoch in range(1, epochs + 1):
-            at = now - (epochs - epoch) * 85.0 - 2
+        for number in range(1, epochs + 1):
+            epoch, at = HISTORY + number, now - (epochs - number) * 5.0 - 2
             _set(
                 connection,
                 tables.epochs,
@@ -441,7 +516,7 @@ def _spread_times(catalog: Catalog, epochs: int) -> None:
                 started_at=at - 1.5,
             )
             _set(connection, tables.parts, tables.parts.c.epoch == epoch, registered_at=at)
-            seen_at = now - (epochs - epoch) ** 2 * 3000.0
+            seen_at = now - (epochs - number) ** 2 * 20_000.0
             _set(
                 connection,
                 tables.segments,
@@ -449,9 +524,12 @@ def _spread_times(catalog: Catalog, epochs: int) -> None:
                 first_seen_from=seen_at,
                 first_seen_to=seen_at,
             )
-        rows = connection.execute(select(tables.batches).order_by(tables.batches.c.sequence)).all()
+        made_here = tables.batches.c.sequence > HISTORY
+        rows = connection.execute(
+            select(tables.batches).where(made_here).order_by(tables.batches.c.sequence)
+        ).all()
         for at, row in enumerate(rows, start=1):
-            made = now - (epochs - at) * 85.0
+            made = now - (epochs - at) * 5.0
             loaded = made + 3 if row.loaded_at is not None else None
             mine = tables.batches.c.batch_id == row.batch_id
             _set(connection, tables.batches, mine, created_at=made, loaded_at=loaded)
@@ -565,7 +643,7 @@ def add_batches(catalog: Catalog, number: int) -> None:
             "rows_total": 50_000 + at,
             "live_bytes": 4_500_000,
             "created_at": now - at,
-            "sequence": 1_000 + at,
+            "sequence": 100_000 + at,
             "attempts": 1,
             "next_attempt_at": 0.0,
             "loaded_at": now - at + 0.7,

@@ -34,6 +34,7 @@ from oncehouse.ledger.summary import BatchTotals, EpochTotals, IndexTotals, Open
 
 __all__ = [
     "BatchDetail",
+    "BatchStatus",
     "BatchTotals",
     "BatchView",
     "DeadLetter",
@@ -51,6 +52,7 @@ __all__ = [
     "list_lease_views",
     "read_batch",
     "read_overview",
+    "view_batch",
 ]
 
 

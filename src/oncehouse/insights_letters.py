@@ -83,6 +83,11 @@ def list_dead_letters(
     return LetterPage(dead_letters=tuple(found), next=None)
 
 
+def choose_reason(reason: str | None) -> Selection:
+    """All letters, or those of one reason."""
+    return Selection(reason=reason)
+
+
 def declared_fields(pipeline: Pipeline) -> dict[str, ColumnType]:
     """Of the pipeline file, for hints."""
     return {name: parse_type(text) for name, text in pipeline.source.fields.items()}

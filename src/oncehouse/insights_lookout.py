@@ -18,18 +18,19 @@ from typing import TYPE_CHECKING
 from oncehouse import insights, insights_road
 from oncehouse.config_file import load_pipeline
 from oncehouse.errors import ConfigurationError
+from oncehouse.insights_etl import EtlView
 from oncehouse.insights_hearing import Hearing
 from oncehouse.insights_kafka import EndOffsets, read_ends
 from oncehouse.insights_letters import LetterPage, declared_fields, list_dead_letters
 from oncehouse.insights_outbox import NoAnswer
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.opening import open_ledger
+from oncehouse.pipeline.findings import Report
 from oncehouse.pipeline.selection import Selection
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
-    from oncehouse.etl.records import Topic
-    from oncehouse.etl.status import TopicStatus
+    from oncehouse.etl.opening import Etl
     from oncehouse.insights import BatchDetail, LeaseView
     from oncehouse.insights_road import BatchPage, EpochPage, IndexAge, Road
     from oncehouse.ledger.catalog import Catalog
@@ -37,9 +38,11 @@ if TYPE_CHECKING:
     from oncehouse.messaging.consumer.groups import GroupStatus
     from oncehouse.messaging.consumer.health import Health
     from oncehouse.messaging.inbox.inspecting import ConsumerStatus, InboxStatus
+    from oncehouse.messaging.outbox.opening import OpenedOutbox
     from oncehouse.messaging.outbox.status import OutboxStatus
-    from oncehouse.pipeline.findings import Report
     from oncehouse.sync.status import SyncStatus
+
+__all__ = ["EtlView", "HealthView", "Inboxes", "Lookout", "Report", "Watched"]
 
 KAFKA_SECONDS = 5.0
 SERVER_SECONDS = 2.0
@@ -60,12 +63,6 @@ class Watched:
     health_files: tuple[Path, ...] = ()
     modules: tuple[str, ...] = ()
     """Modules that declare syncs."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EtlView:
-    lineage: tuple[Topic, ...]
-    topics: tuple[TopicStatus, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,26 +181,44 @@ class Lookout:
     def etl(self) -> EtlView | NoAnswer:
         return self._etl.hear(wait_seconds=self._wait_seconds)
 
+    @contextmanager
+    def open_etl(self) -> Iterator[Etl]:
+        from oncehouse.etl.opening import open_etl
+
+        with open_etl(_named(self.watched.etl, "--etl")) as etl:
+            yield etl
+
+    def demand_topic(self, name: str) -> None:
+        """Raises ConfigurationError where the lineage has no such topic."""
+        from oncehouse.etl.opening import find_topic
+
+        with self.open_etl() as etl:
+            find_topic(etl, name)
+
     def forget_etl(self) -> None:
         """After a change by hand: the next look waits for a new answer."""
         self._etl.forget()
 
     def _read_etl(self) -> EtlView:
-        from oncehouse.etl.opening import open_etl
         from oncehouse.etl.status import read_status
 
-        with open_etl(_named(self.watched.etl, "--etl")) as etl:
+        with self.open_etl() as etl:
             return EtlView(lineage=etl.lineage, topics=tuple(read_status(etl)))
 
     # Messaging.
 
     def outbox(self) -> OutboxStatus:
+        with self.open_outbox() as outbox:
+            return outbox.status()
+
+    @contextmanager
+    def open_outbox(self) -> Iterator[OpenedOutbox]:
         from oncehouse.messaging.outbox.opening import open_outbox
         from oncehouse.messaging.settings import load_messaging
 
         settings = load_messaging(_named(self.watched.messaging, "--messaging"))
         with open_outbox(settings.require_database(), settings.outbox.table) as outbox:
-            return outbox.status()
+            yield outbox
 
     def inboxes(self) -> Inboxes:
         from oncehouse.messaging.inbox.inspecting import read_consumers, read_inboxes

@@ -27,7 +27,7 @@ from oncehouse.metrics.collecting import Sample, collect, stream_samples
 from oncehouse.metrics.exposition import make_registry, write_text
 from oncehouse.metrics.serving import MetricsServer
 from oncehouse.progress import Progress, StreamProgress
-from watched_world import ORDERS, StandIn, make_world, write_health
+from watched_world import EPOCHS, HISTORY, ORDERS, StandIn, make_world, write_health
 
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
@@ -99,7 +99,7 @@ def test_openmetrics_is_told_to_whoever_asks_for_it(lookout):
 def test_the_figures_are_those_of_the_ledger(scrape, lookout):
     overview = lookout.road("orders").overview
     (totals,) = overview.epochs
-    assert value(scrape, "oncehouse_epochs_total", pipeline="orders", kind="kafka") == 40
+    assert value(scrape, "oncehouse_epochs_total", pipeline="orders", kind="kafka") == HISTORY + EPOCHS
     for fate in ("new", "duplicate", "dead_letter", "skipped", "waiting"):
         told = value(scrape, "oncehouse_records_total", pipeline="orders", kind="kafka", fate=fate)
         assert told == getattr(totals.counts, fate) > 0
@@ -154,7 +154,7 @@ def test_the_command_prints_what_prometheus_reads(world, capsys, monkeypatch):
         "name": "oncehouse_index_segments",
         "kind": "gauge",
         "labels": {"pipeline": "orders"},
-        "value": 40.0,
+        "value": float(EPOCHS),
     } in listed
 
 
@@ -251,7 +251,7 @@ def test_a_run_serves_the_metrics_of_its_pipeline_and_of_sparks_stream(world, mo
     ((status, text),) = told
     assert status == 200
     assert value(text, "oncehouse_spark_micro_batch", pipeline="orders") == 7
-    assert value(text, "oncehouse_epochs_total", pipeline="orders", kind="kafka") == 40
+    assert value(text, "oncehouse_epochs_total", pipeline="orders", kind="kafka") == HISTORY + EPOCHS
     with pytest.raises(urllib.error.URLError):
         get(ports[0])
 

@@ -20,6 +20,7 @@ from oncehouse.cli import batches, cdc, dead_letters, dlq, etl, inbox, outbox, s
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.chaos import chaos
 from oncehouse.cli.check import check
+from oncehouse.cli.dashboard import dashboard
 from oncehouse.cli.doctor import doctor
 from oncehouse.cli.grants import grants
 from oncehouse.cli.importing import import_folder
@@ -88,6 +89,7 @@ app.command()(run)
 app.command()(status)
 app.command()(leases)
 app.command()(metrics)
+app.command()(dashboard)
 app.command()(verify)
 app.command()(repair)
 app.command()(grants)

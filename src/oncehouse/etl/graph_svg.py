@@ -40,10 +40,13 @@ _RULES = (
 )
 
 
-def draw_svg(lineage: Sequence[Topic], states: Mapping[str, str] | None = None) -> str:
+def draw_svg(
+    lineage: Sequence[Topic], states: Mapping[str, str] | None = None, *, styled: bool = True
+) -> str:
     """One SVG document. Thick lines lead from the main source, whose rows make the steps.
 
-    `states` are a topic's name and what it does now, of which the first word gives the colour.
+    `states` are a topic's name and what it does now, of which the first word gives the colour. Not `styled`: it
+    stands in a page that has rules for its classes, and lets no style in.
     """
     told = states or {}
     layout = lay_out(lineage, lambda topic: _width(topic, told.get(topic.topic, "")))
@@ -52,9 +55,12 @@ def draw_svg(lineage: Sequence[Topic], states: Mapping[str, str] | None = None) 
     dark = f"@media (prefers-color-scheme: dark){{svg{{{_colours(_DARK)}}}}}"
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view} role="img" aria-label="lineage">',
-        f"<style>svg{{{_colours(_LIGHT)}}}{dark}{_RULES}</style>",
-        f'<rect class="page" {size}/>',
     ]
+    if styled:
+        lines += [
+            f"<style>svg{{{_colours(_LIGHT)}}}{dark}{_RULES}</style>",
+            f'<rect class="page" {size}/>',
+        ]
     # Thick lines last: where two cross, the main source is seen.
     lines += [_draw_line(line) for line in sorted(layout.lines, key=lambda line: line.is_main)]
     lines += [_draw_box(box, told.get(box.topic.topic, "")) for box in layout.boxes]

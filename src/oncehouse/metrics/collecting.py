@@ -21,7 +21,8 @@ from oncehouse.metrics.names import Metric
 
 if TYPE_CHECKING:
     from oncehouse.insights import Overview
-    from oncehouse.insights_lookout import EtlView, HealthView, Inboxes, Lookout
+    from oncehouse.insights_etl import EtlView
+    from oncehouse.insights_lookout import HealthView, Inboxes, Lookout
     from oncehouse.insights_road import Road
     from oncehouse.messaging.consumer.groups import GroupStatus
     from oncehouse.messaging.outbox.status import OutboxStatus

@@ -1,0 +1,74 @@
+"""The scheduler as people see it: what each topic does now in words, and the graph of its lineage.
+
+Part of the read model (`insights.py`). Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oncehouse.etl.graph_svg import draw_svg
+from oncehouse.etl.positions import spell_position_time
+from oncehouse.etl.records import Topic
+from oncehouse.etl.status import TopicStatus
+from oncehouse.etl.status_text import list_notes, spell_behind, spell_lag, spell_now, spell_position
+
+
+@dataclass(frozen=True, kw_only=True)
+class EtlView:
+    lineage: tuple[Topic, ...]
+    topics: tuple[TopicStatus, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicView:
+    topic: str
+    dst: str
+    position: str
+    rows: int
+    behind: str
+    """How far the main source is ahead."""
+    sources: dict[str, str]
+    """Each source and how far it is ahead."""
+    now: str
+    """What it does, and why it waits."""
+    decision: str
+    failures: int
+    held_by: str
+    notes: tuple[str, ...]
+
+    @property
+    def is_paused(self) -> bool:
+        return self.decision == "paused"
+
+
+def view_topic(one: TopicStatus) -> TopicView:
+    return TopicView(
+        topic=one.topic,
+        dst=one.dst,
+        position=spell_position(one.last),
+        rows=one.rows,
+        behind=spell_behind(one),
+        sources={
+            table: "empty" if seconds is None else spell_lag(seconds)
+            for table, seconds in one.lag_seconds.items()
+        },
+        now=spell_now(one),
+        decision=one.decision,
+        failures=one.failures,
+        held_by=one.hostid,
+        notes=tuple(list_notes(one)),
+    )
+
+
+def draw_graph(view: EtlView) -> str:
+    """An SVG without rules of its own, for a page that has them; names in it are escaped."""
+    states = {one.topic: _spell_state(one) for one in view.topics}
+    return draw_svg(view.lineage, states, styled=False)
+
+
+def _spell_state(one: TopicStatus) -> str:
+    """What fits a box: what it does, how far behind, and up to where it is built."""
+    does = spell_now(one).partition(":")[0].partition(",")[0]
+    at = spell_position_time(one.last)[len("2026-") : -len(".000")]
+    return " · ".join([does, f"{spell_behind(one)} behind", *([f"at {at}"] if at else [])])

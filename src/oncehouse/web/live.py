@@ -1,0 +1,79 @@
+"""Live pages: the changing part of a page, sent again over server-sent events whenever it is another than before.
+
+A browser opens the page's own address as an event stream. What several visitors look at is read once a moment; a
+stream ends with its visitor or with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+
+REFRESH_SECONDS = 2.0
+MOST_STREAMS = 64
+_SHARED_SECONDS = 1.0
+_MOST_SHARED = 256
+_BEAT_SECONDS = 15.0
+_LOOK_SECONDS = 0.2
+# How soon a browser tries again after the process has ended or was away.
+_RETRY = "retry: 2000\n\n"
+
+
+class Shared:
+    """Fragments that were made within the last moment, by address."""
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._made: dict[Hashable, tuple[float, str]] = {}
+
+    def get(self, key: Hashable, make: Callable[[], str]) -> str:
+        now = self._monotonic()
+        with self._lock:
+            made_at, text = self._made.get(key, (-_SHARED_SECONDS, ""))
+            if now - made_at < _SHARED_SECONDS:
+                return text
+        text = make()
+        with self._lock:
+            if len(self._made) >= _MOST_SHARED:
+                self._made.clear()
+            self._made[key] = (now, text)
+        return text
+
+
+def write_event(name: str, text: str) -> str:
+    """One event; whatever line ends the text has, it stays one."""
+    plain = text.replace("\r\n", "\n").replace("\r", "\n")
+    lines = "".join(f"data: {line}\n" for line in plain.split("\n"))
+    return f"event: {name}\n{lines}\n"
+
+
+async def stream_changes(
+    make: Callable[[], Awaitable[str]],
+    *,
+    is_over: Callable[[], Awaitable[bool]],
+    refresh_seconds: float = REFRESH_SECONDS,
+) -> AsyncIterator[str]:
+    """What `make` gives, whenever it is another than before, and a beat in between so that a dead line is noticed."""
+    yield _RETRY
+    before: str | None = None
+    quiet_since = time.monotonic()
+    while not await is_over():
+        text = await make()
+        if text != before:
+            before, quiet_since = text, time.monotonic()
+            yield write_event("page", text)
+        elif time.monotonic() - quiet_since > _BEAT_SECONDS:
+            quiet_since = time.monotonic()
+            yield ": still here\n\n"
+        await _rest(refresh_seconds, is_over)
+
+
+async def _rest(seconds: float, is_over: Callable[[], Awaitable[bool]]) -> None:
+    """In steps, so that the end of the process need not wait for the whole of it."""
+    until = time.monotonic() + seconds
+    # A visitor who leaves is noticed by asking alone: there is no event to wait for.
+    while (left := until - time.monotonic()) > 0 and not await is_over():  # noqa: ASYNC110
+        await asyncio.sleep(min(left, _LOOK_SECONDS))

@@ -1,0 +1,95 @@
+"""How figures, times and strangers' text read on a page. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from markupsafe import Markup
+
+from oncehouse.redaction import redact
+
+ABSENT = "\N{EN DASH}"
+_UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+
+
+def spell_number(count: float | None) -> str:
+    if count is None:
+        return ABSENT
+    return f"{count:,.0f}" if isinstance(count, int) or abs(count) >= 10 or not count else f"{count:,.1f}"
+
+
+def spell_short(count: float | None) -> str:
+    """Three digits and a unit: 12,345,678 is 12.3M."""
+    if count is None:
+        return ABSENT
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(count) >= size * (10 if unit == "k" else 1):
+            return f"{count / size:.3g}{unit}"
+    return spell_number(count)
+
+
+def spell_duration(seconds: float | None) -> str:
+    """Two units at most: `3d 4h`, `12m 5s`, `0.8s`."""
+    if seconds is None:
+        return ABSENT
+    if abs(seconds) < 10:
+        return f"{seconds:.1f}s"
+    whole = round(abs(seconds))
+    parts: list[str] = []
+    for unit, length in _UNITS:
+        count, whole = divmod(whole, length)
+        if count or parts:
+            parts.append(f"{count}{unit}")
+    shown = " ".join(part for part in parts[:2] if part[:-1] != "0")
+    return f"−{shown}" if seconds < 0 else shown  # noqa: RUF001 - a minus sign
+
+
+def spell_moment(seconds: float | None) -> str:
+    """Seconds since 1970 as a time in UTC."""
+    if not seconds:
+        return ABSENT
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def spell_bytes(count: float | None) -> str:
+    if count is None:
+        return ABSENT
+    size = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(size) < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:,.3g} TB"
+
+
+def spell_share(share: float | None) -> str:
+    return ABSENT if share is None else f"{share:.0%}"
+
+
+def make_visible(value: object) -> object:
+    """What a page shows of any value: no secret, and control and invisible characters spelt out, line ends aside."""
+    if value is None:
+        return ABSENT
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    text = redact(value)
+    if text.isprintable():
+        return text
+    return "".join(
+        character
+        if character.isprintable() or character == "\n"
+        else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
+
+
+def draw_curve(points: Sequence[float], *, width: int, height: int) -> tuple[str, str]:
+    """A curve as SVG paths: its line, and the area under it. The highest point touches the top."""
+    highest = max(points, default=0) or 1
+    step = width / max(1, len(points) - 1)
+    places = [
+        (at * step, height - 1 - (height - 2) * point / highest) for at, point in enumerate(points)
+    ] or [(0.0, float(height - 1))]
+    line = " L".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    return f"M{line}", f"M0,{height} L{line} L{places[-1][0]:.1f},{height} Z"

@@ -1,0 +1,78 @@
+"""Verifications that somebody asked for in the dashboard: one at a time a pipeline, beside everything else.
+
+It is `oncehouse verify`, and changes nothing. What was found last is kept until the next one or the end of the process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from oncehouse.errors import ConfigurationError, OncehouseError
+
+if TYPE_CHECKING:
+    from oncehouse.insights_lookout import Lookout, Report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    running_since: float | None = None
+    """Seconds since 1970; none while none runs."""
+    ended_at: float | None = None
+    took_seconds: float = 0.0
+    report: Report | None = None
+    trouble: str | None = None
+    """Why the last one could not be brought to its end."""
+    asked_for: str = ""
+
+
+class Verifications:
+    def __init__(self, lookout: Lookout, *, clock: Callable[[], float] = time.time) -> None:
+        self._lookout = lookout
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._states: dict[str, Verification] = {}
+
+    def state(self, name: str) -> Verification:
+        with self._lock:
+            return self._states.get(name, Verification())
+
+    def start(self, name: str, *, files: bool, ledger_only: bool) -> None:
+        """Raises ConfigurationError while one is under way, and for a pipeline that is not there."""
+        self._lookout.pipeline(name)
+        words = [
+            *(["every byte of the files"] if files else []),
+            *(["the ledger alone"] if ledger_only else []),
+        ]
+        with self._lock:
+            state = self._states.get(name, Verification())
+            if state.running_since is not None:
+                raise ConfigurationError(f"A verification of {name} is under way already; wait for its end.")
+            self._states[name] = replace(
+                state, running_since=self._clock(), asked_for=", ".join(words) or "ledger and tables"
+            )
+        threading.Thread(
+            target=self._run, args=(name, files, ledger_only), name="oncehouse-verify", daemon=True
+        ).start()
+
+    def _run(self, name: str, files: bool, ledger_only: bool) -> None:
+        report: Report | None = None
+        trouble: str | None = None
+        try:
+            report = self._lookout.verify(name, files=files, ledger_only=ledger_only)
+        except OncehouseError as error:
+            trouble = str(error)
+        except Exception as error:  # noqa: BLE001 - a thread's edge: whoever looks has to be told something
+            trouble = f"unexpected {type(error).__name__}: {error}"
+        with self._lock:
+            state, now = self._states[name], self._clock()
+            self._states[name] = Verification(
+                ended_at=now,
+                took_seconds=now - (state.running_since or now),
+                report=report,
+                trouble=trouble,
+                asked_for=state.asked_for,
+            )
