@@ -6,11 +6,12 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.11 python3.12 python3.13,\
 BIN := .venv/bin
 ADVICE_PYTHON := oncehouse needs Python 3.11 or newer as python3; set PYTHON=/path/to/python3.11 if it stands elsewhere
 ADVICE_VENV := The virtual environment could not be made; on Debian or Ubuntu: apt install python3-venv
+ADVICE_CHROMIUM := the browser tests need Chromium: apt install chromium, as root
 ADVICE_JAVA := oncehouse needs Java 17 or 21; on Debian or Ubuntu: apt install openjdk-17-jre-headless, or set JAVA_HOME
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo shops test versions check chaos soak fuzz bench docs audit lock clean java
+.PHONY: help setup demo shops test browser versions check chaos soak fuzz bench docs audit lock clean java
 MAKEFLAGS += --no-print-directory
 
 help: ## show this list
@@ -41,6 +42,12 @@ chaos: setup ## every crash and fault scenario, or SCENARIO="its name" alone
 soak: setup ## full load for 20 minutes and more while everything is killed at random; nothing lost or doubled, nothing leaks
 	@mkdir -p build
 	@$(BIN)/python tools/soak.py
+
+browser: .venv/.package ## the dashboard in a real Chromium, which is installed first on Debian; SCREENSHOTS=1 makes those of the docs anew
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null \
+		|| { [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -y -q chromium; } \
+		|| { echo "$(ADVICE_CHROMIUM)"; exit 1; } >&2
+	@ONCEHOUSE_BROWSER=required $(BIN)/python -m pytest tests/browser $(if $(SCREENSHOTS),--write-screenshots)
 
 fuzz: .venv/.package ## decoders against far more random and damaged records than in the tests
 	@FUZZ_FACTOR=50 $(BIN)/python -m pytest tests/unit -k fuzz --timeout 3600

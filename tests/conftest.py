@@ -52,6 +52,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="with --all-chaos: run this scenario of tests/scenarios.py and its defect alone",
     )
 
+    parser.addoption(
+        "--write-screenshots",
+        action="store_true",
+        help="let the browser tests write docs/images, which they otherwise leave as they are",
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A skipped browser is told even where skips are not listed."""
+    skipped = [
+        found for found in terminalreporter.stats.get("skipped", ()) if "tests/browser/" in found.nodeid
+    ]
+    if skipped:
+        why = skipped[0].longrepr[2] if isinstance(skipped[0].longrepr, tuple) else str(skipped[0].longrepr)
+        terminalreporter.write_line(
+            f"{len(skipped)} browser tests did not run: {why.removeprefix('Skipped: ')}"
+        )
+
 
 def pytest_configure(config: pytest.Config) -> None:
     # A terminated session must stop its servers as an interrupted one does.
