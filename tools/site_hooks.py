@@ -108,18 +108,19 @@ def _name_pages(nav: Any) -> Iterator[str]:
 
 
 def _fill(nav: Any, free: list[str]) -> Any:
+    """Takes out of `free` what it has placed, so that the first `*` that fits a page is the only one."""
     filled: list[Any] = []
     for entry in nav:
         if isinstance(entry, Mapping):
-            sections = {
-                title: inside if isinstance(inside, str) else _fill(inside, free)
-                for title, inside in entry.items()
-            }
-            filled += [{title: inside} for title, inside in sections.items() if inside]
+            for title, inside in entry.items():
+                if pages := inside if isinstance(inside, str) else _fill(inside, free):
+                    filled.append({title: pages})
         elif "*" in entry:
-            filled += [
+            fitting = [
                 page for page in free if fnmatchcase(page, entry) and page.count("/") == entry.count("/")
             ]
+            free[:] = [page for page in free if page not in fitting]
+            filled += fitting
         else:
             filled.append(entry)
     return filled

@@ -90,10 +90,15 @@ def test_every_page_is_in_the_navigation_once():
 
 
 def test_a_new_page_finds_its_place_and_a_section_without_pages_is_left_out():
-    nav = [{"Reference": ["reference/cli.md", "reference/*"]}, {"Runbooks": ["runbooks/*"]}, {"More": ["*"]}]
-    assert site.fill_navigation(nav, ["new.md", "reference/cli.md", "reference/metrics.md", "a/b.md"]) == [
+    nav = [
+        {"Reference": ["reference/cli.md", "reference/*"]},
+        {"Runbooks": ["runbooks/*"]},
+        {"More": ["m*", "*"]},
+    ]
+    there = ["new.md", "reference/cli.md", "reference/metrics.md", "more.md", "a/b.md"]
+    assert site.fill_navigation(nav, there) == [
         {"Reference": ["reference/cli.md", "reference/metrics.md"]},
-        {"More": ["new.md"]},
+        {"More": ["more.md", "new.md"]},
     ]
 
 
