@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from itertools import chain
 
 import numpy as np
 from hypothesis import given, settings
@@ -13,7 +14,16 @@ from oncehouse.ledger import keyindex
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.keyindex import Keys
 from oncehouse.ledger.records import FileRef, Segment
-from oncehouse.pipeline.compact import FAN_IN, MergePlan, RebuildPlan, merge_task, plan_merges, rebuild_task
+from oncehouse.pipeline.compact import (
+    FAN_IN,
+    SPLIT_KEYS,
+    Merge,
+    MergePlan,
+    RebuildPlan,
+    merge_task,
+    plan_merges,
+    rebuild_task,
+)
 from oncehouse.pipeline.dedup import DecidePlan, decide
 
 DAY = 86400.0
@@ -63,16 +73,42 @@ def test_few_segments_are_left_alone():
     assert not plan_merges([make_segment(number) for number in range(FAN_IN - 1)], window_seconds=WINDOW)
 
 
-def test_segments_of_different_ranges_tiers_or_ages_are_not_mixed():
-    for other in ({"buckets": (0, 7)}, {"keys": 10_000}, {"at": 20 * DAY}):
+def test_segments_of_different_ranges_or_tiers_are_not_mixed():
+    for other in ({"buckets": (0, 7)}, {"keys": 10_000}):
         segments = [make_segment(number) for number in range(FAN_IN - 1)]
         segments.append(make_segment(99, **other))
         assert not plan_merges(segments, window_seconds=WINDOW)
 
 
+def test_what_is_left_of_an_age_that_is_over_becomes_one_and_is_not_mixed_with_younger():
+    left = [make_segment(number, keys=8**number) for number in range(3)]
+    young = make_segment(99, at=20 * DAY)
+    assert [merge.segments for merge in plan_merges([*left, young], window_seconds=WINDOW)] == [tuple(left)]
+
+
+def test_one_segment_of_an_age_that_is_over_is_left_alone():
+    segments = [make_segment(1), make_segment(2, at=20 * DAY), make_segment(3, at=20 * DAY)]
+    assert not plan_merges(segments, window_seconds=WINDOW)
+
+
 def test_a_merge_stays_small_enough_for_a_worker():
     segments = [make_segment(number, keys=15_000_000) for number in range(FAN_IN)]
     assert not plan_merges(segments, window_seconds=WINDOW)
+
+
+def test_many_keys_of_a_wide_range_go_on_in_narrower_ones():
+    few, many = SPLIT_KEYS // FAN_IN - 1, SPLIT_KEYS // FAN_IN
+    assert find_ranges(few, (0, 63)) == ((0, 63),)
+    assert find_ranges(many, (0, 63)) == tuple((first, first + 7) for first in range(0, 64, 8))
+    assert find_ranges(many, (32, 47)) == tuple((first, first + 1) for first in range(32, 48, 2))
+    assert find_ranges(many, (4, 7)) == ((4, 4), (5, 5), (6, 6), (7, 7))
+    assert find_ranges(many, (5, 5)) == ((5, 5),)
+
+
+def find_ranges(keys: int, buckets: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+    """Where FAN_IN segments of so many keys each end up."""
+    segments = [make_segment(number, keys=keys, buckets=buckets) for number in range(FAN_IN)]
+    return Merge(segments=tuple(segments)).ranges
 
 
 @given(
@@ -101,8 +137,27 @@ def test_a_merged_segment_holds_the_same_ids(tables):
     with tempfile.TemporaryDirectory() as root:
         store = FileStore(root)
         files = tuple(put(store, f"s{at}", make_keys(found)) for at, found in enumerate(tables))
-        _, merged = merge_task(MergePlan(files_root=root, inputs=files, out="merged"))
-        assert read_ids(store, merged) == sorted({key for found in tables for key in found})
+        plan = MergePlan(files_root=root, inputs=files, out="merged", ranges=((0, 15),), buckets=16)
+        (merged,) = merge_task(plan)
+        assert read_ids(store, merged.file) == sorted({key for found in tables for key in found})
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.lists(ids, min_size=1, max_size=15, unique=True), min_size=1, max_size=5))
+def test_a_merge_into_narrower_ranges_holds_every_id_once_and_in_its_range(tables):
+    with tempfile.TemporaryDirectory() as root:
+        store = FileStore(root)
+        files = tuple(put(store, f"s{at}", make_keys(found)) for at, found in enumerate(tables))
+        ranges = tuple((first, first + 1) for first in range(0, 16, 2))
+        made = merge_task(MergePlan(files_root=root, inputs=files, out="merged", ranges=ranges, buckets=16))
+        read = {(one.bucket_from, one.bucket_to): read_ids(store, one.file) for one in made}
+        assert sorted(chain.from_iterable(read.values())) == sorted(
+            {key for found in tables for key in found}
+        )
+        for (first, last), found in read.items():
+            assert found
+            assert all(first <= hi >> 60 <= last for hi, _ in found)
+        assert [one.keys for one in made] == [len(found) for found in read.values()]
 
 
 @settings(deadline=None, max_examples=30)

@@ -42,6 +42,7 @@ def test_ids_are_ordered_and_equal_ones_stay_in_the_order_they_came(pairs):
     assert order == sorted(range(len(pairs)), key=lambda at: (pairs[at], at))
 
 
+@settings(deadline=None)
 @given(st.lists(id_lists, min_size=1, max_size=5), id_lists)
 def test_an_index_of_several_segments_knows_exactly_the_ids_of_a_set(segments, asked):
     known = set().union(*segments)

@@ -103,9 +103,11 @@ def find(segment: Keys, hi: UInt64, lo: UInt64) -> Int64:
     found = np.full(len(hi), -1, dtype=np.int64)
     if not len(segment) or not len(hi):
         return found
-    at = np.searchsorted(segment.hi, hi, side="left")
-    asked = np.flatnonzero(at < len(segment))
-    at = at[asked]
+    # A segment may cover a few buckets only: ids outside of its range are not searched for one by one.
+    start = int(np.searchsorted(hi, segment.hi[0], side="left"))
+    end = int(np.searchsorted(hi, segment.hi[-1], side="right"))
+    asked = np.arange(start, end)
+    at = np.searchsorted(segment.hi, hi[start:end], side="left")
     # Ids that share a high half stand beside each other: step along until the low half fits or the run ends.
     while len(asked):
         same = segment.hi[at] == hi[asked]

@@ -11,6 +11,8 @@ import math
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,41 +36,66 @@ if TYPE_CHECKING:
 
 FAN_IN = 8
 # A merged segment stays below this many keys, so that a merge fits a worker's memory.
-_MAX_KEYS = 16_000_000
+MAX_KEYS = 16_000_000
 # Of the window: how far apart the first-seen times in one segment may lie.
-_AGE_SHARE = 1 / 12
+AGE_SHARE = 1 / 12
+_OVER = -1  # the tier of what belongs to an age that is over
+# Merged keys of a wide range go on in narrower ones from so many on, so that a key is looked for in few segments.
+SPLIT_KEYS = FAN_IN**7
+PIECES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Merge:
-    """Segments of one range of buckets that become one."""
+    """Segments of one range of buckets that become one, or one for each of several narrower ranges."""
 
     segments: tuple[Segment, ...]
 
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """(first bucket, last bucket) of what they become."""
+        first, last = self.segments[0].bucket_from, self.segments[0].bucket_to
+        width = last - first + 1
+        large = sum(segment.keys for segment in self.segments) >= SPLIT_KEYS
+        pieces = min(PIECES, width) if large else 1
+        edges = [first + width * piece // pieces for piece in range(pieces + 1)]
+        return tuple((start, end - 1) for start, end in pairwise(edges))
+
 
 def plan_merges(segments: Sequence[Segment], *, window_seconds: float) -> tuple[Merge, ...]:
-    """FAN_IN segments of the same range, tier and age become one of the next tier."""
+    """FAN_IN segments of the same range, tier and age become one of the next tier; of an age that is over, any two."""
+    age_seconds = max(window_seconds * AGE_SHARE, 1.0)
+    ages = {
+        segment.segment: int(segment.first_seen_from // age_seconds)
+        for segment in segments
+        if not is_adopted(segment)
+    }
+    newest = max(ages.values(), default=0)
     groups: dict[tuple[int, int, int, int], list[Segment]] = {}
-    age_seconds = max(window_seconds * _AGE_SHARE, 1.0)
     for segment in segments:
-        if is_adopted(segment):
-            continue
-        tier = int(math.log(max(segment.keys, 1), FAN_IN))
-        age = int(segment.first_seen_from // age_seconds)
-        groups.setdefault((segment.bucket_from, segment.bucket_to, tier, age), []).append(segment)
+        age = ages.get(segment.segment)
+        if age is not None:
+            # Nothing is added to an age that is over: what is left of its tiers would be searched until it expires.
+            tier = tier_of(segment.keys) if age == newest else _OVER
+            groups.setdefault((segment.bucket_from, segment.bucket_to, tier, age), []).append(segment)
     return tuple(
         Merge(segments=run)
-        for _, group in sorted(groups.items())
-        if len(group) >= FAN_IN
+        for (_, _, tier, _), group in sorted(groups.items())
+        if tier == _OVER or len(group) >= FAN_IN
         for run in _runs(group)
     )
+
+
+def tier_of(keys: int) -> int:
+    """How often segments of one key have been merged to get so many."""
+    return int(math.log(max(keys, 1), FAN_IN))
 
 
 def _runs(group: Sequence[Segment]) -> Iterator[tuple[Segment, ...]]:
     """The group in runs that fit a worker's memory; a run of one is left as it is."""
     run: list[Segment] = []
     for segment in group:
-        if run and sum(found.keys for found in run) + segment.keys > _MAX_KEYS:
+        if run and sum(found.keys for found in run) + segment.keys > MAX_KEYS:
             if len(run) > 1:
                 yield tuple(run)
             run = []
@@ -82,13 +109,30 @@ class MergePlan:
     files_root: str
     inputs: tuple[FileRef, ...]
     out: str
+    """Path of the files to be written, without their endings."""
+    ranges: tuple[tuple[int, int], ...]
+    buckets: int
 
 
-def merge_task(plan: MergePlan) -> tuple[int, FileRef]:
-    """(keys, file) of the merged segment."""
+@dataclass(frozen=True, kw_only=True)
+class Merged:
+    bucket_from: int
+    bucket_to: int
+    keys: int
+    file: FileRef
+
+
+def merge_task(plan: MergePlan) -> list[Merged]:
+    """The merged segments, one a range that has keys."""
     store = FileStore(plan.files_root)
     merged = keyindex.merge([keyindex.open_keys(store.checked(file)) for file in plan.inputs])
-    return len(merged), store.put(plan.out, lambda path: keyindex.write_keys(path, merged))
+    made = []
+    for first, last in plan.ranges:
+        mine = keyindex.slice_buckets(merged, first, last, plan.buckets)
+        if len(mine):
+            file = store.put(f"{plan.out}-{first}.segment.arrow", partial(keyindex.write_keys, keys=mine))
+            made.append(Merged(bucket_from=first, bucket_to=last, keys=len(mine), file=file))
+    return made
 
 
 def compact(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int) -> int:
@@ -99,29 +143,34 @@ def compact(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
         plan = MergePlan(
             files_root=pipeline.ledger.files,
             inputs=tuple(segment.file for segment in merge.segments),
-            out=f"{pipeline.pipeline}/index/{name}.segment.arrow",
+            out=f"{pipeline.pipeline}/index/{name}",
+            ranges=merge.ranges,
+            buckets=pipeline.identity.buckets,
         )
         try:
             with naming_own_errors(pipeline.pipeline):
-                keys, file = run_tasks(spark, merge_task, [plan])[0]
+                made: list[Merged] = run_tasks(spark, merge_task, [plan])[0]
         except CorruptFileError:
             if _are_there(catalog, merge):
                 raise
             # Retention, perhaps of another process, dropped one of them while it was read.
             continue
-        merged = Segment(
-            segment=name,
-            bucket_from=merge.segments[0].bucket_from,
-            bucket_to=merge.segments[0].bucket_to,
-            keys=keys,
-            first_seen_from=min(segment.first_seen_from for segment in merge.segments),
-            first_seen_to=max(segment.first_seen_to for segment in merge.segments),
-            file=file,
-        )
+        merged = [
+            Segment(
+                segment=f"{name}-{one.bucket_from}",
+                bucket_from=one.bucket_from,
+                bucket_to=one.bucket_to,
+                keys=one.keys,
+                first_seen_from=min(segment.first_seen_from for segment in merge.segments),
+                first_seen_to=max(segment.first_seen_to for segment in merge.segments),
+                file=one.file,
+            )
+            for one in made
+        ]
         crash.reach("before replacing segments")
         try:
             segments.replace_segments(
-                catalog, token, old=[segment.segment for segment in merge.segments], new=[merged]
+                catalog, token, old=[segment.segment for segment in merge.segments], new=merged
             )
         except FencedError:
             raise
@@ -196,7 +245,7 @@ def plan_rebuild(
 ) -> list[RebuildPlan]:
     """`moved`: where the keys of key files lie that the catalog does not know of yet."""
     duplicates = epochs.list_duplicate_files(catalog)
-    age_seconds = max(pipeline.identity.window * _AGE_SHARE, 1.0)
+    age_seconds = max(pipeline.identity.window * AGE_SHARE, 1.0)
     oldest = catalog.earliest() - pipeline.identity.window
     groups: dict[int, list[tuple[float, tuple[FileRef, int, int, tuple[FileRef, ...]]]]] = {}
     for epoch, registered_at, key_file in epochs.list_key_files(catalog):
