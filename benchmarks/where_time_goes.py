@@ -14,19 +14,15 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from oncehouse.columns import parse_type
-from oncehouse.devstack.demo_events import FIELDS, IDENTITY, make_messages, plan_traffic
 from oncehouse.ledger.records import FileRef
 from oncehouse.pipeline import dedup, reading
 from oncehouse.pipeline.dedup import DecidePlan
-from oncehouse.pipeline.json_format import JsonFormat
-from oncehouse.pipeline.manifest import ReadPlan, TablePlan, TaskManifest
+from oncehouse.pipeline.manifest import TaskManifest
+from read_tasks import make_blocks, make_read_plan
 
-_BLOCK_ROWS = 50_000
-_BLOCKS = 8
+_EVENTS = 400_000
 
 # module, attribute (with its class), and the name it is shown under
 _DRIVER = (
@@ -118,8 +114,8 @@ def watch_driver() -> AbstractContextManager[Watch]:
 
 def show_tasks(folder: Path) -> None:
     """One read task, then a decide task over what it wrote, against an index of the same size."""
-    plan = _plan(folder)
-    blocks = list(_blocks())
+    plan = make_read_plan(folder)
+    blocks = list(make_blocks(_EVENTS))
     reading.read_records(plan, "warm", blocks[:1])
     with watching(_TASK) as watch:
         started = time.perf_counter()
@@ -138,44 +134,6 @@ def _halves(blocks: list[pa.RecordBatch]) -> tuple[tuple[str, list[pa.RecordBatc
     return ("first", blocks[:middle]), ("second", blocks[middle:])
 
 
-def _plan(folder: Path) -> ReadPlan:
-    return ReadPlan(
-        pipeline="profile",
-        epoch=1,
-        token=1,
-        topics=("bench",),
-        format=JsonFormat(),
-        fields={name: parse_type(text) for name, text in FIELDS.items()},
-        identity=IDENTITY,
-        tables=(
-            TablePlan(name="bench", columns=tuple((name, name) for name in FIELDS), id_column="_unique_id"),
-        ),
-        files_root=str(folder),
-        max_message_bytes=1 << 20,
-        max_depth=64,
-        part_rows=500_000,
-        part_bytes=128 << 20,
-        whole=False,
-    )
-
-
-def _blocks() -> Iterator[pa.RecordBatch]:
-    serials = plan_traffic(_BLOCKS * _BLOCK_ROWS, resent_share=0.0).first
-    for start in range(0, len(serials), _BLOCK_ROWS):
-        messages = make_messages(serials[start : start + _BLOCK_ROWS])
-        yield pa.record_batch(
-            {
-                "source": pa.array(np.zeros(len(messages)), pa.int32()),
-                "offset": pa.array(np.arange(start, start + len(messages)), pa.int64()),
-                "timestamp": pa.array(
-                    np.full(len(messages), 1_767_225_600_000_000), pa.timestamp("us", tz="UTC")
-                ),
-                "key": pa.nulls(len(messages), pa.binary()),
-                "value": pa.array(messages, pa.binary()),
-            }
-        )
-
-
 def _decide_plan(folder: Path, read: TaskManifest, name: str, segments: tuple[FileRef, ...]) -> DecidePlan:
     return DecidePlan(
         bucket_from=0,
@@ -184,6 +142,6 @@ def _decide_plan(folder: Path, read: TaskManifest, name: str, segments: tuple[Fi
         files_root=str(folder),
         key_files=tuple(chunk.keys for chunk in read.chunks),
         segments=segments,
-        out=f"profile/{name}",
+        out=f"bench/{name}",
         tables=1,
     )

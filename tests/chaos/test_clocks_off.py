@@ -49,7 +49,7 @@ def clock(monkeypatch) -> CatalogClock:
         return retain(*given, **more)
 
     monkeypatch.setattr(stages, "retain", count_rounds)
-    monkeypatch.setattr(stages, "_RETENTION_SECONDS", 0.2)
+    monkeypatch.setattr(stages, "RETENTION_SECONDS", 0.2)
     return made
 
 

@@ -28,6 +28,7 @@ from oncehouse.cli.init import init
 from oncehouse.cli.leases import leases
 from oncehouse.cli.metrics import metrics
 from oncehouse.cli.output import say, show_error, show_json
+from oncehouse.cli.plan_capacity import plan_capacity
 from oncehouse.cli.rekey import rekey
 from oncehouse.cli.repair import repair
 from oncehouse.cli.requests import rebuild_index, replay
@@ -85,6 +86,7 @@ def version(*, as_json: AsJson = False) -> None:
 app.command()(init)
 app.command()(check)
 app.command()(doctor)
+app.command()(plan_capacity)
 app.command()(run)
 app.command()(status)
 app.command()(leases)

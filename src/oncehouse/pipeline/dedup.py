@@ -24,7 +24,7 @@ from oncehouse.pipeline.payloads import find_conflicts
 DUPLICATE_SCHEMA = pa.schema([("ordinal", pa.uint32()), ("event", pa.uint32()), ("conflict", pa.bool_())])
 
 # Below this many keys one task decides for all buckets: starting more would cost more than they do.
-_KEYS_A_TASK = 100_000
+KEYS_A_TASK = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Decision:
 def plan_ranges(*, keys: int, buckets: int, cores: int) -> tuple[tuple[int, int], ...]:
     """Bucket ranges, one a task: one for little, at most one a core for much. Always aligned halves."""
     tasks = 1
-    while tasks * 2 <= min(buckets, max(cores, 1)) and keys > tasks * _KEYS_A_TASK:
+    while tasks * 2 <= min(buckets, max(cores, 1)) and keys > tasks * KEYS_A_TASK:
         tasks *= 2
     width = buckets // tasks
     return tuple((task * width, (task + 1) * width - 1) for task in range(tasks))

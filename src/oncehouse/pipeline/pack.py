@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from oncehouse.config import Pipeline
 
 LEAST_EPOCHS = 64
-_MOST_EPOCHS = 4096
-_MOST_BYTES = 64 << 20
+MOST_EPOCHS = 4096
+MOST_BYTES = 64 << 20
 # Epochs with more raw bytes than this are large enough to stand alone.
-_SMALL_BYTES = 4 << 20
+SMALL_BYTES = 4 << 20
 _AGE_SHARE = 1 / 12
 
 
@@ -50,9 +50,9 @@ def plan_packs(bundles: Sequence[Bundle], *, window_seconds: float) -> Iterator[
     run: list[Bundle] = []
     size_bytes = 0
     for bundle in bundles:
-        if bundle.size_bytes > _SMALL_BYTES:
+        if bundle.size_bytes > SMALL_BYTES:
             continue
-        full = len(run) >= _MOST_EPOCHS or size_bytes + bundle.size_bytes > _MOST_BYTES
+        full = len(run) >= MOST_EPOCHS or size_bytes + bundle.size_bytes > MOST_BYTES
         if run and (full or bundle.registered_at - run[0].registered_at > window_seconds * _AGE_SHARE):
             if len(run) >= LEAST_EPOCHS:
                 yield tuple(run)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from oncehouse.config import Pipeline
 
-_RETENTION_SECONDS = 60.0
+RETENTION_SECONDS = 60.0
 # Packing and sweeping look at many files and names; the window is looked at each round.
 _ROUNDS_A_SWEEP = 10
 
@@ -206,7 +206,7 @@ class Stages:
                     self.say(str(error))
                 told_error = str(error)
             rounds += 1
-            self._stop.wait(_RETENTION_SECONDS)
+            self._stop.wait(RETENTION_SECONDS)
 
     def _tell_of_jump(self) -> bool:
         jump = self.catalog.jump_seconds()

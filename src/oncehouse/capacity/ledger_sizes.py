@@ -1,0 +1,157 @@
+"""How often epochs and inserts come, and what the ledger keeps of them for a window: files and catalog. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oncehouse.capacity import measured
+from oncehouse.capacity.index_shape import IndexShape
+from oncehouse.capacity.wish import Wish
+from oncehouse.ledger.snapshots import KEPT
+from oncehouse.pipeline.compact import AGE_SHARE, MAX_KEYS
+from oncehouse.pipeline.ingest import SMALL_EPOCH_RECORDS
+from oncehouse.pipeline.pack import MOST_BYTES, MOST_EPOCHS, SMALL_BYTES
+from oncehouse.pipeline.stages import RETENTION_SECONDS
+
+# Of a pack or of an epoch: keys, raw bytes and positions of duplicates beside the parts.
+_FILES_BESIDE_PARTS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epochs:
+    a_second: float
+    rows: float
+    """In the usual traffic."""
+    parts: float
+    """Of one of them, for each table."""
+    packed: bool
+    """Whether they are so small that retention packs them together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inserts:
+    a_second: float
+    """Into each table."""
+    rows: float
+    most_rows_a_second: float
+    """That a table can be sent under `batch`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disk:
+    raw_bytes: float
+    """The records as they came, packed where epochs are small."""
+    part_bytes: float
+    """Their rows for the tables, packed where epochs are small."""
+    key_file_bytes: float
+    duplicate_bytes: float
+    index_bytes: float
+    """With segments that are being merged, or have been and are still there."""
+    catalog_bytes: float
+    snapshot_bytes: float
+    """Copies of the catalog beside the files."""
+    files: float
+
+    @property
+    def file_bytes(self) -> float:
+        """What lies in `ledger.files`."""
+        return (
+            self.raw_bytes
+            + self.part_bytes
+            + self.key_file_bytes
+            + self.duplicate_bytes
+            + self.index_bytes
+            + self.snapshot_bytes
+        )
+
+    @property
+    def total_bytes(self) -> float:
+        return self.file_bytes + self.catalog_bytes
+
+
+def plan_epochs(wish: Wish, *, partitions: int) -> Epochs:
+    rate = wish.events_a_second
+    usual_seconds = max(wish.epoch.max_wait, measured.EPOCH_SECONDS)
+    a_second = max(min(rate, 1 / usual_seconds), rate / wish.epoch.max_rows)
+    rows = rate / a_second
+    small = rows <= SMALL_EPOCH_RECORDS
+    parts = max(
+        1 if small else partitions,
+        rows / wish.epoch.part_rows,
+        rows * wish.event_bytes / wish.epoch.part_bytes,
+    )
+    raw_share, _ = _stored(wish, packed=False)
+    return Epochs(
+        a_second=a_second,
+        rows=rows,
+        parts=parts,
+        packed=rows * wish.event_bytes * raw_share <= SMALL_BYTES,
+    )
+
+
+def plan_inserts(wish: Wish, epochs: Epochs) -> Inserts:
+    rate = wish.new_a_second
+    limits = wish.batch
+    most_rows = min(limits.max_rows, max(limits.max_bytes / wish.event_bytes, 1.0))
+    due_seconds = min(limits.max_wait, limits.min_rows / rate)
+    seconds = max(limits.min_interval, 1 / epochs.a_second, due_seconds)
+    rows = min(rate * seconds, most_rows)
+    return Inserts(
+        a_second=rate / rows,
+        rows=rows,
+        most_rows_a_second=most_rows / max(limits.min_interval, 1e-3),
+    )
+
+
+def size_ledger(wish: Wish, index: IndexShape, epochs: Epochs, inserts: Inserts, *, partitions: int) -> Disk:
+    events = wish.events_a_second * wish.window_seconds
+    raw_share, part_share = _stored(wish, packed=epochs.packed)
+    kept = events * (1 + AGE_SHARE) if epochs.packed else events
+    catalog_bytes = _size_catalog(wish, epochs, inserts, partitions)
+    return Disk(
+        raw_bytes=kept * wish.event_bytes * raw_share,
+        part_bytes=kept * wish.event_bytes * part_share * wish.tables,
+        key_file_bytes=kept * measured.KEY_FILE_BYTES_AN_EVENT.value,
+        duplicate_bytes=kept * wish.duplicate_share * measured.DUPLICATE_BYTES.value,
+        index_bytes=index.size_bytes + _size_replaced(wish, index),
+        catalog_bytes=catalog_bytes,
+        snapshot_bytes=KEPT * catalog_bytes,
+        files=index.segments + _count_files(wish, epochs),
+    )
+
+
+def _stored(wish: Wish, *, packed: bool) -> tuple[float, float]:
+    """Bytes of raw files and of a table's parts for a byte of an event."""
+    raw, part = measured.RAW_BYTES_A_BYTE.value, measured.PART_BYTES_A_BYTE.value
+    scale = 1.0 if wish.stored_share is None else wish.stored_share / (raw + part)
+    if packed:
+        raw, part = measured.PACKED_RAW_BYTES_A_BYTE.value, measured.PACKED_PART_BYTES_A_BYTE.value
+    return raw * scale, part * scale
+
+
+def _size_catalog(wish: Wish, epochs: Epochs, inserts: Inserts, partitions: int) -> float:
+    an_epoch = (
+        measured.CATALOG_BYTES_AN_EPOCH.value
+        + measured.CATALOG_BYTES_A_RANGE.value * (min(partitions, epochs.rows) - 1)
+        + measured.CATALOG_BYTES_A_PART.value * (epochs.parts * wish.tables - 1)
+    )
+    batches = inserts.a_second * wish.tables * measured.CATALOG_BYTES_A_BATCH.value
+    return (epochs.a_second * an_epoch + batches) * wish.window_seconds
+
+
+def _size_replaced(wish: Wish, index: IndexShape) -> float:
+    """Segments of a merge under way, and those that were merged since retention came by."""
+    merging = 2 * min(MAX_KEYS, index.keys)
+    merged = wish.new_a_second * index.writes_a_key * min(RETENTION_SECONDS, wish.window_seconds)
+    return (merging + merged) * measured.SEGMENT_BYTES_A_KEY.value
+
+
+def _count_files(wish: Wish, epochs: Epochs) -> float:
+    """Those of epochs; a pack has as many as a single epoch."""
+    count = epochs.a_second * wish.window_seconds
+    if epochs.packed:
+        raw_share, _ = _stored(wish, packed=False)
+        raw_bytes = count * epochs.rows * wish.event_bytes * raw_share
+        count = max(count / MOST_EPOCHS, raw_bytes / MOST_BYTES, min(count, 1 / AGE_SHARE))
+        return count * (_FILES_BESIDE_PARTS + wish.tables)
+    return count * (epochs.parts * (2 + wish.tables) + 1)

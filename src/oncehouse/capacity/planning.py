@@ -1,0 +1,134 @@
+"""`plan_capacity`: a wish in, everything that it comes to out. Pure; all numbers come from `measured.py`.
+
+Formulas err on the side of more, and where a step of the code would make more load cheaper they take the line above
+it: more events, larger ones, a longer window or more duplicates never need less. What machines cannot do is an error
+that says what stands in the way, and what would help (`refusals.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oncehouse.capacity import measured
+from oncehouse.capacity.index_shape import IndexShape, recommend_buckets, shape_index
+from oncehouse.capacity.ledger_sizes import Disk, Epochs, Inserts, plan_epochs, plan_inserts, size_ledger
+from oncehouse.capacity.speed import Speed, plan_speed
+from oncehouse.capacity.wish import Wish
+from oncehouse.pipeline.compact import MAX_KEYS
+
+MONTH_DAYS = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    worker_bytes: float
+    """Of a Python worker that reads, one a core."""
+    merging_worker_bytes: float
+    """Of the one worker that merges segments beside them."""
+    driver_bytes: float
+    """Of the driver's Python process and its Java process."""
+    machine_bytes: float
+    """All processes on the machine that holds the driver too, without what is kept in the page cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    wish: Wish
+    machines: int
+    buckets: int
+    partitions: int
+    """Of Kafka, at least: a read task a partition."""
+    index: IndexShape
+    page_reads_a_second: float
+    """At the busiest time, by look-ups in what of the key index does not fit a machine's page cache."""
+    first_look_seconds: float
+    """Processor time of a new worker until it has checked every byte of the key index once."""
+    epochs: Epochs
+    inserts: Inserts
+    disk: Disk
+    memory: Memory
+    speed: Speed
+    catch_up_seconds: float
+    cost_a_month: float | None
+
+    @property
+    def peak_a_second(self) -> float:
+        return self.wish.events_a_second * self.wish.peak
+
+    @property
+    def in_one_folder(self) -> bool:
+        """Whether one machine holds the whole ledger; else its files belong into object storage."""
+        return self.machines == 1 and self.disk.total_bytes <= self.wish.machine.disk_bytes
+
+    @property
+    def machine_disk_bytes(self) -> float:
+        """What a machine's own disk has to hold: the ledger, or its copies of the key index."""
+        return self.disk.total_bytes if self.in_one_folder else self.index.size_bytes
+
+
+def plan_for(wish: Wish, machines: int) -> Plan:
+    """What the wish comes to on so many machines, enough or not."""
+    cores = wish.machine.cores * machines
+    partitions = wish.partitions or cores
+    epochs = plan_epochs(wish, partitions=partitions)
+    index = shape_index(wish, cores=cores, epoch_rows=epochs.rows)
+    inserts = plan_inserts(wish, epochs)
+    disk = size_ledger(wish, index, epochs, inserts, partitions=partitions)
+    memory = _plan_memory(wish, index, disk, machines=machines)
+    speed = plan_speed(wish, index, cores=cores, partitions=partitions)
+    return Plan(
+        wish=wish,
+        machines=machines,
+        buckets=wish.buckets or recommend_buckets(wish, index.keys, cores=cores),
+        partitions=partitions,
+        index=index,
+        page_reads_a_second=_count_page_reads(wish, index, epochs, memory),
+        first_look_seconds=index.size_bytes * measured.CHECK_SECONDS_A_BYTE.value,
+        epochs=epochs,
+        inserts=inserts,
+        disk=disk,
+        memory=memory,
+        speed=speed,
+        catch_up_seconds=speed.catch_up_seconds(wish),
+        cost_a_month=_cost(wish, disk, machines),
+    )
+
+
+def _plan_memory(wish: Wish, index: IndexShape, disk: Disk, *, machines: int) -> Memory:
+    rows = min(wish.epoch.part_rows, wish.epoch.max_rows, max(wish.epoch.part_bytes / wish.event_bytes, 1.0))
+    an_event = (
+        measured.READ_MEMORY_BYTES_AN_EVENT.value + measured.READ_MEMORY_BYTES_A_BYTE.value * wish.event_bytes
+    )
+    worker = measured.WORKER_BYTES.value + rows * an_event
+    merging = (
+        measured.WORKER_BYTES.value + min(MAX_KEYS, index.keys) * measured.MERGE_MEMORY_BYTES_A_KEY.value
+    )
+    java = measured.JAVA_HEAP_BYTES + measured.JAVA_BYTES_BEYOND_HEAP.value
+    driver = measured.DRIVER_BYTES.value + disk.files * measured.DRIVER_BYTES_A_FILE.value + java
+    # With several machines the driver's has an executor too, which is a Java process of its own.
+    executor = java if machines > 1 else 0.0
+    workers = (wish.machine.cores - 1) * worker + max(worker, merging)
+    return Memory(
+        worker_bytes=worker,
+        merging_worker_bytes=merging,
+        driver_bytes=driver,
+        machine_bytes=driver + executor + workers,
+    )
+
+
+def _count_page_reads(wish: Wish, index: IndexShape, epochs: Epochs, memory: Memory) -> float:
+    """A look-up touches a page of each segment that it searches; an epoch touches no page twice."""
+    touched = min(
+        wish.events_a_second * wish.peak * index.look_ups_a_key,
+        epochs.a_second * wish.peak * index.hot_bytes / measured.PAGE_BYTES,
+    )
+    free = max(wish.machine.memory_bytes - memory.machine_bytes, 0.0)
+    missing = max(0.0, 1 - free / index.hot_bytes)
+    return touched * missing
+
+
+def _cost(wish: Wish, disk: Disk, machines: int) -> float | None:
+    if wish.price_a_gigabyte is None and wish.price_a_machine is None:
+        return None
+    kept = disk.total_bytes * wish.replicas / measured.GB
+    return kept * (wish.price_a_gigabyte or 0.0) + machines * (wish.price_a_machine or 0.0)

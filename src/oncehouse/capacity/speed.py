@@ -1,0 +1,63 @@
+"""How many events a second machines can take, and how long what an outage left takes. Pure.
+
+Two bounds: the processor time of an event over all cores, and how long the largest epoch takes, which is read by a
+task a partition and decided by a task a range of buckets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oncehouse.capacity import measured
+from oncehouse.capacity.index_shape import IndexShape, count_ranges
+from oncehouse.capacity.wish import Wish
+
+# What is left of the cores for the work: the rest is for bursts, loads that come at once, and the machine itself.
+_USABLE = 0.7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    events_a_second: float
+    """At most, with all cores of all machines."""
+    processor_seconds_an_event: float
+    bound_by: str
+    """`cores`, or `epochs` where more cores would hardly help."""
+
+    def catch_up_seconds(self, wish: Wish) -> float:
+        """Until nothing is left of an outage, while the usual traffic goes on."""
+        spare = self.events_a_second - wish.events_a_second
+        return wish.events_a_second * wish.outage_seconds / spare if spare > 0 else float("inf")
+
+
+def plan_speed(wish: Wish, index: IndexShape, *, cores: int, partitions: int) -> Speed:
+    read_seconds = _read_seconds(wish)
+    merge_seconds = (1 - wish.duplicate_share) * (index.writes_a_key - 1) * measured.MERGE_SECONDS_A_KEY.value
+    open_seconds = index.segments * measured.OPEN_SECONDS_A_SEGMENT.value / wish.epoch.max_rows
+    an_event = read_seconds + index.look_up_seconds + merge_seconds + open_seconds
+    by_cores = _USABLE * cores / an_event
+    by_epochs = wish.epoch.max_rows / _epoch_seconds(wish, index, read_seconds, cores, partitions)
+    return Speed(
+        events_a_second=min(by_cores, by_epochs),
+        processor_seconds_an_event=an_event,
+        bound_by="cores" if by_cores <= by_epochs else "epochs",
+    )
+
+
+def _read_seconds(wish: Wish) -> float:
+    """Of the road without look-ups and merges; each further table is taken to cost as much as the first."""
+
+    def task_seconds(event_bytes: float) -> float:
+        return measured.READ_SECONDS_AN_EVENT.value + measured.READ_SECONDS_A_BYTE.value * event_bytes
+
+    longer = task_seconds(wish.event_bytes) / task_seconds(measured.EVENT_BYTES.value)
+    return measured.ROAD_SECONDS_AN_EVENT.value * longer * wish.tables
+
+
+def _epoch_seconds(wish: Wish, index: IndexShape, read_seconds: float, cores: int, partitions: int) -> float:
+    """Of the largest epoch."""
+    rows = wish.epoch.max_rows
+    readers = _USABLE * min(cores, partitions)
+    deciders = _USABLE * count_ranges(rows, buckets=wish.buckets or cores, cores=cores)
+    decide_seconds = rows * index.look_up_seconds + index.segments * measured.OPEN_SECONDS_A_SEGMENT.value
+    return measured.EPOCH_SECONDS + rows * read_seconds / readers + decide_seconds / deciders

@@ -1,0 +1,180 @@
+"""A plan as people read it, and as a program does. Pure."""
+
+from __future__ import annotations
+
+from oncehouse.capacity.measured import GB
+from oncehouse.capacity.planning import Plan
+from oncehouse.config_values import format_duration
+from oncehouse.pipeline.room import spell_bytes
+
+Facts = dict[str, str]
+
+
+def spell_plan(plan: Plan) -> dict[str, Facts]:
+    """Facts by title."""
+    return {
+        "load": _spell_load(plan),
+        "machines": _spell_machines(plan),
+        "memory of a machine": _spell_memory(plan),
+        "key index": _spell_index(plan),
+        "disk of the ledger": _spell_disk(plan),
+        "inserts": _spell_inserts(plan),
+        **({} if plan.cost_a_month is None else {"cost": _spell_cost(plan)}),
+    }
+
+
+def _spell_load(plan: Plan) -> Facts:
+    wish = plan.wish
+    return {
+        "events": f"{wish.events_a_day:,.0f} a day of {_size(wish.event_bytes)} each",
+        "usually": _rate(wish.events_a_second),
+        "at the busiest time": _rate(plan.peak_a_second),
+        "new": f"{_rate(wish.new_a_second)}, remembered for {format_duration(wish.window_seconds)}",
+        "epochs": f"{_rate(plan.epochs.a_second)}, {_some(plan.epochs.rows, 'record')} each",
+    }
+
+
+def _spell_machines(plan: Plan) -> Facts:
+    machine = plan.wish.machine
+    outage = format_duration(plan.wish.outage_seconds)
+    return {
+        "machines": f"{plan.machines:,} of {machine.cores} cores, {_size(machine.memory_bytes)} of memory and "
+        f"{_size(machine.disk_bytes)} of disk",
+        "most events": f"{plan.speed.events_a_second:,.0f}/s, bound by {plan.speed.bound_by}",
+        "processor time": f"{plan.speed.processor_seconds_an_event * 1e6:,.1f} µs of a core an event",
+        "Kafka partitions": f"{plan.partitions:,}"
+        if plan.wish.partitions
+        else f"{plan.partitions:,} or more",
+        "catching up": f"with an outage of {outage} in {_time(plan.catch_up_seconds)}",
+    }
+
+
+def _spell_memory(plan: Plan) -> Facts:
+    memory = plan.memory
+    return {
+        "driver": f"{_size(memory.driver_bytes)}, Spark's Java included",
+        "a Python worker": f"{_size(memory.worker_bytes)}, one a core",
+        "one that merges": _size(memory.merging_worker_bytes),
+        "all processes": _size(memory.machine_bytes),
+        "page cache": f"{_size(plan.index.hot_bytes)} keep look-ups off the disk",
+    }
+
+
+def _spell_index(plan: Plan) -> Facts:
+    index = plan.index
+    return {
+        "keys": f"{index.keys:,.0f}",
+        "buckets": f"{plan.buckets:,}",
+        "segments": f"up to {index.segments:,.0f}; a key is looked for in up to {index.look_ups_a_key:,.0f}",
+        "size": _size(index.size_bytes),
+    }
+
+
+def _spell_disk(plan: Plan) -> Facts:
+    disk = plan.disk
+    packed = " (in packs)" if plan.epochs.packed else ""
+    place = "in a folder of the machine" if plan.in_one_folder else "in object storage"
+    return {
+        f"raw records{packed}": _size(disk.raw_bytes),
+        f"parts{packed}": _size(disk.part_bytes),
+        "key files": _size(disk.key_file_bytes + disk.duplicate_bytes),
+        "key index": _size(disk.index_bytes),
+        "catalog": f"{_size(disk.catalog_bytes)}, and {_size(disk.snapshot_bytes)} of snapshots",
+        "together": f"{_size(disk.total_bytes)} in {disk.files:,.0f} files, {place}",
+        "on each machine": _size(plan.machine_disk_bytes),
+    }
+
+
+def _spell_inserts(plan: Plan) -> Facts:
+    tables = plan.wish.tables
+    return {
+        "inserts": f"{_rate(plan.inserts.a_second)} into each of {tables} tables"
+        if tables > 1
+        else _rate(plan.inserts.a_second),
+        "rows": f"{plan.inserts.rows:,.0f} an insert",
+    }
+
+
+def _spell_cost(plan: Plan) -> Facts:
+    kept = plan.disk.total_bytes * plan.wish.replicas / GB
+    return {
+        "a month": f"{plan.cost_a_month or 0:,.2f} for {kept:,.0f} GB stored and {_some(plan.machines, 'machine')}"
+    }
+
+
+def describe(plan: Plan) -> dict[str, object]:
+    """Bytes, seconds and rates as they are; names are stable."""
+    index, disk, memory = plan.index, plan.disk, plan.memory
+    return {
+        "machines": plan.machines,
+        "buckets": plan.buckets,
+        "partitions": plan.partitions,
+        "events_a_second": plan.wish.events_a_second,
+        "peak_events_a_second": plan.peak_a_second,
+        "most_events_a_second": plan.speed.events_a_second,
+        "bound_by": plan.speed.bound_by,
+        "processor_seconds_an_event": plan.speed.processor_seconds_an_event,
+        "catch_up_seconds": plan.catch_up_seconds,
+        "epochs": {
+            "a_second": plan.epochs.a_second,
+            "records": plan.epochs.rows,
+            "packed": plan.epochs.packed,
+        },
+        "inserts": {"a_second_a_table": plan.inserts.a_second, "rows": plan.inserts.rows},
+        "key_index": {
+            "keys": round(index.keys),
+            "segments": round(index.segments),
+            "look_ups_a_key": index.look_ups_a_key,
+            "bytes": round(index.size_bytes),
+            "page_cache_bytes": round(index.hot_bytes),
+            "page_reads_a_second": plan.page_reads_a_second,
+            "first_look_seconds": plan.first_look_seconds,
+        },
+        "disk": {
+            "raw_bytes": round(disk.raw_bytes),
+            "part_bytes": round(disk.part_bytes),
+            "key_file_bytes": round(disk.key_file_bytes + disk.duplicate_bytes),
+            "index_bytes": round(disk.index_bytes),
+            "catalog_bytes": round(disk.catalog_bytes),
+            "snapshot_bytes": round(disk.snapshot_bytes),
+            "total_bytes": round(disk.total_bytes),
+            "files": round(disk.files),
+            "machine_bytes": round(plan.machine_disk_bytes),
+            "in_one_folder": plan.in_one_folder,
+        },
+        "memory": {
+            "driver_bytes": round(memory.driver_bytes),
+            "worker_bytes": round(memory.worker_bytes),
+            "merging_worker_bytes": round(memory.merging_worker_bytes),
+            "machine_bytes": round(memory.machine_bytes),
+        },
+        "cost_a_month": plan.cost_a_month,
+    }
+
+
+def _size(count: float) -> str:
+    return spell_bytes(round(count))
+
+
+def _some(count: float, thing: str) -> str:
+    shown = f"{count:,.0f}"
+    return f"{shown} {thing}" if shown == "1" else f"{shown} {thing}s"
+
+
+def _rate(a_second: float) -> str:
+    """The unit in which there is at least one."""
+    for unit, seconds in (("second", 1), ("minute", 60), ("hour", 3600)):
+        if a_second * seconds >= 1:
+            return f"{_number(a_second * seconds)} a {unit}"
+    return f"{_number(a_second * 86400)} a day"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _time(seconds: float) -> str:
+    for unit, length in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:,.1f} seconds"
