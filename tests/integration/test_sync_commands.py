@@ -15,7 +15,7 @@ import pytest
 from oncehouse.cli.app import run_command
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.model_sync import _registered
-from sync_world import Shop, open_synced_shop
+from sync_world import SYNCS, Shop, open_synced_shop
 
 from django.core.management import call_command  # isort: skip - after the settings of sync_world
 from django.core.management.base import CommandError
@@ -63,7 +63,8 @@ def test_sync_run_tells_of_a_failure_syncs_the_others_and_ends_with_a_code(shop,
     assert run_command(["sync", "run", "--once"]) == 1
     out, err = capsys.readouterr()
     assert "OrderSync: 1 operations, 1 rows" in out
-    assert "CustomerSync: the table customers does not exist" in err
+    assert "error: Sync CustomerSync: the table customers does not exist" in err
+    assert "`oncehouse sync apply` runs it" in err
     assert run_command(["sync", "status", "--json"]) == 0
     status = {one["sync"]: one for one in json.loads(capsys.readouterr().out)["syncs"]}
     assert (status["CustomerSync"]["waiting"], status["CustomerSync"]["failures"]) == (1, 1)
@@ -258,7 +259,9 @@ def test_celery_tasks_start_what_is_due_in_its_queue(shop, ann, monkeypatch):
 
     monkeypatch.setattr(tasks.sync_clickhouse_model, "apply_async", note)
     monkeypatch.setattr(OrderSync, "queue", "slow")
-    OrderSync.forget()
+    for sync in SYNCS:
+        monkeypatch.setattr(sync, "sync_delay", 3_600.0)
+        sync.forget()
     tasks.clickhouse_auto_sync.delay()
     assert {(("CustomerSync",), "celery"), (("OrderSync",), "slow")} <= set(started)
     assert shop.rows(CustomerSync, "name") == [("Ann",)]

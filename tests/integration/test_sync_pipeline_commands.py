@@ -118,13 +118,27 @@ def test_a_model_that_cdc_alone_feeds_is_changed_as_if_there_were_no_sync(shop, 
     assert change() == alone
 
 
-def test_runs_of_all_syncs_pass_by_those_that_cdc_feeds(shop, declare, monkeypatch):
+def test_runs_of_all_syncs_pass_by_those_that_cdc_feeds(shop, declare, monkeypatch, capsys):
     declared = declare("BigSync", Customer)
     monkeypatch.setattr(core, "_registered", [declared])
-    out = io.StringIO()
-    call_command("clickhouse_sync", "--once", stdout=out)
+    out, err = io.StringIO(), io.StringIO()
+    call_command("clickhouse_sync", "--once", stdout=out, stderr=err)
+    assert (out.getvalue(), err.getvalue()) == ("", "no sync has operations: CDC feeds BigSync\n")
     assert run_command(["sync", "run", "--once"]) == 0
-    assert out.getvalue() == ""
+    assert "no sync has operations: CDC feeds BigSync" in capsys.readouterr().err
+
+
+def test_commands_say_that_no_sync_is_enabled(shop, declare, monkeypatch, capsys):
+    declared = declare("IdleSync", Customer, sync_enabled=False, sync_storage=None)
+    monkeypatch.setattr(core, "_registered", [declared])
+    err = io.StringIO()
+    for command in ("clickhouse_sync", "clickhouse_sync_backfill", "clickhouse_sync_verify"):
+        call_command(command, *(["--once"] if command == "clickhouse_sync" else []), stderr=err)
+    for words in (["run", "--once"], ["backfill"], ["verify"]):
+        assert run_command(["sync", *words]) == 0
+    told = err.getvalue() + capsys.readouterr().err
+    assert told.count("no sync is enabled; with sync_enabled = True in its class") == 6
+    assert "(IdleSync)" in told
 
 
 def test_the_files_of_a_django_model_load_and_fit_its_table(shop, declare, capsys, tmp_path):

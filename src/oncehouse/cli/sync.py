@@ -75,7 +75,7 @@ def _tell(outcome: Outcome, *, as_json: bool) -> None:
         if as_json:
             show_json({"event": "failure", "sync": outcome.sync, "error": str(outcome.error)})
         else:
-            show_error(f"{outcome.sync}: {outcome.error}")
+            show_error(outcome.text)
     elif as_json:
         show_json({"event": "synced", **vars(outcome)})
     elif outcome.operations:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,5 +30,15 @@ def find(modules: list[str] | None, names: list[str] | None) -> list[type[ModelS
 
 
 def find_enabled(modules: list[str] | None, names: list[str] | None) -> list[type[ModelSync]]:
-    """Without names, those that are enabled."""
-    return [sync for sync in find(modules, names) if names or sync.is_captured()]
+    """Without names, those whose changes are written down."""
+    from oncehouse.sync.opening import choose_captured
+
+    chosen = choose_captured(find(modules, names), names or ())
+    tell_aside(chosen.told)
+    return chosen.syncs
+
+
+def tell_aside(lines: Iterable[str]) -> None:
+    """Beside what a command prints for programs."""
+    for line in lines:
+        sys.stderr.write(f"{line}\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +11,7 @@ from oncehouse.cli.key_progress import KeyProgressView
 from oncehouse.cli.output import say, show_json, show_table
 from oncehouse.cli.run import in_thread
 from oncehouse.cli.sync_backfill import DEFAULT_CHUNK, Chunk
-from oncehouse.cli.sync_opening import Modules, Names, find
+from oncehouse.cli.sync_opening import Modules, Names, find, tell_aside
 from oncehouse.cli.verify import DIFFERENCE_EXIT_CODE
 
 if TYPE_CHECKING:
@@ -34,8 +33,7 @@ def verify(
     from oncehouse.sync.opening import choose_to_verify
 
     chosen = choose_to_verify(find(module, names), names or (), repair=repair)
-    for why in chosen.left_out:
-        sys.stderr.write(f"{why}\n")
+    tell_aside(chosen.told)
     reports: list[VerifyReport] = []
     repaired: dict[str, int] = {}
     with KeyProgressView(as_json=as_json) as view:

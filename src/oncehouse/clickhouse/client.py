@@ -276,7 +276,8 @@ def _advise(failure: Failure, check_command: str | None) -> str:
         case Kind.CONFIGURATION if failure.code is None:
             return f"Check {of}url, {of}verify_tls and {of}ca_file."
         case Kind.CONFIGURATION if failure.code == 81:
-            return f"Create the database, or correct its name: in {of}url, or before the dot in the table's name."
+            where = "url (of model sync: db_name)" if check_command is None else "clickhouse.url"
+            return f"Create the database, or correct its name: in {where}, or before the dot in the table's name."
         case Kind.CONFIGURATION:
             return f"Check {of}user and {of}password, and the user's grants and settings profile."
         case Kind.PERMANENT | Kind.UNLISTED:

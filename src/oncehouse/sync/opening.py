@@ -32,7 +32,7 @@ def choose_syncs(syncs: Sequence[type[ModelSync]], names: Iterable[str]) -> list
             f"there is no sync: name the modules that declare some with --module, or set {_DJANGO} to a project that "
             "has oncehouse.sync.django among INSTALLED_APPS"
         )
-    known = {sync.sync_name or sync.__name__: sync for sync in syncs}
+    known = {_name(sync): sync for sync in syncs}
     wanted = list(names)
     if unknown := [name for name in wanted if name not in known]:
         raise ConfigurationError(f"there is no sync {unknown[0]!a}; there are: {', '.join(known)}")
@@ -40,25 +40,47 @@ def choose_syncs(syncs: Sequence[type[ModelSync]], names: Iterable[str]) -> list
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToVerify:
+class Chosen:
     syncs: list[type[ModelSync]]
-    left_out: list[str]
-    """Why others are not among them."""
+    told: list[str]
+    """Why others, or all, are not among them."""
 
 
-def choose_to_verify(syncs: Sequence[type[ModelSync]], names: Sequence[str], *, repair: bool) -> ToVerify:
+def choose_captured(syncs: Sequence[type[ModelSync]], names: Sequence[str]) -> Chosen:
+    """Without names, those whose changes are written down."""
+    if names:
+        return Chosen(syncs=list(syncs), told=[])
+    captured = [sync for sync in syncs if sync.is_captured()]
+    return Chosen(syncs=captured, told=[] if captured else [_tell_none(syncs)])
+
+
+def choose_to_verify(syncs: Sequence[type[ModelSync]], names: Sequence[str], *, repair: bool) -> Chosen:
     """Without names, those that are enabled. What CDC feeds can be compared, and not repaired."""
     if names:
-        return ToVerify(syncs=list(syncs), left_out=[])
+        return Chosen(syncs=list(syncs), told=[])
     enabled = [sync for sync in syncs if sync.sync_enabled]
+    if not enabled:
+        return Chosen(syncs=[], told=[_tell_none(syncs)])
     if not repair:
-        return ToVerify(syncs=enabled, left_out=[])
-    names = [sync.sync_name or sync.__name__ for sync in enabled if sync.is_by_cdc()]
+        return Chosen(syncs=enabled, told=[])
     told = [
-        f"{name}: left out, CDC feeds it and --repair is for what rounds feed; without --repair it is compared"
-        for name in names
+        f"{_name(sync)}: left out, CDC feeds it and --repair is for what rounds feed; without --repair it is compared"
+        for sync in enabled
+        if sync.is_by_cdc()
     ]
-    return ToVerify(syncs=[sync for sync in enabled if sync.is_captured()], left_out=told)
+    return Chosen(syncs=[sync for sync in enabled if sync.is_captured()], told=told)
+
+
+def _tell_none(syncs: Sequence[type[ModelSync]]) -> str:
+    fed = [_name(sync) for sync in syncs if sync.sync_enabled]
+    if fed:
+        return f"no sync has operations: CDC feeds {', '.join(fed)}"
+    names = ", ".join(_name(sync) for sync in syncs)
+    return f"no sync is enabled; with sync_enabled = True in its class one is noticed and synced ({names})"
+
+
+def _name(sync: type[ModelSync]) -> str:
+    return sync.sync_name or sync.__name__
 
 
 def _set_up_django() -> None:

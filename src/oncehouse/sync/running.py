@@ -22,6 +22,12 @@ class Failure:
     sync: str
     error: Exception
 
+    @property
+    def text(self) -> str:
+        """With the sync's name once: most errors begin with it."""
+        told = str(self.error)
+        return told if told.startswith(f"Sync {self.sync}: ") else f"{self.sync}: {told}"
+
 
 Outcome = RunResult | Failure
 

@@ -137,7 +137,7 @@ def check_table(client: Client, declared: Declaration) -> None:
     if facts is None:
         raise ConfigurationError(
             f"Sync {declared.name}: the table {declared.table} does not exist at {client.address}, or the user may not "
-            "see it. `oncehouse sync plan` shows the statement that makes it."
+            "see it. `oncehouse sync plan` shows the statement that makes it, `oncehouse sync apply` runs it."
         )
     plan = compare_table(facts, declared)
     if plan.problems:
@@ -145,7 +145,7 @@ def check_table(client: Client, declared: Declaration) -> None:
     if plan.statements or plan.risky:
         raise ConfigurationError(
             f"Sync {declared.name}: {declared.table} does not fit the model: {(*plan.statements, *plan.risky)[0]!r} is "
-            "missing. `oncehouse sync plan` shows all of it."
+            "missing. `oncehouse sync plan` shows all of it, `oncehouse sync apply` runs it."
         )
 
 

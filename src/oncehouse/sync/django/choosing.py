@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from oncehouse.sync.django.model_sync import ModelSync
 from oncehouse.sync.model_sync import ModelSync as CoreModelSync
 from oncehouse.sync.model_sync import registered_syncs
-from oncehouse.sync.opening import choose_syncs
+from oncehouse.sync.opening import choose_captured, choose_syncs
 
 
 def find(names: Sequence[str]) -> list[type[CoreModelSync]]:
@@ -15,6 +15,9 @@ def find(names: Sequence[str]) -> list[type[CoreModelSync]]:
     return choose_syncs([sync for sync in registered_syncs() if issubclass(sync, ModelSync)], names)
 
 
-def choose(names: Sequence[str]) -> list[type[CoreModelSync]]:
+def choose(names: Sequence[str], tell: Callable[[str], object]) -> list[type[CoreModelSync]]:
     """Without names those whose changes are written down."""
-    return [sync for sync in find(names) if names or sync.is_captured()]
+    chosen = choose_captured(find(names), names)
+    for line in chosen.told:
+        tell(line)
+    return chosen.syncs

@@ -25,7 +25,7 @@ class Command(BaseCommand):
 
     def handle(self, *_arguments: Any, **options: Any) -> None:
         try:
-            syncs = choose(options["names"])
+            syncs = choose(options["names"], self.stderr.write)
         except OncehouseError as error:
             raise CommandError(str(error), returncode=error.exit_code) from error
         if options["once"]:
@@ -48,6 +48,6 @@ class Command(BaseCommand):
 
     def _tell(self, outcome: Outcome) -> None:
         if isinstance(outcome, Failure):
-            self.stderr.write(f"{outcome.sync}: {outcome.error}")
+            self.stderr.write(outcome.text)
         elif outcome.operations:
             self.stdout.write(f"{outcome.sync}: {outcome.operations:,} operations, {outcome.rows:,} rows")

@@ -30,7 +30,7 @@ class Command(BaseCommand):
         }
         tell = ProgressLines(self.stderr.write)
         try:
-            for sync in choose(options["names"]):
+            for sync in choose(options["names"], self.stderr.write):
                 result = backfill(
                     sync, chunk=options["chunk"], restart=options["restart"], stop=stop, report=tell
                 )

@@ -32,8 +32,8 @@ class Command(BaseCommand):
         is_clean = True
         try:
             chosen = choose_to_verify(find(options["names"]), options["names"], repair=options["repair"])
-            for told in chosen.left_out:
-                self.stderr.write(told)
+            for line in chosen.told:
+                self.stderr.write(line)
             for sync in chosen.syncs:
                 report, repaired = (
                     verify_and_repair(sync, **given) if options["repair"] else (verify(sync, **given), 0)
