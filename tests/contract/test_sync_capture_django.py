@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 
+from django_site import open_database
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.operations import spell_key
 from sync_world import Shop, open_shop
 
-from django.db import connections  # isort: skip - after the settings of sync_world
+from django.db import connections, models  # isort: skip - after the settings of sync_world
+from django.db.migrations.state import ModelState, ProjectState, StateApps
 from django.db.models import F
 
 from oncehouse.sync.django import Append
 from sync_shop.clickhouse_models import CustomerSync, GiftOrderSync, OrderSync, SeatSync
-from sync_shop.models import HAS_COMPOSITE_KEYS, Customer, GiftOrder, Line, Order, Seat
+from sync_shop.models import HAS_COMPOSITE_KEYS, Customer, GiftOrder, Line, Order, Seat, Tag
 
 composite = pytest.mark.skipif(not HAS_COMPOSITE_KEYS, reason="Django has keys of several columns since 5.2")
 
@@ -160,6 +162,72 @@ def test_a_disabled_sync_and_another_database_are_left_alone(shop, monkeypatch):
     Customer.objects.using(shop.alias).create(name="Bob")
     monkeypatch.undo()
     assert shop.waiting(CustomerSync) == []
+
+
+def test_another_alias_of_the_same_database_is_noticed_too(shop, ann, catalog_url):
+    with open_database(catalog_url) as other:
+        Customer.objects.using(other).filter(pk=ann.pk).update(vip=True)
+        Customer.objects.using(other).create(name="Bob")
+    assert [kind for kind, _key in shop.waiting(CustomerSync)] == ["update", "insert"]
+
+
+class OldLine(models.Model):
+    """As lines were before they belonged to orders."""
+
+    amount = models.PositiveIntegerField()
+
+    class Meta:
+        app_label = "old"
+        db_table = "sync_shop_line"
+
+    def __str__(self) -> str:
+        return str(self.amount)
+
+
+def make_historical(*models: Any) -> StateApps:
+    """The models that a migration gets."""
+    state = ProjectState()
+    for model in models:
+        state.add_model(ModelState.from_model(model))
+    return state.apps
+
+
+def test_data_migrations_are_noticed(shop, ann, order):
+    apps = make_historical(Customer, Tag, Order, GiftOrder, Line)
+    people = apps.get_model("sync_shop", "Customer").objects.using(shop.alias)
+    bob = people.create(name="Bob")
+    people.bulk_create([people.model(name="Eve")])
+    people.filter(pk=ann.pk).update(vip=True)
+    bob.name = "Bobby"
+    bob.save()
+    gone = key(bob.pk)
+    bob.delete()
+    told = shop.waiting(CustomerSync)
+    assert [kind for kind, _key in told] == ["insert", "insert", "update", "update", "delete"]
+    assert [told[place][1] for place in (0, 2, 3, 4)] == [gone, key(ann.pk), gone, gone]
+    lines = apps.get_model("sync_shop", "Line").objects.using(shop.alias)
+    orders = apps.get_model("sync_shop", "Order")._base_manager.using(shop.alias)
+    shop.forget_waiting()
+    new = orders.create(customer_id=ann.pk)
+    lines.create(order_id=order.pk, amount=1)
+    lines.update(order_id=new.pk)
+    new.tags.add(apps.get_model("sync_shop", "Tag").objects.using(shop.alias).create(name="red"))
+    assert {one for _kind, one in shop.waiting(OrderSync)} == {key(order.pk), key(new.pk)}
+    gifts = apps.get_model("sync_shop", "GiftOrder")._base_manager.using(shop.alias)
+    gift = gifts.create(customer_id=ann.pk, greeting="hi")
+    assert {one for _kind, one in shop.waiting(GiftOrderSync)} == {key(gift.pk)}
+
+
+def test_a_data_migration_of_a_database_that_is_older_than_the_program_goes_through(shop, order):
+    Line.objects.using(shop.alias).create(order=order, amount=1)
+    shop.forget_waiting()
+    make_historical(OldLine).get_model("old", "OldLine").objects.using(shop.alias).update(amount=2)
+    assert shop.waiting(OrderSync) == []
+    people = make_historical(Customer).get_model("sync_shop", "Customer").objects.using(shop.alias)
+    with connections[shop.alias].cursor() as cursor:
+        cursor.execute("DROP TABLE oncehouse_sync_operations")
+    assert people.update(vip=True) == 1
+    people.create(name="Bob")
 
 
 def test_a_forked_process_opens_connections_of_its_own(shop, monkeypatch):

@@ -8,7 +8,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import bindparam, create_engine, delete, event, func, insert, select, text, update
+from sqlalchemy import (
+    MetaData,
+    Table,
+    bindparam,
+    column,
+    create_engine,
+    delete,
+    event,
+    func,
+    insert,
+    select,
+    table,
+    text,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -441,6 +455,17 @@ def test_a_connection_that_the_server_ended_can_be_rolled_back(stall, ann):
         connection.execute(update(Buyer).values(vip=True))
         connection.commit()
     assert len(stall.waiting(BuyerSync)) == 1
+
+
+def test_another_object_for_a_watched_table_is_refused(stall, session, ann):
+    reflected = Table("buyers", MetaData(), autoload_with=stall.engine)
+    for stranger in (reflected, table("buyers", column("vip"))):
+        with pytest.raises(ConfigurationError, match="through another Table"):
+            session.execute(update(stranger).values(vip=True))
+        session.rollback()
+    session.execute(update(reflected).values(vip=True), execution_options={"oncehouse_sync": False})
+    session.execute(update(table("oncehouse_sync_states", column("failures"))).values(failures=0))
+    session.commit()
 
 
 def test_a_disabled_sync_is_left_alone(stall, session, monkeypatch):

@@ -21,6 +21,7 @@ from django.db.models.sql.constants import CURSOR, NO_RESULTS
 
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.django.key_fields import key_fields
+from oncehouse.sync.django.migrating import fit_to_migration, is_of_migration
 from oncehouse.sync.django.noting import (
     Statement,
     convert,
@@ -63,7 +64,9 @@ def install() -> None:
 def _wrap(original: Callable[..., Any], capturing: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def execute_sql(self: Any, *arguments: Any, **named: Any) -> Any:
-        watches = find_watches(self.query.get_meta().concrete_model, self.connection.alias)
+        watches = find_watches(self.query.get_meta().db_table, self.connection.alias)
+        if watches and is_of_migration(self.query.model):
+            watches = fit_to_migration(self.connection, self.query.get_meta(), watches)
         if not watches:
             return original(self, *arguments, **named)
         return capturing(self, watches, *arguments, **named)
@@ -76,11 +79,11 @@ def _insert(compiler: Any, watches: Sequence[Watch], returning_fields: Any = Non
     _refuse_moves_on_conflict(compiler, watches)
     asked = list(returning_fields or ())
     sole = find_sole(compiler.connection, watches)
-    if sole is not None and sole.is_whole_number and (not asked or asked == list(sole.fields)):
+    if sole is not None and sole.is_whole_number and {field.column for field in asked} <= sole.columns:
         compiler.returning_fields = list(sole.fields)
         keys = [key for statement in compiler.as_sql() for key in insert_rows(compiler, sole, statement)]
         return keys if asked else []
-    fields = [*asked, *(field for field in fields_of(watches) if field not in asked)]
+    fields = fields_of(watches, beside=asked)
     compiler.returning_fields = fields
     rows = [
         row
@@ -96,11 +99,11 @@ def _refuse_moves_on_conflict(compiler: Any, watches: Sequence[Watch]) -> None:
     if query.on_conflict != OnConflict.UPDATE:
         return
     # Rows that are in conflict are equal in what is unique.
-    set_anew = {field.attname for field in query.update_fields} - {
-        field.attname for field in query.unique_fields
+    set_anew = {field.column for field in query.update_fields} - {
+        field.column for field in query.unique_fields
     }
     for watch in watches:
-        if moved := sorted(watch.attributes & set_anew):
+        if moved := sorted(watch.columns & set_anew):
             declared, names = watch.sync.declaration(), ", ".join(moved)
             raise ConfigurationError(
                 f"{declared.name}: bulk_create with update_conflicts sets {names} of rows of {query.get_meta().label} "
@@ -130,8 +133,8 @@ def _count_updated(compiler: Any, watches: Sequence[Watch], statement: Statement
 
 def _find_losing(compiler: Any, watches: Sequence[Watch]) -> list[Watch]:
     """Those whose keys the UPDATE may change."""
-    written = {field.attname for field, _model, _value in compiler.query.values}
-    return [watch for watch in watches if not watch.attributes.isdisjoint(written)]
+    written = {field.column for field, _model, _value in compiler.query.values}
+    return [watch for watch in watches if not watch.columns.isdisjoint(written)]
 
 
 def _update_returning(compiler: Any, watches: Sequence[Watch], returning_fields: Any) -> list[Any]:
@@ -179,7 +182,7 @@ def _run_returning(
     compiler: Any, watches: Sequence[Watch], kind: Kind, statement: Statement, asked: Sequence[Any]
 ) -> list[Any]:
     """The rows that the statement changed, with what Django asked of them."""
-    fields = [*asked, *(field for field in fields_of(watches) if field not in asked)]
+    fields = fields_of(watches, beside=asked)
     sql, params = statement
     returning = (f"{sql} RETURNING {names_of(compiler, fields)}", params)
     rows = run_noted(compiler, watches, kind, fields, returning)
@@ -190,7 +193,7 @@ def _note_old(compiler: Any, watches: Sequence[Watch]) -> list[Any]:
     """Lock the rows that the UPDATE is about and note their keys of now; their primary keys."""
     query = compiler.query
     own = key_fields(query.get_meta().concrete_model)
-    fields = list(dict.fromkeys([*own, *fields_of(watches)]))
+    fields = fields_of(watches, beside=own)
     table = compiler.connection.ops.quote_name(query.base_table)
     sql, params = f"SELECT {names_of(compiler, fields)} FROM {table}", ()  # noqa: S608 - quoted
     with suppress(FullResultSet):

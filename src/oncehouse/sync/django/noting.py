@@ -69,8 +69,11 @@ def execute(compiler: Any, sql: str, params: Sequence[Any]) -> list[Any]:
     return rows
 
 
-def fields_of(watches: Sequence[Watch]) -> list[Any]:
-    return list(dict.fromkeys(field for watch in watches for field in watch.fields))
+def fields_of(watches: Sequence[Watch], beside: Sequence[Any] = ()) -> list[Any]:
+    """What has to be known of a changed row, behind these fields. Each column once: in a migration a model has fields
+    of its own."""
+    named = {field.column: field for watch in watches for field in watch.fields}
+    return [*beside, *(named[name] for name in named if name not in {field.column for field in beside})]
 
 
 def names_of(compiler: Any, fields: Sequence[Any]) -> str:
@@ -129,8 +132,9 @@ def register(
     compiler: Any, watches: Sequence[Watch], kind: Kind, fields: Sequence[Any], rows: list[Any]
 ) -> None:
     writer = DjangoWriter(compiler.connection)
+    names = [field.column for field in fields]
     for watch in watches:
-        places = [list(fields).index(field) for field in watch.fields]
+        places = [names.index(field.column) for field in watch.fields]
         values = [key for key in ([row[place] for place in places] for row in rows) if None not in key]
         if watch.is_parent:
             values = _keep_children(compiler, watch, kind, values)

@@ -112,6 +112,6 @@ def find_named_key(query: Any, watch: Watch) -> str | None:
         return None
     value = condition.rhs
     # Texts may be equal and not the same.
-    if condition.lhs.target is not watch.fields[0] or type(value) not in {int, UUID}:
+    if condition.lhs.target.column != watch.fields[0].column or type(value) not in {int, UUID}:
         return None
     return spell_key([value])

@@ -39,6 +39,20 @@ def open_engine_of(alias: str) -> Engine:
         return _engines[place]
 
 
+def is_same_database(one: str, other: str) -> bool:
+    """Whether two of Django's aliases lead to the same database: a program may have several, with other options."""
+    return one == other or (_place_of(one) == _place_of(other) and _place_of(one) is not None)
+
+
+def _place_of(alias: str) -> tuple[str, ...] | None:
+    """None where it cannot be told: a database in memory is another one for each."""
+    wrapper = connections[alias]
+    known = wrapper.settings_dict
+    if wrapper.vendor == "sqlite" and wrapper.is_in_memory_db():
+        return None
+    return (wrapper.vendor, *(str(known[name]) for name in ("NAME", "HOST", "PORT")))
+
+
 def _make_engine(alias: str, vendor: str) -> Engine:
     if vendor == "sqlite":
         return _make_sqlite_engine(alias)

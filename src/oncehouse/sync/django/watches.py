@@ -12,6 +12,7 @@ from django.core.exceptions import FieldDoesNotExist
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.django.key_fields import final_field, key_fields
 from oncehouse.sync.django.model_sync import ModelSync
+from oncehouse.sync.django.source_engine import is_same_database
 from oncehouse.sync.watch_map import WatchMap
 
 _WHOLE_NUMBERS = {
@@ -35,9 +36,9 @@ class Watch:
     """A parent of the sync's model: most of its rows may be no rows of the child."""
 
     @cached_property
-    def attributes(self) -> frozenset[str]:
-        """The names of the fields on the changed model."""
-        return frozenset(field.attname for field in self.fields)
+    def columns(self) -> frozenset[str]:
+        """Of the changed table."""
+        return frozenset(field.column for field in self.fields)
 
     @cached_property
     def is_spelled_alike(self) -> bool:
@@ -54,25 +55,31 @@ def _has_type(field: Any, types: set[str]) -> bool:
     return field.get_internal_type() in types and not hasattr(field, "from_db_value")
 
 
-def find_watches(model: Any, alias: str) -> tuple[Watch, ...]:
-    found = _map.find(model)
-    return tuple([watch for watch in found if watch.sync.source_alias() == alias]) if found else ()
+def find_watches(table: str, alias: str) -> tuple[Watch, ...]:
+    """By the table, not by the model: the models of a migration are made for it, and two models may share a table."""
+    found = _map.find(table)
+    return (
+        tuple([watch for watch in found if is_same_database(watch.sync.source_alias(), alias)])
+        if found
+        else ()
+    )
 
 
 def _watches_of(sync: type[ModelSync]) -> Iterable[tuple[Any, Watch]]:
     meta = sync.django_model._meta  # noqa: SLF001 - Django's public door to a model
-    yield meta.concrete_model, Watch(sync=sync, fields=key_fields(sync.django_model), is_own=True)
+    yield meta.db_table, Watch(sync=sync, fields=key_fields(sync.django_model), is_own=True)
     for parent in meta.get_parent_list():
         # A row of a child is spread over the tables of its parents, under the same key.
-        yield parent, Watch(sync=sync, fields=key_fields(parent), is_own=False, is_parent=True)
+        table = parent._meta.db_table  # noqa: SLF001
+        yield table, Watch(sync=sync, fields=key_fields(parent), is_own=False, is_parent=True)
     for column in sync.model_columns():
         if column.many is not None:
             through = column.many.remote_field.through._meta  # noqa: SLF001
             link = through.get_field(column.many.m2m_field_name())
-            yield through.concrete_model, Watch(sync=sync, fields=(link,), is_own=False)
+            yield through.db_table, Watch(sync=sync, fields=(link,), is_own=False)
     for model, name in sync.watch.items():
-        watched = model._meta.concrete_model  # noqa: SLF001
-        yield watched, Watch(sync=sync, fields=(_find_link(sync, model, name),), is_own=False)
+        table = model._meta.db_table  # noqa: SLF001
+        yield table, Watch(sync=sync, fields=(_find_link(sync, model, name),), is_own=False)
 
 
 def _find_link(sync: type[ModelSync], model: Any, name: Any) -> Any:

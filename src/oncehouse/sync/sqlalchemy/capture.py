@@ -32,7 +32,7 @@ from oncehouse.sync.sqlalchemy.changed_keys import (
 from oncehouse.sync.sqlalchemy.joining import Joint, can_join, find_joint
 from oncehouse.sync.sqlalchemy.model_sync import ModelSync
 from oncehouse.sync.sqlalchemy.sources import is_same_database, show_source
-from oncehouse.sync.sqlalchemy.watches import Watch, find_watches
+from oncehouse.sync.sqlalchemy.watches import Watch, find_namesakes, find_watches
 from oncehouse.sync.tables import ABSENT, ABSENT_STATES
 
 OPTION = "oncehouse_sync"
@@ -119,7 +119,11 @@ def _before(
     connection: Connection, statement: Any, many: Any, one: Any, options: Mapping[str, Any]
 ) -> tuple[Any, Any, Any]:
     table = statements.changed_table(statement)
-    if table is None or not (watches := find_watches(table)) or options.get(OPTION) is False:
+    if table is None or options.get(OPTION) is False:
+        return statement, many, one
+    watches = find_watches(table)
+    if not watches:
+        _refuse_stranger(connection, table)
         return statement, many, one
     returned: _Returned | None = options.get(_RETURNED)
     if returned is not None and returned.table == table:
@@ -360,6 +364,17 @@ def _refuse_returning(statement: Any, watches: Sequence[Watch]) -> None:
             f"{watches[0].sync.declaration().name}: a statement with RETURNING was run on a Connection. Run it by "
             f"Session.execute, or register the keys yourself under the option {OPTION}=False"
         )
+
+
+def _refuse_stranger(connection: Connection, table: Any) -> None:
+    """Another object for a table that is watched: reflected once more, or made for a migration."""
+    for watch in find_namesakes(table):
+        if is_same_database(connection.engine, watch.sync.source_of_rows()):
+            raise ConfigurationError(
+                f"{watch.sync.declaration().name}: rows of {table.fullname} were changed through another Table than "
+                "that of the mapped class, so which ones could not be told. Use the class or its `__table__`, or "
+                f"register the keys yourself under the option {OPTION}=False"
+            )
 
 
 def _refuse_moves_on_conflict(statement: Insert, watches: Sequence[Watch]) -> None:

@@ -32,6 +32,17 @@ def find_watches(table: Any) -> tuple[Watch, ...]:
     return _map.find(table)
 
 
+def find_namesakes(table: Any) -> tuple[Watch, ...]:
+    """The watches of the table of this name, whichever object stands for it."""
+    return _map.find(getattr(table, "fullname", None))
+
+
+def _name_tables(sync: type[ModelSync]) -> Iterable[tuple[Any, Watch]]:
+    for table, watch in _watches_of(sync):
+        yield table, watch
+        yield table.fullname, watch
+
+
 def _watches_of(sync: type[ModelSync]) -> Iterable[tuple[Any, Watch]]:
     mapper = find_mapper(sync.model)
     own = _key_in(mapper, mapper.local_table)
@@ -85,4 +96,4 @@ def _watch_other(sync: type[ModelSync], mapper: Mapper[Any], other: Any, names: 
     return theirs.local_table, Watch(sync=sync, columns=columns, is_own=False)
 
 
-_map = WatchMap(ModelSync, _watches_of)
+_map = WatchMap(ModelSync, _name_tables)
