@@ -8,7 +8,6 @@ which have just been started, are warm for most of them.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import tempfile
@@ -16,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from figures import write
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config import ClickHouse
 from oncehouse.devstack.stack import Stack
@@ -121,15 +121,6 @@ def measure_overhead(client: CountingClient, store: OffsetStore, database: str, 
             client.command(bare, insert.parameters, settings)
             alone.append(time.perf_counter() - started)
     return (statistics.median(whole) - statistics.median(alone)) * 1000
-
-
-def write(figures: list[dict[str, Any]], out: Path) -> None:
-    """Beside the figures of other benchmarks, in place of this one's own older ones."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    names = {figure["name"] for figure in figures}
-    others = json.loads(out.read_text()) if out.exists() else []
-    kept = [figure for figure in others if figure["name"] not in names]
-    out.write_text(json.dumps([*kept, *figures], indent=2) + "\n")
 
 
 def measure(topics: int, steps: int = STEPS) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ an error unless every row is there once and the overlap with Kafka is counted as
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import time
@@ -15,18 +14,17 @@ from contextlib import ExitStack
 
 import numpy as np
 import pyarrow.parquet as pq
-import yaml
 
-from measure import create_table, make_pipeline, open_place, open_spark
+from measure import create_table, fill_topic, make_pipeline, open_place, open_spark, write_pipeline
 from oncehouse.config import Pipeline
-from oncehouse.devstack.demo_events import make_columns, make_topic, produce
-from oncehouse.devstack.jars import connector_jars
+from oncehouse.devstack.demo_events import make_columns
 from oncehouse.ledger.epochs import total_counts
 from oncehouse.ledger.queries import list_settled
 from oncehouse.ledger.records import EpochKind, FileFormat
 from oncehouse.pipeline.importing import import_files, make_job
 from oncehouse.pipeline.prepare import open_catalog
 from oncehouse.pipeline.run import run_pipeline
+from traffic import Kind
 
 ROWS_A_FILE = 500_000
 BATCH_BYTES = 64 << 20
@@ -40,10 +38,7 @@ def measure(rows: int, overlap: int) -> dict[str, float]:
 
     with ExitStack() as at_end:
         place = at_end.enter_context(open_place(say))
-        servers = place.stack.kafka.bootstrap_servers
-        make_topic(servers, "archive", partitions=4)
-        produce(servers, "archive", np.arange(overlap, dtype=np.int64), partitions=4)
-        pipeline = make_pipeline(place, "archive")
+        pipeline = make_pipeline(place, fill_topic(place, "archive", overlap, Kind(duplicates=0.0)))
         create_table(place, pipeline)
         folder = place.folder / "files"
         folder.mkdir()
@@ -79,12 +74,8 @@ def measure(rows: int, overlap: int) -> dict[str, float]:
 
 def kill_half_way(pipeline: Pipeline, name: str, home, folder, catalog, rows: int) -> int:
     """Import in a process of its own until half of the rows are settled, then kill it."""
-    document = json.loads(pipeline.model_dump_json()) | {"spark": {"settings": {}}}
-    document["clickhouse"].pop("password")
-    document["ledger"]["catalog"] = pipeline.ledger.catalog.get_secret_value()
-    document["spark"]["settings"]["spark.jars"] = ",".join(str(jar) for jar in connector_jars())
     file = home / "pipeline.yaml"
-    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    write_pipeline(pipeline, file)
     starter = "from oncehouse.cli.app import main; main()"
     command = [sys.executable, "-c", starter, "import", str(folder), str(file), "--format", "parquet"]
     process = subprocess.Popen([*command, "--batch-bytes", str(BATCH_BYTES) + "B"], stdout=subprocess.DEVNULL)

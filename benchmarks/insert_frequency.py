@@ -24,7 +24,7 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from etl import write
+from figures import write
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config import ClickHouse
 from oncehouse.devstack.demo_events import make_topic

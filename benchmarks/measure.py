@@ -7,6 +7,7 @@ own query log. A run whose rows are not exactly the events that were produced ha
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import time
@@ -14,25 +15,25 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import yaml
 from pydantic import SecretStr
 
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.preflight import needs_of
 from oncehouse.clickhouse.schema import create_table_ddl
-from oncehouse.config import ClickHouse, Identity, Kafka, Ledger, Pipeline, Source, Table
-from oncehouse.devstack.demo_events import FIELDS, IDENTITY, make_topic, plan_traffic, produce
+from oncehouse.config import ClickHouse, Identity, Ledger, Pipeline, Table
+from oncehouse.devstack.demo_events import IDENTITY
 from oncehouse.devstack.jars import connector_jars
 from oncehouse.devstack.stack import Stack
 from oncehouse.pipeline.run import run_pipeline
 from oncehouse.pipeline.session import open_session
+from traffic import USUAL, Kind, make_source, plan_serials, produce
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PARTITIONS = 4
 BARE_READS = 3
 
 
@@ -52,6 +53,8 @@ class Topic:
     name: str
     produced: int
     unique: int
+    value_bytes: int
+    kind: Kind = USUAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,30 +97,38 @@ def open_spark(pipeline: Pipeline) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def fill_topic(place: Place, name: str, events: int) -> Topic:
-    place.say(f"producing {events} events into {name}")
-    traffic = plan_traffic(events)
-    servers = place.stack.kafka.bootstrap_servers
-    make_topic(servers, name, partitions=PARTITIONS)
-    produce(servers, name, np.concatenate([traffic.first, traffic.resent]), partitions=PARTITIONS)
-    return Topic(name=name, produced=traffic.produced, unique=traffic.unique)
+def fill_topic(place: Place, name: str, events: int, kind: Kind = USUAL) -> Topic:
+    place.say(f"producing {events:,} events into {name}: {kind.label}")
+    serials = plan_serials(events, kind.duplicates)
+    value_bytes = produce(place.stack.kafka.bootstrap_servers, name, kind, serials)
+    return Topic(
+        name=name, produced=events, unique=int(serials.max()) + 1, value_bytes=value_bytes, kind=kind
+    )
 
 
-def make_pipeline(place: Place, topic: str, *, name: str | None = None) -> Pipeline:
+def make_pipeline(place: Place, topic: Topic, *, name: str | None = None, **sections: Any) -> Pipeline:
     """What somebody gets who sets nothing; the name, also of the table, is the topic's unless another is given."""
-    name = name or topic
+    name = name or topic.name
     ledger = place.folder / "ledger" / name
-    ledger.mkdir(parents=True, exist_ok=True)
+    servers = place.stack.kafka.bootstrap_servers
     return Pipeline(
         pipeline=name,
-        source=Source(
-            kafka=Kafka(bootstrap_servers=place.stack.kafka.bootstrap_servers, topics=(topic,)), fields=FIELDS
-        ),
+        source=make_source(topic.kind, servers, topic.name, ledger),
         identity=Identity(fields=IDENTITY),
         tables=(Table(name=name),),
         clickhouse=ClickHouse(url=place.stack.clickhouse.url),
         ledger=Ledger(catalog=SecretStr(f"sqlite:///{ledger}/catalog.db"), files=str(ledger / "files")),
+        **sections,
     )
+
+
+def write_pipeline(pipeline: Pipeline, file: Path) -> None:
+    """As the file that the command line reads."""
+    document = json.loads(pipeline.model_dump_json(exclude_unset=True))
+    document["ledger"]["catalog"] = pipeline.ledger.catalog.get_secret_value()
+    settings = {"spark.jars": ",".join(str(jar) for jar in connector_jars())}
+    document["spark"] = {"settings": {**settings, **pipeline.spark.settings}}
+    file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
 
 
 def create_table(place: Place, pipeline: Pipeline) -> None:
@@ -152,13 +163,14 @@ def read_bare(place: Place, spark: SparkSession, topic: Topic) -> float:
     return min(seconds)
 
 
-def run_road(place: Place, spark: SparkSession, topic: Topic) -> Road:
-    pipeline = make_pipeline(place, topic.name)
+def run_road(place: Place, spark: SparkSession, topic: Topic, pipeline: Pipeline | None = None) -> Road:
+    """All of the topic through a new pipeline; its table must hold every event once."""
+    pipeline = pipeline or make_pipeline(place, topic)
     create_table(place, pipeline)
     started_at = time.time()
     run_pipeline(pipeline, once=True, spark=spark)
-    inserts = look_at_inserts(place.client, topic.name)
-    demand_exact(place.client, topic)
+    inserts = look_at_inserts(place.client, pipeline.tables[0].name)
+    demand_exact(place.client, topic, table=pipeline.tables[0].name)
     seconds = inserts.last_finished_at - started_at
     place.say(f"the road took {seconds:.1f} s, and {time.time() - started_at - seconds:.1f} s to end")
     return Road(started_at=started_at, seconds=seconds, inserts=inserts)
@@ -181,6 +193,17 @@ def look_at_inserts(client: Client, table: str) -> Inserts:
         sustained_per_second=(count - 1) / (last - first) if count > 1 else 0.0,
         least_seconds_between=least if count > 1 else 0.0,
     )
+
+
+def list_inserts(client: Client, table: str) -> tuple[list[float], list[int]]:
+    """When each insert began, in their order, and its rows."""
+    client.command("SYSTEM FLUSH LOGS")
+    found = client.query(
+        "SELECT toFloat64(query_start_time_microseconds) AS started, written_rows FROM system.query_log"
+        " WHERE type = 'QueryFinish' AND query_kind = 'Insert' AND has(tables, {table:String}) ORDER BY started",
+        {"table": f"{client.database}.{table}"},
+    )
+    return [started for started, _ in found], [rows for _, rows in found]
 
 
 def demand_exact(client: Client, topic: Topic, *, table: str | None = None) -> None:

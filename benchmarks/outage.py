@@ -23,12 +23,12 @@ from measure import (
     create_table,
     demand_exact,
     fill_topic,
+    list_inserts,
     make_pipeline,
     open_place,
     open_spark,
     run_road,
 )
-from oncehouse.config import Pipeline
 from oncehouse.ledger import epochs, summary
 from oncehouse.ledger.leases import list_leases
 from oncehouse.ledger.records import BatchStatus, EpochKind, Stage
@@ -57,7 +57,7 @@ class Outage:
 
 
 def run_without_clickhouse(place: Place, spark: SparkSession, topic: Topic) -> Outage:
-    pipeline = make_pipeline(place, topic.name, name=f"{topic.name}_away")
+    pipeline = make_pipeline(place, topic, name=f"{topic.name}_away")
     create_table(place, pipeline)
     catalog = open_catalog(pipeline)
     catalog.prepare()
@@ -97,7 +97,7 @@ def run_without_clickhouse(place: Place, spark: SparkSession, topic: Topic) -> O
     return Outage(
         ingest_seconds=ingest_seconds,
         catch_up_seconds=catch_up_seconds,
-        insert_rows=read_insert_rows(place, pipeline),
+        insert_rows=tuple(list_inserts(place.client, pipeline.tables[0].name)[1]),
     )
 
 
@@ -118,20 +118,9 @@ def _is_delivered(catalog: Catalog) -> bool:
     )
 
 
-def read_insert_rows(place: Place, pipeline: Pipeline) -> tuple[int, ...]:
-    client = place.client
-    client.command("SYSTEM FLUSH LOGS")
-    found = client.query(
-        "SELECT written_rows FROM system.query_log WHERE type = 'QueryFinish' AND query_kind = 'Insert'"
-        " AND has(tables, {table:String}) ORDER BY query_start_time_microseconds",
-        {"table": f"{client.database}.{pipeline.tables[0].name}"},
-    )
-    return tuple(rows for (rows,) in found)
-
-
 def measure_outage(place: Place, spark: SparkSession, topic: Topic, *, started_at: float) -> list[Figure]:
     """After the road has been run with ClickHouse up; `started_at` is when."""
-    catalog = open_catalog(make_pipeline(place, topic.name))
+    catalog = open_catalog(make_pipeline(place, topic))
     up_seconds = last_epoch_at(catalog) - started_at
     catalog.close()
     outage = run_without_clickhouse(place, spark, topic)
@@ -160,7 +149,7 @@ def main() -> int:
         place = at_end.enter_context(open_place(lambda message: print(message, file=sys.stderr, flush=True)))
         warm = fill_topic(place, "warm", WARM_UP_EVENTS)
         topic = fill_topic(place, "bench", asked.events)
-        spark = at_end.enter_context(open_spark(make_pipeline(place, topic.name)))
+        spark = at_end.enter_context(open_spark(make_pipeline(place, topic)))
         run_road(place, spark, warm)
         road = run_road(place, spark, topic)
         found = measure_outage(place, spark, topic, started_at=road.started_at)

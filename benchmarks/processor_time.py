@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from figures import Figure, figure
 from oncehouse.devstack.stack import Stack
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -15,12 +16,12 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 def read_processor_seconds(stack: Stack) -> dict[str, float]:
     """Since each process began: Kafka, ClickHouse, Spark's JVM, its Python workers, and this driver."""
-    parents, seconds = _read_all()
+    parents, seconds, names = _read_all()
     found = {"driver": seconds.get(os.getpid(), 0.0)}
     for part in ("kafka", "clickhouse"):
         process = stack.process(part)
         found[part] = seconds.get(process.pid, 0.0) if process else 0.0
-    jvms = [pid for pid, parent in parents.items() if parent == os.getpid()]
+    jvms = [pid for pid, parent in parents.items() if parent == os.getpid() and names[pid] == "java"]
     found["Spark JVM"] = sum(seconds[pid] for pid in jvms)
     found["Python workers"] = sum(seconds[pid] for pid in _descendants(parents, jvms))
     return found
@@ -34,8 +35,22 @@ def show_used(title: str, before: dict[str, float], after: dict[str, float], *, 
         print(f"  {seconds / max(whole, 0.01):6.1%} {seconds:8.1f} s  {name}")
 
 
-def _read_all() -> tuple[dict[int, int], dict[int, float]]:
-    parents, seconds = {}, {}
+def tell_used(
+    before: dict[str, float], after: dict[str, float], *, events: int, prefix: str = ""
+) -> list[Figure]:
+    """Processor seconds a million events, by process and in all."""
+    used = {name: (after[name] - before[name]) / events * 1e6 for name in after}
+    return [
+        *(
+            figure(f"{prefix}cpu_s_per_million_{name.lower().replace(' ', '_')}", seconds, "s")
+            for name, seconds in used.items()
+        ),
+        figure(f"{prefix}cpu_s_per_million", sum(used.values()), "s"),
+    ]
+
+
+def _read_all() -> tuple[dict[int, int], dict[int, float], dict[int, str]]:
+    parents, seconds, names = {}, {}, {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -45,9 +60,10 @@ def _read_all() -> tuple[dict[int, int], dict[int, float]]:
             continue  # ended meanwhile
         # The program's name may hold spaces and parentheses, so fields are counted after the last one.
         fields = text[text.rindex(")") + 2 :].split()
+        names[int(entry.name)] = text[text.index("(") + 1 : text.rindex(")")]
         parents[int(entry.name)] = int(fields[1])
         seconds[int(entry.name)] = sum(int(ticks) for ticks in fields[11:15]) / _TICKS_PER_SECOND
-    return parents, seconds
+    return parents, seconds, names
 
 
 def _descendants(parents: dict[int, int], ancestors: list[int]) -> list[int]:

@@ -57,7 +57,7 @@ def measure(events: int, *, profile: bool) -> list[Figure]:
         place = at_end.enter_context(open_place(say))
         warm, topic = fill_topic(place, "warm", WARM_UP_EVENTS), fill_topic(place, "bench", events)
         say("warming up")
-        spark = at_end.enter_context(open_spark(make_pipeline(place, topic.name)))
+        spark = at_end.enter_context(open_spark(make_pipeline(place, topic)))
         run_road(place, spark, warm)
         before_bare = read_processor_seconds(place.stack)
         bare_seconds = read_bare(place, spark, topic)

@@ -1,0 +1,234 @@
+"""The same topic by oncehouse and by what people use today, in one run; and each once more, killed half-way.
+
+    python benchmarks/peers.py [--events 2000000] [--only plain_tuned --only spark_state] [--no-kills]
+
+Every peer inserts into a table of its own with the same columns. Time is taken from its first poll to the end of its
+last insert, by ClickHouse's query log; the start of its process is left out, and Spark's streams are warmed by another
+topic. Then each is started anew, killed with -9 when half of the events are in its table, and started again: `lost` are
+events that are not in the table, `doubled` rows beyond one for each event, and those beyond what the calm run left are
+`by the kill`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from figures import OUT, Figure, figure, rate, say, show_and_save
+from measure import (
+    Place,
+    Topic,
+    fill_topic,
+    look_at_inserts,
+    make_pipeline,
+    open_place,
+    open_spark,
+    run_road,
+)
+from peer_runs import Found, OwnCommand, Peer, PeerCommand, count, run_killed
+from plots import draw_bars
+
+EVENTS = 2_000_000
+WARM_UP_EVENTS = 50_000
+
+OURS = "oncehouse"
+PEERS = (
+    Peer(
+        name="spark_state",
+        label="Spark, dropDuplicatesWithinWatermark",
+        program="peer_spark.py",
+        dedups=True,
+    ),
+    Peer(
+        name="plain_default",
+        label="plain consumer, decoded, default fetch",
+        program="peer_plain.py",
+        environment="peers",
+        tuned=False,
+    ),
+    Peer(
+        name="plain_tuned",
+        label="plain consumer, decoded, tuned fetch",
+        program="peer_plain.py",
+        environment="peers",
+    ),
+    Peer(
+        name="raw_default",
+        label="plain consumer, raw bytes, default fetch",
+        program="peer_plain.py",
+        environment="peers",
+        tuned=False,
+        raw=True,
+    ),
+    Peer(
+        name="raw_tuned",
+        label="plain consumer, raw bytes, tuned fetch",
+        program="peer_plain.py",
+        environment="peers",
+        raw=True,
+    ),
+    Peer(name="arroyo", label="arroyo, batching", program="peer_arroyo.py", environment="peers"),
+    Peer(
+        name="quixstreams",
+        label="Quix Streams, batching sink",
+        program="peer_quixstreams.py",
+        environment="peer-quixstreams",
+    ),
+)
+RATIOS = {
+    "ratio_to_spark_state": "spark_state",
+    "ratio_to_plain_consumer": "plain_tuned",
+    "ratio_to_raw_consumer": "raw_tuned",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of the table."""
+
+    name: str
+    label: str
+    dedups: bool
+    seconds: float
+    calm: Found
+    killed: Found | None
+
+    def lost(self, topic: Topic) -> int:
+        return topic.unique - (self.killed or self.calm).distinct
+
+    @property
+    def by_the_kill(self) -> int:
+        return self.killed.doubled - self.calm.doubled if self.killed else 0
+
+
+def run_calm(place: Place, peer: Peer, topic: Topic, warm: Topic) -> tuple[float, Found]:
+    """Seconds from its first poll to the end of its last insert, and what is in its table then."""
+    command = PeerCommand(place, peer, topic, f"calm_{peer.name}", warm)
+    with command.start() as process:
+        command.wait(process)
+    inserts = look_at_inserts(place.client, command.table)
+    found = count(place, command.table)
+    expected = topic.unique if peer.dedups else topic.produced
+    if (found.rows, found.distinct) != (expected, topic.unique):
+        raise SystemExit(f"No figures: {peer.label} left {found} of {expected} rows in {command.table}")
+    return inserts.last_finished_at - command.read_started_at(), found
+
+
+def compare(
+    place: Place,
+    topic: Topic,
+    warm: Topic,
+    *,
+    our_seconds: float,
+    names: Sequence[str] = (),
+    kills: bool = True,
+) -> list[Line]:
+    """The table, beginning with ourselves, whose road has been run on the topic already."""
+    ours = Found(rows=topic.unique, distinct=topic.unique)
+    killed = run_killed(place, OwnCommand(place, topic, "killed_oncehouse")) if kills else None
+    lines = [Line(name=OURS, label=OURS, dedups=True, seconds=our_seconds, calm=ours, killed=killed)]
+    for peer in PEERS:
+        if names and peer.name not in names:
+            continue
+        place.say(f"{peer.label}, load average {os.getloadavg()[0]:.1f}")
+        seconds, calm = run_calm(place, peer, topic, warm)
+        place.say(f"{peer.label}: {topic.produced / seconds:,.0f} events/s")
+        killed = None
+        if kills:
+            killed = run_killed(place, PeerCommand(place, peer, topic, f"killed_{peer.name}"))
+            place.client.command(f"DROP TABLE killed_{peer.name} SYNC")
+        place.client.command(f"DROP TABLE calm_{peer.name} SYNC")
+        lines.append(
+            Line(
+                name=peer.name,
+                label=peer.label,
+                dedups=peer.dedups,
+                seconds=seconds,
+                calm=calm,
+                killed=killed,
+            )
+        )
+    return lines
+
+
+def lay_out(lines: Sequence[Line], topic: Topic) -> list[str]:
+    headings = ("events/s", "ours is", "dedup", "lost", "doubled", "by the kill")
+    table = [f"{'':<42}" + "".join(f"{heading:>12}" for heading in headings)]
+    ours = lines[0].seconds
+    for line in lines:
+        cells = [
+            f"{topic.produced / line.seconds:,.0f}",
+            f"x{line.seconds / ours:.2f}",
+            "exact" if line.dedups else "none",
+        ]
+        if line.killed is not None:
+            cells += [f"{line.lost(topic):,}", f"{line.killed.doubled:,}", f"{line.by_the_kill:,}"]
+        table.append(f"{line.label:<42}" + "".join(f"{cell:>12}" for cell in cells))
+    return table
+
+
+def tell(lines: Sequence[Line], topic: Topic) -> list[Figure]:
+    """The ratios that the comparison is for, and what they are made of."""
+    seconds = {line.name: line.seconds for line in lines}
+    figures = [
+        figure(name, seconds[peer] / seconds[OURS], "1") for name, peer in RATIOS.items() if peer in seconds
+    ]
+    for line in lines:
+        if line.name != OURS:
+            figures.append(rate(f"{line.name}_events_per_s", topic.produced, line.seconds))
+        if line.killed is not None:
+            figures += [
+                figure(f"{line.name}_lost_by_kill", line.lost(topic), "events"),
+                figure(f"{line.name}_doubled_by_kill", line.by_the_kill, "rows"),
+            ]
+    return figures
+
+
+def draw(lines: Sequence[Line], topic: Topic) -> None:
+    draw_bars(
+        "bench-peers",
+        title=f"events a second into ClickHouse: {topic.kind.label}, {topic.produced:,} events",
+        values={
+            f"{line.label}{'' if line.dedups else ' (no deduplication)'}": topic.produced / line.seconds
+            for line in lines
+        },
+    )
+
+
+def report(lines: Sequence[Line], topic: Topic) -> list[Figure]:
+    print("\n".join(lay_out(lines, topic)))
+    draw(lines, topic)
+    return tell(lines, topic)
+
+
+def measure(events: int, names: Sequence[str] = (), *, kills: bool = True) -> list[Figure]:
+    """On servers of its own, ourselves first."""
+    with ExitStack() as at_end:
+        place = at_end.enter_context(open_place(say))
+        warm, topic = fill_topic(place, "warm", WARM_UP_EVENTS), fill_topic(place, "bench", events)
+        with open_spark(make_pipeline(place, topic)) as spark:
+            run_road(place, spark, warm)
+            road = run_road(place, spark, topic)
+        lines = compare(place, topic, warm, our_seconds=road.seconds, names=names, kills=kills)
+        own = rate("end_to_end_events_per_s", topic.produced, road.seconds)
+        return [own, *report(lines, topic), figure("peers_load_average", os.getloadavg()[0], "1")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--events", type=int, default=EVENTS)
+    names = [peer.name for peer in PEERS]
+    parser.add_argument("--only", action="append", choices=names, help="these peers alone; may be repeated")
+    parser.add_argument("--no-kills", action="store_true", help="leave the kills out")
+    parser.add_argument("--out", type=Path, default=OUT, help="where the figures go")
+    asked = parser.parse_args()
+    found = measure(asked.events, asked.only or (), kills=not asked.no_kills)
+    show_and_save(found, out=asked.out, length=f"peers-{asked.events}")
+
+
+if __name__ == "__main__":
+    main()
