@@ -11,11 +11,11 @@ ADVICE_JAVA := oncehouse needs Java 17 or 21; on Debian or Ubuntu: apt install o
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo shops test browser versions check chaos soak fuzz bench docs audit lock clean java
+.PHONY: help setup demo shops test browser versions check chaos soak fuzz bench bench-full docs audit lock clean java
 MAKEFLAGS += --no-print-directory
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 setup: java .venv/.jars ## virtual environment, wheels, package and jars
 
@@ -52,9 +52,11 @@ browser: .venv/.package ## the dashboard in a real Chromium, which is installed 
 fuzz: .venv/.package ## decoders against far more random and damaged records than in the tests
 	@FUZZ_FACTOR=50 $(BIN)/python -m pytest tests/unit -k fuzz --timeout 3600
 
-bench: setup ## speed on this machine; figures go to build/bench.json too
-	@mkdir -p build
+bench: setup ## speed on this machine beside others, in about ten minutes; figures go to build/bench.json, plots beside it
 	@$(BIN)/python benchmarks/run.py
+
+bench-full: setup ## the same at full length, with all peers and a billion keys: more than an hour
+	@$(BIN)/python benchmarks/run.py --full
 
 docs: .venv/.package build/docs/.wheels ## the documentation as a site in build/site; a warning is an error
 	@$(BIN)/python tools/cli_options.py >build/options.md
@@ -69,7 +71,7 @@ audit: build/audit/.wheels ## known vulnerabilities, bandit, and a bill of mater
 
 lock: ## pin requirements anew, with hashes and without addresses
 	@$(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet uv
-	@for name in runtime dev audit docs django-clickhouse; do build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	@for name in runtime dev audit docs django-clickhouse peers peer-quixstreams; do build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
 		requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 	@for name in $(basename $(wildcard requirements/versions/*.in)); do build/lock/bin/uv pip compile --quiet --upgrade \

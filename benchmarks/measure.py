@@ -63,6 +63,7 @@ class Inserts:
 
     count: int
     rows: int
+    first_finished_at: float
     last_finished_at: float
     sustained_per_second: float
     least_seconds_between: float
@@ -178,9 +179,9 @@ def run_road(place: Place, spark: SparkSession, topic: Topic, pipeline: Pipeline
 
 def look_at_inserts(client: Client, table: str) -> Inserts:
     client.command("SYSTEM FLUSH LOGS")
-    ((count, rows, first, last, least, finished),) = client.query(
+    ((count, rows, first, last, least, first_finished, finished),) = client.query(
         "SELECT count(), sum(written_rows), min(started), max(started),"
-        " arrayMin(arrayPopFront(arrayDifference(arraySort(groupArray(started))))), max(finished) FROM ("
+        " arrayMin(arrayPopFront(arrayDifference(arraySort(groupArray(started))))), min(finished), max(finished) FROM ("
         "SELECT written_rows, toFloat64(query_start_time_microseconds) AS started,"
         " toFloat64(event_time_microseconds) AS finished FROM system.query_log"
         " WHERE type = 'QueryFinish' AND query_kind = 'Insert' AND has(tables, {table:String}))",
@@ -189,6 +190,7 @@ def look_at_inserts(client: Client, table: str) -> Inserts:
     return Inserts(
         count=count,
         rows=rows,
+        first_finished_at=first_finished,
         last_finished_at=finished,
         sustained_per_second=(count - 1) / (last - first) if count > 1 else 0.0,
         least_seconds_between=least if count > 1 else 0.0,

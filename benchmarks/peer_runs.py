@@ -30,7 +30,7 @@ from traffic import PARTITIONS
 HERE = Path(__file__).parent
 PATIENCE_SECONDS = 1800.0
 _LOOK_SECONDS = 0.05
-# Whoever is to be killed is looked at so often that it dies the moment its rows are seen, before it can say so to Kafka.
+# So often that it dies the moment its rows are seen, before it can tell Kafka.
 _KILL_LOOK_SECONDS = 0.001
 _END_SECONDS = 30.0
 # So that there is a half-way in a small topic too.
@@ -150,9 +150,9 @@ class PeerCommand:
 
 
 class OwnCommand:
-    """`oncehouse run --once` on a topic, as its users start it."""
+    """`oncehouse run` on a topic, as its users start it."""
 
-    def __init__(self, place: Place, topic: Topic, table: str) -> None:
+    def __init__(self, place: Place, topic: Topic, table: str, *, once: bool = True) -> None:
         self.topic, self.table = topic, table
         self._log = place.folder / f"{table}.log"
         self._scratch = place.folder / f"{table}.scratch"
@@ -165,9 +165,9 @@ class OwnCommand:
             spark=Spark(settings=spark_settings(connector_jars(), self._scratch)),
         )
         create_table(place, pipeline)
-        self.file = place.folder / f"{table}.yaml"
-        write_pipeline(pipeline, self.file)
-        self._words = [*ONCEHOUSE, "run", str(self.file), "--once"]
+        file = place.folder / f"{table}.yaml"
+        write_pipeline(pipeline, file)
+        self._words = [*ONCEHOUSE, "run", str(file), *(["--once"] if once else [])]
 
     def start(self) -> AbstractContextManager[subprocess.Popen[bytes]]:
         return start_command(self._words, log=self._log, scratch=self._scratch)
@@ -175,6 +175,9 @@ class OwnCommand:
     def wait(self, process: subprocess.Popen[bytes]) -> None:
         process.wait(PATIENCE_SECONDS)
         demand(process.returncode == 0, "oncehouse", self._log)
+
+    def last_words(self) -> str:
+        return last_words(self._log)
 
 
 def run_killed(place: Place, command: PeerCommand | OwnCommand) -> Found:

@@ -1,6 +1,6 @@
 """The same topic by oncehouse and by what people use today, in one run; and each once more, killed half-way.
 
-    python benchmarks/peers.py [--events 2000000] [--only plain_tuned --only spark_state] [--no-kills]
+    python benchmarks/peers.py [--events 2000000] [--peer plain_tuned --peer spark_state] [--no-kills]
 
 Every peer inserts into a table of its own with the same columns. Time is taken from its first poll to the end of its
 last insert, by ClickHouse's query log; the start of its process is left out, and Spark's streams are warmed by another
@@ -79,6 +79,7 @@ PEERS = (
         environment="peer-quixstreams",
     ),
 )
+NAMES = tuple(peer.name for peer in PEERS)
 RATIOS = {
     "ratio_to_spark_state": "spark_state",
     "ratio_to_plain_consumer": "plain_tuned",
@@ -124,16 +125,14 @@ def compare(
     warm: Topic,
     *,
     our_seconds: float,
-    names: Sequence[str] = (),
+    names: Sequence[str] = NAMES,
     kills: bool = True,
 ) -> list[Line]:
     """The table, beginning with ourselves, whose road has been run on the topic already."""
     ours = Found(rows=topic.unique, distinct=topic.unique)
     killed = run_killed(place, OwnCommand(place, topic, "killed_oncehouse")) if kills else None
     lines = [Line(name=OURS, label=OURS, dedups=True, seconds=our_seconds, calm=ours, killed=killed)]
-    for peer in PEERS:
-        if names and peer.name not in names:
-            continue
+    for peer in (peer for peer in PEERS if peer.name in names):
         place.say(f"{peer.label}, load average {os.getloadavg()[0]:.1f}")
         seconds, calm = run_calm(place, peer, topic, warm)
         place.say(f"{peer.label}: {topic.produced / seconds:,.0f} events/s")
@@ -205,7 +204,7 @@ def report(lines: Sequence[Line], topic: Topic) -> list[Figure]:
     return tell(lines, topic)
 
 
-def measure(events: int, names: Sequence[str] = (), *, kills: bool = True) -> list[Figure]:
+def measure(events: int = EVENTS, names: Sequence[str] = NAMES, *, kills: bool = True) -> list[Figure]:
     """On servers of its own, ourselves first."""
     with ExitStack() as at_end:
         place = at_end.enter_context(open_place(say))
@@ -221,12 +220,11 @@ def measure(events: int, names: Sequence[str] = (), *, kills: bool = True) -> li
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--events", type=int, default=EVENTS)
-    names = [peer.name for peer in PEERS]
-    parser.add_argument("--only", action="append", choices=names, help="these peers alone; may be repeated")
+    parser.add_argument("--peer", action="append", choices=NAMES, help="these alone; may be repeated")
     parser.add_argument("--no-kills", action="store_true", help="leave the kills out")
     parser.add_argument("--out", type=Path, default=OUT, help="where the figures go")
     asked = parser.parse_args()
-    found = measure(asked.events, asked.only or (), kills=not asked.no_kills)
+    found = measure(asked.events, asked.peer or NAMES, kills=not asked.no_kills)
     show_and_save(found, out=asked.out, length=f"peers-{asked.events}")
 
 

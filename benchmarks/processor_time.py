@@ -35,11 +35,15 @@ def show_used(title: str, before: dict[str, float], after: dict[str, float], *, 
         print(f"  {seconds / max(whole, 0.01):6.1%} {seconds:8.1f} s  {name}")
 
 
+def use_per_million(before: dict[str, float], after: dict[str, float], *, events: int) -> dict[str, float]:
+    return {name: (after[name] - before[name]) / events * 1e6 for name in after}
+
+
 def tell_used(
     before: dict[str, float], after: dict[str, float], *, events: int, prefix: str = ""
 ) -> list[Figure]:
     """Processor seconds a million events, by process and in all."""
-    used = {name: (after[name] - before[name]) / events * 1e6 for name in after}
+    used = use_per_million(before, after, events=events)
     return [
         *(
             figure(f"{prefix}cpu_s_per_million_{name.lower().replace(' ', '_')}", seconds, "s")

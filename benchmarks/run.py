@@ -1,124 +1,136 @@
-"""`make bench`: how fast events come from Kafka into ClickHouse, against the bare read of the same topic; how fast they
-are read while ClickHouse is away; what the scheduler of Fact tables costs; the batch consumer beside the bare client;
-how fast an outbox is relayed; model sync beside django-clickhouse; how fast protobuf and Avro are decoded; and inserts
-by message and by batch.
+"""`make bench`: how fast events come into ClickHouse, beside what people use today, and what the rest costs.
 
-Prints a table and writes build/bench.json, a list of {name, value, unit}. --quick takes a tenth of the events;
---profile shows besides where the time of the road goes.
+    python benchmarks/run.py [--quick | --full] [--only latency]
+
+Parts are the other programs of this folder, each of which also runs alone. Prints their tables, then all figures with
+their change since the last run of the same length; writes build/bench.json (a list of {name, value, unit}) and plots
+(build/bench-*.png and .svg). A part that fails costs only its own figures. --quick takes about two minutes, the usual
+length about ten, --full more than an hour.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
 import time
-from contextlib import ExitStack
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import avro
 import consumer
+import end_to_end
 import etl
 import insert_frequency
-import outage
+import latency
 import outbox
 import protobuf
+import startup
+import steady
 import sync
-import where_time_goes
-from measure import (
-    BARE_READS,
-    Road,
-    Topic,
-    fill_topic,
-    make_pipeline,
-    open_place,
-    open_spark,
-    read_bare,
-    run_road,
-)
-from processor_time import read_processor_seconds, show_used
+import throughput
+import window_keys
+from figures import OUT, Figure, figure, say, show_and_save, write
 
-EVENTS = 5_000_000
-QUICK_EVENTS = 500_000
-WARM_UP_EVENTS = 50_000
+QUICK, USUAL, FULL = "quick", "usual", "full"
 
-Figure = dict[str, str | float]
+Work = Callable[[], list[Figure]]
 
 
-def measure(events: int, *, profile: bool) -> list[Figure]:
-    started = time.monotonic()
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What is measured at each length; a length that it is left out of has no work."""
 
-    def say(message: str) -> None:
-        print(f"{time.monotonic() - started:6.1f} s  {message}", file=sys.stderr, flush=True)
+    quick: Work | None = None
+    usual: Work | None = None
+    full: Work
 
-    with ExitStack() as at_end:
-        place = at_end.enter_context(open_place(say))
-        warm, topic = fill_topic(place, "warm", WARM_UP_EVENTS), fill_topic(place, "bench", events)
-        say("warming up")
-        spark = at_end.enter_context(open_spark(make_pipeline(place, topic)))
-        run_road(place, spark, warm)
-        before_bare = read_processor_seconds(place.stack)
-        bare_seconds = read_bare(place, spark, topic)
-        before_road = read_processor_seconds(place.stack)
-        load_average = os.getloadavg()[0]
-        say(f"running the road; load average {load_average:.1f}")
-        watch = at_end.enter_context(where_time_goes.watch_driver()) if profile else None
-        road = run_road(place, spark, topic)
-        if watch is not None:
-            after_road = read_processor_seconds(place.stack)
-            show_used("bare reads", before_bare, before_road, events=topic.produced * BARE_READS)
-            show_used("road", before_road, after_road, events=topic.produced)
-            watch.show("driver", road.seconds)
-            where_time_goes.show_tasks(place.folder / "profile")
-        say("running it once more without ClickHouse")
-        away = outage.measure_outage(place, spark, topic, started_at=road.started_at)
-    return figures(topic, road, bare_seconds, load_average) + away
+    def work(self, length: str) -> Work | None:
+        return {QUICK: self.quick, USUAL: self.usual, FULL: self.full}[length]
 
 
-def figures(topic: Topic, road: Road, bare_seconds: float, load_average: float) -> list[Figure]:
-    def figure(name: str, value: float, unit: str) -> Figure:
-        return {"name": name, "value": round(value, 3), "unit": unit}
+def _same(work: Work) -> Part:
+    return Part(usual=work, full=work)
 
-    return [
-        figure("events", topic.produced, "events"),
-        figure("end_to_end_events_per_s", round(topic.produced / road.seconds), "events/s"),
-        figure("bare_read_events_per_s", round(topic.produced / bare_seconds), "events/s"),
-        figure("ratio_to_bare_read", bare_seconds / road.seconds, "1"),
-        figure("rows_per_insert", round(topic.unique / road.inserts.count), "rows"),
-        figure("inserts_per_s_per_table", road.inserts.sustained_per_second, "inserts/s"),
-        figure("least_seconds_between_inserts", road.inserts.least_seconds_between, "s"),
-        figure("inserts", road.inserts.count, "inserts"),
-        figure("load_average", load_average, "1"),
-        figure("cores", len(os.sched_getaffinity(0)), "1"),
-    ]
+
+_FEW_PEERS = ("plain_tuned", "raw_tuned")
+
+PARTS: dict[str, Part] = {
+    "end_to_end": Part(
+        quick=lambda: end_to_end.measure(500_000, names=_FEW_PEERS, kills=False),
+        usual=lambda: end_to_end.measure(2_000_000, names=("spark_state", *_FEW_PEERS)),
+        full=lambda: end_to_end.measure(10_000_000),
+    ),
+    "throughput": Part(
+        quick=lambda: throughput.measure(throughput.FEW, 300_000),
+        usual=lambda: throughput.measure(throughput.SOME, 500_000),
+        full=lambda: throughput.measure(throughput.ALL, 2_000_000),
+    ),
+    "startup": Part(usual=lambda: startup.measure(1), full=startup.measure),
+    "latency": Part(usual=lambda: latency.measure((10_000,), 20), full=latency.measure),
+    "window_keys": Part(
+        usual=lambda: window_keys.measure((1_000_000, 10_000_000), 4_000_000), full=window_keys.measure
+    ),
+    "steady": Part(full=steady.measure),
+    "etl": _same(lambda: etl.measure(etl.TOPICS)),
+    "consumer": _same(consumer.measure),
+    "outbox": _same(outbox.measure),
+    "sync": Part(
+        usual=lambda: sync.measure(changes=sync.CHANGES // 2, turns=2, saves=800), full=sync.measure
+    ),
+    "protobuf": _same(protobuf.measure),
+    "avro": _same(avro.measure),
+    "insert_frequency": _same(insert_frequency.measure),
+}
+
+
+def perform(parts: dict[str, Part], length: str, out: Path) -> tuple[list[Figure], list[str]]:
+    """The figures of the parts in their order, saved after each, and which of them failed."""
+    found, failed = [], []
+    for name, part in parts.items():
+        if (work := part.work(length)) is None:
+            continue
+        say(f"== {name}, load average {os.getloadavg()[0]:.1f}")
+        started = time.monotonic()
+        try:
+            figures = work()
+        except (Exception, SystemExit):  # noqa: BLE001 - the other parts have figures all the same
+            traceback.print_exc()
+            failed.append(name)
+            continue
+        write(figures, out)
+        found += figures
+        say(f"== {name} took {time.monotonic() - started:.0f} s")
+    return found, failed
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_EVENTS} events instead of {EVENTS}")
-    parser.add_argument("--events", type=int, help="any other number of events")
-    parser.add_argument("--profile", action="store_true", help="show where the time of the road goes")
-    parser.add_argument("--out", type=Path, default=Path("build/bench.json"), help="where the figures go")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    lengths = parser.add_mutually_exclusive_group()
+    lengths.add_argument("--quick", dest="length", action="store_const", const=QUICK, help="about 2 minutes")
+    lengths.add_argument(
+        "--full", dest="length", action="store_const", const=FULL, help="all that is promised"
+    )
+    parser.add_argument("--only", action="append", choices=tuple(PARTS), help="these parts; may be repeated")
+    parser.add_argument("--out", type=Path, default=OUT, help="where the figures go")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    length = asked.length or USUAL
+    started = time.monotonic()
     try:
-        found = measure(asked.events or (QUICK_EVENTS if asked.quick else EVENTS), profile=asked.profile)
-        found += etl.measure(etl.TOPICS)
-        found += consumer.measure()
-        found += outbox.measure()
-        found += sync.measure(changes=sync.CHANGES // 2, turns=2, saves=800)
-        found += protobuf.measure()
-        found += avro.measure()
-        found += insert_frequency.measure()
+        parts = {name: part for name, part in PARTS.items() if not asked.only or name in asked.only}
+        found, failed = perform(parts, length, asked.out)
     except KeyboardInterrupt:
         return 130
-    for figure in found:
-        print(f"{figure['name']:<32} {figure['value']:>12} {figure['unit']}")
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(found, indent=2) + "\n")
-    return 0
+    if not asked.only:
+        found.append(figure(f"bench_{length}_seconds", time.monotonic() - started, "s"))
+    show_and_save(found, out=asked.out, length=length)
+    if failed:
+        say(f"no figures of: {', '.join(failed)}")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

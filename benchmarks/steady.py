@@ -2,7 +2,7 @@
 
     python benchmarks/steady.py [--seconds 600] [--rate 20000]
 
-The default settings of a pipeline. Inserts are those of ClickHouse's query log; active parts are looked at once a second.
+The default settings of a pipeline. Inserts are those of ClickHouse's query log; parts are looked at once a second.
 """
 
 from __future__ import annotations

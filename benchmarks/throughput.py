@@ -1,0 +1,106 @@
+"""Events a second end to end for each format, size and share of duplicates, in one session.
+
+    python benchmarks/throughput.py [--events 1000000] [--all]
+
+From the call that starts the pipeline to the end of the last insert, each kind with a topic, a ledger and a table of
+its own. Without --all some of the eighteen kinds: each format, size and share once beside the usual ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from figures import OUT, Figure, figure, rate, say, show_and_save
+from measure import Place, Topic, fill_topic, make_pipeline, open_place, open_spark, run_road
+from plots import draw_bars
+from traffic import Kind
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EVENTS = 1_000_000
+WARM_UP_EVENTS = 50_000
+FORMATS = ("json", "protobuf", "avro")
+SHARES = (0.0, 0.1, 0.5)
+
+ALL = tuple(
+    Kind(format=format_, large=large, duplicates=share)
+    for format_, large, share in product(FORMATS, (False, True), SHARES)
+)
+FEW = (Kind(), Kind(format="protobuf"))
+SOME = (
+    *FEW,
+    Kind(format="avro"),
+    Kind(large=True),
+    Kind(duplicates=0.0),
+    Kind(duplicates=0.5),
+)
+
+
+def run_kinds(
+    place: Place, spark: SparkSession, kinds: Sequence[Kind], events: int
+) -> Iterator[tuple[Topic, float]]:
+    """Each kind's topic and the seconds of its road; what it left behind is removed again."""
+    for format_ in dict.fromkeys(kind.format for kind in kinds):
+        run_road(place, spark, fill_topic(place, f"warm_{format_}", WARM_UP_EVENTS, Kind(format=format_)))
+    for kind in kinds:
+        # A fifth of the events where they are eight times as large.
+        topic = fill_topic(place, kind.name, events // 5 if kind.large else events, kind)
+        place.say(f"{kind.label}, load average {os.getloadavg()[0]:.1f}")
+        yield topic, run_road(place, spark, topic).seconds
+        place.client.command(f"DROP TABLE {topic.name} SYNC")
+        shutil.rmtree(place.folder / "ledger" / topic.name)
+
+
+def lay_out(found: Mapping[Kind, tuple[Topic, float]]) -> Iterator[str]:
+    yield f"{'':<40}{'events/s':>14}{'MB/s':>10}"
+    for kind, (topic, seconds) in found.items():
+        megabytes = topic.value_bytes / seconds / 1e6
+        yield f"{kind.label:<40}{topic.produced / seconds:>14,.0f}{megabytes:>10.1f}"
+
+
+def tell(found: Mapping[Kind, tuple[Topic, float]]) -> list[Figure]:
+    figures = [
+        rate(f"throughput_{kind.name}_events_per_s", topic.produced, seconds)
+        for kind, (topic, seconds) in found.items()
+    ]
+    speeds = {kind: topic.produced / seconds for kind, (topic, seconds) in found.items()}
+    figures += [
+        figure(f"{format_}_over_json", speeds[Kind(format=format_)] / speeds[Kind()], "1")
+        for format_ in ("protobuf", "avro")
+        if {Kind(), Kind(format=format_)} <= set(speeds)
+    ]
+    return figures
+
+
+def measure(kinds: Sequence[Kind] = SOME, events: int = EVENTS) -> list[Figure]:
+    with ExitStack() as at_end:
+        place = at_end.enter_context(open_place(say))
+        nothing = Topic(name="nothing", produced=0, unique=0, value_bytes=0)
+        spark = at_end.enter_context(open_spark(make_pipeline(place, nothing)))
+        found = {topic.kind: (topic, seconds) for topic, seconds in run_kinds(place, spark, kinds, events)}
+    print("\n".join(lay_out(found)))
+    speeds = {kind.label: topic.produced / seconds for kind, (topic, seconds) in found.items()}
+    draw_bars("bench-throughput", title="events a second, end to end", values=speeds)
+    return [*tell(found), figure("throughput_load_average", os.getloadavg()[0], "1")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--events", type=int, default=EVENTS, help="events of each kind")
+    parser.add_argument("--all", action="store_true", help="all eighteen kinds")
+    parser.add_argument("--out", type=Path, default=OUT, help="where the figures go")
+    asked = parser.parse_args()
+    found = measure(ALL if asked.all else SOME, asked.events)
+    show_and_save(found, out=asked.out, length=f"throughput-{asked.events}")
+
+
+if __name__ == "__main__":
+    main()
