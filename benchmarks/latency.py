@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -44,8 +43,8 @@ class Latency:
     rows_per_insert: float
 
 
-def read_latency(place: Place, table: str, rate: int, *, since: float) -> Latency:
-    """Of the events that were due after `since`, by the server's own log."""
+def read_latency(place: Place, table: str, rate: int, *, left_out_seconds: float) -> Latency:
+    """Of all events but those of the first seconds, by the server's own log."""
     client = place.client
     inserts = look_at_inserts(client, table)
     shares = ", ".join(map(str, _SHARES))
@@ -55,8 +54,8 @@ def read_latency(place: Place, table: str, rate: int, *, since: float) -> Latenc
         "SELECT toUUID(substring(query_id, 1, 36)) AS batch, min(toFloat64(event_time_microseconds)) AS finished"
         " FROM system.query_log WHERE type = 'QueryFinish' AND query_kind = 'Insert' AND has(tables, {table:String})"
         " GROUP BY batch) AS inserted ON event._batch_id = inserted.batch"
-        " WHERE toFloat64(created_at) >= {since:Float64})",
-        {"table": f"{client.database}.{table}", "since": since},
+        f" WHERE toFloat64(created_at) >= (SELECT toFloat64(min(created_at)) FROM {table}) + {{left_out:Float64}})",
+        {"table": f"{client.database}.{table}", "left_out": left_out_seconds},
     )
     p50, p95, p99 = quantiles
     return Latency(
@@ -73,10 +72,9 @@ def read_latency(place: Place, table: str, rate: int, *, since: float) -> Latenc
 def run_at(place: Place, spark: SparkSession, rate: int, seconds: float) -> Latency:
     place.say(f"{rate:,} events/s for {seconds:.0f} s, load average {os.getloadavg()[0]:.1f}")
     name = f"latency_{rate}"
-    started_at = time.time()
     with under_load(place, spark, rate=rate, seconds=seconds + _LEFT_OUT_SECONDS, name=name):
         pass
-    return read_latency(place, name, rate, since=started_at + _LEFT_OUT_SECONDS)
+    return read_latency(place, name, rate, left_out_seconds=_LEFT_OUT_SECONDS)
 
 
 def lay_out(found: Sequence[Latency]) -> Iterator[str]:

@@ -18,8 +18,9 @@ def draw_bars(name: str, *, title: str, values: Mapping[str, float], folder: Pat
     bars = panel.barh(list(values), list(values.values()), color="tab:blue")
     panel.bar_label(bars, fmt="{:,.0f}", padding=3)
     panel.invert_yaxis()
-    panel.margins(x=0.12)
-    panel.set_title(title)
+    panel.margins(x=0.15)
+    panel.xaxis.set_major_formatter("{x:,.0f}")
+    figure.suptitle(title)
     return _save(figure, name, folder)
 
 
@@ -36,8 +37,8 @@ def draw_stacks(
         panel.barh(list(shares), widths, left=left, label=part)
         left = [at + width for at, width in zip(left, widths, strict=True)]
     panel.invert_yaxis()
-    panel.set_title(title)
-    panel.legend(fontsize="small")
+    panel.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.suptitle(title)
     return _save(figure, name, folder)
 
 
