@@ -43,8 +43,8 @@ class Latency:
     rows_per_insert: float
 
 
-def read_latency(place: Place, table: str, rate: int, *, left_out_seconds: float) -> Latency:
-    """Of all events but those of the first seconds, by the server's own log."""
+def read_latency(place: Place, table: str, rate: int, *, first: float, last: float = 1e9) -> Latency:
+    """Of the events that were due so many seconds after the first one, by the server's own log."""
     client = place.client
     inserts = look_at_inserts(client, table)
     shares = ", ".join(map(str, _SHARES))
@@ -54,8 +54,9 @@ def read_latency(place: Place, table: str, rate: int, *, left_out_seconds: float
         "SELECT toUUID(substring(query_id, 1, 36)) AS batch, min(toFloat64(event_time_microseconds)) AS finished"
         " FROM system.query_log WHERE type = 'QueryFinish' AND query_kind = 'Insert' AND has(tables, {table:String})"
         " GROUP BY batch) AS inserted ON event._batch_id = inserted.batch"
-        f" WHERE toFloat64(created_at) >= (SELECT toFloat64(min(created_at)) FROM {table}) + {{left_out:Float64}})",
-        {"table": f"{client.database}.{table}", "left_out": left_out_seconds},
+        f" WHERE toFloat64(created_at) - (SELECT toFloat64(min(created_at)) FROM {table})"
+        " BETWEEN {first:Float64} AND {last:Float64})",
+        {"table": f"{client.database}.{table}", "first": first, "last": last},
     )
     p50, p95, p99 = quantiles
     return Latency(
@@ -72,9 +73,9 @@ def read_latency(place: Place, table: str, rate: int, *, left_out_seconds: float
 def run_at(place: Place, spark: SparkSession, rate: int, seconds: float) -> Latency:
     place.say(f"{rate:,} events/s for {seconds:.0f} s, load average {os.getloadavg()[0]:.1f}")
     name = f"latency_{rate}"
-    with under_load(place, spark, rate=rate, seconds=seconds + _LEFT_OUT_SECONDS, name=name):
+    with under_load(place, spark, [(rate, seconds + _LEFT_OUT_SECONDS)], name=name):
         pass
-    return read_latency(place, name, rate, left_out_seconds=_LEFT_OUT_SECONDS)
+    return read_latency(place, name, rate, first=_LEFT_OUT_SECONDS)
 
 
 def lay_out(found: Sequence[Latency]) -> Iterator[str]:

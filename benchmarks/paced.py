@@ -12,10 +12,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,25 +38,41 @@ _PATIENCE_SECONDS = 300.0
 class Load:
     servers: str
     topic: str
-    rate: int
-    seconds: float
+    phases: Sequence[tuple[int, float]]
+    """(events a second, seconds), one after the other."""
 
     @property
     def events(self) -> int:
-        return int(self.rate * self.seconds)
+        return sum(int(rate * seconds) for rate, seconds in self.phases)
+
+    @property
+    def seconds(self) -> float:
+        return sum(seconds for _, seconds in self.phases)
+
+    @property
+    def corners(self) -> tuple[list[float], list[int]]:
+        """The ends of the phases: their seconds, and how many events are due by then."""
+        return (
+            [0.0, *accumulate(seconds for _, seconds in self.phases)],
+            [0, *accumulate(int(rate * seconds) for rate, seconds in self.phases)],
+        )
 
 
 def due(load: Load, elapsed_seconds: float) -> int:
     """How many events should have been sent by now."""
-    return min(load.events, int(elapsed_seconds * load.rate))
+    seconds, events = load.corners
+    return int(np.interp(elapsed_seconds, seconds, events))
 
 
-def make_slice(first: int, last: int, started_at: float, rate: int) -> list[bytes]:
+def make_slice(load: Load, first: int, last: int, started_at: float) -> list[bytes]:
     """The events `first` to before `last`, each with the moment at which it is due."""
     serials = np.arange(first, last, dtype=np.int64)
-    moments = pa.array(((started_at + serials / rate) * 1000).astype(np.int64), pa.timestamp("ms", tz="UTC"))
+    seconds, events = load.corners
+    moments = (started_at + np.interp(serials, events, seconds)) * 1000
     columns = make_columns(serials)
-    return encode_columns(columns.set_column(columns.column_names.index("created_at"), "created_at", moments))
+    place = columns.column_names.index("created_at")
+    created_at = pa.array(np.round(moments).astype(np.int64), pa.timestamp("ms", tz="UTC"))
+    return encode_columns(columns.set_column(place, "created_at", created_at))
 
 
 def send_all(load: Load) -> None:
@@ -67,9 +84,8 @@ def send_all(load: Load) -> None:
     started_at, sent = time.time(), 0
     while sent < load.events:
         until = due(load, time.time() - started_at)
-        for number, message in enumerate(
-            make_slice(sent, until, started_at, load.rate) if until > sent else ()
-        ):
+        messages = make_slice(load, sent, until, started_at) if until > sent else []
+        for number, message in enumerate(messages):
             producer.produce(load.topic, message, partition=(sent + number) % PARTITIONS)
         producer.poll(0)
         sent = until
@@ -101,18 +117,20 @@ def run_beside(pipeline: Pipeline, spark: SparkSession) -> Iterator[threading.Th
 
 
 @contextmanager
-def under_load(place: Place, spark: SparkSession, *, rate: int, seconds: float, name: str) -> Iterator[Load]:
+def under_load(
+    place: Place, spark: SparkSession, phases: Sequence[tuple[int, float]], *, name: str, **sections: Any
+) -> Iterator[Load]:
     """A new pipeline that is under way, and a producer that has just begun; at the end every event has arrived."""
-    load = Load(servers=place.stack.kafka.bootstrap_servers, topic=name, rate=rate, seconds=seconds)
+    load = Load(servers=place.stack.kafka.bootstrap_servers, topic=name, phases=phases)
     make_topic(load.servers, name, partitions=PARTITIONS)
     topic = Topic(name=name, produced=load.events, unique=load.events, value_bytes=0)
-    pipeline = make_pipeline(place, topic)
+    pipeline = make_pipeline(place, topic, **sections)
     create_table(place, pipeline)
     with run_beside(pipeline, spark) as running:
         producer = subprocess.Popen([sys.executable, __file__, json.dumps(load.__dict__)])
         try:
             yield load
-            if producer.wait(seconds + _PATIENCE_SECONDS):
+            if producer.wait(load.seconds + _PATIENCE_SECONDS):
                 raise SystemExit("No figures: the producer failed")
             _wait_for_rows(place, name, load.events, running)
         finally:

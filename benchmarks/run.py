@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import avro
+import changing_load
 import consumer
 import end_to_end
 import etl
@@ -74,6 +75,7 @@ PARTS: dict[str, Part] = {
     "window_keys": Part(
         usual=lambda: window_keys.measure((1_000_000, 10_000_000), 4_000_000), full=window_keys.measure
     ),
+    "changing_load": Part(full=changing_load.measure),
     "steady": Part(full=steady.measure),
     "etl": _same(lambda: etl.measure(etl.TOPICS)),
     "consumer": _same(consumer.measure),

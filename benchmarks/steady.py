@@ -116,7 +116,7 @@ def measure(seconds: float = SECONDS, rate: int = RATE) -> list[Figure]:
         run_road(place, spark, warm)
         say(f"{rate:,} events/s for {seconds:.0f} s, load average {os.getloadavg()[0]:.1f}")
         before = read_processor_seconds(place.stack)
-        with under_load(place, spark, rate=rate, seconds=seconds, name=NAME) as load:
+        with under_load(place, spark, [(rate, seconds)], name=NAME) as load:
             looks = watch(place, NAME, seconds)
         used = tell_used(before, read_processor_seconds(place.stack), events=load.events, prefix="steady_")
         starts, rows = list_inserts(place.client, NAME)

@@ -148,14 +148,19 @@ def _epoch(number: int, started_at: float, registered_at: float, read: int) -> E
 
 
 def test_a_paced_producer_sends_what_is_due_and_no_more_than_all() -> None:
-    load = Load(servers="", topic="", rate=1_000, seconds=3)
-    assert [due(load, seconds) for seconds in (0.0, 0.5, 2.999, 60.0)] == [0, 500, 2_999, 3_000]
+    load = Load(servers="", topic="", phases=[(1_000, 2.0), (10_000, 1.0), (1_000, 1.0)])
+    assert load.events == 13_000
+    assert [due(load, at) for at in (0.0, 0.5, 2.0, 2.5, 3.5, 60.0)] == [0, 500, 2_000, 7_000, 12_500, 13_000]
 
 
 def test_a_paced_event_carries_the_moment_at_which_it_was_due() -> None:
-    messages = make_slice(1_000, 1_002, 1_767_225_600.0, 1_000)
-    assert b'"created_at":"2026-01-01T00:00:01.000Z"' in messages[0]
-    assert b'"created_at":"2026-01-01T00:00:01.001Z"' in messages[1]
+    load = Load(servers="", topic="", phases=[(1_000, 1.0), (500, 2.0)])
+    messages = make_slice(load, 999, 1_002, 1_767_225_600.0)
+    assert [message.split(b'"created_at":"')[1][17:23] for message in messages] == [
+        b"00.999",
+        b"01.000",
+        b"01.002",
+    ]
 
 
 def test_inserts_are_counted_in_the_fullest_second_wherever_it_begins() -> None:
