@@ -36,6 +36,7 @@ _END_SECONDS = 30.0
 # So that there is a half-way in a small topic too.
 _LEAST_BATCHES = 8
 _LEAST_EPOCHS = 5
+USUAL_EPOCH = Epoch().max_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +153,9 @@ class PeerCommand:
 class OwnCommand:
     """`oncehouse run` on a topic, as its users start it."""
 
-    def __init__(self, place: Place, topic: Topic, table: str, *, once: bool = True) -> None:
+    def __init__(
+        self, place: Place, topic: Topic, table: str, *, words: Sequence[str] = (), **sections: Any
+    ) -> None:
         self.topic, self.table = topic, table
         self._log = place.folder / f"{table}.log"
         self._scratch = place.folder / f"{table}.scratch"
@@ -161,13 +164,13 @@ class OwnCommand:
             place,
             topic,
             name=table,
-            epoch=Epoch(max_rows=min(1_500_000, topic.produced // _LEAST_EPOCHS)),
             spark=Spark(settings=spark_settings(connector_jars(), self._scratch)),
+            **sections,
         )
         create_table(place, pipeline)
         file = place.folder / f"{table}.yaml"
         write_pipeline(pipeline, file)
-        self._words = [*ONCEHOUSE, "run", str(file), *(["--once"] if once else [])]
+        self._words = [*ONCEHOUSE, "run", str(file), *words]
 
     def start(self) -> AbstractContextManager[subprocess.Popen[bytes]]:
         return start_command(self._words, log=self._log, scratch=self._scratch)
@@ -178,6 +181,12 @@ class OwnCommand:
 
     def last_words(self) -> str:
         return last_words(self._log)
+
+
+def own_in_pieces(place: Place, topic: Topic, table: str) -> OwnCommand:
+    """`run --once` in so many epochs that there is a half-way in a small topic too."""
+    epoch = Epoch(max_rows=min(USUAL_EPOCH, topic.produced // _LEAST_EPOCHS))
+    return OwnCommand(place, topic, table, words=["--once"], epoch=epoch)
 
 
 def run_killed(place: Place, command: PeerCommand | OwnCommand) -> Found:

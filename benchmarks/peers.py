@@ -29,7 +29,7 @@ from measure import (
     open_spark,
     run_road,
 )
-from peer_runs import Found, OwnCommand, Peer, PeerCommand, count, run_killed
+from peer_runs import Found, Peer, PeerCommand, count, own_in_pieces, run_killed
 from plots import draw_bars
 
 EVENTS = 2_000_000
@@ -130,7 +130,7 @@ def compare(
 ) -> list[Line]:
     """The table, beginning with ourselves, whose road has been run on the topic already."""
     ours = Found(rows=topic.unique, distinct=topic.unique)
-    killed = run_killed(place, OwnCommand(place, topic, "killed_oncehouse")) if kills else None
+    killed = run_killed(place, own_in_pieces(place, topic, "killed_oncehouse")) if kills else None
     lines = [Line(name=OURS, label=OURS, dedups=True, seconds=our_seconds, calm=ours, killed=killed)]
     for peer in (peer for peer in PEERS if peer.name in names):
         place.say(f"{peer.label}, load average {os.getloadavg()[0]:.1f}")

@@ -19,7 +19,8 @@ from measure import Place, Topic, fill_topic, look_at_inserts, open_place
 from peer_runs import OwnCommand
 
 TURNS = 3
-EVENTS = 10_000
+# Enough for a batch that need not wait for more.
+EVENTS = 50_000
 
 _PATIENCE_SECONDS = 180.0
 _LOOK_SECONDS = 0.1
@@ -27,7 +28,7 @@ _LOOK_SECONDS = 0.1
 
 def start_once(place: Place, topic: Topic, name: str) -> float:
     """Seconds until the first insert was finished; the process is killed then."""
-    command = OwnCommand(place, topic, name, once=False)
+    command = OwnCommand(place, topic, name)
     started_at = time.time()
     with command.start() as process:
         while not place.client.query(f"SELECT count() FROM {name}")[0][0]:
