@@ -107,8 +107,13 @@ def fill_topic(place: Place, name: str, events: int, kind: Kind = USUAL) -> Topi
     )
 
 
-def make_pipeline(place: Place, topic: Topic, *, name: str | None = None, **sections: Any) -> Pipeline:
-    """What somebody gets who sets nothing; the name, also of the table, is the topic's unless another is given."""
+def make_pipeline(place: Place, topic: Topic | str, *, name: str | None = None, **sections: Any) -> Pipeline:
+    """What somebody gets who sets nothing; the name, also of the table, is the topic's unless another is given.
+
+    The name of a topic alone means one with events of the usual kind.
+    """
+    if isinstance(topic, str):
+        topic = Topic(name=topic, produced=0, unique=0, value_bytes=0)
     name = name or topic.name
     ledger = place.folder / "ledger" / name
     servers = place.stack.kafka.bootstrap_servers

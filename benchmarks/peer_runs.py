@@ -75,7 +75,7 @@ def count(place: Place, table: str) -> Found:
 
 def make_plain_table(place: Place, table: str) -> None:
     """The columns of the events and the order of oncehouse's table, without its own two columns."""
-    pipeline = make_pipeline(place, Topic(name=table, produced=0, unique=0, value_bytes=0))
+    pipeline = make_pipeline(place, table)
     columns = ", ".join(f"{name} {type_}" for name, type_ in pipeline.source.fields.items())
     order = ", ".join(pipeline.identity.fields)
     place.client.command(f"CREATE TABLE {table} ({columns}) ENGINE = MergeTree ORDER BY ({order})")

@@ -83,8 +83,7 @@ def tell(found: Mapping[Kind, tuple[Topic, float]]) -> list[Figure]:
 def measure(kinds: Sequence[Kind] = SOME, events: int = EVENTS) -> list[Figure]:
     with ExitStack() as at_end:
         place = at_end.enter_context(open_place(say))
-        nothing = Topic(name="nothing", produced=0, unique=0, value_bytes=0)
-        spark = at_end.enter_context(open_spark(make_pipeline(place, nothing)))
+        spark = at_end.enter_context(open_spark(make_pipeline(place, "nothing")))
         found = {topic.kind: (topic, seconds) for topic, seconds in run_kinds(place, spark, kinds, events)}
     print("\n".join(lay_out(found)))
     speeds = {kind.label: topic.produced / seconds for kind, (topic, seconds) in found.items()}
