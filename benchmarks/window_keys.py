@@ -26,7 +26,7 @@ import numpy as np
 from figures import OUT, Figure, figure, say, show_and_save
 from measure import Place, Topic, fill_topic, make_pipeline, open_place, open_spark, run_road
 from memory import WorkerMemory
-from oncehouse.config import Pipeline
+from oncehouse.config import Epoch, Pipeline
 from oncehouse.ledger.epochs import list_epochs
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.keyindex import Keys, write_keys
@@ -44,6 +44,9 @@ KEYS = (1_000_000, 10_000_000, 100_000_000, 1_000_000_000)
 EVENTS = 6_000_000
 WARM_UP_EVENTS = 50_000
 
+USUAL_EPOCH = Epoch().max_rows
+
+_LEAST_EPOCHS = 3
 _KEY_BYTES = 24
 _KEPT_FREE_BYTES = 15 << 30
 # Not older than this share of the window, so that nothing of the index is about to leave it.
@@ -138,11 +141,12 @@ def cost_of(epochs: Sequence[EpochRow]) -> tuple[float, float]:
 
 
 def run_on(place: Place, spark: SparkSession, topic: Topic, keys: int) -> Cost:
-    pipeline = make_pipeline(place, topic, name=f"keys_{keys}")
+    epoch = Epoch(max_rows=min(USUAL_EPOCH, topic.produced // _LEAST_EPOCHS))
+    pipeline = make_pipeline(place, topic, name=f"keys_{keys}", epoch=epoch)
     cores = spark.sparkContext.defaultParallelism
     plan = plan_index(
         keys,
-        epoch_keys=pipeline.epoch.max_rows,
+        epoch_keys=USUAL_EPOCH,
         buckets=pipeline.identity.buckets,
         cores=cores,
         window_seconds=pipeline.identity.window,
