@@ -31,15 +31,27 @@ class Simulated:
     largest_keys: int
 
 
-def simulate(*, keys: int, epoch_keys: int, buckets: int, cores: int, epochs_a_merge: int = 8) -> Simulated:
-    """A window of equal epochs, compacted after every few of them as a running pipeline does."""
+def grow(
+    *,
+    keys: int,
+    epoch_keys: int,
+    buckets: int,
+    cores: int,
+    epochs_a_merge: int = 8,
+    since: float = 0.0,
+    seconds: float = WINDOW_SECONDS,
+) -> tuple[list[Segment], int]:
+    """The segments after equal epochs, compacted after every few of them as a running pipeline does.
+
+    And how many keys went into merges. The epochs are spread over so many seconds from `since` on.
+    """
     live: list[Segment] = []
     names = count()
     merged_keys = 0
     ranges = plan_ranges(keys=epoch_keys, buckets=buckets, cores=cores)
     epochs = keys // epoch_keys
     for epoch in range(epochs):
-        at = WINDOW_SECONDS * epoch / epochs
+        at = since + seconds * epoch / epochs
         share = epoch_keys // len(ranges)
         live += [_segment(next(names), first, last, share, at, at) for first, last in ranges]
         due = epoch % epochs_a_merge == epochs_a_merge - 1 or epoch == epochs - 1
@@ -50,13 +62,21 @@ def simulate(*, keys: int, epoch_keys: int, buckets: int, cores: int, epochs_a_m
                 live += _perform(merge, names)
                 merged_keys += sum(segment.keys for segment in merge.segments)
             live.sort(key=lambda segment: (segment.first_seen_from, segment.segment))
+    return live, merged_keys
+
+
+def simulate(*, keys: int, epoch_keys: int, buckets: int, cores: int, epochs_a_merge: int = 8) -> Simulated:
+    """A window of equal epochs."""
+    live, merged_keys = grow(
+        keys=keys, epoch_keys=epoch_keys, buckets=buckets, cores=cores, epochs_a_merge=epochs_a_merge
+    )
     return Simulated(
         segments=len(live),
         look_ups_a_key=max(
             sum(segment.bucket_from <= bucket <= segment.bucket_to for segment in live)
             for bucket in range(buckets)
         ),
-        writes_a_key=1 + merged_keys / (epochs * epoch_keys),
+        writes_a_key=1 + merged_keys / (keys // epoch_keys * epoch_keys),
         largest_keys=max(segment.keys for segment in live),
     )
 

@@ -24,16 +24,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from figures import OUT, Figure, figure, say, show_and_save
+from index_shape import WINDOW_SECONDS, grow
 from measure import Place, Topic, fill_topic, make_pipeline, open_place, open_spark, run_road
 from memory import WorkerMemory
 from oncehouse.config import Epoch, Pipeline
 from oncehouse.ledger.epochs import list_epochs
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.keyindex import Keys, write_keys
-from oncehouse.ledger.records import EpochRow, FileRef, Segment
+from oncehouse.ledger.records import EpochRow, Segment
 from oncehouse.ledger.segments import insert_segments
-from oncehouse.pipeline.compact import plan_merges
-from oncehouse.pipeline.dedup import plan_ranges
 from oncehouse.pipeline.prepare import open_catalog
 from plots import draw_lines
 
@@ -51,7 +50,6 @@ _KEY_BYTES = 24
 _KEPT_FREE_BYTES = 15 << 30
 # Not older than this share of the window, so that nothing of the index is about to leave it.
 _AGE_SHARE = 0.9
-_NO_FILE = FileRef(path="", size_bytes=0, checksum="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,43 +62,18 @@ class Cost:
     worker_mapped_mib: float
 
 
-def plan_index(
-    keys: int, *, epoch_keys: int, buckets: int, cores: int, window_seconds: float, now: float
-) -> list[Segment]:
+def plan_index(keys: int, *, epoch_keys: int, buckets: int, cores: int, now: float) -> list[Segment]:
     """The segments that so many keys make: an epoch after the other, merged as the product merges them."""
-    ranges = plan_ranges(keys=min(keys, epoch_keys), buckets=buckets, cores=cores)
-    epochs = max(1, round(keys / epoch_keys))
-    found: list[Segment] = []
-    for epoch in range(epochs):
-        seen_at = now - window_seconds * _AGE_SHARE * (1 - epoch / epochs)
-        found += [
-            Segment(
-                segment=f"generated-{epoch}-{first}",
-                bucket_from=first,
-                bucket_to=last,
-                keys=keys // epochs // len(ranges),
-                first_seen_from=seen_at,
-                first_seen_to=seen_at,
-                file=_NO_FILE,
-            )
-            for first, last in ranges
-        ]
-        while merges := plan_merges(found, window_seconds=window_seconds):
-            merged = {segment.segment for merge in merges for segment in merge.segments}
-            found = [one for one in found if one.segment not in merged]
-            found += [_merge(merge.segments) for merge in merges]
-    return found
-
-
-def _merge(segments: Sequence[Segment]) -> Segment:
-    first = segments[0]
-    return replace(
-        first,
-        segment=f"{first.segment}-{len(segments)}",
-        keys=sum(segment.keys for segment in segments),
-        first_seen_from=min(segment.first_seen_from for segment in segments),
-        first_seen_to=max(segment.first_seen_to for segment in segments),
+    seconds = WINDOW_SECONDS * _AGE_SHARE
+    segments, _ = grow(
+        keys=keys,
+        epoch_keys=min(keys, epoch_keys),
+        buckets=buckets,
+        cores=cores,
+        since=now - seconds,
+        seconds=seconds,
     )
+    return segments
 
 
 def draw_keys(segment: Segment, buckets: int, chance: np.random.Generator) -> Keys:
@@ -149,7 +122,6 @@ def run_on(place: Place, spark: SparkSession, topic: Topic, keys: int) -> Cost:
         epoch_keys=USUAL_EPOCH,
         buckets=pipeline.identity.buckets,
         cores=cores,
-        window_seconds=pipeline.identity.window,
         now=time.time(),
     )
     place.say(f"generating {keys:,} keys in {len(plan)} segments")

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-import bench_modules  # noqa: F401 - makes the next ones importable
-import peers
-import steady
-import throughput
-import window_keys
-from measure import Topic
-from memory import read_status
+from bench_modules import load_benchmark
 from oncehouse.ledger.records import Counts, EpochKind, EpochRow
-from paced import Load, due, make_slice
-from peer_runs import Found
-from traffic import Kind, make_encoder, plan_serials
-from window_keys import Cost, cost_of, draw_keys, fitting, plan_index
+
+measure, memory, paced, peer_runs, peers, steady, throughput, traffic, window_keys = map(
+    load_benchmark,
+    (
+        "measure",
+        "memory",
+        "paced",
+        "peer_runs",
+        "peers",
+        "steady",
+        "throughput",
+        "traffic",
+        "window_keys",
+    ),
+)
+Found, Kind, Load = peer_runs.Found, traffic.Kind, paced.Load
 
 WINDOW_SECONDS = 60 * 86400.0
-TOPIC = Topic(name="bench", produced=1000, unique=900, value_bytes=0)
+TOPIC = measure.Topic(name="bench", produced=1000, unique=900, value_bytes=0)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5])
 def test_so_many_events_are_duplicates_and_every_one_repeats_an_earlier_event(share: float) -> None:
-    serials = plan_serials(20_000, share)
+    serials = traffic.plan_serials(20_000, share)
     unique = int(serials.max()) + 1
     assert len(serials) == 20_000
     assert len(np.unique(serials)) == unique
@@ -39,7 +46,7 @@ def test_so_many_events_are_duplicates_and_every_one_repeats_an_earlier_event(sh
 def test_large_events_are_eight_times_the_size_in_every_format(format_: str) -> None:
     serials = np.arange(50)
     small, large = (
-        sum(map(len, make_encoder(Kind(format=format_, large=large))(serials))) / len(serials)
+        sum(map(len, traffic.make_encoder(Kind(format=format_, large=large))(serials))) / len(serials)
         for large in (False, True)
     )
     assert 90 < small < 230
@@ -74,16 +81,14 @@ def test_after_a_kill_only_what_the_calm_run_did_not_double_is_blamed_on_it() ->
     assert text[-6:] == ["33", "x3.00", "none", "10", "160", "60"]
 
 
-def _line(name: str, seconds: float) -> peers.Line:
+def _line(name: str, seconds: float) -> Any:
     exact = Found(rows=900, distinct=900)
     return peers.Line(name=name, label=name, dedups=True, seconds=seconds, calm=exact, killed=exact)
 
 
 def test_an_index_is_planned_as_epochs_and_merges_would_leave_it() -> None:
     few, many = (
-        plan_index(
-            keys, epoch_keys=1_000, buckets=16, cores=2, window_seconds=WINDOW_SECONDS, now=WINDOW_SECONDS
-        )
+        window_keys.plan_index(keys, epoch_keys=1_000, buckets=16, cores=2, now=WINDOW_SECONDS)
         for keys in (1_000, 1_000_000)
     )
     assert sum(segment.keys for segment in few) == 1_000
@@ -93,31 +98,29 @@ def test_an_index_is_planned_as_epochs_and_merges_would_leave_it() -> None:
 
 
 def test_generated_keys_are_sorted_and_lie_in_the_buckets_of_their_segment() -> None:
-    (segment,) = plan_index(
-        50, epoch_keys=50, buckets=16, cores=1, window_seconds=WINDOW_SECONDS, now=WINDOW_SECONDS
-    )
+    (segment,) = window_keys.plan_index(50, epoch_keys=50, buckets=16, cores=1, now=WINDOW_SECONDS)
     upper = replace(segment, bucket_from=12, bucket_to=15, keys=10_000)
-    keys = draw_keys(upper, 16, np.random.default_rng(1))
+    keys = window_keys.draw_keys(upper, 16, np.random.default_rng(1))
     assert len(keys) == len(keys.lo) == len(keys.payload) == 10_000
     assert (np.diff(keys.hi) > 0).all()
     assert int(keys.hi[0]) >= 12 << 60
 
 
 def test_an_index_that_would_fill_the_disk_is_left_out() -> None:
-    assert fitting((1_000_000, 1_000_000_000), 30 << 30) == ([1_000_000], [1_000_000_000])
-    assert fitting((1_000_000, 1_000_000_000), 57 << 30) == ([1_000_000, 1_000_000_000], [])
+    assert window_keys.fitting((1_000_000, 1_000_000_000), 30 << 30) == ([1_000_000], [1_000_000_000])
+    assert window_keys.fitting((1_000_000, 1_000_000_000), 57 << 30) == ([1_000_000, 1_000_000_000], [])
 
 
 def test_the_cost_of_a_row_leaves_the_first_epoch_out() -> None:
     epochs = [_epoch(1, 100.0, 130.0, 10), _epoch(2, 130.0, 140.0, 100), _epoch(3, 140.0, 150.0, 100)]
-    assert cost_of(epochs) == (0.1, 30.0)
+    assert window_keys.cost_of(epochs) == (0.1, 30.0)
     with pytest.raises(SystemExit, match="more events"):
-        cost_of(epochs[:1])
+        window_keys.cost_of(epochs[:1])
 
 
 def test_costs_are_compared_with_a_million_keys() -> None:
     costs = [
-        Cost(
+        window_keys.Cost(
             keys=keys,
             segments=1,
             seconds_a_row=seconds,
@@ -150,12 +153,19 @@ def _epoch(number: int, started_at: float, registered_at: float, read: int) -> E
 def test_a_paced_producer_sends_what_is_due_and_no_more_than_all() -> None:
     load = Load(servers="", topic="", phases=[(1_000, 2.0), (10_000, 1.0), (1_000, 1.0)])
     assert load.events == 13_000
-    assert [due(load, at) for at in (0.0, 0.5, 2.0, 2.5, 3.5, 60.0)] == [0, 500, 2_000, 7_000, 12_500, 13_000]
+    assert [paced.due(load, at) for at in (0.0, 0.5, 2.0, 2.5, 3.5, 60.0)] == [
+        0,
+        500,
+        2_000,
+        7_000,
+        12_500,
+        13_000,
+    ]
 
 
 def test_a_paced_event_carries_the_moment_at_which_it_was_due() -> None:
     load = Load(servers="", topic="", phases=[(1_000, 1.0), (500, 2.0)])
-    messages = make_slice(load, 999, 1_002, 1_767_225_600.0)
+    messages = paced.make_slice(load, 999, 1_002, 1_767_225_600.0)
     assert [message.split(b'"created_at":"')[1][17:23] for message in messages] == [
         b"00.999",
         b"01.000",
@@ -177,4 +187,4 @@ def test_parts_are_bounded_when_the_second_half_has_no_more_than_the_first() -> 
 
 def test_memory_mapped_from_files_is_told_apart() -> None:
     text = "Name:\tpython\nRssAnon:\t  204800 kB\nRssFile:\t 1048576 kB\nRssShmem:\t    1024 kB\n"
-    assert read_status(text) == (201.0, 1024.0)
+    assert memory.read_status(text) == (201.0, 1024.0)
