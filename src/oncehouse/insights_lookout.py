@@ -1,7 +1,7 @@
 """Everything that is looked at, in one place: pipelines, the scheduler, messaging, consumers and syncs.
 
-Part of the read model (`insights.py`), and what dashboard and metrics stand on. A ledger or an outbox is opened for
-one look and closed again; servers that may be slow are asked beside the looker (`insights_hearing.py`). Methods raise
+Part of the read model (`insights.py`), and what dashboard and metrics stand on. Ledgers stay open
+from look to look; servers that may be slow are asked beside the looker (`insights_hearing.py`). Methods raise
 OncehouseError, or answer NoAnswer where somebody is asked who may be away. Nothing is changed anywhere.
 """
 
@@ -24,7 +24,7 @@ from oncehouse.insights_kafka import EndOffsets, read_ends
 from oncehouse.insights_letters import LetterPage, declared_fields, list_dead_letters
 from oncehouse.insights_outbox import NoAnswer
 from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.opening import open_ledger
+from oncehouse.ledger.opening import KeptLedger
 from oncehouse.pipeline.findings import Report
 from oncehouse.pipeline.selection import Selection
 
@@ -88,6 +88,7 @@ class Lookout:
         self.pipelines = _load_pipelines(watched.pipelines)
         _read_other_files(watched)
         self._wait_seconds = wait_seconds
+        self._ledgers = {name: KeptLedger(pipeline) for name, pipeline in self.pipelines.items()}
         self._ends = {
             name: Hearing(_EndQuestion(pipeline), every_seconds=KAFKA_SECONDS)
             for name, pipeline in self.pipelines.items()
@@ -103,7 +104,7 @@ class Lookout:
         pipeline = self.pipeline(name)
         heard = self._ends[name].hear(wait_seconds=self._wait_seconds) if name in self._ends else None
         known = None if heard is None or isinstance(heard, NoAnswer) else heard
-        with open_ledger(pipeline) as catalog:
+        with self.open(name) as catalog:
             return insights_road.read_road(
                 pipeline,
                 catalog,
@@ -141,7 +142,7 @@ class Lookout:
         self, name: str, *, reason: str | None = None, after: str | None = None, limit: int = 50
     ) -> LetterPage:
         pipeline = self.pipeline(name)
-        with open_ledger(pipeline) as catalog:
+        with self.open(name) as catalog:
             return list_dead_letters(
                 catalog,
                 FileStore(pipeline.ledger.files),
@@ -162,7 +163,7 @@ class Lookout:
 
         pipeline = self.pipeline(name)
         client = None if ledger_only else connect(pipeline.clickhouse)
-        with open_ledger(pipeline) as catalog:
+        with self.open(name) as catalog:
             return verify(pipeline, catalog, FileStore(pipeline.ledger.files), client, files=files)
 
     def pipeline(self, name: str) -> Pipeline:
@@ -173,8 +174,13 @@ class Lookout:
 
     @contextmanager
     def open(self, name: str) -> Iterator[Catalog]:
-        with open_ledger(self.pipeline(name)) as catalog:
-            yield catalog
+        """The catalog, which stays open for the next look."""
+        self.pipeline(name)
+        yield self._ledgers[name].open()
+
+    def close(self) -> None:
+        for ledger in self._ledgers.values():
+            ledger.close()
 
     # The scheduler.
 

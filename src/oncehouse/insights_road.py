@@ -13,7 +13,7 @@ from oncehouse.config import Pipeline
 from oncehouse.insights import BatchView, Overview, read_overview, view_batch
 from oncehouse.ledger import recent
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.recent import Load
+from oncehouse.ledger.recent import Load, Settled
 from oncehouse.ledger.records import BatchStatus, EpochKind, EpochRow
 from oncehouse.ledger.segments import list_segments
 from oncehouse.pipeline.room import Disk, Room, least_free, read_room
@@ -116,8 +116,8 @@ def read_road(
     )
 
 
-def measure_pace(epochs: Sequence[EpochRow], loads: Sequence[Load], now: float) -> Pace:
-    read = [(epoch.registered_at, epoch.counts.read) for epoch in epochs if epoch.kind in _FROM_OUTSIDE]
+def measure_pace(epochs: Sequence[Settled], loads: Sequence[Load], now: float) -> Pace:
+    read = [(epoch.registered_at, epoch.read) for epoch in epochs if epoch.kind in _FROM_OUTSIDE]
     loaded = [(load.loaded_at, load.rows) for load in loads]
     return Pace(
         read_per_second=_rate(read, now),

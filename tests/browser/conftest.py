@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -57,8 +58,9 @@ def world(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest.fixture(scope="module")
-def lookout(world: World) -> StandIn:
-    return StandIn(world.watched)
+def lookout(world: World) -> Iterator[StandIn]:
+    with closing(StandIn(world.watched)) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,7 @@ def serve(lookout: StandIn) -> Iterator[Callable[..., str]]:
 
     def start(*, token: str | None = None, looking: StandIn = lookout, **options: bool) -> str:
         door = make_door("127.0.0.1:0", token=token)
-        opened.append(Server(Dashboard(looking, door, refresh_seconds=0.2, **options), listen(door)))
+        opened.append(Server(Dashboard(looking, door, refresh_seconds=0.5, **options), listen(door)))
         return f"http://127.0.0.1:{opened[-1].port}"
 
     yield start

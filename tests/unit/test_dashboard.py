@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 import time
+from contextlib import closing
 from html.parser import HTMLParser
 from uuid import uuid4
 
@@ -56,7 +57,8 @@ def world(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lookout(world):
-    return StandIn(world.watched)
+    with closing(StandIn(world.watched)) as opened:
+        yield opened
 
 
 class Visitor:

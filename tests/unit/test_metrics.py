@@ -9,6 +9,7 @@ import shlex
 import sys
 import urllib.error
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -48,7 +49,8 @@ def world(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lookout(world):
-    return StandIn(world.watched)
+    with closing(StandIn(world.watched)) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -68,6 +68,7 @@ def dashboard(
                 pass
     finally:
         server.close()
+        lookout.close()
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED_EXIT_CODE)
 

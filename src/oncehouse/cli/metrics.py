@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -55,10 +56,14 @@ def metrics(
     if listen is not None:
         _serve(watched, listen, read_token(token_file))
         return
-    lookout = open_lookout(watched, wait_seconds=_PATIENT_SECONDS)
-    if as_json:
-        _show_json(lookout)
-        return
+    with closing(open_lookout(watched, wait_seconds=_PATIENT_SECONDS)) as lookout:
+        if as_json:
+            _show_json(lookout)
+        else:
+            _show_text(lookout)
+
+
+def _show_text(lookout: Lookout) -> None:
     try:
         from oncehouse.metrics.exposition import make_registry, write_text
     except ImportError as error:
@@ -113,6 +118,7 @@ def _serve(watched: Watched, listen: str, token: str | None) -> None:
                 pass
     finally:
         server.close()
+        lookout.close()
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED_EXIT_CODE)
 

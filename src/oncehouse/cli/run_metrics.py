@@ -51,3 +51,4 @@ def serve_metrics(
         yield listen_too
     finally:
         server.close()
+        lookout.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,14 +38,68 @@ def open_catalog(pipeline: Pipeline) -> Iterator[Catalog]:
 @contextmanager
 def open_ledger(pipeline: Pipeline) -> Iterator[Catalog]:
     """The catalog for as long as it is needed; a ConfigurationError when there is no ledger yet."""
-    absent = ConfigurationError(
-        f"Pipeline {pipeline.pipeline} has no ledger yet at ledger.catalog. `oncehouse run` makes it; "
-        "if it has run before, ledger.catalog names another place than it did."
-    )
     with open_catalog(pipeline) as catalog:
-        if not catalog.exists() or catalog.identity() is None:
-            raise absent
+        _demand_ledger(pipeline, catalog)
         yield catalog
+
+
+def _demand_ledger(pipeline: Pipeline, catalog: Catalog) -> None:
+    if not catalog.exists() or catalog.identity() is None:
+        raise ConfigurationError(
+            f"Pipeline {pipeline.pipeline} has no ledger yet at ledger.catalog. `oncehouse run` makes it; "
+            "if it has run before, ledger.catalog names another place than it did."
+        )
+
+
+class KeptLedger:
+    """For whoever looks again and again: connections and prepared statements outlive a look.
+
+    A SQLite file that is gone, or another one in its place, is noticed at the next look.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._lock = threading.Lock()
+        self._catalog: Catalog | None = None
+        self._file: tuple[int, int] | None = None
+
+    def open(self) -> Catalog:
+        """A ConfigurationError when there is no ledger (any more). Safe to call from several threads."""
+        file = _identify(reveal(self._pipeline.ledger.catalog))
+        with self._lock:
+            if self._catalog is not None and file == self._file:
+                return self._catalog
+            self._forget()
+            # Looked at before it is kept: an empty catalog in memory stands for one that is not there.
+            with open_ledger(self._pipeline):
+                pass
+            from oncehouse.ledger.catalog import Catalog
+
+            url = reveal(self._pipeline.ledger.catalog)
+            self._file = file
+            self._catalog = Catalog(url, self._pipeline.pipeline, retry_seconds=_RETRY_SECONDS)
+            return self._catalog
+
+    def close(self) -> None:
+        with self._lock:
+            self._forget()
+
+    def _forget(self) -> None:
+        if self._catalog is not None:
+            self._catalog.close()
+        self._catalog = None
+
+
+def _identify(url: str) -> tuple[int, int] | None:
+    """Which file a SQLite catalog is, however it is named; None for one that is not there, and for a server."""
+    path = url.partition(":///")[2].partition("?")[0]
+    if not url.startswith("sqlite") or path.startswith("file:"):
+        return None
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def may_exist(url: str) -> bool:

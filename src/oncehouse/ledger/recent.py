@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Subquery, Table, select, tuple_
 
@@ -34,12 +34,24 @@ class Load:
     """How long its last attempt took; none where that is not written down."""
 
 
-def list_recent_epochs(catalog: Catalog, *, since: float) -> tuple[EpochRow, ...]:
+class Settled(NamedTuple):
+    """What an epoch read; of an hour there may be thousands."""
+
+    registered_at: float
+    kind: str
+    read: int
+
+
+def list_recent_epochs(catalog: Catalog, *, since: float) -> tuple[Settled, ...]:
     """Newest first; those that were registered since this time."""
     newest = _newest(catalog, epochs, epochs.c.epoch)
-    query = select(newest).where(newest.c.registered_at >= since).order_by(newest.c.epoch.desc())
+    query = (
+        select(newest.c.registered_at, newest.c.kind, newest.c.rows_read)
+        .where(newest.c.registered_at >= since)
+        .order_by(newest.c.epoch.desc())
+    )
     with catalog.read() as connection:
-        return tuple(epoch_of(row) for row in connection.execute(query).all())
+        return tuple(Settled(*row) for row in connection.execute(query).all())
 
 
 def list_recent_loads(catalog: Catalog, *, since: float) -> tuple[Load, ...]:

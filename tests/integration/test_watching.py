@@ -1,0 +1,107 @@
+"""Lookout, metrics and dashboard over real servers: what they say is what Kafka, Spark and ClickHouse did."""
+
+from __future__ import annotations
+
+import yaml
+from confluent_kafka import Consumer, TopicPartition
+from etl_world import open_shop
+from sqlalchemy import create_engine
+
+from oncehouse.doors import make_door
+from oncehouse.insights_lookout import Lookout, Watched
+from oncehouse.insights_outbox import NoAnswer
+from oncehouse.messaging.consumer.groups import GroupPartition, Groups
+from oncehouse.messaging.outbox.tables import create_outbox, outbox_tables
+from oncehouse.metrics import names
+from oncehouse.metrics.collecting import collect, stream_samples
+from oncehouse.web.app import Dashboard
+from oncehouse.web.pages import Pages
+from oncehouse.web.rendering import make_environment, render_live
+from oncehouse.web.verifying import Verifications
+from road import make_event
+
+EVENTS = [make_event(number) for number in range(150)]
+
+
+def test_a_pipeline_that_ran_is_told_as_it_ran(road):
+    road.send([*EVENTS, *EVENTS[:30]])
+    result = road.run()
+    road.send([make_event(number) for number in range(150, 157)])  # which nobody has read
+    stream = result.progress.stream
+    assert stream is not None
+    assert stream.phase_seconds["triggerExecution"] > 0
+    told = {sample.metric: sample.value for sample in stream_samples("road", stream)}
+    assert told[names.SPARK_BATCH] == stream.batch
+
+    road.command()  # writes the pipeline file
+    lookout = Lookout(Watched(pipelines=(road.folder / "pipeline.yaml",)), wait_seconds=30)
+    samples = {(sample.metric, sample.labels): sample.value for sample in collect(lookout)}
+    assert samples[names.RECORDS, ("road", "kafka", "new")] == 150
+    assert samples[names.RECORDS, ("road", "kafka", "duplicate")] == 30
+    assert samples[names.LAG, ("road", road.topic, "0")] == 7
+    assert samples[names.ROWS_LOADED, ("road", road.table)] == 150
+    assert samples[names.ANSWERS, ("kafka", "road")] == 1
+    assert samples[names.INSERT_SECONDS, ("road", road.table)] > 0
+    assert lookout.verify("road").is_clean
+    pages = Pages(lookout, Verifications(lookout))
+    shown = render_live(make_environment(), pages.pipeline({"name": "road"}), {"may_act": True})
+    assert road.table in shown
+    assert "in clickhouse" in shown
+    assert Dashboard(lookout, make_door("127.0.0.1:0", token=None)).app.routes
+
+
+def test_a_scheduler_is_told_with_its_position_and_its_lag(clickhouse, database, tmp_path):
+    url = f"http://127.0.0.1:{clickhouse.place.ports['http']}"
+    with open_shop(url, database, tmp_path) as shop:
+        shop.add(0, 100)
+        shop.catch_up()
+        shop.add(100, 5, at_ms=60_000)
+        lineage = [
+            {"topic": "Stage", "dst": f"{database}.stage"},
+            {
+                "topic": "Fact",
+                "dst": f"{database}.fact",
+                "depends_on": [f"{database}.stage"],
+                "transform": f"{database}.FactTransform",
+            },
+        ]
+        (tmp_path / "lineage").mkdir()
+        (tmp_path / "lineage" / "shop.yaml").write_text(yaml.safe_dump({"topics": lineage}))
+        settings = {
+            "clickhouse": {"url": url},
+            "offsets": {"store": "catalog", "catalog": "sqlite:///offsets.db"},
+        }
+        (tmp_path / "etl.yaml").write_text(yaml.safe_dump(settings))
+        lookout = Lookout(Watched(etl=tmp_path / "etl.yaml"), wait_seconds=30)
+        samples = {(sample.metric, sample.labels): sample.value for sample in collect(lookout)}
+    assert samples[names.ANSWERS, ("etl", "etl.yaml")] == 1
+    assert samples[names.ETL_LAG, ("Fact", f"{database}.stage")] > 50
+    assert samples[names.ETL_FAILURES, ("Fact",)] == 0
+
+
+def test_a_consumer_group_is_told_as_the_brokers_know_it(kafka, topic, produce):
+    name = topic(partitions=2)
+    produce(name, [b"x"] * 10, partition=0)
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": f"group-{name}"}
+    consumer = Consumer({**settings, "enable.auto.commit": False})
+    consumer.commit(offsets=[TopicPartition(name, 0, 4)], asynchronous=False)
+    consumer.close()
+    groups = Groups([f"group-{name}", "nobody"], bootstrap_servers=kafka.bootstrap_servers, options={})
+    found, nobody = groups.read()
+    assert found.partitions == (GroupPartition(topic=name, partition=0, committed=4, lag=6),)
+    assert (found.lag, found.members, found.state) == (6, 0, "empty")
+    assert (nobody.partitions, nobody.members) == ((), 0)
+
+
+def test_an_outbox_in_postgresql_is_told_and_a_broker_that_is_away_costs_its_groups_alone(
+    postgres_url, tmp_path
+):
+    engine = create_engine(postgres_url)
+    with engine.begin() as connection:
+        create_outbox(connection, outbox_tables())
+    engine.dispose()
+    file = tmp_path / "messaging.yaml"
+    file.write_text(f"database: {postgres_url}\nkafka: {{bootstrap_servers: '127.0.0.1:9'}}\n")
+    lookout = Lookout(Watched(messaging=file, groups=("billing",)), wait_seconds=0.2)
+    assert lookout.outbox().waiting == 0
+    assert isinstance(lookout.groups(), NoAnswer)
