@@ -180,7 +180,7 @@ def test_what_strangers_wrote_is_shown_as_text(browser, world):
     assert "&lt;big&gt;" in browser.get("/outbox").text
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.text())
 def test_whatever_is_asked_for_comes_back_as_text(browser_of_all, asked):
     answer = browser_of_all.get("/pipelines/orders/batches", params={"status": asked})
