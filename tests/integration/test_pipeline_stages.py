@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import json
 import threading
 from pathlib import Path
 
 import pytest
 
+from oncehouse import logs
 from oncehouse.errors import ConfigurationError, CorruptFileError
 from oncehouse.ledger import epochs, leases, segments
 from oncehouse.ledger.records import Stage
+from oncehouse.logs import LogFormat
 from oncehouse.pipeline import compact as compacting
 from oncehouse.pipeline.run import run_pipeline
 from road import make_event, wait_until
@@ -32,6 +36,25 @@ def test_what_one_process_reads_another_loads_without_kafka(road):
         Stage.LOAD: 1,
         Stage.RETENTION: 1,
     }
+
+
+def test_log_lines_name_pipeline_epoch_and_batch(road):
+    road.send([*EVENTS[:10], EVENTS[0]])
+    stream = io.StringIO()
+    logs.start(LogFormat.JSON, stream)
+    logs.add_process_fields(pipeline=road.pipeline.pipeline)
+    try:
+        road.run()
+    finally:
+        logs.stop()
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert {line["pipeline"] for line in lines} == {road.pipeline.pipeline}
+    told = {line["message"]: line for line in lines}
+    settled, loaded = told["epoch settled"], told["batch loaded"]
+    assert (settled["epoch"], settled["new"], settled["duplicate"], settled["kind"]) == (1, 10, 1, "kafka")
+    (batch,) = road.batches()
+    assert (loaded["batch"], loaded["table"], loaded["rows"]) == (batch.batch_id, batch.table, 10)
+    assert {line["stage"] for line in lines if line["message"] == "lease taken"} == set(Stage)
 
 
 def test_stages_side_by_side_hold_leases_of_their_own(road):

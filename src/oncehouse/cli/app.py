@@ -7,6 +7,7 @@ message, and the trace for those who ask. Engines are imported by the commands t
 
 from __future__ import annotations
 
+import logging
 import platform
 import sys
 import threading
@@ -15,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from oncehouse import __version__
+from oncehouse import __version__, logs
 from oncehouse.cli import batches, cdc, dead_letters, dlq, etl, inbox, outbox, schema, sync, table
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.chaos import chaos
@@ -38,6 +39,8 @@ from oncehouse.cli.sync_pipeline import pipeline
 from oncehouse.cli.verify import verify
 from oncehouse.errors import OncehouseError
 from oncehouse.redaction import redact
+
+_log = logging.getLogger("oncehouse.cli")
 
 DEFECT_EXIT_CODE = 70
 INTERRUPTED_EXIT_CODE = 130
@@ -144,17 +147,25 @@ def run_command(arguments: list[str]) -> int:
         return INTERRUPTED_EXIT_CODE
     except Exception as error:  # noqa: BLE001 - the edge of the process: whatever it is must end in an exit code
         return _tell_defect(error, debug="--debug" in arguments)
+    finally:
+        logs.stop()
     return 0
 
 
 def _tell_thread_defect(failure: threading.ExceptHookArgs) -> None:
     """As Python tells it, but for secrets."""
+    if logs.is_started() and failure.exc_value is not None:
+        _log.error("a thread ended by an unexpected failure", exc_info=failure.exc_value)
+        return
     told = traceback.format_exception(failure.exc_type, failure.exc_value, failure.exc_traceback)
     name = failure.thread.name if failure.thread is not None else "unknown"
     sys.stderr.write(redact(f"Exception in thread {name}:\n{''.join(told)}"))
 
 
 def _tell_defect(error: Exception, *, debug: bool) -> int:
+    if logs.is_started():
+        _log.critical("this is a defect of oncehouse", exc_info=error)
+        return DEFECT_EXIT_CODE
     if debug:
         sys.stderr.write(redact("".join(traceback.format_exception(error))))
         return DEFECT_EXIT_CODE

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from oncehouse.cli.output import say, visible
+from oncehouse.cli.arguments import Logs
+from oncehouse.cli.output import say, say_aside
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, Stop
 from oncehouse.cli.watching import (
     AllowHosts,
@@ -43,6 +43,7 @@ def dashboard(
     token_file: TokenFile = None,
     allow_host: AllowHosts = None,
     read_only: ReadOnly = False,
+    log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
     """Show pipelines, Facts, outbox, consumers, syncs and leases in a browser, and let people act there."""
     from oncehouse.doors import make_door
@@ -59,9 +60,9 @@ def dashboard(
 
     lookout = Lookout(watched)
     listener = open_listener(door)
-    server = Server(Dashboard(lookout, door, read_only=read_only, say=_say_aside), listener)
+    server = Server(Dashboard(lookout, door, read_only=read_only, say=say_aside), listener)
     try:
-        with Stop(lambda _text: _say_aside("stopping")) as stop:
+        with Stop(lambda _text: say_aside("stopping")) as stop:
             host = f"[{door.host}]" if ":" in door.host else door.host
             say(f"dashboard at http://{host}:{server.port}/ (Ctrl-C ends it)")
             while server.is_alive() and not stop.asked.wait(0.2):
@@ -71,8 +72,3 @@ def dashboard(
         lookout.close()
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED_EXIT_CODE)
-
-
-def _say_aside(text: str) -> None:
-    sys.stderr.write(visible(text) + "\n")
-    sys.stderr.flush()

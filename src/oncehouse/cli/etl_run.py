@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oncehouse.cli.arguments import AsJson
+from oncehouse import logs
+from oncehouse.cli.arguments import AsJson, Logs
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, Etl, SettingsFile, find_topic, open_etl, read_offsets
-from oncehouse.cli.output import plain, say, show_error, show_json, show_table
+from oncehouse.cli.output import plain, say, say_aside, show_error, show_json, show_table
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, Stop
 from oncehouse.etl.status_text import spell_position, without_name
 
@@ -109,6 +110,7 @@ def run(
     *,
     once: Annotated[bool, typer.Option("--once", help="Do what is due, until nothing is, then end.")] = False,
     as_json: AsJson = False,
+    log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
     """Run the steps that are due until stopped. Several processes may: a topic is worked on by one at a time."""
     from oncehouse.cli.etl import sync_lineage
@@ -118,7 +120,7 @@ def run(
         read_offsets(etl)
         sync_lineage(etl)
         try:
-            with Stop(report.tell) as stop, open_scheduler(etl) as scheduler:
+            with Stop(say_aside) as stop, open_scheduler(etl) as scheduler:
                 if once:
                     _run_once(scheduler, stop, report)
                 else:
@@ -180,11 +182,11 @@ class Report:
     def _line(self, event: dict[str, Any], text: str) -> None:
         if self.as_json:
             show_json(event)
+        elif logs.is_started():
+            level = logging.INFO if event["event"] == "step" else logging.WARNING
+            say_aside(text, level, **event)
         else:
             say(text)
-
-    def tell(self, text: str) -> None:
-        sys.stderr.write(text + "\n")
 
     def finish(self) -> None:
         if self.as_json:

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
+from oncehouse import logs
+from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File, Logs
 from oncehouse.cli.progress import ProgressView
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, UNMET_EXIT_CODE, OverdueError, Stop, finish, in_thread
 from oncehouse.config_file import load_pipeline
@@ -43,11 +44,13 @@ def import_folder(
         typer.Option("--wait", help="Wait for another process that runs the pipeline, instead of ending."),
     ] = False,
     as_json: AsJson = False,
+    log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
     """Bring a folder of Parquet, JSON or CSV files in; the same command goes on after a stop."""
     from oncehouse.pipeline.importing import import_files, make_job
 
     pipeline = load_pipeline(file)
+    logs.add_process_fields(pipeline=pipeline.pipeline)
     job = make_job(folder, format_, name=name, batch_bytes=_read_size(batch_bytes))
     try:
         with (

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
+from oncehouse import logs
+from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, Logs, MessagingFile
 from oncehouse.cli.inbox_opening import OneInbox, find_handler, open_inbox
-from oncehouse.cli.output import say, show_error, show_json
+from oncehouse.cli.output import say, say_aside, show_error, show_json
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, Stop
 from oncehouse.errors import ConfigurationError
 
@@ -33,6 +34,7 @@ def work(
     inbox: OneInbox = None,
     once: Annotated[bool, typer.Option("--once", help="Handle what is due, then end.")] = False,
     as_json: AsJson = False,
+    log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
     """Handle the messages of a stored inbox until stopped. Several processes may: they share it between them."""
     from oncehouse.messaging.inbox.stored import StoredInbox
@@ -40,13 +42,14 @@ def work(
     function = find_handler(handler)
     with open_inbox(file) as opened:
         name = opened.settings.inbox.require_name(inbox)
+        logs.add_process_fields(inbox=name)
         stored = StoredInbox(name, opened.engine)
         worker = stored.worker(
             function,
             settings=opened.settings.inbox.for_worker(),
             report=lambda error: show_error(str(error)),
         )
-        with Stop(_tell) as stop:
+        with Stop(say_aside) as stop:
             _run(worker, stop, once=once)
     if as_json:
         show_json({"inbox": name, **vars(worker.counts)})
@@ -54,7 +57,7 @@ def work(
         counts = worker.counts
         say(f"{name}: {counts.done:,} handled, {counts.failed:,} attempts failed, {counts.parked:,} parked")
         if counts.failed:
-            _tell("`oncehouse inbox list --state waiting --state parked` shows why")
+            say_aside("`oncehouse inbox list --state waiting --state parked` shows why")
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED_EXIT_CODE)
 
@@ -72,7 +75,11 @@ def _run(worker: Worker, stop: Stop, *, once: bool) -> None:
         os._exit(INTERRUPTED_EXIT_CODE)
 
 
-def serve(file: MessagingFile = DEFAULT_MESSAGING_FILE) -> None:
+def serve(
+    file: MessagingFile = DEFAULT_MESSAGING_FILE,
+    *,
+    log_format: Logs = None,  # noqa: ARG001 - its callback acts
+) -> None:
     """Take messages over HTTP into the stored inboxes that the file names, until stopped."""
     try:
         from oncehouse.messaging.inbox.inlet import Inlet, listen
@@ -92,7 +99,7 @@ def serve(file: MessagingFile = DEFAULT_MESSAGING_FILE) -> None:
         inlet = settings.inlet
         token = None if inlet.token is None else inlet.token.get_secret_value()
         app = Inlet(inboxes, token=token, max_body_bytes=inlet.max_body).app
-        with listen(inlet.host, inlet.port) as listener, Stop(_tell) as stop:
+        with listen(inlet.host, inlet.port) as listener, Stop(say_aside) as stop:
             host, port = listener.getsockname()[:2]
             say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port} for {', '.join(inboxes)}")
             sys.stdout.flush()  # whoever waits for this line may be reading a pipe
@@ -102,7 +109,3 @@ def serve(file: MessagingFile = DEFAULT_MESSAGING_FILE) -> None:
                 os._exit(INTERRUPTED_EXIT_CODE)
     if stop.interrupted:
         raise typer.Exit(INTERRUPTED_EXIT_CODE)
-
-
-def _tell(text: str) -> None:
-    sys.stderr.write(text + "\n")

@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
-from oncehouse.cli.output import open_console, plain, say, show_error, show_json, visible
+from oncehouse import logs
+from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, Logs, MessagingFile
+from oncehouse.cli.output import plain, say, say_aside, show_error, show_json, visible
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, UNMET_EXIT_CODE, Stop, in_thread
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def relay(
     *,
     once: Annotated[bool, typer.Option("--once", help="Send what waits now, then end.")] = False,
     as_json: AsJson = False,
+    log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
     """Take committed messages of the outbox to Kafka until it is stopped; several may run side by side."""
     from oncehouse.messaging.settings import load_messaging
@@ -87,7 +89,7 @@ class RelayView(AbstractContextManager["RelayView"]):
         self._clock = clock
         self._told_at = float("-inf")
         self._live: Live | None = None
-        if not as_json and sys.stdout.isatty():
+        if not as_json and not logs.is_started() and sys.stdout.isatty():
             self._live = Live(Text(f"{table}: starting"), console=Console(), refresh_per_second=4)
 
     def __call__(self, progress: RelayProgress) -> None:
@@ -105,12 +107,16 @@ class RelayView(AbstractContextManager["RelayView"]):
 
     def say(self, message: str) -> None:
         """Beside the numbers; on standard error, so that it never mixes with JSON."""
-        console = self._live.console if self._live is not None else open_console(sys.stderr)
-        console.print(Text(visible(message)))
+        if self._live is None:
+            say_aside(message)
+            return
+        self._live.console.print(Text(visible(message)))
 
     def _write(self, event: str, progress: RelayProgress) -> None:
         if self._as_json:
             show_json({"event": event, "table": self._table, **plain(progress)})
+        elif logs.is_started():
+            say_aside(event, table=self._table, **plain(progress))
         else:
             say(f"{self._table}: {spell_progress(progress)}")
 

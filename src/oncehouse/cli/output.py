@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,8 +22,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from oncehouse import logs
 from oncehouse.config_values import HIDDEN
 from oncehouse.redaction import redact
+
+_log = logging.getLogger("oncehouse.cli")
 
 _PIPE_WIDTH = 100_000
 _TEXT_WIDTH = 80
@@ -77,7 +81,19 @@ def show_facts(facts: Mapping[str, object]) -> None:
     open_console().print(table)
 
 
+def say_aside(text: str, level: int = logging.INFO, /, **fields: object) -> None:
+    """Beside the answer: a log line where those are written, else on standard error; it never mixes with JSON."""
+    if logs.is_started():
+        logs.write(_log, level, text, **fields)
+        return
+    sys.stderr.write(visible(text) + "\n")
+    sys.stderr.flush()
+
+
 def show_error(message: str, *, hint: str | None = None) -> None:
+    if logs.is_started():
+        logs.write(_log, logging.ERROR, message, **({} if hint is None else {"hint": hint}))
+        return
     console = open_console(sys.stderr)
     console.print(Text.assemble(("error: ", "bold red"), visible(message)))
     if hint is not None:

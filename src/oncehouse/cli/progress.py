@@ -6,6 +6,7 @@ last one always, so that the end of a run is never left out.
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -18,7 +19,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from oncehouse.cli.output import open_console, plain, say, show_json, visible
+from oncehouse import logs
+from oncehouse.cli.output import open_console, plain, say, say_aside, show_json, visible
 from oncehouse.progress import Progress
 
 if TYPE_CHECKING:
@@ -58,6 +60,12 @@ def plain_line(progress: Progress) -> str:
 
 def write_line(progress: Progress) -> None:
     say(plain_line(progress))
+
+
+def log_line(progress: Progress) -> None:
+    """The numbers as fields; those that are not known are left out."""
+    told = {name: value for name, value in plain(progress).items() if value is not None}
+    say_aside("progress", **told)
 
 
 def write_json(progress: Progress) -> None:
@@ -106,12 +114,13 @@ class ProgressView(AbstractContextManager["ProgressView"]):
         self, *, pipeline: str, as_json: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._pipeline = pipeline
-        self._write = write_json if as_json else write_line
+        logging_ = logs.is_started()
+        self._write = write_json if as_json else log_line if logging_ else write_line
         self._clock = clock
         self._pace = Pace()
         self._lock = threading.Lock()
         self._held: Progress | None = None
-        self._live = None if as_json or not sys.stdout.isatty() else self._open_live()
+        self._live = None if as_json or logging_ or not sys.stdout.isatty() else self._open_live()
 
     def _open_live(self) -> Live:
         # Until the first numbers come Spark is being started, or another process is waited for.
@@ -129,6 +138,9 @@ class ProgressView(AbstractContextManager["ProgressView"]):
 
     def say(self, message: str) -> None:
         """A message beside the numbers; on standard error, so that it never mixes with JSON."""
+        if logs.is_started():
+            say_aside(message, logging.WARNING)
+            return
         console = self._live.console if self._live is not None else open_console(sys.stderr)
         console.print(Text(visible(message)))
 

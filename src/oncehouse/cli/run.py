@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self, TypeVar
 
 import typer
 
-from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
+from oncehouse import logs
+from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File, Logs
 from oncehouse.cli.output import plain, show_error, show_json
 from oncehouse.cli.progress import ProgressView
 from oncehouse.cli.run_metrics import serve_metrics
@@ -58,11 +59,13 @@ def run(
         ),
     ] = None,
     as_json: AsJson = False,
+    log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
     """Run the pipeline until it is stopped."""
     from oncehouse.pipeline.run import run_pipeline
 
     pipeline = load_pipeline(file)
+    logs.add_process_fields(pipeline=pipeline.pipeline)
     try:
         with (
             ProgressView(pipeline=pipeline.pipeline, as_json=as_json) as view,

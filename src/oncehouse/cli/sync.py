@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oncehouse.cli.arguments import AsJson
-from oncehouse.cli.output import say, show_error, show_json, show_table
+from oncehouse import logs
+from oncehouse.cli.arguments import AsJson, Logs
+from oncehouse.cli.output import say, say_aside, show_error, show_json, show_table
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, UNMET_EXIT_CODE, Stop, in_thread
 from oncehouse.cli.sync_backfill import backfill, replay
 from oncehouse.cli.sync_opening import Modules, Names, find, find_enabled
@@ -37,6 +37,7 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="Sync what waits, then end.")] = False,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Syncs at a time.")] = 4,
     as_json: AsJson = False,
+    log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
     """Sync changed rows until stopped. Several processes may: they share the syncs between them."""
     from oncehouse.sync.running import Failure, run_once, run_until_stopped
@@ -50,7 +51,7 @@ def run(
         _tell(outcome, as_json=as_json)
 
     try:
-        with Stop(_say_aside) as stop:
+        with Stop(say_aside) as stop:
             if once:
                 for outcome in in_thread(lambda: run_once(syncs, threads=threads)):
                     report(outcome)
@@ -64,10 +65,6 @@ def run(
         raise typer.Exit(UNMET_EXIT_CODE)
 
 
-def _say_aside(text: str) -> None:
-    sys.stderr.write(text + "\n")
-
-
 def _tell(outcome: Outcome, *, as_json: bool) -> None:
     from oncehouse.sync.running import Failure
 
@@ -75,9 +72,12 @@ def _tell(outcome: Outcome, *, as_json: bool) -> None:
         if as_json:
             show_json({"event": "failure", "sync": outcome.sync, "error": str(outcome.error)})
         else:
-            show_error(outcome.text)
+            with logs.bound(sync=outcome.sync):
+                show_error(outcome.text)
     elif as_json:
         show_json({"event": "synced", **vars(outcome)})
+    elif outcome.operations and logs.is_started():
+        say_aside("synced", **vars(outcome))
     elif outcome.operations:
         say(f"{outcome.sync}: {outcome.operations:,} operations, {outcome.rows:,} rows")
 

@@ -7,6 +7,7 @@ left for retention, for an epoch may still be reading them.
 
 from __future__ import annotations
 
+import logging
 import math
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from oncehouse import crash
+from oncehouse import crash, logs
 from oncehouse.errors import CorruptFileError, FencedError, PermanentError
 from oncehouse.ledger import epochs, keyindex, segments
 from oncehouse.ledger.catalog import Catalog
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from oncehouse.config import Pipeline
+
+_log = logging.getLogger("oncehouse.pipeline")
 
 FAN_IN = 8
 # A merged segment stays below this many keys, so that a merge fits a worker's memory.
@@ -178,6 +181,8 @@ def compact(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
             # Retention took one of them out of the window meanwhile; the others are merged next time.
             continue
         crash.reach("after replacing segments")
+        keys = sum(one.keys for one in merged)
+        logs.write(_log, logging.INFO, "segments merged", old=len(merge.segments), new=len(merged), keys=keys)
     return sum(len(merge.segments) for merge in merges)
 
 

@@ -6,16 +6,17 @@ to the catalog. If anything fails before the registration, the epoch has not hap
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from oncehouse import crash
+from oncehouse import crash, logs
 from oncehouse.config import Pipeline
 from oncehouse.errors import FullDiskError, OncehouseError, PoisonError
 from oncehouse.ledger import epochs, registering, segments
@@ -53,6 +54,8 @@ from oncehouse.pipeline.schemas import learn_schemas
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_log = logging.getLogger("oncehouse.pipeline")
+
 # Up to this many records one task reads all partitions: a small epoch makes one part.
 SMALL_EPOCH_RECORDS = 50_000
 
@@ -81,6 +84,21 @@ def settle(
 ) -> Counts:
     """Read, decide and register one epoch; returns its counts."""
     epoch = epochs.next_epoch(catalog)
+    with logs.bound(epoch=epoch):
+        return _settle(spark, pipeline, catalog, token, read, given, epoch=epoch, small=small)
+
+
+def _settle(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    catalog: Catalog,
+    token: int,
+    read: Callable[[ReadPlan], list[TaskManifest]],
+    given: EpochInput,
+    *,
+    epoch: int,
+    small: bool,
+) -> Counts:
     started_at = catalog.now()
     with _giving_space_back(pipeline, epoch, token), naming_own_errors(pipeline.pipeline):
         plan = shaped_plan(pipeline, catalog, epoch=epoch, token=token, whole=small)
@@ -104,6 +122,10 @@ def settle(
     crash.reach("before registering")
     registering.register(catalog, token, registration)
     crash.reach("after registering")
+    seconds = round(catalog.now() - started_at, 3)
+    logs.write(
+        _log, logging.INFO, "epoch settled", kind=given.kind, seconds=seconds, **asdict(registration.counts)
+    )
     return registration.counts
 
 
@@ -133,7 +155,8 @@ def read_frame(records: DataFrame, plan: ReadPlan) -> list[TaskManifest]:
 
         context = TaskContext.get()
         attempt = f"r{context.taskAttemptId() if context else 0}-{uuid.uuid4().hex[:8]}"
-        manifest = read_records(plan, attempt, blocks)
+        with logs.bound(pipeline=plan.pipeline, epoch=plan.epoch):
+            manifest = read_records(plan, attempt, blocks)
         yield pa.record_batch([pa.array([manifest.to_json()])], names=["manifest"])
 
     if plan.whole:

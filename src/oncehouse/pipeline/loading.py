@@ -7,6 +7,7 @@ large ones afterwards. A stop lets what has been started finish, a drain goes on
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -16,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from oncehouse import crash
+from oncehouse import crash, logs
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.describe import TableFacts
 from oncehouse.errors import OncehouseError, TransientError
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from oncehouse.config import Pipeline
+
+_log = logging.getLogger("oncehouse.pipeline")
 
 _TICK_SECONDS = 0.1
 _AWAY_SECONDS = 1.0
@@ -183,6 +186,11 @@ class Loading:
 
     def _load(self, batch: Batch) -> Verdict:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "load")
+        with logs.bound(batch=batch.batch_id, table=batch.table):
+            return self._send(batch)
+
+    def _send(self, batch: Batch) -> Verdict:
+        started = time.monotonic()
         verdict = load(
             self._spark,
             self._pipeline,
@@ -193,6 +201,15 @@ class Loading:
         )
         if verdict.status is BatchStatus.IN_CLICKHOUSE:
             self._on_loaded(batch.rows)
+            seconds = round(time.monotonic() - started, 3)
+            logs.write(
+                _log,
+                logging.INFO,
+                "batch loaded",
+                rows=batch.rows,
+                attempt=batch.attempts + 1,
+                seconds=seconds,
+            )
         else:
             self._say(f"{batch.table}: {verdict.status}: {verdict.detail}")
         return verdict

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oncehouse import logs
 from oncehouse.config_values import SECRET_SETTINGS, is_secret_setting
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.pipeline.job_errors import is_full, naming_own_errors, revive
@@ -74,6 +75,8 @@ def open_session(pipeline: Pipeline, jars: Sequence[Path] = ()) -> SparkSession:
         settings["spark.jars"] = ",".join(str(jar) for jar in jars)
     elif pipeline.source.kafka and not {"spark.jars", "spark.jars.packages"} & set(pipeline.spark.settings):
         settings["spark.jars.packages"] = CONNECTOR
+    if logs.is_started():
+        settings[f"spark.executorEnv.{logs.FORMAT_VARIABLE}"] = os.environ[logs.FORMAT_VARIABLE]
     settings |= pipeline.spark.settings
     # A Java that runs already is told by a call, which nobody else sees.
     starts = SparkContext._gateway is None  # noqa: SLF001 - PySpark tells it nowhere else

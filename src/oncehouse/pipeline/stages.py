@@ -7,11 +7,13 @@ finish and gives the leases back. Where epochs come from is told by whoever make
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oncehouse import logs
 from oncehouse.errors import FencedError, LeaseHeldError, OncehouseError, TransientError
 from oncehouse.ledger import leases
 from oncehouse.ledger.catalog import Catalog
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from oncehouse.config import Pipeline
+
+_log = logging.getLogger("oncehouse.pipeline")
 
 RETENTION_SECONDS = 60.0
 # Packing and sweeping look at many files and names; the window is looked at each round.
@@ -144,6 +148,7 @@ class Stages:
             while not self._stop.is_set():
                 try:
                     held.append(take_lease(self.pipeline, self.catalog, stage, holder))
+                    logs.write(_log, logging.INFO, "lease taken", stage=stage, token=held[-1].token)
                     break
                 except LeaseHeldError as error:
                     if not wait:

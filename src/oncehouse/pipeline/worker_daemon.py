@@ -13,6 +13,8 @@ from pyspark.daemon import manager
 
 import oncehouse.pipeline.ingest
 import oncehouse.pipeline.loader  # noqa: F401
+from oncehouse import logs
 
 if __name__ == "__main__":
+    logs.start_if_told()
     manager()
