@@ -13,7 +13,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.sync.operations import spell_key
 from sync_world import Shop, open_shop
 
-from django.db import connections, models  # isort: skip - after the settings of sync_world
+from django.db import connections, models, transaction  # isort: skip - after the settings of sync_world
 from django.db.migrations.state import ModelState, ProjectState, StateApps
 from django.db.models import F
 
@@ -168,7 +168,16 @@ def test_another_alias_of_the_same_database_is_noticed_too(shop, ann, catalog_ur
     with open_database(catalog_url) as other:
         Customer.objects.using(other).filter(pk=ann.pk).update(vip=True)
         Customer.objects.using(other).create(name="Bob")
-    assert [kind for kind, _key in shop.waiting(CustomerSync)] == ["update", "insert"]
+        assert [kind for kind, _key in shop.waiting(CustomerSync)] == ["update", "insert"]
+        shop.forget_waiting()
+        with transaction.atomic(using=other):
+            CustomerSync.register([ann.pk], using=other)
+            transaction.set_rollback(True, using=other)
+        assert shop.waiting(CustomerSync) == []
+        CustomerSync.register([ann.pk], using=other)
+    assert shop.waiting(CustomerSync) == [("update", key(ann.pk))]
+    with pytest.raises(ConfigurationError, match="leads to another one"):
+        CustomerSync.register([ann.pk], using="default")
 
 
 class OldLine(models.Model):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from django.conf import settings as django_settings
 from django.db import connections, router, transaction
 
-from oncehouse.errors import PermanentError
+from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.sync.copied_columns import CopiedRows
 from oncehouse.sync.declaration import Source
 from oncehouse.sync.django.columns import read_columns
@@ -16,7 +16,7 @@ from oncehouse.sync.django.copying import filter_keys, find_kinds, read_block, r
 from oncehouse.sync.django.key_fields import form_key, key_fields
 from oncehouse.sync.django.logged import describe_log
 from oncehouse.sync.django.serializers import ModelSerializer
-from oncehouse.sync.django.source_engine import open_engine_of
+from oncehouse.sync.django.source_engine import is_same_database, open_engine_of
 from oncehouse.sync.django.source_errors import wrapped_errors
 from oncehouse.sync.engines import Row
 from oncehouse.sync.logged_tables import LoggedTable
@@ -134,17 +134,22 @@ class ModelSync(CoreModelSync):
         return read_block(cls.get_sync_queryset(_parse_keys(cls, keys)), declared, columns, kinds)
 
     @classmethod
-    def register(cls, keys: Iterable[Any], kind: Kind = Kind.UPDATE) -> None:
+    def register(cls, keys: Iterable[Any], kind: Kind = Kind.UPDATE, *, using: str | None = None) -> None:
         """Have the rows of these primary keys synced: for changes by raw SQL, which Django does not see.
 
-        Call it in the transaction of the change. Outside of one the keys are written at once. Of a sync that CDC feeds
-        the log tells them all.
+        Call it in the transaction of the change, whose alias is `using` where it is not the model's own. Outside of one
+        the keys are written at once. Of a sync that CDC feeds the log tells them all.
         """
         if cls.is_by_cdc():
             return
         from oncehouse.sync.django.noting import DjangoWriter
 
-        alias = cls.source_alias()
+        alias = cls.source_alias() if using is None else using
+        if not is_same_database(alias, cls.source_alias()):
+            raise ConfigurationError(
+                f"{cls.declaration().name}: its rows are in the database of {cls.source_alias()!r}, and {alias!r} "
+                "leads to another one, where rounds would not find the keys"
+            )
         given = [key if isinstance(key, tuple) else (key,) for key in keys]
         spelled = [spell_key(form_key(cls.django_model, key, alias)) for key in given]
         with transaction.atomic(using=alias, savepoint=False):
