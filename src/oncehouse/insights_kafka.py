@@ -1,13 +1,21 @@
-"""How far Kafka has come: the end offsets of a pipeline's topics.
+"""How far Kafka has come: the end offsets of a pipeline's topics, and where consumer groups stand.
 
-Part of the read model (`insights.py`). Only ends are asked for; when Kafka is away, everything else is still told.
+Part of the read model (`insights.py`). When Kafka is away, everything else is still told.
+Who asks often keeps a client, which is opened by the first question.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from oncehouse.config import Kafka
 from oncehouse.errors import OncehouseError
 from oncehouse.pipeline.source import Topics
+
+if TYPE_CHECKING:
+    from oncehouse.messaging.consumer.groups import Groups, GroupStatus
+    from oncehouse.messaging.settings import KafkaAddress
 
 EndOffsets = dict[tuple[str, int], int]
 
@@ -26,3 +34,32 @@ def read_ends(topics: Topics) -> EndOffsets:
     facts = topics.describe()
     places = [(topic, number) for topic, found in facts.items() for number in range(found.partitions)]
     return topics.latest(places)
+
+
+class EndQuestion:
+    def __init__(self, kafka: Kafka | None) -> None:
+        self._kafka = kafka
+        self._topics: Topics | None = None
+
+    def __call__(self) -> EndOffsets:
+        if self._kafka is None:
+            return {}
+        if self._topics is None:
+            self._topics = Topics(self._kafka)
+        return read_ends(self._topics)
+
+
+class GroupQuestion:
+    def __init__(self, groups: Iterable[str], kafka: KafkaAddress) -> None:
+        self._names = tuple(groups)
+        self._kafka = kafka
+        self._groups: Groups | None = None
+
+    def __call__(self) -> tuple[GroupStatus, ...]:
+        from oncehouse.messaging.consumer.groups import Groups
+
+        if self._groups is None:
+            self._groups = Groups(
+                self._names, bootstrap_servers=self._kafka.bootstrap_servers, options=self._kafka.options
+            )
+        return self._groups.read()

@@ -20,7 +20,7 @@ from oncehouse.config_file import load_pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.insights_etl import EtlView
 from oncehouse.insights_hearing import Hearing
-from oncehouse.insights_kafka import EndOffsets, read_ends
+from oncehouse.insights_kafka import EndQuestion, GroupQuestion
 from oncehouse.insights_letters import LetterPage, declared_fields, list_dead_letters
 from oncehouse.insights_outbox import NoAnswer
 from oncehouse.ledger.files import FileStore
@@ -90,12 +90,13 @@ class Lookout:
         self._wait_seconds = wait_seconds
         self._ledgers = {name: KeptLedger(pipeline) for name, pipeline in self.pipelines.items()}
         self._ends = {
-            name: Hearing(_EndQuestion(pipeline), every_seconds=KAFKA_SECONDS)
+            name: Hearing(EndQuestion(pipeline.source.kafka), every_seconds=KAFKA_SECONDS)
             for name, pipeline in self.pipelines.items()
             if pipeline.source.kafka is not None
         }
         self._etl = Hearing(self._read_etl, every_seconds=SERVER_SECONDS)
-        self._groups = Hearing(_GroupQuestion(watched), every_seconds=KAFKA_SECONDS)
+        self._groups = Hearing(self._read_groups, every_seconds=KAFKA_SECONDS)
+        self._group_question: GroupQuestion | None = None
         self._syncs = Hearing(self._read_syncs, every_seconds=SERVER_SECONDS)
 
     # Pipelines.
@@ -243,6 +244,14 @@ class Lookout:
             return ()
         return self._groups.hear(wait_seconds=self._wait_seconds)
 
+    def _read_groups(self) -> tuple[GroupStatus, ...]:
+        from oncehouse.messaging.settings import load_messaging
+
+        if self._group_question is None:
+            kafka = load_messaging(_named(self.watched.messaging, "--messaging")).require_kafka()
+            self._group_question = GroupQuestion(self.watched.groups, kafka)
+        return self._group_question()
+
     def health(self) -> tuple[HealthView, ...]:
         from oncehouse.insights_outbox import ask
         from oncehouse.messaging.consumer.health import read_health
@@ -266,42 +275,6 @@ class Lookout:
         from oncehouse.sync.status import read_status
 
         return tuple(read_status(find_syncs(self.watched.modules)))
-
-
-class _GroupQuestion:
-    """Its client is opened when it is first asked, and kept."""
-
-    def __init__(self, watched: Watched) -> None:
-        self._watched = watched
-        self._groups: object = None
-
-    def __call__(self) -> tuple[GroupStatus, ...]:
-        from oncehouse.messaging.consumer.groups import Groups
-        from oncehouse.messaging.settings import load_messaging
-
-        if not isinstance(self._groups, Groups):
-            kafka = load_messaging(_named(self._watched.messaging, "--messaging")).require_kafka()
-            self._groups = Groups(
-                self._watched.groups, bootstrap_servers=kafka.bootstrap_servers, options=kafka.options
-            )
-        return self._groups.read()
-
-
-class _EndQuestion:
-    """Its client is opened when it is first asked, and kept."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
-        self._topics: object = None
-
-    def __call__(self) -> EndOffsets:
-        from oncehouse.pipeline.source import Topics
-
-        if not isinstance(self._topics, Topics):
-            if self._pipeline.source.kafka is None:
-                return {}
-            self._topics = Topics(self._pipeline.source.kafka)
-        return read_ends(self._topics)
 
 
 def _load_pipelines(files: Iterable[Path]) -> dict[str, Pipeline]:
