@@ -64,8 +64,8 @@ CHECK_SECONDS_A_BYTE = Figure(name="check_seconds_a_byte", value=6.4e-10, unit="
 ROAD_SECONDS_AN_EVENT = Figure(name="road_seconds_an_event", value=7.9e-6, unit="seconds", command=_PROFILE)
 """Of all processes of Spark together, loads included, for an event of EVENT_BYTES and a small key index."""
 EPOCH_SECONDS = 1.0
-"""What an epoch takes, however little it reads: two jobs, planning, the offset log, the registration. A round number
-above what was seen; `python benchmarks/epoch_cost.py` prints it for a machine."""
+"""What an epoch takes, however little it reads: two jobs, planning, the offset log, the registration. Rounded up:
+`python benchmarks/epoch_cost.py --events 500000` printed 0.93 on two busy cores."""
 
 # Memory.
 WORKER_BYTES = Figure(name="worker_bytes", value=163e6, unit="bytes", command=_CAPACITY)
