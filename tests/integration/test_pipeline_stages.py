@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import threading
 from pathlib import Path
 
@@ -55,6 +56,31 @@ def test_log_lines_name_pipeline_epoch_and_batch(road):
     (batch,) = road.batches()
     assert (loaded["batch"], loaded["table"], loaded["rows"]) == (batch.batch_id, batch.table, 10)
     assert {line["stage"] for line in lines if line["message"] == "lease taken"} == set(Stage)
+
+
+@pytest.mark.long
+def test_a_run_and_the_workers_of_spark_write_log_lines(road, tmp_path):
+    (tmp_path / "shaping.py").write_text(
+        "import logging\n\n\ndef look(table):\n"
+        "    logging.getLogger('shop.shaping').warning('saw %s rows', table.num_rows)\n    return table\n"
+    )
+    road.document["shape"] = {"function": {"file": str(tmp_path / "shaping.py"), "name": "look"}}
+    road.send(EVENTS[:10])
+    command = road.command("--once", "--log-format", "json")
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout, "the numbers are log lines too"
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert {line["pipeline"] for line in lines} == {road.pipeline.pipeline}
+    assert {"epoch settled", "batch loaded", "progress"} <= {line["message"] for line in lines}
+    log = Path(road.pipeline.ledger.files) / road.pipeline.pipeline / "spark.log"
+    told = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    (shaped,) = [line for line in told if line["logger"] == "shop.shaping"]
+    assert (shaped["message"], shaped["pipeline"], shaped["epoch"]) == (
+        "saw 10 rows",
+        road.pipeline.pipeline,
+        1,
+    )
 
 
 def test_stages_side_by_side_hold_leases_of_their_own(road):
