@@ -12,17 +12,19 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import func, insert, select, text, update
 
 from changed_syncs import changed, make_tables
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
+from oncehouse.sync import rounds
 from oncehouse.sync.holding import hold_sync
 from oncehouse.sync.model_sync import registered_syncs
+from oncehouse.sync.operations import spell_key
 from oncehouse.sync.rounds import RunResult
 from oncehouse.sync.running import Failure, run_once, run_until_stopped
 from oncehouse.sync.states import look_up_state
-from oncehouse.sync.tables import lease_tables, states
-from sync_world import Shop, open_synced_shop
+from oncehouse.sync.tables import lease_tables, operations, states
+from sync_world import Shop, add_people, open_synced_shop
 
 from django.db import transaction  # isort: skip - after the settings of sync_world
 
@@ -88,8 +90,9 @@ def test_every_kind_of_value_arrives(shop):
 
 def test_a_run_drains_what_waits_in_rounds(shop):
     Customer.objects.using(shop.alias).bulk_create([Customer(name=str(n)) for n in range(120)])
+    # The last one looks whether something came out of order.
     assert CustomerSync.sync_batch_from_storage() == RunResult(
-        sync="CustomerSync", rounds=3, operations=120, rows=120
+        sync="CustomerSync", rounds=4, operations=120, rows=120
     )
     assert len(customers(shop)) == 120
     assert CustomerSync.sync_batch_from_storage().operations == 0
@@ -394,3 +397,74 @@ def test_the_shops_syncs_are_found_by_their_module():
         "GiftOrderSync",
         "SeatSync",
     ]
+
+
+def note_sends(monkeypatch, *, at: int = 0, act: Any = None) -> list[str]:
+    """The threads that batches are sent in; `act` is called before the batch of this number."""
+    send, threads = rounds.send, []
+
+    def noted(*given: Any) -> None:
+        threads.append(threading.current_thread().name)
+        if len(threads) == at:
+            act()
+        send(*given)
+
+    monkeypatch.setattr(rounds, "send", noted)
+    return threads
+
+
+def test_batches_of_a_backlog_are_sent_while_the_next_are_read(shop, monkeypatch):
+    threads = note_sends(monkeypatch)
+    people = add_people(shop, 175)
+    run = CustomerSync.sync_batch_from_storage()
+    assert (run.operations, run.rows) == (175, 175)
+    assert len(threads) == 4
+    assert sum(name.startswith("sync CustomerSync") for name in threads) == 3
+    assert customers(shop) == sorted((one.name, one.vip) for one in people)
+    assert shop.waiting(CustomerSync) == []
+    assert look_up_state(CustomerSync.open_source(), "CustomerSync").rows_synced == 175
+
+
+def test_an_operation_that_commits_behind_those_that_were_listed_is_in_the_same_run(shop, monkeypatch):
+    people = add_people(shop, 175)
+
+    def change_under_an_old_number() -> None:
+        with CustomerSync.open_source().begin() as connection:
+            table = Customer._meta.db_table
+            connection.execute(text(f"UPDATE {table} SET vip = true WHERE id = :id"), {"id": people[1].pk})
+            written = {"sync": "CustomerSync", "key": spell_key([people[1].pk]), "kind": "update"}
+            first = connection.execute(select(func.min(operations.c.id))).scalar_one()
+            connection.execute(insert(operations).values(written | {"id": first - 1}))
+
+    note_sends(monkeypatch, at=3, act=change_under_an_old_number)
+    with CustomerSync.open_source().begin() as connection:
+        # Room for a smaller number.
+        connection.execute(update(operations).values(id=operations.c.id + 1_000_000))
+    CustomerSync.sync_batch_from_storage()
+    assert (people[1].name, True) in customers(shop)
+    assert shop.waiting(CustomerSync) == []
+
+
+def test_a_batch_that_fails_beside_the_next_reading_ends_the_run_and_is_read_again(shop, monkeypatch):
+    def refuse() -> None:
+        raise TransientError("ClickHouse is away")
+
+    people = add_people(shop, 175)
+    note_sends(monkeypatch, at=2, act=refuse)
+    with pytest.raises(TransientError, match="ClickHouse is away"):
+        CustomerSync.sync_batch_from_storage()
+    state = look_up_state(CustomerSync.open_source(), "CustomerSync")
+    assert (state.failures, state.rows_synced) == (1, 50)
+    assert len(shop.waiting(CustomerSync)) == 125
+    CustomerSync.sync_batch_from_storage()
+    assert customers(shop) == sorted((one.name, one.vip) for one in people)
+    assert shop.waiting(CustomerSync) == []
+
+
+def test_a_step_of_the_users_own_keeps_rounds_one_after_the_other(shop, monkeypatch):
+    threads, sent = note_sends(monkeypatch), []
+    add_people(shop, 175)
+    monkeypatch.setattr(CustomerSync, "post_sync", sent.append)
+    CustomerSync.sync_batch_from_storage()
+    assert sent == [50, 50, 50, 25]
+    assert set(threads) == {threading.current_thread().name}

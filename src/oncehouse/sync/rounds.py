@@ -8,9 +8,12 @@ listed. Whoever dies in between leaves operations that are listed again, and a l
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+
+from sqlalchemy import Connection
 
 from oncehouse import crash
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError
@@ -25,9 +28,11 @@ from oncehouse.sync.held_rows import read_held_rows
 from oncehouse.sync.holding import Hold, hold_sync
 from oncehouse.sync.model_sync import ModelSync
 from oncehouse.sync.operations import Operation, distinct_keys, list_ids, spell_key
+from oncehouse.sync.outbox_storage import OutboxStorage
 from oncehouse.sync.tables import ABSENT
 
 Perform = Callable[[type[ModelSync], Hold], tuple[int, int]]
+ListSome = Callable[[Connection], Sequence[Operation]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +62,9 @@ def run_sync(sync: type[ModelSync]) -> RunResult:
             rounds, operations, rows = rounds + 1, operations + listed, rows + sent
             if listed < declared.batch_size:
                 break
+            if may_overlap(sync, hold):
+                for listed, sent in overlap_rounds(sync, hold):
+                    rounds, operations, rows = rounds + 1, operations + listed, rows + sent
     return RunResult(sync=declared.name, rounds=rounds, operations=operations, rows=rows)
 
 
@@ -76,20 +84,65 @@ def try_round(sync: type[ModelSync], hold: Hold) -> tuple[int, int]:
 
 def attempt(sync: type[ModelSync], hold: Hold, perform: Perform) -> tuple[int, int]:
     """A round, or what is like one, between the user's steps, its outcome noted."""
-    name = sync.declaration().name
-    try:
+    with noting_failure(sync, hold):
         sync.check_table()
         sync.pre_sync()
         listed, sent = perform(sync, hold)
-    except Exception as error:
-        with suppress(OncehouseError):  # the failure itself counts, not that it could not be noted
-            states.note_failure(hold.engine, name, f"{type(error).__name__}: {error}")
-        sync.post_sync_failed(error)
-        raise
     if listed:
-        states.note_success(hold.engine, name, sent)
+        states.note_success(hold.engine, sync.declaration().name, sent)
         sync.post_sync(sent)
     return listed, sent
+
+
+@contextmanager
+def noting_failure(sync: type[ModelSync], hold: Hold) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        with suppress(OncehouseError):  # the failure itself counts, not that it could not be noted
+            states.note_failure(hold.engine, sync.declaration().name, f"{type(error).__name__}: {error}")
+        sync.post_sync_failed(error)
+        raise
+
+
+def may_overlap(sync: type[ModelSync], hold: Hold) -> bool:
+    """Whether a batch may be sent beside the next reading: no step of the user's in between, and nothing kept."""
+    return (
+        hold.engine.dialect.name == "postgresql"
+        and sync.declaration().engine.is_idempotent
+        and type(sync.get_storage()) is OutboxStorage
+        and sync.has_own(ModelSync, "insert_batch", "pre_sync", "post_sync", "post_sync_failed")
+    )
+
+
+def overlap_rounds(sync: type[ModelSync], hold: Hold) -> Iterator[tuple[int, int]]:
+    """Rounds of a backlog, each sent while the next is read, until few enough operations wait behind the last.
+
+    What waits before it came out of order, or is being sent: the caller's next round begins at the first again.
+    """
+    name, after = sync.declaration().name, 0
+    storage, size = OutboxStorage(), sync.declaration().batch_size
+
+    def list_behind(connection: Connection) -> Sequence[Operation]:
+        return storage.list_operations(connection, name, size, after=after)
+
+    def send_and_note(batch: KeptBatch) -> tuple[int, int]:
+        send(sync, hold, batch)
+        states.note_success(hold.engine, name, batch.block.num_rows)
+        return len(batch.operations), batch.block.num_rows
+
+    sending: Future[tuple[int, int]] | None = None
+    with noting_failure(sync, hold), ThreadPoolExecutor(1, thread_name_prefix=f"sync {name}") as beside:
+        while hold.renew() and not hold.is_wanted:
+            batch = read_batch(sync, hold, list_behind)
+            if sending is not None:
+                yield sending.result()
+            sending = None if batch is None else beside.submit(send_and_note, batch)
+            if batch is None or len(batch.operations) < size:
+                break
+            after = int(batch.operations[-1])
+        if sending is not None:
+            yield sending.result()
 
 
 def _perform_round(sync: type[ModelSync], hold: Hold) -> tuple[int, int]:
@@ -98,9 +151,23 @@ def _perform_round(sync: type[ModelSync], hold: Hold) -> tuple[int, int]:
     if kept is not None:
         # Reported as a full round, so that the run goes on to what waits behind it.
         return max(declared.batch_size, len(kept.operations)), kept.block.num_rows
-    listing = _list_operations(sync, declared, hold)
-    if listing is None:
+    batch = read_batch(
+        sync,
+        hold,
+        lambda connection: sync.get_storage().list_operations(connection, declared.name, declared.batch_size),
+    )
+    if batch is None:
         return 0, 0
+    send(sync, hold, batch)
+    return len(batch.operations), batch.block.num_rows
+
+
+def read_batch(sync: type[ModelSync], hold: Hold, list_some: ListSome) -> KeptBatch | None:
+    """What a round sends; None where nothing is listed. The lease was ours until its reading had ended."""
+    declared = sync.declaration()
+    listing = _list_operations(declared, hold, list_some)
+    if listing is None:
+        return None
     number, operations = listing
     crash.reach("sync.listed")
     ids = list_ids(operations)
@@ -112,8 +179,7 @@ def _perform_round(sync: type[ModelSync], hold: Hold) -> tuple[int, int]:
     crash.reach("sync.read")
     _confirm(declared, hold, number, batch)
     crash.reach("sync.confirmed")
-    send(sync, hold, batch)
-    return len(operations), batch.block.num_rows
+    return batch
 
 
 def send_kept(sync: type[ModelSync], hold: Hold) -> KeptBatch | None:
@@ -126,11 +192,11 @@ def send_kept(sync: type[ModelSync], hold: Hold) -> KeptBatch | None:
 
 
 def _list_operations(
-    sync: type[ModelSync], declared: Declaration, hold: Hold
+    declared: Declaration, hold: Hold, list_some: ListSome
 ) -> tuple[int, Sequence[Operation]] | None:
     with transact(hold.engine, f"Sync {declared.name}: listing operations", absent=ABSENT) as connection:
         hold.fence(connection)
-        operations = sync.get_storage().list_operations(connection, declared.name, declared.batch_size)
+        operations = list_some(connection)
         if not operations:
             return None
         return states.take_reading(connection, declared.name), operations
