@@ -9,6 +9,7 @@ from typing import Any
 
 from sync_world import Shop
 
+from django.core.exceptions import ObjectDoesNotExist  # isort: skip
 from django.db import IntegrityError, OperationalError, connections, transaction  # isort: skip - after the settings of sync_world
 from django.db.models import F
 
@@ -34,7 +35,8 @@ class Writer:
 
     def write(self) -> None:
         # Two writers in each other's way: the database has taken one back.
-        with suppress(IntegrityError, OperationalError):
+        # What another thread has deleted meanwhile is missed by Django too, when it follows a row to its parent.
+        with suppress(IntegrityError, OperationalError, ObjectDoesNotExist):
             self.dice.choice(self.kinds)()
 
     def close(self) -> None:

@@ -30,6 +30,7 @@ from road import Road, wait_until
 WRITER = Path(__file__).parent.parent / "outbox_writer.py"
 RELAY = Path(__file__).with_name("defective_relay.py")
 PARTITIONS = 4
+DEATHS = ("outbox claimed:1", "outbox sent:3", "")
 
 
 @dataclass
@@ -88,21 +89,26 @@ class World:
     def kill_one(self, wait_seconds: float) -> None:
         """The longest-lived relay dies without a word while it is at work, and another is started in its place.
 
-        Every second one dies by itself, after Kafka's acknowledgement and before it is written down.
+        Every second one dies by itself, by turns before anything is sent and after Kafka's acknowledgement, before it
+        is written down.
         """
         dead = self.relays.pop(0)
         wait_until(lambda: self.is_at_work(dead), "a relay at work")
         with suppress(subprocess.TimeoutExpired):
-            dead.wait(wait_seconds)
+            # One that is to die by itself needs rows, and the writers may not have begun.
+            dead.wait(20 if dead.pid in self.doomed else wait_seconds)
         dead.send_signal(signal.SIGKILL)
         assert dead.wait() == -signal.SIGKILL, (self.file.parent / "relays.log").read_text()[-3000:]
         self.kills += 1
-        self.relays.append(self.start_relay("outbox sent:3" if self.kills % 2 else ""))
+        self.relays.append(self.start_relay(DEATHS[self.kills % len(DEATHS)]))
 
     def play(self, *, rows: int, writers: int, kills: int, every_seconds: float) -> Told:
         """Let writers write and relays die, at least so often; then let the relays finish."""
         chance = random.Random(self.seed)
-        self.relays = [self.start_relay("outbox sent:3"), self.start_relay()]
+        self.relays = [self.start_relay(DEATHS[0])]
+        # With buckets of its own before there are rows: else the other might have sent all of them.
+        wait_until(lambda: self.is_at_work(self.relays[0]), "a relay at work")
+        self.relays.append(self.start_relay())
         running = [self.start_writer(writer, rows // writers) for writer in range(writers)]
         try:
             while self.kills < kills or any(writer.poll() is None for writer in running):

@@ -124,6 +124,7 @@ class Lane:
         rows = self._store.claim(tokens, rows=self._rows_a_bucket(tokens), size_bytes=size_bytes)
         if not rows:
             return Round()
+        crash.reach("outbox claimed")
         parked = self._store.park_behind(tokens, [row for row in rows if row.behind is not None])
         ready = [row for row in rows if row.behind is None]
         sent = self._send(ready)
