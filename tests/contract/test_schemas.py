@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from oncehouse.errors import ConfigurationError
@@ -14,6 +16,7 @@ SECOND = Schema(schema="2", format="protobuf", definition="two")
 
 def test_schemas_are_listed_as_they_became_known(catalog):
     assert add_schemas(catalog, [SECOND]) == (SECOND,)
+    time.sleep(0.01)  # SQLite's clock tells milliseconds
     assert add_schemas(catalog, [FIRST, SECOND]) == (FIRST,), "only what is new is written"
     assert [(found.schema, found.definition) for found in list_schemas(catalog)] == [
         ("2", "two"),
