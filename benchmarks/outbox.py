@@ -27,7 +27,7 @@ from typing import Any
 import psycopg
 from confluent_kafka import Producer
 
-from etl import write
+from figures import write
 from oncehouse.databases import begin, open_engine
 from oncehouse.devstack.demo_events import make_topic
 from oncehouse.devstack.stack import Stack

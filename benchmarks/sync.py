@@ -19,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import venv
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -28,7 +27,8 @@ from typing import Any
 import psycopg
 
 import sync_orders
-from etl import write
+from environments import make_environment
+from figures import figure, say, write
 from oncehouse.clickhouse.client import connect
 from oncehouse.config import ClickHouse
 from oncehouse.devstack.stack import Stack
@@ -39,26 +39,8 @@ SAVES = 1_500
 # The default of both, and one that lets each show what it can.
 BATCH_SIZES = (10_000, 100_000)
 HERE = Path(__file__).parent
-ENVIRONMENT = Path("build/django-clickhouse")
-REQUIREMENTS = HERE.parent / "requirements" / "django-clickhouse.txt"
 
 OURS, THEIRS = "oncehouse", "django-clickhouse"
-
-
-def say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
-
-
-def make_environment() -> Path:
-    """The Python of django-clickhouse's environment; made once, and anew when its requirements change."""
-    python, made = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "requirements.txt"
-    if not made.exists() or made.read_text() != REQUIREMENTS.read_text():
-        say(f"installing django-clickhouse into {ENVIRONMENT} (once)")
-        venv.create(ENVIRONMENT, with_pip=True, clear=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--require-hashes", "-r", str(REQUIREMENTS)], check=True)
-        shutil.copy(REQUIREMENTS, made)
-    return python
 
 
 class Side:
@@ -111,7 +93,7 @@ def compare_throughput(stack: Stack, changes: int, turns: int) -> list[dict[str,
     speeds: dict[tuple[str, int], list[float]] = {}
     with ExitStack() as at_end:
         sides = []
-        for name, python in ((OURS, sys.executable), (THEIRS, make_environment())):
+        for name, python in ((OURS, sys.executable), (THEIRS, make_environment(THEIRS))):
             sides.append(Side(name, python, address))
             at_end.callback(sides[-1].close)
         for side in sides:  # warm
@@ -154,13 +136,13 @@ def tell_throughput(medians: dict[tuple[str, int], float]) -> list[dict[str, Any
     default, large = BATCH_SIZES
     for name, spelled in ((OURS, "sync"), (THEIRS, "django_clickhouse")):
         figures += [
-            _figure(f"{spelled}_rows_per_s", round(medians[name, default]), "rows/s"),
-            _figure(f"{spelled}_large_batches_rows_per_s", round(medians[name, large]), "rows/s"),
+            figure(f"{spelled}_rows_per_s", round(medians[name, default]), "rows/s"),
+            figure(f"{spelled}_large_batches_rows_per_s", round(medians[name, large]), "rows/s"),
         ]
     return [
         *figures,
-        _figure("sync_over_django_clickhouse", medians[OURS, default] / medians[THEIRS, default], "1"),
-        _figure(
+        figure("sync_over_django_clickhouse", medians[OURS, default] / medians[THEIRS, default], "1"),
+        figure(
             "sync_over_django_clickhouse_large_batches", medians[OURS, large] / medians[THEIRS, large], "1"
         ),
     ]
@@ -181,13 +163,9 @@ def measure_capture(stack: Stack, saves: int) -> list[dict[str, Any]]:
     for name, one in found.items():
         say(f"{name}: {one['bare_us']:.0f} us, captured {one['captured_us']:.0f} us: {overheads[name]:+.1%}")
     return [
-        *(_figure(f"sync_capture_overhead_{name}", overhead, "1") for name, overhead in overheads.items()),
-        _figure("sync_capture_overhead", max(overheads.values()), "1"),
+        *(figure(f"sync_capture_overhead_{name}", overhead, "1") for name, overhead in overheads.items()),
+        figure("sync_capture_overhead", max(overheads.values()), "1"),
     ]
-
-
-def _figure(name: str, value: float, unit: str) -> dict[str, Any]:
-    return {"name": name, "value": round(value, 3), "unit": unit}
 
 
 def measure(changes: int = CHANGES, turns: int = TURNS, saves: int = SAVES) -> list[dict[str, Any]]:
@@ -197,7 +175,7 @@ def measure(changes: int = CHANGES, turns: int = TURNS, saves: int = SAVES) -> l
         return [
             *compare_throughput(stack, changes, turns),
             *measure_capture(stack, saves),
-            _figure("sync_load_average", load_average, "1"),
+            figure("sync_load_average", load_average, "1"),
         ]
 
 
@@ -211,8 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"), help="where the figures go")
     options = parser.parse_args(arguments)
     figures = measure(options.changes, options.turns, options.saves)
-    for figure in figures:
-        print(f"{figure['name']:<44} {figure['value']:>12} {figure['unit']}")
+    for one in figures:
+        print(f"{one['name']:<44} {one['value']:>12} {one['unit']}")
     write(figures, options.out)
 
 
