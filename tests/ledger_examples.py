@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
+
+import pyarrow as pa
 
 from oncehouse.ledger.batches import NewBatch
 from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.leases import acquire
 from oncehouse.ledger.records import (
     Counts,
@@ -24,6 +29,8 @@ from oncehouse.ledger.records import (
     Stage,
 )
 from oncehouse.ledger.registering import register
+from oncehouse.pipeline.decoding import HEADERS
+from oncehouse.pipeline.parts import LETTER_SCHEMA, write_letters
 
 TOPIC = "orders"
 TOPIC_ID = "topic-1"
@@ -46,6 +53,37 @@ def make_part(name: str, *, epoch: int = 1, table: str = TABLE, rows: int = 10, 
         live_rows=live_rows,
         size_bytes=live_rows * 100,
         file=make_file(f"parts/{name}"),
+    )
+
+
+def put_letters(
+    store: FileStore,
+    name: str,
+    rows: Sequence[tuple[int, str, bytes | None]],
+    *,
+    epoch: int = 1,
+    at: datetime = datetime(2026, 1, 2, tzinfo=UTC),
+    why: str = "why\x1b[2J",
+) -> DeadLetterFile:
+    """A file of dead letters in the store: offset, reason and value of each."""
+    columns = [
+        pa.array([TOPIC] * len(rows)).dictionary_encode(),
+        pa.array([0] * len(rows), pa.int32()),
+        pa.array([offset for offset, _, _ in rows], pa.int64()),
+        pa.array([0] * len(rows), pa.int32()),
+        pa.array([at] * len(rows), pa.timestamp("us", tz="UTC")),
+        pa.array([None] * len(rows), pa.binary()),
+        pa.array([value for _, _, value in rows], pa.binary()),
+        pa.nulls(len(rows), HEADERS),
+        pa.nulls(len(rows), pa.string()),
+        pa.array([reason for _, reason, _ in rows]),
+        pa.array([why] * len(rows)),
+    ]
+    table = pa.Table.from_arrays(columns, schema=LETTER_SCHEMA)
+    file = store.put(f"letters/{name}", lambda path: write_letters(path, table))
+    reasons = Counter(reason for _, reason, _ in rows)
+    return DeadLetterFile(
+        dead_letter_file=name, epoch=epoch, rows=len(rows), reasons=dict(reasons), file=file
     )
 
 

@@ -10,18 +10,18 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
-import pyarrow as pa
 from sqlalchemy import insert, select, update
 
 from inbox_examples import message
-from ledger_examples import IDENTITY, make_batch, make_file
+from ledger_examples import IDENTITY, make_batch, make_file, put_letters
 from oncehouse.etl import offsets as etl_offsets
 from oncehouse.etl.mutex import Worker, blank
 from oncehouse.etl.opening import open_etl, read_offsets
@@ -54,8 +54,6 @@ from oncehouse.ledger.requests import add_request, finish_request
 from oncehouse.messaging.consumer.groups import GroupPartition, GroupStatus
 from oncehouse.messaging.inbox.stored import StoredInbox
 from oncehouse.messaging.inbox.tables import inbox, seen
-from oncehouse.pipeline.decoding import HEADERS
-from oncehouse.pipeline.parts import LETTER_SCHEMA, write_letters
 from oncehouse.sync.status import SyncStatus
 from outbox_examples import TABLES, open_outbox, write
 
@@ -425,8 +423,13 @@ def _registration(epoch: int, chance: random.Random, letters: tuple[DeadLetterFi
 
 
 def _letters(store: FileStore, epoch: int) -> tuple[DeadLetterFile, ...]:
+    told: dict[str, Any] = {
+        "epoch": epoch + HISTORY,
+        "at": datetime(2026, 5, 1, 10, tzinfo=UTC),
+        "why": "column 7: <i>unexpected</i> character",
+    }
     if epoch == 3:
-        waiting = put_letters(store, "waiting", [(40_000, "v9", b"{}")], epoch=epoch + HISTORY)
+        waiting = put_letters(store, "waiting", [(40_000, "v9", b"{}")], **told)
         return (replace(waiting, kind=LetterKind.WAITING),)
     if epoch % 5:
         return ()
@@ -440,31 +443,7 @@ def _letters(store: FileStore, epoch: int) -> tuple[DeadLetterFile, ...]:
             b'{"order_id": "twelve", "price": "3.50", "created_at": "2026-05-01T10:00:00Z"}',
         ),
     ]
-    return (put_letters(store, f"letters-{epoch}", rows, epoch=epoch + HISTORY),)
-
-
-def put_letters(
-    store: FileStore, name: str, rows: Sequence[tuple[int, str, bytes]], *, epoch: int
-) -> DeadLetterFile:
-    columns = [
-        pa.array(["orders"] * len(rows)).dictionary_encode(),
-        pa.array([0] * len(rows), pa.int32()),
-        pa.array([offset for offset, _, _ in rows], pa.int64()),
-        pa.array([0] * len(rows), pa.int32()),
-        pa.array([datetime(2026, 5, 1, 10, tzinfo=UTC)] * len(rows), pa.timestamp("us", tz="UTC")),
-        pa.array([None] * len(rows), pa.binary()),
-        pa.array([value for _, _, value in rows], pa.binary()),
-        pa.nulls(len(rows), HEADERS),
-        pa.nulls(len(rows), pa.string()),
-        pa.array([reason for _, reason, _ in rows]),
-        pa.array(["column 7: <i>unexpected</i> character"] * len(rows)),
-    ]
-    table = pa.Table.from_arrays(columns, schema=LETTER_SCHEMA)
-    file = store.put(f"letters/{name}", lambda path: write_letters(path, table))
-    reasons: dict[str, int] = {}
-    for _, reason, _ in rows:
-        reasons[reason] = reasons.get(reason, 0) + 1
-    return DeadLetterFile(dead_letter_file=name, epoch=epoch, rows=len(rows), reasons=reasons, file=file)
+    return (put_letters(store, f"letters-{epoch}", rows, **told),)
 
 
 def _fill_requests(catalog: Catalog, token: int) -> None:

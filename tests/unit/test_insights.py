@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from datetime import UTC, datetime
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -18,6 +16,7 @@ from ledger_examples import (
     make_part,
     make_registration,
     make_segment,
+    put_letters,
     register_epochs,
     take_lease,
 )
@@ -30,15 +29,12 @@ from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import (
     BatchStatus,
     Counts,
-    DeadLetterFile,
     EpochKind,
     RequestKind,
     Stage,
 )
 from oncehouse.ledger.registering import register
 from oncehouse.ledger.requests import add_request
-from oncehouse.pipeline.decoding import HEADERS
-from oncehouse.pipeline.parts import LETTER_SCHEMA, write_letters
 from oncehouse.pipeline.selection import Selection
 
 
@@ -163,30 +159,6 @@ def test_a_batch_is_shown_with_parts_attempts_and_doubt(catalog):
 def test_an_unknown_batch_is_refused_by_name(catalog):
     with pytest.raises(ConfigurationError, match="no batch nowhere"):
         insights.read_batch(catalog, "nowhere")
-
-
-def put_letters(
-    store, name: str, rows: list[tuple[int, str, bytes | None]], *, epoch: int = 1
-) -> DeadLetterFile:
-    columns = [
-        pa.array([TOPIC] * len(rows)).dictionary_encode(),
-        pa.array([0] * len(rows), pa.int32()),
-        pa.array([offset for offset, _, _ in rows], pa.int64()),
-        pa.array([0] * len(rows), pa.int32()),
-        pa.array([datetime(2026, 1, 2, tzinfo=UTC)] * len(rows), pa.timestamp("us", tz="UTC")),
-        pa.array([None] * len(rows), pa.binary()),
-        pa.array([value for _, _, value in rows], pa.binary()),
-        pa.nulls(len(rows), HEADERS),
-        pa.nulls(len(rows), pa.string()),
-        pa.array([reason for _, reason, _ in rows]),
-        pa.array(["why\x1b[2J"] * len(rows)),
-    ]
-    table = pa.Table.from_arrays(columns, schema=LETTER_SCHEMA)
-    file = store.put(f"letters/{name}", lambda path: write_letters(path, table))
-    reasons: dict[str, int] = {}
-    for _, reason, _ in rows:
-        reasons[reason] = reasons.get(reason, 0) + 1
-    return DeadLetterFile(dead_letter_file=name, epoch=epoch, rows=len(rows), reasons=reasons, file=file)
 
 
 def test_dead_letters_are_listed_newest_first_with_a_hint_of_their_bytes(catalog, store):
