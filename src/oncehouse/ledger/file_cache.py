@@ -23,7 +23,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.private_files import own_temporary_folder
 
 BYTES_VARIABLE = "ONCEHOUSE_CACHE_BYTES"
-"""How a machine is told its bound: Spark's executors get it from `spark.cache` of the pipeline file."""
+"""How a machine is told its bound."""
 DEFAULT_BYTES = 10 << 30
 
 _LOCK = ".lock"
