@@ -7,7 +7,7 @@ as a request in the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -47,12 +47,10 @@ def request_replay(catalog: Catalog, selection: Selection) -> int:
 
 def count_letters(catalog: Catalog) -> dict[str, int]:
     """Dead letters that were not tried again, by reason, the most frequent first."""
+    from oncehouse.insights import count_reasons
     from oncehouse.ledger.epochs import list_dead_letter_files
 
-    counts: dict[str, int] = {}
-    for file in list_dead_letter_files(catalog):
-        for reason, number in file.reasons.items():
-            counts[reason] = counts.get(reason, 0) + number
+    counts = count_reasons(list_dead_letter_files(catalog))
     return dict(sorted(counts.items(), key=lambda found: (-found[1], found[0])))
 
 
@@ -60,22 +58,21 @@ def demand_reason(reason: str | None, counts: Mapping[str, int]) -> None:
     """A reason that no letter has is most likely misspelt."""
     if reason is None or not counts or reason in counts:
         return
-    hint = nearest(reason, counts)
-    raise ConfigurationError(
-        f"No dead letter has the reason {reason!r}; "
-        + (f"did you mean {hint!r}?" if hint else f"there are: {', '.join(counts)}")
-    )
+    raise ConfigurationError(f"No dead letter has the reason {reason!r}; {_guess(reason, counts)}")
 
 
 def demand_table(pipeline: Pipeline, table: str) -> None:
     """A table that the pipeline file does not name is most likely misspelt."""
     names = [declared.name for declared in pipeline.tables]
     if table not in names:
-        hint = nearest(table, names)
         raise ConfigurationError(
-            f"Pipeline {pipeline.pipeline} has no table {table!r} in tables; "
-            + (f"did you mean {hint!r}?" if hint else f"there are: {', '.join(names)}")
+            f"Pipeline {pipeline.pipeline} has no table {table!r} in tables; {_guess(table, names)}"
         )
+
+
+def _guess(given: str, known: Collection[str]) -> str:
+    hint = nearest(given, known)
+    return f"did you mean {hint!r}?" if hint else f"there are: {', '.join(known)}"
 
 
 def request_refill(pipeline: Pipeline, catalog: Catalog, table: str) -> int:

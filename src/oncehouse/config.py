@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     Field,
@@ -287,6 +288,12 @@ class ClickHouse(Section):
     def _certificates_are_used(self) -> Self:
         refuse_needless_ca(self.url, self.ca_file)
         return self
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port; ClickHouse's own where the URL names none."""
+        parts = urlsplit(self.url)
+        return parts.hostname or "", parts.port or (8443 if parts.scheme == "https" else 8123)
 
 
 class Epoch(Section):

@@ -36,8 +36,14 @@ class Door:
 
     def opens_for_header(self, authorization: str) -> bool:
         """The same for a header `Authorization: Bearer …`."""
-        scheme, _, given = authorization.partition(" ")
-        return self.token is None or (scheme.lower() == "bearer" and self.opens_for(given.strip()))
+        return self.token is None or brings_token(authorization, self.token)
+
+
+def brings_token(authorization: str, token: str) -> bool:
+    """Whether a header `Authorization: Bearer …` brings this token."""
+    scheme, _, given = authorization.partition(" ")
+    same = hmac.compare_digest(given.strip().encode(), token.encode())
+    return same and scheme.lower() == "bearer"
 
 
 def make_door(listen: str, *, token: str | None, names: Iterable[str] = ()) -> Door:

@@ -145,8 +145,8 @@ def read_overview(catalog: Catalog, *, end_offsets: Mapping[tuple[str, int], int
             batches=batches,
             rows_in_clickhouse=_arrived(batches, rolled_up_rows(view)),
             oldest_waiting_seconds=None if waiting_since is None else max(0.0, now - waiting_since),
-            dead_letters=_count_reasons(list_dead_letter_files(view)),
-            waiting=_count_reasons(list_dead_letter_files(view, kind=LetterKind.WAITING)),
+            dead_letters=count_reasons(list_dead_letter_files(view)),
+            waiting=count_reasons(list_dead_letter_files(view, kind=LetterKind.WAITING)),
             conflicts=sum(totals.counts.conflicts for totals in epochs),
             key_index=summary.sum_index(view),
             leases=_leases(view, now),
@@ -182,7 +182,8 @@ def _arrived(batches: Iterable[BatchTotals], rolled_up: Mapping[str, int]) -> di
     return dict(sorted(rows.items()))
 
 
-def _count_reasons(files: Iterable[DeadLetterFile]) -> dict[str, int]:
+def count_reasons(files: Iterable[DeadLetterFile]) -> dict[str, int]:
+    """Letters of these files by reason, by its name."""
     counted: dict[str, int] = {}
     for file in files:
         for reason, rows in file.reasons.items():

@@ -17,6 +17,7 @@ from oncehouse.cli.machine import (
     judge_open_files,
     judge_room,
     list_addresses,
+    list_extras,
     look_at_host_name,
     look_at_machine,
     look_at_port,
@@ -82,6 +83,16 @@ def test_a_missing_java_or_package_is_an_error(monkeypatch):
     assert "There is no Java in JAVA_HOME (/nowhere)" in found["java"].what
     assert "Install Java 17 or 21" in found["java"].advice
     assert "no-such-package cannot be found" in found["packages"].what
+
+
+def test_an_extra_is_here_when_all_its_packages_are():
+    told = [
+        "pyarrow>=26",
+        'pyarrow>=26; extra == "half"',
+        'no-such-package>=1; extra == "half"',
+        "sqlalchemy[asyncio]>=2; extra == 'whole'",
+    ]
+    assert list_extras(told) == ["whole"]
 
 
 def test_addresses_have_the_ports_that_the_road_would_take(tmp_path):

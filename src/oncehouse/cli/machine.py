@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import resource
 import shutil
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -29,19 +30,13 @@ if TYPE_CHECKING:
     from oncehouse.config import Pipeline
 
 PACKAGES = ("pyspark", "pyarrow", "confluent-kafka", "clickhouse-connect", "polars", "duckdb", "sqlalchemy")
-EXTRAS = {
-    "django": "django",
-    "redis": "redis",
-    "inlet": "starlette",
-    "celery": "celery",
-    "dev-stack": "chdb-core",
-}
 
 _GB = 1 << 30
 _LEAST_MEMORY, _GOOD_MEMORY = 2 * _GB, 4 * _GB
 _LEAST_ROOM, _GOOD_ROOM = _GB // 4, 5 * _GB
 _GOOD_OPEN_FILES = 4_096
 _ANSWER_SECONDS = 3.0
+_OF_EXTRA = re.compile(r"""(?P<name>[\w.-]+).*\bextra == ['"](?P<extra>[\w-]+)['"]""")
 
 Address = tuple[str, int]
 
@@ -77,8 +72,16 @@ def look_at_packages() -> Iterator[Finding]:
             advice="Install oncehouse anew in this environment, or start the Python that it was installed in.",
         )
     yield _ok("packages", ", ".join(f"{name} {version}" for name, version in found.items() if version))
-    extras = [extra for extra, name in EXTRAS.items() if _version_of(name) is not None]
-    yield _ok("extras", ", ".join(extras) or "none")
+    yield _ok("extras", ", ".join(list_extras(metadata.requires("oncehouse") or [])) or "none")
+
+
+def list_extras(requirements: Iterable[str]) -> list[str]:
+    """Those whose packages are all here, of requirements such as `redis>=8.1; extra == "redis"`."""
+    asked: dict[str, list[str]] = {}
+    for requirement in requirements:
+        if found := _OF_EXTRA.match(requirement):
+            asked.setdefault(found["extra"], []).append(found["name"])
+    return [extra for extra, names in asked.items() if all(map(_version_of, names))]
 
 
 def look_at_java() -> Finding:
@@ -164,8 +167,7 @@ def list_addresses(pipeline: Pipeline) -> Iterator[tuple[str, Address]]:
         for server in pipeline.source.kafka.bootstrap_servers.split(","):
             parts = urlsplit(f"//{server.strip()}")
             yield "kafka", (parts.hostname or "", parts.port or 9092)
-    url = urlsplit(pipeline.clickhouse.url)
-    yield "clickhouse", (url.hostname or "", url.port or (8443 if url.scheme == "https" else 8123))
+    yield "clickhouse", pipeline.clickhouse.address
     catalog = urlsplit(pipeline.ledger.catalog.get_secret_value())
     if catalog.scheme.startswith("postgresql") and catalog.hostname:
         yield "catalog", (catalog.hostname, catalog.port or 5432)

@@ -196,12 +196,12 @@ def error_class(failure: Failure) -> type[OncehouseError]:
 @lru_cache(maxsize=8)
 def _open(config: ClickHouse, _process: int) -> HttpClient:
     """One driver a server and process: a forked worker must not share its parent's sockets."""
-    parts = urlsplit(config.url)
+    parts, (host, port) = urlsplit(config.url), config.address
     _check_trust(config)
     client = clickhouse_connect.get_client(
         interface=parts.scheme,
-        host=parts.hostname,
-        port=parts.port or (8443 if parts.scheme == "https" else 8123),
+        host=host,
+        port=port,
         database=_database(parts) or "__default__",
         username=config.user,
         password=config.password.get_secret_value(),

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, func, insert, select, update
 
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.ledger.catalog import Catalog
@@ -112,13 +113,18 @@ def waiting_batches(catalog: Catalog) -> tuple[Batch, ...]:
 def list_batches(
     catalog: Catalog, *, statuses: Iterable[BatchStatus] | None = None, table: str | None = None
 ) -> tuple[Batch, ...]:
+    query = select_batches(catalog, statuses, table).order_by(batches.c.sequence)
+    with catalog.read() as connection:
+        return tuple(batch_of(row) for row in connection.execute(query).all())
+
+
+def select_batches(
+    catalog: Catalog, statuses: Iterable[BatchStatus] | None, table: str | None
+) -> Select[Any]:
     query = select(batches).where(batches.c.pipeline == catalog.pipeline)
     if statuses is not None:
         query = query.where(batches.c.status.in_([str(status) for status in statuses]))
-    if table is not None:
-        query = query.where(batches.c.table_name == table)
-    with catalog.read() as connection:
-        return tuple(batch_of(row) for row in connection.execute(query.order_by(batches.c.sequence)).all())
+    return query if table is None else query.where(batches.c.table_name == table)
 
 
 def find_batch(catalog: Catalog, batch_id: str) -> Batch:

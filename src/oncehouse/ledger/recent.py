@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Subquery, Table, select, tuple_
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.batches import batch_of
+from oncehouse.ledger.batches import batch_of, select_batches
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Batch, BatchStatus, EpochRow
 from oncehouse.ledger.rows import epoch_of
@@ -102,11 +102,7 @@ def page_batches(
     limit: int,
 ) -> tuple[Batch, ...]:
     """Newest first; those made before the batch `after`. Raises ConfigurationError when there is no such batch."""
-    query = select(batches).where(batches.c.pipeline == catalog.pipeline)
-    if statuses is not None:
-        query = query.where(batches.c.status.in_([str(status) for status in statuses]))
-    if table is not None:
-        query = query.where(batches.c.table_name == table)
+    query = select_batches(catalog, statuses, table)
     # Batches that were adopted from a table share a number.
     place = tuple_(batches.c.sequence, batches.c.batch_id)
     with catalog.read() as connection:

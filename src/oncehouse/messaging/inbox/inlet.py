@@ -7,7 +7,6 @@ key with the same body is a repeat and answered as such, with another body a con
 from __future__ import annotations
 
 import asyncio
-import hmac
 import socket
 import threading
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from oncehouse.doors import brings_token
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 from oncehouse.messaging.inbox.ids import MAX_ID_LENGTH
 from oncehouse.messaging.inbox.stored import StoredInbox
@@ -75,11 +75,8 @@ class Inlet:
         return JSONResponse({"ok": True})
 
     def _authorize(self, request: Request) -> None:
-        if self._token is None:
-            return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        same = hmac.compare_digest(given.strip().encode(), self._token.encode())
-        if scheme.lower() != "bearer" or not same:
+        given = request.headers.get("authorization", "")
+        if self._token is not None and not brings_token(given, self._token):
             raise _RefusalError(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
 
     def _find(self, name: str) -> StoredInbox:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
@@ -10,6 +9,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 from oncehouse.backoff import Backoff
 from oncehouse.config_section import Section
 from oncehouse.config_values import Bytes, Count, Seconds, refuse_crossed
+from oncehouse.doors import is_loopback
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.inbox.ids import check_inbox_name
 from oncehouse.messaging.inbox.records import WorkerSettings
@@ -39,16 +39,9 @@ class InletSettings(Section):
 
     @model_validator(mode="after")
     def _refuse_open_door(self) -> Self:
-        if self.token is None and not _is_loopback(self.host):
+        if self.token is None and not is_loopback(self.host):
             raise ValueError(f"without a token the inlet listens on this machine only, not on {self.host!a}")
         return self
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class RetrySettings(Section):
