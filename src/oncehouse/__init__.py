@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pipeline", "Sink", "__version__", "load_pipeline"]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _HOMES = {
     "Pipeline": "oncehouse.config",
