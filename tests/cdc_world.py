@@ -128,21 +128,28 @@ class CdcWorld:
     def wait_for_kafka(self, touch: str) -> None:
         """All that is committed is in Kafka: Connect notes down only what Kafka has acknowledged.
 
-        `touch` changes a row that is followed, so that there is something to note down.
+        `touch` changes a row that is followed, so that there is something to note down. A slow machine may need long
+        for what was written meanwhile: it is given up only when nothing more is noted down.
         """
         here = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint"
         (place,) = self.database.execute(here).fetchone() or (0,)
         self.database.execute(touch)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while self._noted() <= place:
-            assert time.monotonic() < deadline, f"{self.prefix} does not come behind {place}"
+        noted, deadline = -1, 0.0
+        while noted <= place:
+            before, noted = noted, self._noted()
+            if noted > before:
+                deadline = time.monotonic() + PATIENCE_SECONDS
+            assert time.monotonic() < deadline, f"stands at {noted}, before {place}: {self._ask('status')}"
             time.sleep(0.5)  # asking is dear: the worker reads the topic of offsets
 
     def _noted(self) -> int:
-        url = f"{self.connect.url}/connectors/{self.prefix}/offsets"
-        with urllib.request.urlopen(url, timeout=20) as answer:
-            found = json.load(answer)["offsets"]
+        found = self._ask("offsets")["offsets"]
         return max((int(one["offset"].get("lsn") or 0) for one in found), default=0)
+
+    def _ask(self, what: str) -> Any:
+        url = f"{self.connect.url}/connectors/{self.prefix}/{what}"
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            return json.load(answer)
 
     def count_records(self, topic: str) -> int:
         return sum(end for _, end in self._ends(topic))
@@ -225,5 +232,7 @@ class CdcWorld:
             self.database.execute(drop)
             return self.database.execute(left).fetchone() == (0,)
 
-        wait_until(gone, "the slots to be free")
-        self.database.close()
+        try:
+            wait_until(gone, "the slots to be free")
+        finally:
+            self.database.close()

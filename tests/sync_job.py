@@ -109,8 +109,11 @@ def work(syncs: list[type[ModelSync]]) -> None:
 
 
 def drain(syncs: list[type[ModelSync]]) -> None:
-    """Until a pass finds nothing left; what is held by the dead waits for their lease."""
-    give_up_at = time.monotonic() + DRAIN_SECONDS
+    """Until a pass finds nothing left; what is held by the dead waits for their lease.
+
+    A slow machine may need long for a backlog: it is given up only when no fewer operations wait than before.
+    """
+    fewest, give_up_at = sys.maxsize, time.monotonic() + DRAIN_SECONDS
     while time.monotonic() < give_up_at:
         outcomes = run_once(syncs)
         failed = [one for one in outcomes if isinstance(one, Failure)]
@@ -119,8 +122,19 @@ def drain(syncs: list[type[ModelSync]]) -> None:
         done = [one for one in outcomes if not isinstance(one, Failure)]
         if not failed and not any(one.operations or one.held_elsewhere for one in done):
             return
+        waiting = count_waiting(syncs)
+        if waiting < fewest:
+            fewest, give_up_at = waiting, time.monotonic() + DRAIN_SECONDS
         time.sleep(0.2)
-    raise SystemExit(f"syncs did not come to rest in {DRAIN_SECONDS} s")
+    raise SystemExit(f"syncs did not come to rest: {fewest} operations waited for {DRAIN_SECONDS} s; {done}")
+
+
+def count_waiting(syncs: list[type[ModelSync]]) -> int:
+    waiting = 0
+    for sync in syncs:
+        with sync.open_source().connect() as connection:
+            waiting += sync.get_storage().measure(connection, sync.declaration().name).count
+    return waiting
 
 
 def fill(syncs: list[type[ModelSync]], chunk: int) -> None:

@@ -14,6 +14,8 @@ from cdc_world import CdcWorld, Columns
 WRITERS = 3
 ROUNDS = 5
 KEYS = 60
+PAUSE_SECONDS = 0.005
+"""Between a writer's transactions: what races is the point, not a backlog that takes minutes to follow."""
 STOCK: Columns = {name: (name, name) for name in ("id", "owner", "amount", "note")}
 TABLE = """
 CREATE TABLE stock (id int PRIMARY KEY, owner int NOT NULL, amount bigint NOT NULL, note text NOT NULL);
@@ -47,10 +49,13 @@ def write(url: str, owner: int, seed: int, stop: threading.Event) -> None:
                 )
                 connection.execute(change)
             connection.rollback() if chance.random() < 0.1 else connection.commit()
+            time.sleep(PAUSE_SECONDS)
         except (psycopg.errors.IntegrityError, psycopg.errors.DeadlockDetected):
             assert connection is not None
             connection.rollback()
         except psycopg.OperationalError:
+            if connection is not None:
+                connection.close()
             connection = None
             time.sleep(0.2)
     if connection is not None:
