@@ -22,6 +22,7 @@ from clickhouse_connect.driver.client import Client
 from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from answer_schemas import hold_answers
 from chaos_report import ChaosReport
 from clickhouse_users import add_users
 from fresh_databases import fresh_clickhouse, fresh_postgres
@@ -117,6 +118,12 @@ def _is_quick(item: pytest.Item) -> bool:
 
 def _is_chaos(item: pytest.Item) -> bool:
     return Path(__file__).parent / "chaos" in item.path.parents
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _answers_fit_the_published_schema() -> Iterator[None]:
+    with hold_answers():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,8 @@ came out of records is made safe to print here.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from oncehouse.insights_letters import DeadLetter, LetterPage, list_dead_letters
 from oncehouse.ledger import batches as ledger_batches
@@ -46,7 +44,6 @@ __all__ = [
     "Overview",
     "PartitionPosition",
     "QueryView",
-    "as_json",
     "list_batches",
     "list_dead_letters",
     "list_lease_views",
@@ -237,12 +234,3 @@ def view_batch(batch: Batch, now: float) -> BatchView:
         age_seconds=max(0.0, now - batch.created_at),
         due_in_seconds=max(0.0, batch.next_attempt_at - now) if waits else None,
     )
-
-
-def as_json(view: Any) -> dict[str, Any]:
-    """A view as plain dicts, lists, texts and numbers."""
-    return dataclasses.asdict(view, dict_factory=_plain)
-
-
-def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in items}

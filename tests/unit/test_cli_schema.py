@@ -1,131 +1,108 @@
-"""`oncehouse schema`: versions in the ledger, by hand and by file."""
+"""The published schema of `--json`: written from the code, for every command, and true of what they print."""
+
+from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
+import jsonschema
 import pytest
-import yaml
+import typer
 
-from oncehouse.cli.app import run_command
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.fields import learn_fields
-from oncehouse.ledger.records import LearnedField
-from oncehouse.ledger.schemas import list_schemas
+from answer_schemas import SCHEMA, load_writer, published, validator
+from oncehouse.answers import ANSWERS
+from oncehouse.cli import output
+from oncehouse.cli.app import app, run_command
+from oncehouse.cli.output import show_json
+from oncehouse.cli.run import RunEnd
+from oncehouse.progress import Progress
 
-
-def write_avro(folder, name, *fields):
-    file = folder / name
-    file.write_text(
-        json.dumps({"type": "record", "name": "O", "fields": [{"name": n, "type": t} for n, t in fields]})
-    )
-    return file
+SERVE_UNTIL_STOPPED = {"dashboard", "inbox serve"}
+"""They say where they listen, and log lines after that (`--log-format json`)."""
 
 
-@pytest.fixture
-def avro(tmp_path):
-    """A pipeline file that reads Avro, with one version listed."""
-    write_avro(tmp_path, "one.avsc", ("id", "long"))
-    file = tmp_path / "pipeline.yaml"
-    document = {
-        "pipeline": "orders",
-        "source": {
-            "kafka": {"bootstrap_servers": "127.0.0.1:9", "topics": ["orders"]},
-            "format": "avro",
-            "avro": {"version": "header", "schemas": {"1": "one.avsc"}},
-            "fields": {"id": "Int64"},
-        },
-        "identity": {"fields": ["id"]},
-        "tables": [{"name": "orders"}],
-        "clickhouse": {"url": "http://127.0.0.1:9"},
-        "ledger": {"catalog": "sqlite:///catalog.db", "files": "files"},
-    }
-    file.write_text(yaml.safe_dump(document))
-    return file
+def commands(group: Any = None, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    for name, command in (group or typer.main.get_command(app)).commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*words, name))
+        if not hasattr(command, "commands") or command.invoke_without_command:
+            yield " ".join([*words, name]), command
 
 
-@pytest.fixture
-def ledger(avro):
-    catalog = Catalog(f"sqlite:///{avro.parent}/catalog.db", "orders")
-    catalog.prepare()
-    yield catalog
-    catalog.close()
+def takes_json(command: Any) -> bool:
+    return any("--json" in parameter.opts for parameter in command.params)
 
 
-def test_versions_of_the_file_are_listed_before_there_is_a_ledger(avro, capsys):
-    assert run_command(["schema", "list", str(avro)]) == 0
-    told = capsys.readouterr().out
-    assert ["1", "avro", "1", "-"] in [line.split() for line in told.splitlines()]
-    assert "no field is known beyond the pipeline file" in told
-    assert not (avro.parent / "catalog.db").exists(), "looking makes no ledger"
+def groups_only(command: Any) -> bool:
+    return hasattr(command, "commands") and not takes_json(command)
 
 
-def test_a_version_added_by_hand_is_known_and_never_changes(avro, capsys):
-    second = write_avro(avro.parent, "two.avsc", ("id", "long"), ("note", ["null", "string"]))
-    assert run_command(["schema", "add", "2", str(avro), "--avsc", str(second)]) == 0
-    assert "version 2 is in the ledger" in capsys.readouterr().out
-    assert run_command(["schema", "add", "2", str(avro), "--avsc", str(second)]) == 0
-    assert "knew version 2 already" in capsys.readouterr().out
-    assert run_command(["schema", "show", "2", str(avro), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["fields"] == {"id": "Int64", "note": "Nullable(String)"}
-    other = write_avro(avro.parent, "other.avsc", ("id", "string"))
-    assert run_command(["schema", "add", "2", str(avro), "--avsc", str(other)]) == 2
-    assert "'2' with another definition" in capsys.readouterr().err
-    catalog = Catalog(f"sqlite:///{avro.parent}/catalog.db", "orders")
-    assert [schema.schema for schema in list_schemas(catalog)] == ["2"]
-    catalog.close()
+def test_the_published_schema_is_the_one_of_the_code():
+    written = load_writer().write_schema()
+    assert SCHEMA.read_text(encoding="utf-8") == written, "`python tools/cli_schema.py` writes it anew"
 
 
-def test_learnt_fields_are_listed(avro, ledger, capsys):
-    learn_fields(
-        ledger,
-        [
-            LearnedField(field="note", type="Nullable(String)"),
-            LearnedField(field="id", type="Int128", instead_of="Int64"),
-            LearnedField(field="nest", type=None),
-        ],
-    )
-    assert run_command(["schema", "list", str(avro)]) == 0
-    lines = [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
-    assert ["note", "Nullable(String)", "-"] in lines
-    assert ["id", "Int128", "Int64"] in lines
-    assert ["nest", "left", "out"] in lines
+def test_it_is_a_schema():
+    jsonschema.Draft202012Validator.check_schema(published())
+
+
+def test_every_command_that_shows_something_does_so_as_json():
+    without = {words for words, command in commands() if not takes_json(command) and not groups_only(command)}
+    assert without == SERVE_UNTIL_STOPPED
+
+
+def test_every_answer_has_a_schema_and_every_schema_a_command():
+    assert {words for words, command in commands() if takes_json(command)} == set(ANSWERS)
+    assert set(published()["$defs"]["commands"]) == set(ANSWERS)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    "words",
     [
-        (["show", "9"], "version '9' is not known; known: 1"),
-        (["add", "9"], "version '9' cannot be had; give --avsc"),
-        (["add", "9", "--avsc", "nowhere.avsc"], "cannot be read"),
-        (["add", "9", "--proto", "x.proto", "--avsc", "one.avsc"], "cannot be had; give --avsc"),
+        "version",
+        "init",
+        "plan-capacity --events-a-day 1M --event-size 200",
+        "grants",
+        "chaos --list",
+        "table create",
+        "schema list",
+        "dev status",
     ],
 )
-def test_what_cannot_be_had_is_said(avro, capsys, arguments, told):
-    assert run_command(["schema", arguments[0], arguments[1], str(avro), *arguments[2:]]) == 2
-    assert told in capsys.readouterr().err
+def test_what_a_command_prints_fits_the_schema_of_its_words(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    if words != "init":
+        assert run_command(["init"]) == 0
+    capsys.readouterr()
+    arguments = words.split()
+    assert run_command([*arguments, "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    name = " ".join(arguments[: 2 if arguments[0] in {"table", "schema", "dev"} else 1])
+    validator(f"commands/{name}").validate(json.loads(line))
 
 
-def test_a_protobuf_schema_needs_a_message_only_where_the_file_names_none(avro, tmp_path, capsys):
-    proto = tmp_path / "o.proto"
-    proto.write_text('syntax = "proto3"; message P { int64 no = 1; } message O { int64 id = 1; }')
-    asked = ["schema", "add", "2", str(avro), "--proto", str(proto)]
-    assert run_command(asked) == 2
-    assert "reads avro; a schema of protobuf is of no use" in capsys.readouterr().err
-    document = yaml.safe_load(avro.read_text())
-    del document["source"]["avro"]
-    listed = {"1": {"files": ["o.proto"], "message": "O"}}
-    document["source"] |= {"format": "protobuf", "protobuf": {"version": "header", "schemas": listed}}
-    avro.write_text(yaml.safe_dump(document))
-    assert run_command(asked) == 2
-    assert "name the message with --message" in capsys.readouterr().err
-    document["source"]["protobuf"]["message"] = "O"
-    avro.write_text(yaml.safe_dump(document))
-    assert run_command(asked) == 0
-    assert run_command(["schema", "show", "2", str(avro)]) == 0
-    assert "id" in capsys.readouterr().out
+def test_events_of_a_run_are_told_apart_by_the_schema():
+    told = output.plain(RunEnd(progress=Progress(), parked=0, refused=[]))
+    validator("commands/run").validate(told)
+    for wrong in ({**told, "parked": "none"}, {**told, "event": "over"}, {"event": "end"}):
+        with pytest.raises(jsonschema.ValidationError):
+            validator("commands/run").validate(wrong)
 
 
-def test_a_schema_of_another_format_is_refused(avro, tmp_path, capsys):
-    proto = tmp_path / "o.proto"
-    proto.write_text('syntax = "proto3"; message O { int64 id = 1; }')
-    assert run_command(["schema", "add", "2", str(avro), "--proto", str(proto), "--message", "O"]) == 2
-    assert "reads avro; a schema of protobuf is of no use" in capsys.readouterr().err
+def test_an_answer_that_its_schema_does_not_know_fails_the_test_that_shows_it(capsys):
+    with pytest.raises(jsonschema.ValidationError, match="'many'"):
+        show_json(RunEnd(progress=Progress(), parked="many", refused=[]))
+
+
+def test_a_field_that_is_not_published_is_noticed():
+    writer = load_writer()
+
+    @dataclass(frozen=True, kw_only=True)
+    class Grown(RunEnd, of=()):
+        further: int = 0
+
+    made = writer.Writer(Grown)
+    made.name(Grown)
+    assert made.definitions["Grown"]["required"][-1] == "further"

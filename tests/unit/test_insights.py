@@ -21,6 +21,7 @@ from ledger_examples import (
     take_lease,
 )
 from oncehouse import insights
+from oncehouse.cli.output import plain
 from oncehouse.errors import ConfigurationError, CorruptFileError
 from oncehouse.insights_letters import show_beginning
 from oncehouse.ledger.batches import create_batches, finish_attempt, open_parts, start_attempt
@@ -56,7 +57,7 @@ def test_an_empty_ledger_has_an_overview(catalog):
     overview = insights.read_overview(catalog, end_offsets={})
     assert (overview.pipeline, overview.lag, overview.oldest_waiting_seconds) == ("shop", 0, None)
     assert (overview.epochs, overview.batches, overview.key_index.keys) == ((), (), 0)
-    assert json.dumps(insights.as_json(overview))
+    assert json.dumps(plain(overview))
 
 
 def test_the_overview_adds_up_epochs_by_kind(catalog):
@@ -122,7 +123,7 @@ def test_leases_and_requests_are_shown(catalog):
     assert (lease.stage, lease.holder, lease.token) == (Stage.INGEST, "this test", 1)
     assert 0 < lease.ends_in_seconds <= 600
     assert [request.arguments for request in overview.requests] == [{"why": "asked"}]
-    shown = json.loads(json.dumps(insights.as_json(overview)))
+    shown = json.loads(json.dumps(plain(overview)))
     assert shown["requests"][0]["kind"] == "rebuild-index"
     assert shown["leases"][0]["holder"] == "this test"
 
@@ -177,7 +178,7 @@ def test_dead_letters_are_listed_newest_first_with_a_hint_of_their_bytes(catalog
     assert [letter.begins for letter in letters] == ["\\xff\\x00", None, "x" * 200, "{"]
     assert letters[0].detail == "why\\x1b[2J"
     assert letters[0].timestamp == "2026-01-02T00:00:00+00:00"
-    assert json.dumps([insights.as_json(letter) for letter in letters])
+    assert json.dumps([plain(letter) for letter in letters])
 
 
 def test_dead_letters_are_chosen_by_reason_and_limited(catalog, store):

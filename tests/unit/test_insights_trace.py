@@ -20,7 +20,7 @@ from ledger_examples import (
     make_registration,
     take_lease,
 )
-from oncehouse import insights
+from oncehouse.cli.output import plain
 from oncehouse.insights_trace import Fate, RecordTrace, trace_record
 from oncehouse.ledger.batches import create_batches, open_parts
 from oncehouse.ledger.catalog import Catalog
@@ -161,7 +161,7 @@ def test_a_new_record_is_traced_row_by_row_to_its_batch(catalog, trace):
     create_batches(catalog, take_lease(catalog, Stage.LOAD), [batch])
     (destination,) = trace(0).rows[1].destinations
     assert (destination.batch.batch_id, destination.batch.status) == (batch.batch_id, BatchStatus.NEW)
-    assert json.loads(json.dumps(insights.as_json(found)))["fate"] == "new"
+    assert json.loads(json.dumps(plain(found)))["fate"] == "new"
 
 
 @pytest.mark.usefixtures("ledger")

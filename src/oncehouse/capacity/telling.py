@@ -102,56 +102,6 @@ def _spell_cost(plan: Plan) -> Facts:
     }
 
 
-def describe(plan: Plan) -> dict[str, object]:
-    """Bytes, seconds and rates as they are; names are stable."""
-    index, disk, memory = plan.index, plan.disk, plan.memory
-    return {
-        "machines": plan.machines,
-        "buckets": plan.buckets,
-        "partitions": plan.partitions,
-        "events_a_second": plan.wish.events_a_second,
-        "peak_events_a_second": plan.peak_a_second,
-        "most_events_a_second": plan.speed.events_a_second,
-        "bound_by": plan.speed.bound_by,
-        "processor_seconds_an_event": plan.speed.processor_seconds_an_event,
-        "catch_up_seconds": plan.catch_up_seconds,
-        "epochs": {
-            "a_second": plan.epochs.a_second,
-            "records": plan.epochs.rows,
-            "packed": plan.epochs.packed,
-        },
-        "inserts": {"a_second_a_table": plan.inserts.a_second, "rows": plan.inserts.rows},
-        "key_index": {
-            "keys": round(index.keys),
-            "segments": round(index.segments),
-            "look_ups_a_key": index.look_ups_a_key,
-            "bytes": round(index.size_bytes),
-            "page_cache_bytes": round(index.hot_bytes),
-            "page_reads_a_second": plan.page_reads_a_second,
-            "first_look_seconds": plan.first_look_seconds,
-        },
-        "disk": {
-            "raw_bytes": round(disk.raw_bytes),
-            "part_bytes": round(disk.part_bytes),
-            "key_file_bytes": round(disk.key_file_bytes + disk.duplicate_bytes),
-            "index_bytes": round(disk.index_bytes),
-            "catalog_bytes": round(disk.catalog_bytes),
-            "snapshot_bytes": round(disk.snapshot_bytes),
-            "total_bytes": round(disk.total_bytes),
-            "files": round(disk.files),
-            "machine_bytes": round(plan.machine_disk_bytes),
-            "in_one_folder": plan.in_one_folder,
-        },
-        "memory": {
-            "driver_bytes": round(memory.driver_bytes),
-            "worker_bytes": round(memory.worker_bytes),
-            "merging_worker_bytes": round(memory.merging_worker_bytes),
-            "machine_bytes": round(memory.machine_bytes),
-        },
-        "cost_a_month": plan.cost_a_month,
-    }
-
-
 def _size(count: float) -> str:
     return spell_bytes(round(count))
 

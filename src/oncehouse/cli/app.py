@@ -12,11 +12,13 @@ import platform
 import sys
 import threading
 import traceback
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from oncehouse import __version__, logs
+from oncehouse.answers import Answer
 from oncehouse.cli import batches, cdc, dead_letters, dlq, etl, inbox, outbox, schema, sync, table
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.chaos import chaos
@@ -53,6 +55,12 @@ app = typer.Typer(
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Versions(Answer, of=("version",)):
+    oncehouse: str
+    python: str
+
+
 def tell_version(*, asked: bool) -> None:
     if asked:
         say(f"oncehouse {__version__} (Python {platform.python_version()})")
@@ -81,7 +89,7 @@ def accept_options(
 def version(*, as_json: AsJson = False) -> None:
     """Print the version of oncehouse and of Python."""
     if as_json:
-        show_json({"oncehouse": __version__, "python": platform.python_version()})
+        show_json(Versions(oncehouse=__version__, python=platform.python_version()))
     else:
         tell_version(asked=True)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time
@@ -13,7 +15,7 @@ from oncehouse.config_file import load_pipeline
 from oncehouse.ledger.records import BatchStatus
 
 if TYPE_CHECKING:
-    from oncehouse.insights import BatchDetail
+    from oncehouse.insights import BatchDetail, BatchView
     from oncehouse.ledger.records import Batch
 
 app = typer.Typer(no_args_is_help=True, help="Batches: list them, look at one, try a parked one again.")
@@ -27,18 +29,32 @@ _BatchId = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchList(Answer, of=("batches list",)):
+    batches: tuple[BatchView, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneBatch(Answer, of=("batches show",)):
+    detail: Inlined[BatchDetail]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasedBatch(Answer, of=("batches retry",)):
+    batch: Batch
+
+
 @app.command("list")
 def list_(
     file: File = DEFAULT_FILE, *, status: _Status = None, table: _Table = None, as_json: AsJson = False
 ) -> None:
     """List batches, oldest first."""
-    from oncehouse.insights import as_json as plain_view
     from oncehouse.insights import list_batches
 
     with open_ledger(load_pipeline(file)) as catalog:
         found = list_batches(catalog, statuses=status or None, table=table)
     if as_json:
-        show_json({"batches": [plain_view(view) for view in found]})
+        show_json(BatchList(batches=found))
         return
     show_table(
         ["batch", "table", "status", "rows", "attempts", "made (UTC)", "loaded (UTC)", "reason"],
@@ -50,13 +66,12 @@ def list_(
 @app.command()
 def show(batch: _BatchId, file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """Show one batch: its parts, every attempt, and why it is where it is."""
-    from oncehouse.insights import as_json as plain_view
     from oncehouse.insights import read_batch
 
     with open_ledger(load_pipeline(file)) as catalog:
         detail = read_batch(catalog, batch)
     if as_json:
-        show_json(plain_view(detail))
+        show_json(OneBatch(detail=detail))
     else:
         _show(detail)
 
@@ -69,7 +84,7 @@ def retry(batch: _BatchId, file: File = DEFAULT_FILE, *, as_json: AsJson = False
     with open_ledger(load_pipeline(file)) as catalog:
         found = retry_batch(catalog, batch)
     if as_json:
-        show_json({"batch": found})
+        show_json(ReleasedBatch(batch=found))
     else:
         say(f"batch {batch} of {found.table} will be tried again by `oncehouse run`")
 

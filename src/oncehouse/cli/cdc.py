@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.output import say, show_json, show_table
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from oncehouse.messaging.cdc.applying import Outcome
     from oncehouse.messaging.cdc.connectors import Topics
     from oncehouse.messaging.cdc.drafting import Draft
     from oncehouse.messaging.cdc.watching import CdcStatus
@@ -39,6 +42,24 @@ WithoutFull = Annotated[
 ]
 _DEFAULT = Path("messaging.yaml")
 PASSWORD = "${env:CDC_DATABASE_PASSWORD}"  # noqa: S105 - a reference, no password
+
+
+@dataclass(frozen=True, kw_only=True)
+class CdcFiles(Answer, of=("cdc init",)):
+    files: list[Path]
+    tables: dict[str, str]
+    """The command that makes each table."""
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppliedConnectors(Answer, of=("cdc apply",)):
+    connectors: dict[str, Outcome]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CdcFigures(Answer, of=("cdc status",)):
+    status: Inlined[CdcStatus]
 
 
 @app.command()
@@ -79,7 +100,7 @@ def init(
     )
     written = write_draft(draft, folder)
     if as_json:
-        show_json({"files": written, "tables": _commands(draft, folder), "warnings": draft.warnings})
+        show_json(CdcFiles(files=written, tables=_commands(draft, folder), warnings=draft.warnings))
         return
     _tell_draft(draft, folder, written, password)
 
@@ -196,7 +217,7 @@ def apply(
                 f"warning: {name}: database.password is no reference; whoever reads the file or asks Connect sees it"
             )
     if as_json:
-        show_json({"connectors": outcomes})
+        show_json(AppliedConnectors(connectors=outcomes))
 
 
 @app.command()
@@ -211,7 +232,7 @@ def status(*, file: MessagingOption = _DEFAULT, as_json: AsJson = False) -> None
     with open_source(settings.require_database(), "looking at the slots") as connection:
         found = look(connection, ConnectClient(settings.cdc), settings.cdc)
     if as_json:
-        show_json(found)
+        show_json(CdcFigures(status=found))
     else:
         _show_status(found)
     if found.problems:

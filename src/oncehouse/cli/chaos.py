@@ -6,11 +6,13 @@ import random
 import signal
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.output import open_console, say, show_error, show_json, show_table, visible
 from oncehouse.errors import ConfigurationError
@@ -24,6 +26,30 @@ NOT_HELD_EXIT_CODE = 3
 EVENTS = 2000
 
 _GREATEST_SEED = 999_999
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneScenario:
+    scenario: str
+    faults_row: int
+    what: str
+    defect: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenarioList(Answer, of=("chaos",)):
+    scenarios: list[OneScenario]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played(Answer, of=("chaos",)):
+    ok: bool
+    pipeline: str
+    seed: int
+    records: int
+    rows: int
+    notes: tuple[str, ...]
+    scenarios: tuple[Result, ...]
 
 
 def chaos(
@@ -68,7 +94,7 @@ def chaos(
         plan, chosen, with_defects=with_defects, say=tell, on_result=lambda result: tell(_line(result))
     )
     if as_json:
-        show_json({"ok": report.went_well, **_plain(report)})
+        show_json(_answer(report))
     else:
         _show(report)
     if not report.went_well:
@@ -105,19 +131,11 @@ def _list(*, as_json: bool) -> None:
     from oncehouse.devstack.chaos.scenarios import SCENARIOS
 
     if as_json:
-        show_json(
-            {
-                "scenarios": [
-                    {
-                        "scenario": found.name,
-                        "faults_row": found.row,
-                        "what": found.what,
-                        "defect": found.defect,
-                    }
-                    for found in SCENARIOS
-                ]
-            }
-        )
+        listed = [
+            OneScenario(scenario=found.name, faults_row=found.row, what=found.what, defect=found.defect)
+            for found in SCENARIOS
+        ]
+        show_json(ScenarioList(scenarios=listed))
         return
     show_table(
         ("scenario", "fault", "what happens", "defect of --with-defects"),
@@ -126,15 +144,16 @@ def _list(*, as_json: bool) -> None:
     )
 
 
-def _plain(report: Report) -> dict[str, object]:
-    return {
-        "pipeline": report.pipeline,
-        "seed": report.seed,
-        "records": report.records,
-        "rows": report.rows,
-        "notes": report.notes,
-        "scenarios": report.results,
-    }
+def _answer(report: Report) -> Played:
+    return Played(
+        ok=report.went_well,
+        pipeline=report.pipeline,
+        seed=report.seed,
+        records=report.records,
+        rows=report.rows,
+        notes=report.notes,
+        scenarios=report.results,
+    )
 
 
 def _show(report: Report) -> None:

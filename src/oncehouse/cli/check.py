@@ -8,10 +8,12 @@ files go, because nothing less tells whether they can be written.
 from __future__ import annotations
 
 import textwrap
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import load_current, open_catalog
 from oncehouse.cli.output import say, show_json, show_table, text_width
@@ -26,6 +28,13 @@ if TYPE_CHECKING:
     from oncehouse.config import Pipeline
 
 _STATEMENT = "run: "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked(Answer, of=("check",)):
+    pipeline: str
+    ok: bool
+    findings: list[Finding]
 
 
 def check(
@@ -43,7 +52,7 @@ def check(
     findings, exit_code = examine(pipeline)
     shown = findings if explain else list(objections(findings))
     if as_json:
-        show_json({"pipeline": pipeline.pipeline, "ok": exit_code == 0, "findings": shown})
+        show_json(Checked(pipeline=pipeline.pipeline, ok=exit_code == 0, findings=shown))
     else:
         _show(pipeline, shown, ok=exit_code == 0)
     raise typer.Exit(exit_code)

@@ -7,10 +7,12 @@ of it is shown to whoever asks for that one letter. What edits or copies letters
 from __future__ import annotations
 
 import textwrap
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli import letter_editing
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
@@ -31,6 +33,8 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import RequestKind
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from oncehouse.config import Pipeline
     from oncehouse.insights import DeadLetter, LetterPage
     from oncehouse.pipeline.letter_lines import LetterPosition
@@ -49,6 +53,40 @@ _After = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class LetterList(Answer, of=("dead-letters list",)):
+    reasons: dict[str, int]
+    page: Inlined[LetterPage]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LetterBytes:
+    """A letter as it lies in the ledger, its bytes also as text; of an edit, also what it became."""
+
+    topic: str
+    partition: int
+    offset: int
+    row: int | None
+    timestamp: datetime | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] | None
+    schema: str | None
+    reason: str
+    detail: str | None
+    hint: str | None
+    value_text: str | None
+    edited: bytes | None
+    edited_text: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneLetter(Answer, of=("dead-letters show",)):
+    letter: Inlined[LetterBytes | None]
+    history: list[LetterBytes] | None
+    """Its edits, newest first, where they were asked for."""
+
+
 @app.command("list")
 def list_(
     file: File = DEFAULT_FILE,
@@ -64,7 +102,6 @@ def list_(
 ) -> None:
     """Count dead letters by reason and list the newest, each with a hint at what is wrong with it."""
     from oncehouse.actions import count_letters, demand_reason
-    from oncehouse.insights import as_json as plain_view
     from oncehouse.insights import list_dead_letters
     from oncehouse.insights_letters import declared_fields
     from oncehouse.ledger.files import FileStore
@@ -83,7 +120,7 @@ def list_(
             fields=declared_fields(pipeline),
         )
     if as_json:
-        show_json({"reasons": counts, **plain_view(page)})
+        show_json(LetterList(reasons=counts, page=page))
     else:
         _show_page(page, counts)
 
@@ -128,7 +165,8 @@ def show(
             f"No dead letter at {position}; `oncehouse dead-letters list` shows those there are."
         )
     if as_json:
-        show_json({**_spelt(letter), **({"history": [_spelt(edit) for edit in edits]} if history else {})})
+        told = None if letter is None else _describe(letter)
+        show_json(OneLetter(letter=told, history=[_describe(edit) for edit in edits] if history else None))
         return
     if letter is None:
         say("no dead letter any more; it was edited and has become a row, a duplicate, or was skipped")
@@ -141,12 +179,11 @@ def show(
         say(readable(edit["edited"]) or "(no value)")
 
 
-def _spelt(letter: dict[str, Any] | None) -> dict[str, Any]:
-    """The letter with its bytes also as text."""
-    if letter is None:
-        return {}
-    texts = {f"{name}_text": readable(letter[name]) for name in ("value", "edited") if name in letter}
-    return {**letter, **texts}
+def _describe(letter: dict[str, Any]) -> LetterBytes:
+    names = {field.name for field in fields(LetterBytes)}
+    told = {name: value for name, value in letter.items() if name in names}
+    texts = {f"{name}_text": readable(letter.get(name)) for name in ("value", "edited")}
+    return LetterBytes(**{"hint": None, "edited": None, **told, **texts})
 
 
 def _show_letter(letter: dict[str, Any]) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import heapq
 import sys
 import textwrap
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
 from oncehouse.cli.letter_options import parse_time
 from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time, text_width
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from oncehouse.messaging.retries.letter_topic import LetterTopic
+    from oncehouse.messaging.retries.letter_topic import LetterTopic, Replayed
     from oncehouse.messaging.retries.letters import Choice, Letter, Marks, Tally
 
 app = typer.Typer(
@@ -61,6 +63,53 @@ _Limit = Annotated[int, typer.Option("--limit", min=0, help="List at most this m
 _BEGINNING_CHARACTERS = 200
 
 
+@dataclass(frozen=True, kw_only=True)
+class DlqLetter:
+    position: str
+    origin: str | None
+    origin_time: str | None
+    attempts: int | None
+    error: str | None
+    failed_at: str | None
+    replayed: bool
+    begins: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    name: str
+    value: bytes | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DlqLetters(Answer, of=("dlq list",)):
+    topic: str
+    errors: Mapping[str, Tally]
+    newest: list[DlqLetter]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneDlqLetter(Answer, of=("dlq show",)):
+    letter: Inlined[DlqLetter]
+    key: bytes | None
+    value: bytes | None
+    value_text: str | None
+    headers: list[Header]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedLetters(Answer, of=("dlq replay",)):
+    topic: str
+    done: Inlined[Replayed]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PurgedLetters(Answer, of=("dlq purge",)):
+    topic: str
+    deleted: int
+    never_replayed: int
+
+
 @app.command("list")
 def list_(
     topic: _Topic,
@@ -89,11 +138,8 @@ def list_(
     counts = count_letters(noting(), marks)
     shown = [letter for _, _, letter in sorted(newest, reverse=True)][:limit]
     if as_json:
-        show_json({
-            "topic": letters.topic,
-            "errors": {kind: vars(tally) for kind, tally in counts.items()},
-            "newest": [_as_fields(letter, marks) for letter in shown],
-        })  # fmt: skip
+        newest_first = [_describe(letter, marks) for letter in shown]
+        show_json(DlqLetters(topic=letters.topic, errors=counts, newest=newest_first))
     else:
         _show_counts(counts, empty=f"no dead letters in {letters.topic}")
         for letter in shown:
@@ -119,23 +165,21 @@ def show(
             f"No dead letter at {position}; `oncehouse dlq list {place.topic}` shows those there are."
         )
     marks = letters.read_marks()
-    message, fields = letter.message, _as_fields(letter, marks)
+    message, described = letter.message, _describe(letter, marks)
     own = [(name, value) for name, value in own_headers(message)]
     if as_json:
-        headers = [{"name": name, "value": value} for name, value in own]
         show_json(
-            {
-                **fields,
-                "key": message.key,
-                "value": message.value,
-                "value_text": _text(message.value),
-                "headers": headers,
-            }
+            OneDlqLetter(
+                letter=described,
+                key=message.key,
+                value=message.value,
+                value_text=_text(message.value),
+                headers=[Header(name=name, value=value) for name, value in own],
+            )
         )
         return
-    show_facts(
-        {name: value for name, value in fields.items() if name != "begins"} | {"key": _text(message.key)}
-    )
+    facts = {name: value for name, value in vars(described).items() if name != "begins"}
+    show_facts(facts | {"key": _text(message.key)})
     for name, value in own:
         say(f"{name}: {_text(value) or ''}")
     say("")
@@ -160,7 +204,7 @@ def replay(
     letters, choice = open_letters(topic, file, named=named), make_choice(error, since, at)
     done = letters.replay(choice, to=None if to is None else _check(to))
     if as_json:
-        show_json({"topic": letters.topic, **vars(done)})
+        show_json(ReplayedLetters(topic=letters.topic, done=done))
         return
     say(f"{done.sent:,} sent, {done.known:,} replayed before")
     if done.strangers:
@@ -203,7 +247,7 @@ def purge(
     if ends:
         letters.delete(ends)
     if as_json:
-        show_json({"topic": letters.topic, "deleted": len(gone), "never_replayed": lost})
+        show_json(PurgedLetters(topic=letters.topic, deleted=len(gone), never_replayed=lost))
     elif gone:
         say(f"{len(gone):,} deleted")
 
@@ -247,32 +291,32 @@ def _show_counts(counts: Mapping[str, Tally], *, empty: str) -> None:
 
 
 def _show_line(letter: Letter, marks: Marks) -> None:
-    fields = _as_fields(letter, marks)
+    described = _describe(letter, marks)
     failed = spell_time(letter.failed_at)
-    again = "  (replayed)" if fields["replayed"] else ""
-    say(f"\n{fields['position']}  {failed}  from {fields['origin'] or 'nobody knows where'}{again}")
+    again = "  (replayed)" if described.replayed else ""
+    say(f"\n{described.position}  {failed}  from {described.origin or 'nobody knows where'}{again}")
     width = text_width() - 2
     if letter.error:
         say(textwrap.fill(letter.error, width, initial_indent="  ", subsequent_indent="  ", max_lines=3))
-    if (begins := fields["begins"]) is not None:
+    if (begins := described.begins) is not None:
         say(f"  {begins if len(begins) <= width else begins[: width - 1] + '…'}")
 
 
-def _as_fields(letter: Letter, marks: Marks) -> dict[str, Any]:
+def _describe(letter: Letter, marks: Marks) -> DlqLetter:
     from oncehouse.insights_letters import show_beginning
     from oncehouse.messaging.retries.letters import is_replayed, position_of
 
     value = letter.message.value
-    return {
-        "position": str(position_of(letter.message)),
-        "origin": None if letter.origin is None else str(letter.origin),
-        "origin_time": _moment(letter.origin_time),
-        "attempts": letter.attempts,
-        "error": letter.error,
-        "failed_at": _moment(letter.failed_at),
-        "replayed": is_replayed(letter, marks),
-        "begins": None if value is None else show_beginning(value[: _BEGINNING_CHARACTERS * 4]),
-    }
+    return DlqLetter(
+        position=str(position_of(letter.message)),
+        origin=None if letter.origin is None else str(letter.origin),
+        origin_time=_moment(letter.origin_time),
+        attempts=letter.attempts,
+        error=letter.error,
+        failed_at=_moment(letter.failed_at),
+        replayed=is_replayed(letter, marks),
+        begins=None if value is None else show_beginning(value[: _BEGINNING_CHARACTERS * 4]),
+    )
 
 
 def _moment(seconds: float | None) -> str | None:

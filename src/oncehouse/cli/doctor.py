@@ -6,14 +6,25 @@ disk, ports.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson
 from oncehouse.cli.output import say, show_json, show_table
 from oncehouse.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from oncehouse.clickhouse.findings import Finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis(Answer, of=("doctor",)):
+    ok: bool
+    findings: list[Finding]
 
 
 def doctor(
@@ -35,7 +46,7 @@ def doctor(
         found += look_at_pipeline(load_pipeline(named))
     ok = worst(found) is not Level.ERROR
     if as_json:
-        show_json({"ok": ok, "findings": found})
+        show_json(Diagnosis(ok=ok, findings=found))
     else:
         show_table(["", "part", "found"], [(one.level, one.where, one.what) for one in found], empty="")
         for one in found:

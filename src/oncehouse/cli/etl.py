@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer
 from oncehouse.cli import etl_log
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.etl_hand import backfill, pause, resume, seek, unlock
@@ -23,12 +25,39 @@ from oncehouse.etl.status_text import spell_now
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.preflight import Finding
+    from oncehouse.etl.records import Topic
 
 app = typer.Typer(
     no_args_is_help=True, help="Fact tables out of Stage tables, step by step, inside ClickHouse."
 )
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do it, instead of only showing it.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EtlStatements(Answer, of=("etl init",)):
+    statements: list[str]
+    ran: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class EtlChecked(Answer, of=("etl check",)):
+    ok: bool
+    findings: tuple[Finding, ...]
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineageChanges(Answer, of=("etl sync",)):
+    changes: tuple[Change, ...]
+    written: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineageGraph(Answer, of=("etl graph",)):
+    topics: tuple[Topic, ...]
+    states: dict[str, str]
+    svg: Path | None
 
 
 @app.command()
@@ -41,7 +70,7 @@ def init(file: SettingsFile = DEFAULT_SETTINGS, *, yes: Yes = False, as_json: As
             for statement in statements:
                 etl.client.command(statement)
     if as_json:
-        show_json({"statements": statements, "ran": yes})
+        show_json(EtlStatements(statements=statements, ran=yes))
         return
     for statement in statements:
         say(f"{statement};\n")
@@ -79,7 +108,7 @@ def check(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> 
         made = is_made(etl)
     ok = all(finding.level is not Level.ERROR for finding in findings)
     if as_json:
-        show_json({"ok": ok, "findings": findings, "changes": changes})
+        show_json(EtlChecked(ok=ok, findings=findings, changes=changes))
     else:
         show_findings(etl, findings, changes, made=made, ok=ok)
     raise typer.Exit(0 if ok else ConfigurationError.exit_code)
@@ -109,7 +138,7 @@ def sync(file: SettingsFile = DEFAULT_SETTINGS, *, yes: Yes = False, as_json: As
         if yes:
             sync_lineage(etl)
     if as_json:
-        show_json({"changes": changes, "written": yes})
+        show_json(LineageChanges(changes=changes, written=yes))
         return
     show_table(
         ["topic", "change", "keys"],
@@ -167,7 +196,7 @@ def graph(
         except OSError as error:
             raise ConfigurationError(f"{svg}: cannot be written: {error.strerror}") from None
     if as_json:
-        show_json({"topics": lineage, "states": states, "svg": svg})
+        show_json(LineageGraph(topics=lineage, states=states, svg=svg))
         return
     say(draw_tree(lineage, states, width=open_console().width))
     if svg is not None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.etl_opening import (
     DEFAULT_SETTINGS,
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from oncehouse.etl.records import Topic
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicOffset(Answer, of=("etl seek", "etl unlock", "etl pause", "etl resume", "etl backfill")):
+    offset: Inlined[Offset]
 
 
 def seek(
@@ -118,7 +125,7 @@ def _change(
 
 def _show_offset(row: Offset, told: str, *, as_json: bool) -> None:
     if as_json:
-        show_json(row)
+        show_json(TopicOffset(offset=row))
     else:
         say(told)
 

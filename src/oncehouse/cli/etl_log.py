@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, SettingsFile, TopicName, find_topic, open_etl
 from oncehouse.cli.output import say, show_json, show_table
 from oncehouse.etl.status_text import spell_lag
 
 if TYPE_CHECKING:
+    from oncehouse.etl.check_log import CheckRow
     from oncehouse.etl.log import LogRow
 
 app = typer.Typer(invoke_without_command=True, help="What each step brought.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLog(Answer, of=("etl log",)):
+    log: tuple[LogRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckLog(Answer, of=("etl log checks",)):
+    checks: tuple[CheckRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogView(Answer, of=("etl log create",)):
+    topic: str
+    statement: str
+    ran: bool
 
 
 @app.callback()
@@ -36,7 +56,7 @@ def show(
             find_topic(etl, topic)
         rows = read_log(etl.client, etl.settings.database, topic=topic, limit=limit)
     if as_json:
-        show_json({"log": rows})
+        show_json(StepLog(log=rows))
         return
     show_table(
         ["topic", "at", "rows", "newest row", "lag", "ms", "memory", "notes"],
@@ -87,7 +107,7 @@ def checks(
             find_topic(etl, topic)
         rows = read_checks(etl.client, etl.settings.database, topic=topic, limit=limit, only_broken=broken)
     if as_json:
-        show_json({"checks": rows})
+        show_json(CheckLog(checks=rows))
         return
     show_table(
         ["topic", "at (UTC)", "outcome", "expected", "found"],
@@ -121,7 +141,7 @@ def create(
         if yes:
             etl.client.command(statement)
     if as_json:
-        show_json({"topic": topic, "statement": statement, "ran": yes})
+        show_json(LogView(topic=topic, statement=statement, ran=yes))
         return
     say(f"{statement};\n")
     say("-- done" if yes else "-- nothing was changed; --yes runs this statement")

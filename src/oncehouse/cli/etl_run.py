@@ -6,11 +6,12 @@ import logging
 import os
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from oncehouse import logs
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import AsJson, Logs
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, Etl, SettingsFile, find_topic, open_etl, read_offsets
 from oncehouse.cli.output import plain, say, say_aside, show_error, show_json, show_table
@@ -29,6 +30,56 @@ FAILED_EXIT_CODE = 1
 OneTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic.")]
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlannedOperation:
+    operation: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedStep:
+    topic: str
+    dst: str
+    last: Position
+    next: Position
+    rows: int | None
+    operations: list[PlannedOperation]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedSteps(Answer, of=("etl plan",)):
+    steps: list[PlannedStep]
+    failed: list[Failed]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerAway(Answer, of=("etl run",)):
+    event: Literal["away"] = "away"
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDone(Answer, of=("etl run",)):
+    event: Literal["step"] = "step"
+    done: Inlined[Done]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepFailed(Answer, of=("etl run",)):
+    event: Literal["failed"] = "failed"
+    failed: Inlined[Failed]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsEnd(Answer, of=("etl run",)):
+    event: Literal["end"] = "end"
+    steps: dict[str, int]
+    """How many, by topic."""
+    rows: dict[str, int]
+    failed: dict[str, str]
+    """Topics whose latest step failed, and why."""
+
+
 def plan(file: SettingsFile = DEFAULT_SETTINGS, *, topic: OneTopic = None, as_json: AsJson = False) -> None:
     """Print the steps that `run` would begin now, with their SQL; exit 1 when a topic cannot be planned."""
     from oncehouse.etl.scheduler import Failed
@@ -41,8 +92,8 @@ def plan(file: SettingsFile = DEFAULT_SETTINGS, *, topic: OneTopic = None, as_js
             planned = scheduler.plan(topic)
     failed = [one for one in planned if isinstance(one, Failed)]
     if as_json:
-        steps = [_plain_step(one) for one in planned if not isinstance(one, Failed)]
-        show_json({"steps": steps, "failed": failed})
+        steps = [_describe_step(one) for one in planned if not isinstance(one, Failed)]
+        show_json(PlannedSteps(steps=steps, failed=failed))
     else:
         _show_plan(planned)
     if failed:
@@ -80,14 +131,21 @@ def open_scheduler(etl: Etl) -> Scheduler:
     )
 
 
-def _plain_step(step: Step) -> dict[str, Any]:
+def _describe_step(step: Step) -> PlannedStep:
     from oncehouse.etl.explaining import explain
 
     operations = [
-        {"operation": type(operation).__name__, "text": explain(operation)} for operation in step.operations
+        PlannedOperation(operation=type(operation).__name__, text=explain(operation))
+        for operation in step.operations
     ]
-    span = {"last": step.span.last, "next": step.span.next, "rows": step.span.rows}
-    return {"topic": step.topic.topic, "dst": step.topic.dst, **span, "operations": operations}
+    return PlannedStep(
+        topic=step.topic.topic,
+        dst=step.topic.dst,
+        last=step.span.last,
+        next=step.span.next,
+        rows=step.span.rows,
+        operations=operations,
+    )
 
 
 def _show_step(step: Step) -> None:
@@ -164,33 +222,33 @@ class Report:
         from oncehouse.etl.scheduler import Failed
 
         if isinstance(done, OncehouseError):
-            self._line({"event": "away", "why": str(done)}, f"waiting: {done}")
+            self._line(ServerAway(why=str(done)), f"waiting: {done}")
             return
         for outcome in done.outcomes:
             if isinstance(outcome, Done):
                 self.steps[outcome.topic] += 1
                 self.rows[outcome.topic] += outcome.rows
                 self.failed.pop(outcome.topic, None)
-                self._line({"event": "step", **plain(outcome)}, _tell_step(outcome))
+                self._line(StepDone(done=outcome), _tell_step(outcome))
             elif isinstance(outcome, Failed):
                 self.failed[outcome.topic] = outcome.why
                 self._line(
-                    {"event": "failed", **plain(outcome)},
+                    StepFailed(failed=outcome),
                     f"{outcome.topic}: {without_name(outcome.topic, outcome.why)}",
                 )
 
-    def _line(self, event: dict[str, Any], text: str) -> None:
+    def _line(self, event: ServerAway | StepDone | StepFailed, text: str) -> None:
         if self.as_json:
             show_json(event)
         elif logs.is_started():
-            level = logging.INFO if event["event"] == "step" else logging.WARNING
-            say_aside(text, level, **event)
+            level = logging.INFO if isinstance(event, StepDone) else logging.WARNING
+            say_aside(text, level, **plain(event))
         else:
             say(text)
 
     def finish(self) -> None:
         if self.as_json:
-            show_json({"event": "end", "steps": self.steps, "rows": self.rows, "failed": self.failed})
+            show_json(StepsEnd(steps=self.steps, rows=self.rows, failed=self.failed))
             return
         if self.steps or not self.failed:
             show_table(

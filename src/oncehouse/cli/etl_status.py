@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oncehouse.answers import Answer
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, SettingsFile, open_etl
 from oncehouse.cli.etl_status_text import show_status
 from oncehouse.cli.output import show_json
+
+if TYPE_CHECKING:
+    from oncehouse.etl.status import TopicStatus
+
+
+@dataclass(frozen=True, kw_only=True)
+class EtlStatus(Answer, of=("etl status",)):
+    topics: list[TopicStatus]
 
 
 def status(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
@@ -15,6 +27,6 @@ def status(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) ->
     with open_etl(file) as etl:
         found = read_status(etl)
     if as_json:
-        show_json({"topics": found})
+        show_json(EtlStatus(topics=found))
         return
     show_status(found)

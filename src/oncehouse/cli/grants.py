@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.output import say, show_json
 from oncehouse.clickhouse.grants import Role, role_grants
@@ -22,6 +24,24 @@ _WORK = {
     Role.MIGRATOR: "makes and changes tables: table create, schema apply",
     Role.READER: "looks and changes nothing: verify, status",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneGrant:
+    statement: str
+    why: str
+    optional: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleGrants:
+    user: str
+    grants: list[OneGrant]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrantList(Answer, of=("grants",)):
+    roles: Inlined[dict[Role, RoleGrants]]
 
 
 def grants(
@@ -47,7 +67,7 @@ def grants(
         if role in {None, each}
     }
     if as_json:
-        show_json({each: _plain(*listed) for each, listed in found.items()})
+        show_json(GrantList(roles={each: _plain(*listed) for each, listed in found.items()}))
         return
     for each, (name, listed) in found.items():
         _show(each, name, listed)
@@ -60,14 +80,11 @@ def _demand_name(user: str) -> None:
         raise ConfigurationError(f"--user: {error}") from None
 
 
-def _plain(user: str, listed: Sequence[Grant]) -> dict[str, object]:
-    return {
-        "user": user,
-        "grants": [
-            {"statement": grant.statement(user), "why": grant.why, "optional": grant.optional}
-            for grant in listed
-        ],
-    }
+def _plain(user: str, listed: Sequence[Grant]) -> RoleGrants:
+    grants = [
+        OneGrant(statement=grant.statement(user), why=grant.why, optional=grant.optional) for grant in listed
+    ]
+    return RoleGrants(user=user, grants=grants)
 
 
 def _show(role: Role, user: str, listed: Sequence[Grant]) -> None:

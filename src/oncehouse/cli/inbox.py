@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
 from oncehouse.cli.inbox_opening import OneInbox, open_inbox
 from oncehouse.cli.inbox_run import serve, work
@@ -13,7 +15,8 @@ from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_t
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.messaging.inbox.inspecting import Entry
+    from oncehouse.messaging.inbox.expiry import Cleaned
+    from oncehouse.messaging.inbox.inspecting import ConsumerStatus, Entry, InboxStatus
 
 app = typer.Typer(
     no_args_is_help=True, help="Inbox: messages that are handled once, stored ones and their workers."
@@ -27,6 +30,34 @@ _States = Annotated[
     list[str] | None,
     typer.Option("--state", help="waiting, parked, done or dropped; may be repeated. Without it: parked."),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InboxStatements(Answer, of=("inbox init",)):
+    statements: list[str]
+    ran: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class InboxList(Answer, of=("inbox status",)):
+    inboxes: list[InboxStatus]
+    consumers: list[ConsumerStatus]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryList(Answer, of=("inbox list", "inbox show")):
+    messages: list[Entry]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedEntries(Answer, of=("inbox retry", "inbox drop")):
+    messages: list[str]
+    """Their ids."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cleanup(Answer, of=("inbox cleanup",)):
+    cleaned: Inlined[Cleaned]
 
 
 @app.command()
@@ -45,7 +76,7 @@ def init(
             with opened.transact("making its tables") as connection:
                 create_tables(connection)
     if as_json:
-        show_json({"statements": statements, "ran": yes})
+        show_json(InboxStatements(statements=statements, ran=yes))
         return
     for statement in statements:
         say(f"{statement};\n")
@@ -60,7 +91,7 @@ def status(file: MessagingFile = DEFAULT_MESSAGING_FILE, *, as_json: AsJson = Fa
     with open_inbox(file) as opened, opened.transact("reading its status") as connection:
         inboxes, consumers = read_inboxes(connection), read_consumers(connection)
     if as_json:
-        show_json({"inboxes": inboxes, "consumers": consumers})
+        show_json(InboxList(inboxes=inboxes, consumers=consumers))
         return
     show_table(
         ["inbox", "waiting", "failing", "parked", "done", "dropped", "oldest waiting (s)", "workers"],
@@ -108,7 +139,7 @@ def list_(
     with open_inbox(file) as opened, opened.transact("listing messages") as connection:
         found = list_entries(connection, name=inbox, states=states, after=after, limit=limit)
     if as_json:
-        show_json({"messages": found})
+        show_json(EntryList(messages=found))
         return
     show_table(
         ["number", "inbox", "id", "state", "attempts", "received (UTC)", "error"],
@@ -148,7 +179,7 @@ def show(
             f"no stored inbox has a message {message_id!a}; `oncehouse inbox list` shows them"
         )
     if as_json:
-        show_json({"messages": found})
+        show_json(EntryList(messages=found))
         return
     for one in found:
         _show(one)
@@ -224,7 +255,7 @@ def cleanup(file: MessagingFile = DEFAULT_MESSAGING_FILE, *, as_json: AsJson = F
     with open_inbox(file) as opened:
         cleaned = clean_database(opened.engine)
     if as_json:
-        show_json(cleaned)
+        show_json(Cleanup(cleaned=cleaned))
     else:
         say(f"forgot {cleaned.ids:,} ids and {cleaned.messages:,} finished messages")
 
@@ -237,7 +268,7 @@ def _chosen(ids: list[str] | None, *, everything: bool) -> list[str] | None:
 
 def _tell(changed: list[str], what: str, *, as_json: bool) -> None:
     if as_json:
-        show_json({"messages": changed})
+        show_json(ChangedEntries(messages=changed))
     else:
         say(f"{len(changed):,} {'message' if len(changed) == 1 else 'messages'} {what}")
 

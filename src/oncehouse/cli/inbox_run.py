@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oncehouse import logs
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, Logs, MessagingFile
 from oncehouse.cli.inbox_opening import OneInbox, find_handler, open_inbox
 from oncehouse.cli.output import say, say_aside, show_error, show_json
@@ -17,6 +19,7 @@ from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, Stop
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from oncehouse.messaging.inbox.dispatch import WorkCounts
     from oncehouse.messaging.inbox.worker import Worker
 
 _Handler = Annotated[
@@ -25,6 +28,12 @@ _Handler = Annotated[
         metavar="MODULE:HANDLER", help="The function (session, message), such as shop.billing:bill."
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkEnd(Answer, of=("inbox work",)):
+    inbox: str
+    counts: Inlined[WorkCounts]
 
 
 def work(
@@ -52,7 +61,7 @@ def work(
         with Stop(say_aside) as stop:
             _run(worker, stop, once=once)
     if as_json:
-        show_json({"inbox": name, **vars(worker.counts)})
+        show_json(WorkEnd(inbox=name, counts=worker.counts))
     else:
         counts = worker.counts
         say(f"{name}: {counts.done:,} handled, {counts.failed:,} attempts failed, {counts.parked:,} parked")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.output import say, show_json
 from oncehouse.errors import ConfigurationError
@@ -12,6 +14,12 @@ from oncehouse.private_files import open_private
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(Answer, of=("init",)):
+    file: Path
+    schema: Path
 
 
 def init(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
@@ -23,7 +31,7 @@ def init(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     if not schema.exists() or schema.read_text(encoding="utf-8") != json_schema_text():
         schema.write_text(json_schema_text(), encoding="utf-8")
     if as_json:
-        show_json({"file": file, "schema": schema})
+        show_json(Written(file=file, schema=schema))
         return
     say(f"wrote {file} and {schema}\nnext: edit it, then `oncehouse check {file}`")
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from oncehouse.cli.output import open_console, plain, show_json, visible
+from oncehouse.answers import Answer, Inlined
+from oncehouse.cli.output import open_console, show_json, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +22,12 @@ if TYPE_CHECKING:
     from oncehouse.sync.key_progress import KeyProgress
 
 INTERVAL_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeysDone(Answer, of=("sync backfill", "sync verify", "sync replay")):
+    event: Literal["progress"] = "progress"
+    progress: Inlined[KeyProgress]
 
 
 def spell_progress(progress: KeyProgress, keys_a_second: float | None) -> str:
@@ -54,7 +62,7 @@ class KeyProgressView(AbstractContextManager["KeyProgressView"]):
 
     def _write(self, progress: KeyProgress, now: float) -> None:
         if self._as_json:
-            show_json({"event": "progress", **plain(progress)})
+            show_json(KeysDone(progress=progress))
             return
         _sync, keys, begun_at = self._begun or ("", 0, now)
         pace = (progress.keys - keys) / (now - begun_at) if now > begun_at else None

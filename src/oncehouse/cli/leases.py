@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import show_json, show_table
 from oncehouse.config_file import load_pipeline
 from oncehouse.config_values import format_duration
 
+if TYPE_CHECKING:
+    from oncehouse.insights import LeaseView
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseList(Answer, of=("leases",)):
+    leases: tuple[LeaseView, ...]
+
 
 def leases(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """Show who runs each stage of the pipeline."""
-    from oncehouse.insights import as_json as plain_view
     from oncehouse.insights import list_lease_views
     from oncehouse.ledger.records import spell_holder
 
     with open_ledger(load_pipeline(file)) as catalog:
         found = list_lease_views(catalog)
     if as_json:
-        show_json({"leases": [plain_view(view) for view in found]})
+        show_json(LeaseList(leases=found))
         return
     show_table(
         ["stage", "held by", "for another", "token"],

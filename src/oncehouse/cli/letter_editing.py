@@ -11,11 +11,13 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.letter_options import At, Ats, Reason, Since, Topic, Until, make_selection, parse_position
@@ -33,6 +35,26 @@ if TYPE_CHECKING:
     from oncehouse.ledger.records import DeadLetterFile
     from oncehouse.pipeline.letter_lines import Edit, LetterPosition
     from oncehouse.pipeline.selection import Selection
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentLetters(Answer, of=("dead-letters export",)):
+    topic: str
+    sent: int
+    known: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenLetters(Answer, of=("dead-letters export",)):
+    file: Path
+    letters: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftEdits(Answer, of=("dead-letters import", "dead-letters edit")):
+    request: int
+    edited: int
+    unchanged: int
 
 
 def export(
@@ -89,7 +111,7 @@ def _export_to_topic(
     partitions = range(Topics(kafka).describe(topic)[topic].partitions)
     done = export_letters(kafka, pipeline.pipeline, topic, letters, partitions=partitions)
     if as_json:
-        show_json({"topic": topic, "sent": done.sent, "known": done.known})
+        show_json(SentLetters(topic=topic, sent=done.sent, known=done.known))
     else:
         say(f"{done.sent} dead letters were sent to {topic}; {done.known} were there already")
 
@@ -113,7 +135,7 @@ def _export_to_file(output: Path | None, letters: Iterable[dict[str, Any]], *, a
     except OSError as error:
         raise ConfigurationError(f"{output} cannot be written: {error.strerror}") from error
     if as_json:
-        show_json({"file": output, "letters": number})
+        show_json(WrittenLetters(file=output, letters=number))
     else:
         say(
             f"{number} dead letters are in {output}; `oncehouse dead-letters import {output}` takes edited ones"
@@ -212,7 +234,7 @@ def _leave_edits(pipeline: Pipeline, edits: Sequence[Edit], *, as_json: bool) ->
             raise typer.Exit(ConfigurationError.exit_code)
         number = add_edits(catalog, matched.edits)
     if as_json:
-        show_json({"request": number, "edited": matched.edited, "unchanged": matched.unchanged})
+        show_json(LeftEdits(request=number, edited=matched.edited, unchanged=matched.unchanged))
     else:
         say(
             f"request {number}: edited letters in the ledger: {matched.edited} (unchanged and left alone: "

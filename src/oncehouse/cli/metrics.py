@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer
 from oncehouse.cli.output import say, show_json
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, Stop
 from oncehouse.cli.watching import (
@@ -25,6 +27,7 @@ from oncehouse.cli.watching import (
 
 if TYPE_CHECKING:
     from oncehouse.insights_lookout import Lookout, Watched
+    from oncehouse.metrics.names import Kind
 
 # A person or a cron job waits for the answer of a server; a scrape that is repeated need not.
 _PATIENT_SECONDS = 5.0
@@ -34,6 +37,19 @@ Listen = Annotated[
         "--listen", metavar="HOST:PORT", help="Serve them at /metrics until stopped, instead of printing."
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    name: str
+    kind: Kind
+    labels: dict[str, str]
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricList(Answer, of=("metrics",)):
+    metrics: list[Measured]
 
 
 def metrics(
@@ -83,19 +99,16 @@ def open_lookout(watched: Watched, *, wait_seconds: float) -> Lookout:
 def _show_json(lookout: Lookout) -> None:
     from oncehouse.metrics.collecting import collect
 
-    show_json(
-        {
-            "metrics": [
-                {
-                    "name": sample.metric.name,
-                    "kind": sample.metric.kind,
-                    "labels": dict(zip(sample.metric.labels, sample.labels, strict=True)),
-                    "value": sample.value,
-                }
-                for sample in collect(lookout)
-            ]
-        }
-    )
+    found = [
+        Measured(
+            name=sample.metric.name,
+            kind=sample.metric.kind,
+            labels=dict(zip(sample.metric.labels, sample.labels, strict=True)),
+            value=sample.value,
+        )
+        for sample in collect(lookout)
+    ]
+    show_json(MetricList(metrics=found))
 
 
 def _serve(watched: Watched, listen: str, token: str | None) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
+from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
 from oncehouse.cli.outbox_relay import relay
 from oncehouse.cli.outbox_status import drop, retry, status
@@ -20,6 +22,13 @@ app.command()(status)
 app.command()(retry)
 app.command()(drop)
 app.command()(trace)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutboxStatements(Answer, of=("outbox init",)):
+    table: str
+    statements: tuple[str, ...]
+    outcome: str
 
 
 @app.command()
@@ -40,7 +49,7 @@ def init(
     if yes:
         outcome = "created" if make_tables(url, table) else "exists already, kept as it is"
     if as_json:
-        show_json({"table": table, "statements": statements, "outcome": outcome})
+        show_json(OutboxStatements(table=table, statements=statements, outcome=outcome))
         return
     for statement in statements:
         say(f"{statement};\n")

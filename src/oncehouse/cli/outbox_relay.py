@@ -6,7 +6,8 @@ import os
 import sys
 import time
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Annotated, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import typer
 from rich.console import Console
@@ -14,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from oncehouse import logs
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, Logs, MessagingFile
 from oncehouse.cli.output import plain, say, say_aside, show_error, show_json, visible
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, UNMET_EXIT_CODE, Stop, in_thread
@@ -26,6 +28,13 @@ if TYPE_CHECKING:
     from oncehouse.messaging.settings import MessagingSettings
 
 LINE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayLine(Answer, of=("outbox relay",)):
+    event: Literal["progress", "end"]
+    table: str
+    progress: Inlined[RelayProgress]
 
 
 def relay(
@@ -112,9 +121,9 @@ class RelayView(AbstractContextManager["RelayView"]):
             return
         self._live.console.print(Text(visible(message)))
 
-    def _write(self, event: str, progress: RelayProgress) -> None:
+    def _write(self, event: Literal["progress", "end"], progress: RelayProgress) -> None:
         if self._as_json:
-            show_json({"event": event, "table": self._table, **plain(progress)})
+            show_json(RelayLine(event=event, table=self._table, progress=progress))
         elif logs.is_started():
             say_aside(event, table=self._table, **plain(progress))
         else:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
 
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
 from oncehouse.cli.output import say, show_facts, show_json, show_table
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from oncehouse.messaging.outbox.opening import OpenedOutbox
-    from oncehouse.messaging.outbox.parked import ParkedMessage, Which
+    from oncehouse.messaging.outbox.parked import Moved, ParkedMessage, Which
     from oncehouse.messaging.outbox.status import OutboxStatus
 
 Ids = Annotated[
@@ -26,12 +28,28 @@ Topic = Annotated[str | None, typer.Option("--topic", help="All parked messages 
 All = Annotated[bool, typer.Option("--all", help="All parked messages.")]
 
 
+@dataclass(frozen=True, kw_only=True)
+class OutboxFigures(Answer, of=("outbox status",)):
+    status: Inlined[OutboxStatus]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasedMessages(Answer, of=("outbox retry",)):
+    moved: Inlined[Moved]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DroppedMessages(Answer, of=("outbox drop",)):
+    dropped: bool
+    moved: Inlined[Moved]
+
+
 def status(file: MessagingFile = DEFAULT_MESSAGING_FILE, *, as_json: AsJson = False) -> None:
     """What waits and for how long, what is parked and why, and which relays are at work."""
     with open_file(file) as outbox:
         found = outbox.status()
     if as_json:
-        show_json(found)
+        show_json(OutboxFigures(status=found))
         return
     show_facts(list_facts(found))
     if found.relays:
@@ -94,7 +112,7 @@ def retry(
     with open_file(file) as outbox:
         moved = outbox.retry(which)
     if as_json:
-        show_json(moved)
+        show_json(ReleasedMessages(moved=moved))
     else:
         say(f"let go: {moved.messages:,} messages, and {moved.freed:,} that waited behind them")
 
@@ -113,7 +131,7 @@ def drop(
     with open_file(file) as outbox:
         moved = outbox.drop(which) if yes else outbox.count(which)
     if as_json:
-        show_json({"dropped": yes, "messages": moved.messages, "freed": moved.freed})
+        show_json(DroppedMessages(dropped=yes, moved=moved))
         return
     said = "dropped" if yes else "nothing was changed; --yes would drop"
     say(f"{said}: {moved.messages:,} messages; {moved.freed:,} that wait behind them are sent")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
 
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
 from oncehouse.cli.letter_options import parse_time
 from oncehouse.cli.outbox_trace_text import show_trace
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
     from oncehouse.messaging.outbox.locating import Scan
     from oncehouse.messaging.outbox.lookup import OutboxRowView
     from oncehouse.messaging.settings import MessagingSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedMessage(Answer, of=("outbox trace",)):
+    trace: Inlined[MessageTrace]
 
 
 def trace(
@@ -74,7 +81,7 @@ def trace(
 
 def _tell(found: MessageTrace, *, as_json: bool) -> None:
     if as_json:
-        show_json(found)
+        show_json(TracedMessage(trace=found))
     else:
         show_trace(found)
     if found.unreachable:

@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from oncehouse import logs
+from oncehouse.answers import Answer, is_inlined
 from oncehouse.config_values import HIDDEN
 from oncehouse.redaction import redact
 
@@ -44,9 +45,9 @@ def text_width() -> int:
     return open_console().width if sys.stdout.isatty() else _TEXT_WIDTH
 
 
-def show_json(value: object) -> None:
+def show_json(answer: Answer) -> None:
     """One JSON document in one line."""
-    sys.stdout.write(json.dumps(plain(value), ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(plain(answer), ensure_ascii=False, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
@@ -150,10 +151,18 @@ def plain(value: object) -> Any:  # noqa: C901, PLR0911 - one case a type
         case list() | tuple() | set() | frozenset():
             return [plain(inner) for inner in value]
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+            return _plain_fields(value)
         case float() if value != value or value in {float("inf"), float("-inf")}:  # noqa: PLR0124 - finds NaN
             return None
         case None | int() | float():
             return value
         case _:
             return redact(str(value))
+
+
+def _plain_fields(record: Any) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for field in dataclasses.fields(record):
+        value = plain(getattr(record, field.name))
+        told |= (value or {}) if is_inlined(field) else {field.name: value}
+    return told

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson
 from oncehouse.cli.output import say, show_facts, show_json
 from oncehouse.config_values import parse_duration, parse_size
 
 if TYPE_CHECKING:
+    from oncehouse.capacity.figures import PlanFigures
     from oncehouse.config import Pipeline
 
 _COUNT = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kKmMbB]?)\s*")
@@ -58,6 +61,12 @@ def _read_number(parse: Callable[[object], object]) -> Callable[[str], float]:
 read_count = _reads(parse_count)
 read_duration = _reads(_read_number(parse_duration))
 read_size = _reads(_read_number(parse_size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedCapacity(Answer, of=("plan-capacity",)):
+    plan: Inlined[PlanFigures]
+    notes: list[str]
 
 
 def plan_capacity(
@@ -113,9 +122,10 @@ def plan_capacity(
     as_json: AsJson = False,
 ) -> None:
     """Reckon what a load needs: buckets, segments, disk, memory, inserts, machines, cost; exit 2 when it cannot be."""
+    from oncehouse.capacity.figures import describe
     from oncehouse.capacity.judging import find_notes
     from oncehouse.capacity.judging import plan_capacity as plan_for_wish
-    from oncehouse.capacity.telling import describe, spell_plan
+    from oncehouse.capacity.telling import spell_plan
     from oncehouse.capacity.wish import Machine, Wish
     from oncehouse.config_file import load_pipeline
 
@@ -141,7 +151,7 @@ def plan_capacity(
     plan = plan_for_wish(wish)
     notes = list(find_notes(plan))
     if as_json:
-        show_json({**describe(plan), "notes": notes})
+        show_json(PlannedCapacity(plan=describe(plan), notes=notes))
         return
     for title, facts in spell_plan(plan).items():
         say(title)

@@ -12,7 +12,7 @@ import threading
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from oncehouse import logs
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.output import open_console, plain, say, say_aside, show_json, visible
 from oncehouse.progress import Progress
 
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 
 PLAIN_INTERVAL_SECONDS = 5.0
 STILL_INTERVAL_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunProgress(Answer, of=("run", "import")):
+    event: Literal["progress"] = "progress"
+    progress: Inlined[Progress]
 
 
 def spell_lag(lag: int | None) -> str:
@@ -69,7 +76,7 @@ def log_line(progress: Progress) -> None:
 
 
 def write_json(progress: Progress) -> None:
-    show_json({"event": "progress", **plain(progress)})
+    show_json(RunProgress(progress=progress))
 
 
 def render(progress: Progress, *, pipeline: str) -> Table:

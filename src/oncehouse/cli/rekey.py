@@ -6,13 +6,16 @@ sees the request; started again with the changed file it performs the change bef
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import say, show_facts, show_json
+from oncehouse.cli.requests import LeftRequest
 from oncehouse.config_file import load_pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import RequestKind, spell_rule
@@ -22,6 +25,19 @@ if TYPE_CHECKING:
     from oncehouse.ledger.catalog import Catalog
     from oncehouse.ledger.records import Identity
     from oncehouse.pipeline.rekey import Forecast
+
+
+@dataclass(frozen=True, kw_only=True)
+class Withdrawn(Answer, of=("rekey",)):
+    withdrawn: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRekey(Answer, of=("rekey",)):
+    ledger: Identity | None
+    file: Identity
+    change: bool
+    forecast: Forecast | None
 
 
 def rekey(
@@ -53,7 +69,7 @@ def _withdraw(catalog: Catalog, *, as_json: bool) -> None:
 
     numbers = withdraw_requests(catalog, RequestKind.REKEY)
     if as_json:
-        show_json({"withdrawn": numbers})
+        show_json(Withdrawn(withdrawn=numbers))
     else:
         say(f"withdrawn: {', '.join(map(str, numbers))}" if numbers else "there is nothing to take back")
 
@@ -76,7 +92,7 @@ def _ask(pipeline: Pipeline, catalog: Catalog, *, as_json: bool) -> None:
     arguments: dict[str, object] = {"fingerprint": asked.fingerprint, "buckets": asked.buckets}
     number = add_request(catalog, RequestKind.REKEY, arguments)
     if as_json:
-        show_json({"request": number, "kind": RequestKind.REKEY, "arguments": arguments})
+        show_json(LeftRequest(request=number, kind=RequestKind.REKEY, arguments=arguments))
         return
     say(
         f"request {number} (rekey) is in the ledger; a pipeline that runs with the old rule stops, and the next "
@@ -96,7 +112,7 @@ def _show_plan(pipeline: Pipeline, catalog: Catalog, *, as_json: bool) -> None:
     known, asked = _rules(pipeline, catalog)
     found = forecast(pipeline, catalog) if known and known.fingerprint != asked.fingerprint else None
     if as_json:
-        show_json({"ledger": known, "file": asked, "change": known != asked, "forecast": found})
+        show_json(PlannedRekey(ledger=known, file=asked, change=known != asked, forecast=found))
         return
     if known == asked or known is None:
         say("the ledger has the rule of the pipeline file; there is nothing to change")

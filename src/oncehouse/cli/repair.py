@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.output import say, show_json, spell_time
 from oncehouse.cli.verify import DIFFERENCE_EXIT_CODE
@@ -21,6 +23,20 @@ if TYPE_CHECKING:
     from oncehouse.pipeline.catalog_repair import CatalogRepair
     from oncehouse.pipeline.damage import Repair
     from oncehouse.pipeline.repair import RepairPlan, RepairResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRepair(Answer, of=("repair",)):
+    pipeline: str
+    ok: bool
+    plan: RepairPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoneRepair(Answer, of=("repair",)):
+    pipeline: str
+    ok: bool
+    result: RepairResult
 
 
 def repair(
@@ -55,7 +71,7 @@ def _plan(pipeline: Pipeline, *, given_again: bool, as_json: bool) -> bool:
 
     found = plan_repair(pipeline, given_again=given_again)
     if as_json:
-        show_json({"pipeline": pipeline.pipeline, "ok": found.is_clean, "plan": found})
+        show_json(PlannedRepair(pipeline=pipeline.pipeline, ok=found.is_clean, plan=found))
     else:
         _show_plan(found)
     return found.is_clean
@@ -126,7 +142,7 @@ def _apply(pipeline: Pipeline, *, given_again: bool, as_json: bool) -> bool:
     result = apply_repair(pipeline, (lambda _: None) if as_json else say, given_again=given_again)
     whole = not result.refused and (result.catalog is None or not result.catalog.refused)
     if as_json:
-        show_json({"pipeline": pipeline.pipeline, "ok": whole, "result": result})
+        show_json(DoneRepair(pipeline=pipeline.pipeline, ok=whole, result=result))
     else:
         _show_result(result)
     return whole

@@ -6,10 +6,12 @@ next run does. `oncehouse status` shows what became of it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import say, show_json
@@ -18,6 +20,13 @@ from oncehouse.ledger.records import RequestKind
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftRequest(Answer, of=("replay", "rebuild-index", "rekey", "dead-letters replay")):
+    request: int
+    kind: RequestKind
+    arguments: dict[str, object]
 
 
 def replay(
@@ -53,6 +62,6 @@ def leave_request(
 
 def tell_request(number: int, kind: RequestKind, arguments: dict[str, object], *, as_json: bool) -> None:
     if as_json:
-        show_json({"request": number, "kind": kind, "arguments": arguments})
+        show_json(LeftRequest(request=number, kind=kind, arguments=arguments))
     else:
         say(f"request {number} ({kind}) is in the ledger; a running pipeline performs it, else the next run")

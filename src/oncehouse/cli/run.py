@@ -13,13 +13,15 @@ import sys
 import threading
 import time
 from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self, TypeVar
 
 import typer
 
 from oncehouse import logs
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File, Logs
-from oncehouse.cli.output import plain, show_error, show_json
+from oncehouse.cli.output import show_error, show_json
 from oncehouse.cli.progress import ProgressView
 from oncehouse.cli.run_metrics import serve_metrics
 from oncehouse.config_file import load_pipeline
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from oncehouse.pipeline.report import RunResult
+    from oncehouse.progress import Progress
 
 Result = TypeVar("Result")
 
@@ -162,10 +165,19 @@ def in_thread(work: Callable[[], Result], *, gives_up: Callable[[], bool] = lamb
     return future.result()
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunEnd(Answer, of=("run", "import")):
+    event: Literal["end"] = "end"
+    progress: Inlined[Progress]
+    parked: int
+    refused: list[int]
+    """Numbers of the requests that could not be performed."""
+
+
 def finish(result: RunResult, *, as_json: bool) -> None:
     if as_json:
         refused = [request.request for request in result.refused]
-        show_json({"event": "end", **plain(result.progress), "parked": result.parked, "refused": refused})
+        show_json(RunEnd(progress=result.progress, parked=result.parked, refused=refused))
     if result.parked:
         show_error(
             f"{result.parked} batches are parked: ClickHouse refused them for good",

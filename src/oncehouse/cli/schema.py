@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_catalog
 from oncehouse.cli.output import say, show_json, show_table, spell_time
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from oncehouse.clickhouse.column_changes import ColumnChange
     from oncehouse.config import Pipeline
     from oncehouse.ledger.catalog import Catalog
-    from oncehouse.ledger.records import Schema
+    from oncehouse.ledger.records import LearnedField, Schema
     from oncehouse.pipeline.schema_plan import FieldChange, SchemaPlan
 
 app = typer.Typer(no_args_is_help=True, help="Schema versions, and what they mean for the tables.")
@@ -26,6 +28,36 @@ Version = Annotated[str, typer.Argument(metavar="VERSION", help="The name of the
 Only = Annotated[
     str | None, typer.Option("--version", help="Only this version; without it, all that are known.")
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaList(Answer, of=("schema list",)):
+    schemas: tuple[Schema, ...]
+    fields: tuple[LearnedField, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneSchema(Answer, of=("schema show",)):
+    version: Schema
+    fields: dict[str, str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddedSchemas(Answer, of=("schema add",)):
+    added: tuple[Schema, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedSchema(Answer, of=("schema plan",)):
+    fields: tuple[FieldChange, ...]
+    columns: tuple[ColumnChange, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppliedSchema(Answer, of=("schema apply",)):
+    run: tuple[str, ...]
+    learned: tuple[FieldChange, ...]
+    left: list[ColumnChange]
 
 
 @app.command("list")
@@ -40,7 +72,7 @@ def list_versions(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None
         schemas = known_schemas(pipeline, catalog)
         learned = list_fields(catalog) if catalog.exists() else ()
     if as_json:
-        show_json({"schemas": schemas, "fields": learned})
+        show_json(SchemaList(schemas=schemas, fields=learned))
         return
     show_table(
         ["version", "format", "fields", "first seen"],
@@ -74,7 +106,7 @@ def show(version: Version, file: File = DEFAULT_FILE, *, as_json: AsJson = False
         for name, fact in fields_of(schema).items()
     }
     if as_json:
-        show_json({"version": schema, "fields": fields})
+        show_json(OneSchema(version=schema, fields=fields))
         return
     show_table(
         ["field", "type"],
@@ -126,7 +158,7 @@ def add(
     finally:
         catalog.close()
     if as_json:
-        show_json({"added": added})
+        show_json(AddedSchemas(added=added))
     else:
         say(f"version {version} is in the ledger" if added else f"the ledger knew version {version} already")
 
@@ -209,7 +241,7 @@ def plan(file: File = DEFAULT_FILE, *, version: Only = None, as_json: AsJson = F
     with open_catalog(pipeline) as catalog:
         found = make_plan(pipeline, catalog, _choose(pipeline, catalog, version))
     if as_json:
-        show_json({"fields": found.fields, "columns": found.columns})
+        show_json(PlannedSchema(fields=found.fields, columns=found.columns))
         return
     _show(found)
     say("-- nothing was changed; `oncehouse schema apply` runs what is additive")
@@ -238,7 +270,7 @@ def apply(
         catalog.close()
     left = [change for change in found.columns if change.statement and change.statement not in run]
     if as_json:
-        show_json({"run": run, "learned": found.learned, "left": left})
+        show_json(AppliedSchema(run=run, learned=found.learned, left=left))
         return
     for statement in run:
         say(f"{statement};")

@@ -5,10 +5,12 @@ Kafka is asked for its end offsets only; when it is away, everything else is sti
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time
@@ -27,6 +29,20 @@ _REQUESTS_SHOWN = 5
 EndOffsets = dict[tuple[str, int], int]
 
 
+@dataclass(frozen=True, kw_only=True)
+class BoundedRoom:
+    room: Inlined[Room]
+    max_backlog: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineStatus(Answer, of=("status",)):
+    overview: Inlined[Overview]
+    kafka: str | None
+    """Why the lag is not known."""
+    room: BoundedRoom
+
+
 def status(
     file: File = DEFAULT_FILE,
     *,
@@ -34,7 +50,6 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show counts, lag, batches, dead letters, leases and requests."""
-    from oncehouse.insights import as_json as plain_overview
     from oncehouse.insights import read_overview
     from oncehouse.pipeline.room import read_room
 
@@ -44,7 +59,8 @@ def status(
         overview = read_overview(catalog, end_offsets=ends)
         room = read_room(pipeline, catalog)
     if as_json:
-        show_json({**plain_overview(overview), "kafka": trouble, "room": _plain_room(room, pipeline)})
+        bounded = BoundedRoom(room=room, max_backlog=pipeline.ledger.max_backlog)
+        show_json(PipelineStatus(overview=overview, kafka=trouble, room=bounded))
         return
     _show(overview, _spell_room(room, pipeline))
     if trouble is not None:
@@ -56,12 +72,6 @@ def ask_kafka(pipeline: Pipeline) -> tuple[EndOffsets | None, str | None]:
     from oncehouse import insights_kafka
 
     return insights_kafka.ask_kafka(pipeline.source.kafka)
-
-
-def _plain_room(room: Room, pipeline: Pipeline) -> dict[str, object]:
-    from oncehouse.insights import as_json as plain_room
-
-    return {**plain_room(room), "max_backlog": pipeline.ledger.max_backlog}
 
 
 def _spell_room(room: Room, pipeline: Pipeline) -> dict[str, object]:

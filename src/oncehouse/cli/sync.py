@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from oncehouse import logs
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import AsJson, Logs
 from oncehouse.cli.output import say, say_aside, show_error, show_json, show_table
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, UNMET_EXIT_CODE, Stop, in_thread
@@ -19,10 +21,48 @@ from oncehouse.cli.sync_opening import Modules, Names, find, find_enabled
 from oncehouse.cli.sync_verify import verify
 
 if TYPE_CHECKING:
+    from oncehouse.sync.rounds import RunResult
     from oncehouse.sync.running import Outcome
+    from oncehouse.sync.status import SyncStatus
     from oncehouse.sync.table_plan import TablePlan
 
 app = typer.Typer(no_args_is_help=True, help="Rows of Django and SQLAlchemy models in ClickHouse.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncFailed(Answer, of=("sync run",)):
+    event: Literal["failure"] = "failure"
+    sync: str
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synced(Answer, of=("sync run",)):
+    event: Literal["synced"] = "synced"
+    result: Inlined[RunResult]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncList(Answer, of=("sync status",)):
+    syncs: list[SyncStatus]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncPlans(Answer, of=("sync plan", "sync apply")):
+    plans: dict[str, TablePlan]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncDatabase:
+    database: str
+    statements: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncStatements(Answer, of=("sync init",)):
+    databases: list[SyncDatabase]
+    ran: bool
+
 
 app.command()(backfill)
 app.command()(verify)
@@ -70,12 +110,12 @@ def _tell(outcome: Outcome, *, as_json: bool) -> None:
 
     if isinstance(outcome, Failure):
         if as_json:
-            show_json({"event": "failure", "sync": outcome.sync, "error": str(outcome.error)})
+            show_json(SyncFailed(sync=outcome.sync, error=str(outcome.error)))
         else:
             with logs.bound(sync=outcome.sync):
                 show_error(outcome.text)
     elif as_json:
-        show_json({"event": "synced", **vars(outcome)})
+        show_json(Synced(result=outcome))
     elif outcome.operations and logs.is_started():
         say_aside("synced", **vars(outcome))
     elif outcome.operations:
@@ -89,7 +129,7 @@ def status(names: Names = None, *, module: Modules = None, as_json: AsJson = Fal
 
     found = read_status(find(module, names))
     if as_json:
-        show_json({"syncs": found})
+        show_json(SyncList(syncs=found))
         return
     show_table(
         [
@@ -140,7 +180,7 @@ def plan(names: Names = None, *, module: Modules = None, as_json: AsJson = False
         for sync in find(module, names)
     }
     if as_json:
-        show_json({"plans": plans})
+        show_json(SyncPlans(plans=plans))
         return
     for name, one in plans.items():
         _show_plan(name, one)
@@ -154,6 +194,7 @@ def apply(
     risky: Annotated[
         bool, typer.Option("--risky", help="Also run what could change stored values or be refused.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run what `plan` shows. Every sync's table is judged before the first statement runs."""
     from oncehouse.sync.table_plan import apply_plan, check_plan, plan_table
@@ -162,11 +203,15 @@ def apply(
     plans = [(sync, plan_table(sync.open_clickhouse(), sync.declaration())) for sync in syncs]
     for _sync, one in plans:
         check_plan(one, risky=risky)
+    run: dict[str, TablePlan] = {}
     for sync, one in plans:
         apply_plan(sync.open_clickhouse(), one, risky=risky)
-        say(
-            f"{sync.declaration().name}: {len(one.statements) + len(one.risky)} statements run on {one.table}"
-        )
+        run[sync.declaration().name] = one
+        if not as_json:
+            count = len(one.statements) + len(one.risky)
+            say(f"{sync.declaration().name}: {count} statements run on {one.table}")
+    if as_json:
+        show_json(SyncPlans(plans=run))
 
 
 @app.command()
@@ -174,19 +219,24 @@ def init(
     *,
     module: Modules = None,
     yes: Annotated[bool, typer.Option("--yes", help="Run the statements.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """The statements that make the tables of model sync in the source databases. Django's `migrate` does the same."""
     from oncehouse.databases import begin
     from oncehouse.sync.tables import create_tables, ddl
 
     engines = {sync.open_source(): sync for sync in find(module, None)}
+    databases = []
     for engine in engines:
+        place, statements = engine.url.render_as_string(hide_password=True), ddl(engine.dialect)
         if yes:
             with begin(engine, whose="Model sync") as connection:
                 create_tables(connection)
-            say(f"the tables of model sync are in {engine.url.render_as_string(hide_password=True)}")
-        else:
-            say(";\n\n".join(ddl(engine.dialect)) + ";")
+        databases.append(SyncDatabase(database=place, statements=statements))
+        if not as_json:
+            say(f"the tables of model sync are in {place}" if yes else ";\n\n".join(statements) + ";")
+    if as_json:
+        show_json(SyncStatements(databases=databases, ran=yes))
 
 
 def _show_plan(name: str, one: TablePlan) -> None:

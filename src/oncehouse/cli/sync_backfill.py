@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.key_progress import KeyProgressView
 from oncehouse.cli.output import say, show_json
@@ -23,6 +25,18 @@ if TYPE_CHECKING:
 
 Chunk = Annotated[int, typer.Option("--chunk", min=1, max=1_000_000, help="Keys that are read at a time.")]
 DEFAULT_CHUNK = 50_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backfilled(Answer, of=("sync backfill", "sync replay")):
+    event: Literal["backfilled"] = "backfilled"
+    result: Inlined[BackfillResult]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegisteredKeys(Answer, of=("sync replay",)):
+    sync: str
+    operations: int
 
 
 def backfill(
@@ -69,7 +83,7 @@ def _backfill_one(
 
 def _tell(result: BackfillResult, *, as_json: bool) -> None:
     if as_json:
-        show_json({"event": "backfilled", **vars(result)})
+        show_json(Backfilled(result=result))
         return
     pace = f" ({result.keys / result.seconds:,.0f}/s)" if result.seconds else ""
     begun = ", from where it was left" if result.resumed else ""
@@ -114,7 +128,7 @@ def replay(
     else:
         count = register_again(sync, list(dict.fromkeys(read_given_key(sync, one) for one in key or ())))
     if as_json:
-        show_json({"sync": name, "operations": count})
+        show_json(RegisteredKeys(sync=name, operations=count))
     else:
         say(f"{name}: {count:,} operations registered; the running syncs send them (`oncehouse sync run`)")
 

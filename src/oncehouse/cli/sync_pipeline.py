@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oncehouse.answers import Answer
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.cdc import (
     PASSWORD,
@@ -23,6 +25,12 @@ from oncehouse.errors import ConfigurationError
 if TYPE_CHECKING:
     from oncehouse.messaging.cdc.drafting import Draft
     from oncehouse.sync.model_sync import ModelSync
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncFiles(Answer, of=("sync pipeline",)):
+    files: list[Path]
+    warnings: tuple[str, ...]
 
 
 def pipeline(
@@ -58,7 +66,7 @@ def pipeline(
         )
     written = write_draft(draft, folder)
     if as_json:
-        show_json({"files": written, "warnings": draft.warnings})
+        show_json(SyncFiles(files=written, warnings=draft.warnings))
         return
     _tell(draft, [sync.declaration().name for sync in syncs], written)
 

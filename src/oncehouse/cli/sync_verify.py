@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.key_progress import KeyProgressView
 from oncehouse.cli.output import say, show_json, show_table
@@ -16,7 +18,36 @@ from oncehouse.cli.verify import DIFFERENCE_EXIT_CODE
 
 if TYPE_CHECKING:
     from oncehouse.sync.model_sync import ModelSync
-    from oncehouse.sync.verifying import VerifyReport
+    from oncehouse.sync.verifying import Difference, VerifyReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferingKeys:
+    count: int
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncVerified:
+    sync: str
+    table: str
+    rows: int
+    ranges: int
+    differing_ranges: int
+    waiting: int
+    changing: int
+    complete: bool
+    pipeline_file: str | None
+    ok: bool
+    differences: Inlined[dict[Difference, DifferingKeys]]
+    repaired: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncsVerified(Answer, of=("sync verify",)):
+    event: Literal["verified"] = "verified"
+    ok: bool
+    syncs: list[SyncVerified]
 
 
 def verify(
@@ -43,8 +74,8 @@ def verify(
             repaired[report.sync] = count
     ok = all(report.is_clean for report in reports)
     if as_json:
-        told = [_plain(report, repaired[report.sync]) for report in reports]
-        show_json({"event": "verified", "ok": ok, "syncs": told})
+        told = [_describe(report, repaired[report.sync]) for report in reports]
+        show_json(SyncsVerified(ok=ok, syncs=told))
     else:
         _show(reports, repaired)
     if not ok:
@@ -63,15 +94,15 @@ def _verify_one(
     return in_thread(lambda: (compare(sync, keys_a_range=chunk, report=view), 0))
 
 
-def _plain(report: VerifyReport, repaired: int) -> dict[str, Any]:
+def _describe(report: VerifyReport, repaired: int) -> SyncVerified:
     from oncehouse.sync.advising import EXAMPLES
 
+    known = {name: value for name, value in vars(report).items() if name != "differences"}
     differences = {
-        kind.value: {"count": len(keys), "examples": keys[:EXAMPLES]}
+        kind: DifferingKeys(count=len(keys), examples=keys[:EXAMPLES])
         for kind, keys in report.differences.items()
     }
-    known = {name: value for name, value in vars(report).items() if name != "differences"}
-    return {**known, "ok": report.is_clean, **differences, "repaired": repaired}
+    return SyncVerified(**known, ok=report.is_clean, differences=differences, repaired=repaired)
 
 
 def _show(reports: list[VerifyReport], repaired: dict[str, int]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import load_current
 from oncehouse.cli.output import say, show_json
@@ -15,6 +17,18 @@ if TYPE_CHECKING:
     from oncehouse.config import Pipeline
 
 app = typer.Typer(no_args_is_help=True, help="Destination tables.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneTable:
+    table: str
+    statement: str
+    outcome: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableList(Answer, of=("table create",)):
+    tables: list[OneTable]
 
 
 @app.callback()
@@ -50,9 +64,9 @@ def create(
     outcomes = _run(pipeline, statements) if yes else dict.fromkeys(statements, "not run")
     if as_json:
         listed = [
-            {"table": name, "statement": ddl, "outcome": outcomes[name]} for name, ddl in statements.items()
+            OneTable(table=name, statement=ddl, outcome=outcomes[name]) for name, ddl in statements.items()
         ]
-        show_json({"tables": listed})
+        show_json(TableList(tables=listed))
         return
     for name, statement in statements.items():
         say(f"-- {name}: {outcomes[name]}\n{statement};\n")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import say, show_facts, show_json
@@ -15,6 +17,13 @@ if TYPE_CHECKING:
     from oncehouse.pipeline.findings import Report
 
 DIFFERENCE_EXIT_CODE = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified(Answer, of=("verify",)):
+    pipeline: str
+    ok: bool
+    report: Report
 
 
 def verify(
@@ -36,7 +45,7 @@ def verify(
     with open_ledger(pipeline) as catalog:
         report = compare(pipeline, catalog, FileStore(pipeline.ledger.files), client, files=files)
     if as_json:
-        show_json({"pipeline": pipeline.pipeline, "ok": report.is_clean, "report": report})
+        show_json(Verified(pipeline=pipeline.pipeline, ok=report.is_clean, report=report))
     else:
         _show(report)
     if not report.is_clean:

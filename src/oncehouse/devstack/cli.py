@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from oncehouse.answers import Answer
 from oncehouse.devstack import stack
 
 app = typer.Typer(
@@ -31,6 +32,16 @@ _With = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class PartList(Answer, of=("dev up", "dev status")):
+    parts: list[stack.PartStatus]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoppedParts(Answer, of=("dev down",)):
+    stopped: list[str]
+
+
 @app.command()
 def up(*, extras: _With = "", folder: _Folder = stack.DEFAULT_FOLDER, as_json: _Json = False) -> None:
     """Start Kafka and ClickHouse, and the extras asked for. What runs already is kept."""
@@ -45,7 +56,7 @@ def down(*, folder: _Folder = stack.DEFAULT_FOLDER, as_json: _Json = False) -> N
     """Stop what runs. Data and ports stay for the next `up`."""
     stopped = stack.down(folder)
     if as_json:
-        typer.echo(json.dumps({"stopped": stopped}))
+        _show_json(StoppedParts(stopped=stopped))
     else:
         typer.echo(
             f"stopped {', '.join(stopped)}" if stopped else f"nothing was running in {folder.absolute()}"
@@ -58,9 +69,13 @@ def status(*, folder: _Folder = stack.DEFAULT_FOLDER, as_json: _Json = False) ->
     _show(stack.status(folder), folder, as_json=as_json)
 
 
+def _show_json(answer: Answer) -> None:
+    typer.echo(json.dumps(asdict(answer), default=str))
+
+
 def _show(parts: list[stack.PartStatus], folder: Path, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"parts": [asdict(part) for part in parts]}, default=str))
+        _show_json(PartList(parts=parts))
         return
     if not parts:
         typer.echo(f"no stack in {folder.absolute()}; start one with: oncehouse dev up")
