@@ -5,6 +5,7 @@ from __future__ import annotations
 import yaml
 from confluent_kafka import Consumer, TopicPartition
 from etl_world import open_shop
+from opentelemetry.sdk.trace import ReadableSpan
 from sqlalchemy import create_engine
 
 from oncehouse.doors import make_door
@@ -18,6 +19,7 @@ from oncehouse.web.app import Dashboard
 from oncehouse.web.pages import Pages
 from oncehouse.web.rendering import make_environment, render_live
 from oncehouse.web.verifying import Verifications
+from recorded_spans import recorded_spans
 from road import make_event
 
 EVENTS = [make_event(number) for number in range(150)]
@@ -25,7 +27,9 @@ EVENTS = [make_event(number) for number in range(150)]
 
 def test_a_pipeline_that_ran_is_told_as_it_ran(road):
     road.send([*EVENTS, *EVENTS[:30]])
-    result = road.run()
+    with recorded_spans() as spans:
+        result = road.run()
+    judge_spans(spans, road.table)
     road.send([make_event(number) for number in range(150, 157)])  # which nobody has read
     stream = result.progress.stream
     assert stream is not None
@@ -48,6 +52,26 @@ def test_a_pipeline_that_ran_is_told_as_it_ran(road):
     assert road.table in shown
     assert "in clickhouse" in shown
     assert Dashboard(lookout, make_door("127.0.0.1:0", token=None)).app.routes
+
+
+def judge_spans(spans: list[ReadableSpan], table: str) -> None:
+    """One epoch with its phases in it, one batch with its attempt in it, and what each was about."""
+    found = {span.name: span for span in spans}
+    assert [span.name for span in spans] == ["plan", "read", "decide", "register", "epoch", "insert", "batch"]
+    assert {span.attributes["oncehouse.pipeline"] for span in spans} == {"road"}
+    epoch, batch, insert = found["epoch"], found["batch"], found["insert"]
+    for name in ("plan", "read", "decide", "register"):
+        assert found[name].parent.span_id == epoch.context.span_id
+        assert found[name].attributes["oncehouse.epoch"] == epoch.attributes["oncehouse.epoch"]
+        assert epoch.start_time <= found[name].start_time <= found[name].end_time <= epoch.end_time
+    assert found["read"].attributes["oncehouse.records"] == 180
+    assert (epoch.attributes["oncehouse.new"], epoch.attributes["oncehouse.duplicate"]) == (150, 30)
+    assert insert.parent.span_id == batch.context.span_id
+    assert insert.attributes["oncehouse.batch"] == batch.attributes["oncehouse.batch"]
+    assert insert.attributes["oncehouse.query_id"].startswith(batch.attributes["oncehouse.batch"])
+    assert (insert.attributes["oncehouse.attempt"], insert.attributes["oncehouse.outcome"]) == (1, "inserted")
+    assert (batch.attributes["oncehouse.table"], batch.attributes["oncehouse.rows"]) == (table, 150)
+    assert batch.attributes["oncehouse.status"] == "IN_CLICKHOUSE"
 
 
 def test_a_scheduler_is_told_with_its_position_and_its_lag(clickhouse, database, tmp_path):

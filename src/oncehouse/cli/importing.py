@@ -18,6 +18,7 @@ from oncehouse.config_file import load_pipeline
 from oncehouse.config_values import parse_size
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import FileFormat
+from oncehouse.spans_export import exporting
 
 
 def import_folder(
@@ -55,6 +56,7 @@ def import_folder(
     try:
         with (
             ProgressView(pipeline=pipeline.pipeline, as_json=as_json) as view,
+            exporting(view.say),
             Stop(view.say, within_seconds=pipeline.stop_within) as stop,
         ):
             view.say(f"importing as {job.name}")

@@ -26,6 +26,7 @@ from oncehouse.cli.progress import ProgressView
 from oncehouse.cli.run_metrics import serve_metrics
 from oncehouse.config_file import load_pipeline
 from oncehouse.ledger.records import Stage
+from oncehouse.spans_export import exporting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +73,7 @@ def run(
     try:
         with (
             ProgressView(pipeline=pipeline.pipeline, as_json=as_json) as view,
+            exporting(view.say),
             serve_metrics(file, pipeline.pipeline, metrics, tell=view) as tell,
             Stop(view.say, within_seconds=pipeline.stop_within) as stop,
         ):

@@ -10,7 +10,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,7 @@ from oncehouse.pipeline.parts import epoch_path
 from oncehouse.pipeline.read_planning import shaped_plan
 from oncehouse.pipeline.reading import read_records
 from oncehouse.pipeline.schemas import learn_schemas
+from oncehouse.spans import Span, span
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,8 +85,13 @@ def settle(
 ) -> Counts:
     """Read, decide and register one epoch; returns its counts."""
     epoch = epochs.next_epoch(catalog)
-    with logs.bound(epoch=epoch):
-        return _settle(spark, pipeline, catalog, token, read, given, epoch=epoch, small=small)
+    with (
+        logs.bound(epoch=epoch),
+        span("epoch", pipeline=pipeline.pipeline, epoch=epoch, kind=given.kind) as whole,
+    ):
+        counts = _settle(spark, pipeline, catalog, token, read, given, epoch=epoch, small=small)
+        whole.note(**asdict(counts))
+    return counts
 
 
 def _settle(
@@ -101,32 +107,50 @@ def _settle(
 ) -> Counts:
     started_at = catalog.now()
     with _giving_space_back(pipeline, epoch, token), naming_own_errors(pipeline.pipeline):
-        plan = shaped_plan(pipeline, catalog, epoch=epoch, token=token, whole=small)
+        plan = _plan(pipeline, catalog, epoch=epoch, token=token, whole=small)
         crash.reach("before writing parts")
-        manifests = read(plan)
+        manifests = _read(read, plan)
         while learn_schemas(pipeline, catalog, _awaited(manifests)) or meet_new_fields(
             pipeline, catalog, token, _noticed(manifests)
         ):
             # Read once more with what is known now; what the first time wrote has no row in the catalog.
             # A version that marks other fields than the rest is refused here, before anything of it is settled.
-            plan = shaped_plan(pipeline, catalog, epoch=epoch, token=token, whole=small)
-            manifests = read(plan)
+            plan = _plan(pipeline, catalog, epoch=epoch, token=token, whole=small)
+            manifests = _read(read, plan)
         crash.reach("parts written")
         chunks = sorted((chunk for task in manifests for chunk in task.chunks), key=lambda chunk: chunk.first)
-        decisions = _decide_all(spark, pipeline, catalog, plan, chunks)
+        with _phase("decide", plan):
+            decisions = _decide_all(spark, pipeline, catalog, plan, chunks)
     registration = replace(
         assemble(plan, manifests, chunks, decisions, given, started_at=started_at),
         identity=remembered(plan.identity, plan.fields, pipeline.identity.buckets),
     )
     demand_sound(pipeline, registration, [letters.sample for letters in _letters(manifests, LetterKind.DEAD)])
     crash.reach("before registering")
-    registering.register(catalog, token, registration)
+    with _phase("register", plan):
+        registering.register(catalog, token, registration)
     crash.reach("after registering")
     seconds = round(catalog.now() - started_at, 3)
     logs.write(
         _log, logging.INFO, "epoch settled", kind=given.kind, seconds=seconds, **asdict(registration.counts)
     )
     return registration.counts
+
+
+def _plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
+    with span("plan", pipeline=pipeline.pipeline, epoch=epoch):
+        return shaped_plan(pipeline, catalog, epoch=epoch, token=token, whole=whole)
+
+
+def _read(read: Callable[[ReadPlan], list[TaskManifest]], plan: ReadPlan) -> list[TaskManifest]:
+    with _phase("read", plan) as phase:
+        manifests = read(plan)
+        phase.note(records=sum(task.read for task in manifests), tasks=len(manifests))
+    return manifests
+
+
+def _phase(name: str, plan: ReadPlan) -> AbstractContextManager[Span]:
+    return span(name, pipeline=plan.pipeline, epoch=plan.epoch)
 
 
 @contextmanager

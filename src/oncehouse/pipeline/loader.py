@@ -37,6 +37,7 @@ from oncehouse.ledger.records import Attempt, Batch, BatchStatus, LoadPart
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.ingest import run_tasks
 from oncehouse.pipeline.parts import EVENT_COLUMN, read_rows
+from oncehouse.spans import span
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -217,10 +218,15 @@ def load(
     attempt = batches.start_attempt(catalog, token, batch.batch_id)
     plan = plan_load(pipeline, table, batch, attempt, catalog=catalog, facts=facts)
     crash.reach("before inserting")
-    outcome = _run(spark, plan)
+    about = {"pipeline": pipeline.pipeline, "batch": batch.batch_id, "table": batch.table}
+    with span("insert", **about, attempt=attempt.attempt, query_id=attempt.query_id) as insert:
+        outcome = _run(spark, plan)
+        # Jitter only spreads load; nobody has to be kept from guessing it.
+        verdict = judge(outcome, attempt=attempt.attempt, retry=pipeline.retry, chance=random.random())  # noqa: S311
+        insert.note(outcome=verdict.outcome)
+        if verdict.status is not BatchStatus.IN_CLICKHOUSE:
+            insert.fail(verdict.detail or verdict.outcome)
     crash.reach("after inserting")
-    # Jitter only spreads load; nobody has to be kept from guessing it.
-    verdict = judge(outcome, attempt=attempt.attempt, retry=pipeline.retry, chance=random.random())  # noqa: S311
     batches.finish_attempt(
         catalog,
         token,

@@ -27,6 +27,7 @@ from oncehouse.ledger.records import Batch, BatchStatus, Lease, Part
 from oncehouse.pipeline.batcher import PARKED_LIMIT, PlannedBatch, TableFeedback, adapt, plan_batches
 from oncehouse.pipeline.loader import Verdict, load
 from oncehouse.pipeline.prepare import demand_tables, read_tables
+from oncehouse.spans import span
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -186,8 +187,14 @@ class Loading:
 
     def _load(self, batch: Batch) -> Verdict:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "load")
-        with logs.bound(batch=batch.batch_id, table=batch.table):
-            return self._send(batch)
+        about = {"batch": batch.batch_id, "table": batch.table}
+        with (
+            logs.bound(**about),
+            span("batch", pipeline=self._pipeline.pipeline, **about, rows=batch.rows) as whole,
+        ):
+            verdict = self._send(batch)
+            whole.note(status=verdict.status)
+            return verdict
 
     def _send(self, batch: Batch) -> Verdict:
         started = time.monotonic()
