@@ -31,6 +31,7 @@ from oncehouse.cli.init import init
 from oncehouse.cli.leases import leases
 from oncehouse.cli.metrics import metrics
 from oncehouse.cli.output import say, show_error, show_json
+from oncehouse.cli.paging import want_pager
 from oncehouse.cli.plan_capacity import plan_capacity
 from oncehouse.cli.rekey import rekey
 from oncehouse.cli.repair import repair
@@ -71,6 +72,9 @@ def tell_version(*, asked: bool) -> None:
 def accept_options(
     *,
     debug: Annotated[bool, typer.Option("--debug", help="Show the trace of an unexpected failure.")] = False,
+    no_pager: Annotated[
+        bool, typer.Option("--no-pager", help="Show long listings at once, without a pager.")
+    ] = False,
     version: Annotated[
         bool,
         typer.Option(
@@ -83,6 +87,7 @@ def accept_options(
 ) -> None:
     # `main` looks for `--debug` itself, because it must know even when reading the arguments fails.
     _ = debug, version
+    want_pager(wanted=not no_pager)
 
 
 @app.command()

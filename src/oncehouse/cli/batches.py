@@ -11,6 +11,7 @@ from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time
+from oncehouse.cli.paging import paged
 from oncehouse.config_file import load_pipeline
 from oncehouse.ledger.records import BatchStatus
 
@@ -45,6 +46,7 @@ class ReleasedBatch(Answer, of=("batches retry",)):
 
 
 @app.command("list")
+@paged()
 def list_(
     file: File = DEFAULT_FILE, *, status: _Status = None, table: _Table = None, as_json: AsJson = False
 ) -> None:
@@ -64,6 +66,7 @@ def list_(
 
 
 @app.command()
+@paged()
 def show(batch: _BatchId, file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """Show one batch: its parts, every attempt, and why it is where it is."""
     from oncehouse.insights import read_batch

@@ -11,6 +11,7 @@ import typer
 from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.output import say, show_json, show_table
+from oncehouse.cli.paging import paged
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -221,6 +222,7 @@ def apply(
 
 
 @app.command()
+@paged()
 def status(*, file: MessagingOption = _DEFAULT, as_json: AsJson = False) -> None:
     """Show connectors and slots. Exit 3 when one does not run, or before the kept log fills the disk."""
     from oncehouse.messaging.cdc.connect_client import ConnectClient

@@ -17,6 +17,7 @@ from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import load_current, open_catalog
 from oncehouse.cli.output import say, show_json, show_table, text_width
+from oncehouse.cli.paging import paged
 from oncehouse.config_file import load_pipeline
 from oncehouse.config_values import hide_credentials
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
@@ -37,6 +38,7 @@ class Checked(Answer, of=("check",)):
     findings: list[Finding]
 
 
+@paged()
 def check(
     file: File = DEFAULT_FILE,
     *,

@@ -27,6 +27,7 @@ from oncehouse.cli.letter_options import (
     parse_position,
 )
 from oncehouse.cli.output import say, show_facts, show_json, show_table, text_width
+from oncehouse.cli.paging import paged
 from oncehouse.cli.requests import tell_request
 from oncehouse.config_file import load_pipeline
 from oncehouse.errors import ConfigurationError
@@ -88,6 +89,7 @@ class OneLetter(Answer, of=("dead-letters show",)):
 
 
 @app.command("list")
+@paged()
 def list_(
     file: File = DEFAULT_FILE,
     *,
@@ -148,6 +150,7 @@ def _spell_place(letter: DeadLetter) -> str:
 
 
 @app.command()
+@paged()
 def show(
     position: At,
     file: File = DEFAULT_FILE,

@@ -18,6 +18,7 @@ from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
 from oncehouse.cli.letter_options import parse_time
 from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time, text_width
+from oncehouse.cli.paging import paged
 from oncehouse.config_values import check_topic
 from oncehouse.errors import ConfigurationError
 
@@ -111,6 +112,7 @@ class PurgedLetters(Answer, of=("dlq purge",)):
 
 
 @app.command("list")
+@paged()
 def list_(
     topic: _Topic,
     file: MessagingFile = DEFAULT_MESSAGING_FILE,
@@ -147,6 +149,7 @@ def list_(
 
 
 @app.command()
+@paged()
 def show(
     position: _Position, file: MessagingFile = DEFAULT_MESSAGING_FILE, *, as_json: AsJson = False
 ) -> None:

@@ -15,6 +15,7 @@ import typer
 from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson
 from oncehouse.cli.output import say, show_json, show_table
+from oncehouse.cli.paging import paged
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Diagnosis(Answer, of=("doctor",)):
     findings: list[Finding]
 
 
+@paged()
 def doctor(
     file: Annotated[
         Path | None,

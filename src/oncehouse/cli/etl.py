@@ -16,6 +16,7 @@ from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, Etl, SettingsFile, open_
 from oncehouse.cli.etl_run import plan, run
 from oncehouse.cli.etl_status import status
 from oncehouse.cli.output import open_console, say, show_json, show_table
+from oncehouse.cli.paging import paged
 from oncehouse.clickhouse.names import quote
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.graph import draw_tree
@@ -97,6 +98,7 @@ def plan_init(etl: Etl) -> list[str]:
 
 
 @app.command()
+@paged()
 def check(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
     """Look at the files, the tables and the views; exit 2 when something has to be put right first."""
     from oncehouse.clickhouse.preflight import Level
@@ -173,6 +175,7 @@ def sync_lineage(etl: Etl) -> None:
 
 
 @app.command()
+@paged()
 def graph(
     file: SettingsFile = DEFAULT_SETTINGS,
     *,

@@ -11,6 +11,7 @@ from oncehouse.answers import Answer
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, SettingsFile, TopicName, find_topic, open_etl
 from oncehouse.cli.output import say, show_json, show_table
+from oncehouse.cli.paging import paged
 from oncehouse.etl.status_text import spell_lag
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class LogView(Answer, of=("etl log create",)):
 
 
 @app.callback()
+@paged()
 def show(
     context: typer.Context,
     file: SettingsFile = DEFAULT_SETTINGS,
@@ -91,6 +93,7 @@ def _list_notes(row: LogRow) -> list[str]:
 
 
 @app.command()
+@paged()
 def checks(
     file: SettingsFile = DEFAULT_SETTINGS,
     *,

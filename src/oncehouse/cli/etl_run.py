@@ -15,6 +15,7 @@ from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import AsJson, Logs
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, Etl, SettingsFile, find_topic, open_etl, read_offsets
 from oncehouse.cli.output import plain, say, say_aside, show_error, show_json, show_table
+from oncehouse.cli.paging import paged
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, Stop
 from oncehouse.etl.status_text import spell_position, without_name
 
@@ -80,6 +81,7 @@ class StepsEnd(Answer, of=("etl run",)):
     """Topics whose latest step failed, and why."""
 
 
+@paged()
 def plan(file: SettingsFile = DEFAULT_SETTINGS, *, topic: OneTopic = None, as_json: AsJson = False) -> None:
     """Print the steps that `run` would begin now, with their SQL; exit 1 when a topic cannot be planned."""
     from oncehouse.etl.scheduler import Failed

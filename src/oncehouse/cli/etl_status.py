@@ -10,6 +10,7 @@ from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, SettingsFile, open_etl
 from oncehouse.cli.etl_status_text import show_status
 from oncehouse.cli.output import show_json
+from oncehouse.cli.paging import paged
 
 if TYPE_CHECKING:
     from oncehouse.etl.status import TopicStatus
@@ -20,6 +21,7 @@ class EtlStatus(Answer, of=("etl status",)):
     topics: list[TopicStatus]
 
 
+@paged()
 def status(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
     """Show where each topic stands, how far its sources are ahead, and why it waits."""
     from oncehouse.etl.status import read_status

@@ -11,6 +11,7 @@ import typer
 from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.output import say, show_json
+from oncehouse.cli.paging import paged
 from oncehouse.clickhouse.grants import Role, role_grants
 from oncehouse.config_file import load_pipeline
 from oncehouse.config_values import check_name
@@ -44,6 +45,7 @@ class GrantList(Answer, of=("grants",)):
     roles: Inlined[dict[Role, RoleGrants]]
 
 
+@paged()
 def grants(
     file: File = DEFAULT_FILE,
     *,

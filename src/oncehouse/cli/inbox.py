@@ -12,6 +12,7 @@ from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFil
 from oncehouse.cli.inbox_opening import OneInbox, open_inbox
 from oncehouse.cli.inbox_run import serve, work
 from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time
+from oncehouse.cli.paging import paged
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def init(
 
 
 @app.command()
+@paged()
 def status(file: MessagingFile = DEFAULT_MESSAGING_FILE, *, as_json: AsJson = False) -> None:
     """Show what waits, fails and is parked in each stored inbox, and what consumers remember."""
     from oncehouse.messaging.inbox.inspecting import read_consumers, read_inboxes
@@ -119,6 +121,7 @@ def status(file: MessagingFile = DEFAULT_MESSAGING_FILE, *, as_json: AsJson = Fa
 
 
 @app.command("list")
+@paged()
 def list_(
     file: MessagingFile = DEFAULT_MESSAGING_FILE,
     *,
@@ -160,6 +163,7 @@ def list_(
 
 
 @app.command()
+@paged()
 def show(
     message_id: Annotated[
         str, typer.Argument(metavar="ID", help="Id of the message, as `inbox list` shows it.")

@@ -9,6 +9,7 @@ from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import show_json, show_table
+from oncehouse.cli.paging import paged
 from oncehouse.config_file import load_pipeline
 from oncehouse.config_values import format_duration
 
@@ -21,6 +22,7 @@ class LeaseList(Answer, of=("leases",)):
     leases: tuple[LeaseView, ...]
 
 
+@paged()
 def leases(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """Show who runs each stage of the pipeline."""
     from oncehouse.insights import list_lease_views

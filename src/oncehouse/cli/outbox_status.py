@@ -12,6 +12,7 @@ import typer
 from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
 from oncehouse.cli.output import say, show_facts, show_json, show_table
+from oncehouse.cli.paging import paged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +45,7 @@ class DroppedMessages(Answer, of=("outbox drop",)):
     moved: Inlined[Moved]
 
 
+@paged()
 def status(file: MessagingFile = DEFAULT_MESSAGING_FILE, *, as_json: AsJson = False) -> None:
     """What waits and for how long, what is parked and why, and which relays are at work."""
     with open_file(file) as outbox:

@@ -14,6 +14,7 @@ from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFil
 from oncehouse.cli.letter_options import parse_time
 from oncehouse.cli.outbox_trace_text import show_trace
 from oncehouse.cli.output import show_json
+from oncehouse.cli.paging import paged
 from oncehouse.errors import ConfigurationError, TransientError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class TracedMessage(Answer, of=("outbox trace",)):
     trace: Inlined[MessageTrace]
 
 
+@paged()
 def trace(
     message: Annotated[
         str, typer.Argument(metavar="ID", help="Id of the message: what `outbox.add` gave back.")

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from oncehouse import logs
 from oncehouse.answers import Answer, is_inlined
+from oncehouse.cli.paging import open_page
 from oncehouse.config_values import HIDDEN
 from oncehouse.redaction import redact
 
@@ -35,9 +36,22 @@ _TEXT_WIDTH = 80
 
 def open_console(stream: TextIO | None = None) -> Console:
     """A console for one answer. Without a terminal nothing is wrapped or cut, so that other tools read it."""
+    if stream is None and (page := open_page()) is not None:
+        return _plain_console(page, Console().width, force_terminal=True)
     file = stream or sys.stdout
-    width = None if file.isatty() else _PIPE_WIDTH
-    return Console(file=file, width=width, soft_wrap=True, highlight=False, markup=False, emoji=False)
+    return _plain_console(file, None if file.isatty() else _PIPE_WIDTH)
+
+
+def _plain_console(file: TextIO, width: int | None, *, force_terminal: bool | None = None) -> Console:
+    return Console(
+        file=file,
+        width=width,
+        force_terminal=force_terminal,
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
 
 
 def text_width() -> int:

@@ -13,6 +13,7 @@ import typer
 from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson
 from oncehouse.cli.output import say, show_facts, show_json
+from oncehouse.cli.paging import paged
 from oncehouse.config_values import parse_duration, parse_size
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class PlannedCapacity(Answer, of=("plan-capacity",)):
     notes: list[str]
 
 
+@paged()
 def plan_capacity(
     file: Annotated[
         Path | None,

@@ -12,6 +12,7 @@ from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_catalog
 from oncehouse.cli.output import say, show_json, show_table, spell_time
+from oncehouse.cli.paging import paged
 from oncehouse.config_file import load_pipeline
 from oncehouse.errors import ConfigurationError
 
@@ -61,6 +62,7 @@ class AppliedSchema(Answer, of=("schema apply",)):
 
 
 @app.command("list")
+@paged()
 def list_versions(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """The versions and the fields that the ledger knows beyond FILE."""
     from oncehouse.ledger.fields import list_fields
@@ -93,6 +95,7 @@ def list_versions(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None
 
 
 @app.command()
+@paged()
 def show(version: Version, file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """The fields of one version, with the ClickHouse types that they have by themselves."""
     from oncehouse.columns import clickhouse_name
@@ -233,6 +236,7 @@ def _choose(pipeline: Pipeline, catalog: Catalog, version: str | None) -> tuple[
 
 
 @app.command()
+@paged()
 def plan(file: File = DEFAULT_FILE, *, version: Only = None, as_json: AsJson = False) -> None:
     """Show what the known versions, and the fields of FILE, mean for the tables; changes nothing."""
     from oncehouse.pipeline.schema_plan import make_plan

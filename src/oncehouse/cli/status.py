@@ -14,6 +14,7 @@ from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time
+from oncehouse.cli.paging import paged
 from oncehouse.config_file import load_pipeline
 from oncehouse.config_values import format_duration
 from oncehouse.ledger.records import spell_holder
@@ -43,6 +44,7 @@ class PipelineStatus(Answer, of=("status",)):
     room: BoundedRoom
 
 
+@paged()
 def status(
     file: File = DEFAULT_FILE,
     *,

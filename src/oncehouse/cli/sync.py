@@ -15,6 +15,7 @@ from oncehouse import logs
 from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import AsJson, Logs
 from oncehouse.cli.output import say, say_aside, show_error, show_json, show_table
+from oncehouse.cli.paging import paged
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, UNMET_EXIT_CODE, Stop, in_thread
 from oncehouse.cli.sync_backfill import backfill, replay
 from oncehouse.cli.sync_opening import Modules, Names, find, find_enabled
@@ -123,6 +124,7 @@ def _tell(outcome: Outcome, *, as_json: bool) -> None:
 
 
 @app.command()
+@paged()
 def status(names: Names = None, *, module: Modules = None, as_json: AsJson = False) -> None:
     """What waits in each sync and for how long, when it last ran, and its last error."""
     from oncehouse.sync.status import read_status
@@ -171,6 +173,7 @@ def status(names: Names = None, *, module: Modules = None, as_json: AsJson = Fal
 
 
 @app.command()
+@paged()
 def plan(names: Names = None, *, module: Modules = None, as_json: AsJson = False) -> None:
     """The statements that bring the tables in ClickHouse to what the syncs need. Runs none."""
     from oncehouse.sync.table_plan import plan_table

@@ -11,6 +11,7 @@ from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import say, show_facts, show_json
+from oncehouse.cli.paging import paged
 from oncehouse.config_file import load_pipeline
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Verified(Answer, of=("verify",)):
     report: Report
 
 
+@paged()
 def verify(
     file: File = DEFAULT_FILE,
     *,
