@@ -6,15 +6,50 @@ child has only the thread that forked it. Polars does, so it is imported by the 
 
 from __future__ import annotations
 
-import pyarrow.compute
-import pyarrow.json
-import pyarrow.parquet  # noqa: F401
-from pyspark.daemon import manager
+import gc
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
 
-import oncehouse.pipeline.ingest
-import oncehouse.pipeline.loader  # noqa: F401
-from oncehouse import logs
+
+def leave_archives_out() -> None:
+    """Take the archives of PySpark's own folder off the path where that folder itself can be imported from.
+
+    Spark puts them first on the path. Of each package that was imported from an archive the whole list of its
+    contents is read again before every task.
+    """
+    folders = [path for path in sys.path if path and Path(path).is_dir()]
+    found = {name: PathFinder.find_spec(name, folders) for name in ("pyspark", "py4j")}
+    pyspark = found["pyspark"]
+    if pyspark is None or pyspark.origin is None or found["py4j"] is None:
+        return
+    home = Path(pyspark.origin).resolve().parent
+    for path in [path for path in sys.path if _is_archive_in(home, path)]:
+        sys.path.remove(path)
+        sys.path_importer_cache.pop(path, None)
+
+
+def _is_archive_in(home: Path, path: str) -> bool:
+    return Path(path).is_file() and Path(path).resolve().is_relative_to(home)
+
+
+def run_daemon() -> None:
+    leave_archives_out()
+    import pyarrow.compute
+    import pyarrow.json
+    import pyarrow.parquet  # noqa: F401
+    from pyspark.daemon import manager
+
+    import oncehouse.pipeline.ingest
+    import oncehouse.pipeline.loader  # noqa: F401
+    from oncehouse import logs
+
+    logs.start_if_told()
+    # Workers look for garbage after every task; what is loaded by now is none.
+    gc.collect()
+    gc.freeze()
+    manager()
+
 
 if __name__ == "__main__":
-    logs.start_if_told()
-    manager()
+    run_daemon()
