@@ -235,15 +235,18 @@ class Route(Section):
 
 class BatchLimits(Section):
     min_rows: Count = Field(default=10_000, ge=1)
-    """A batch of this many rows may go at once; fewer wait for `max_wait`."""
+    """A batch of this many rows may go at once; fewer wait as long as more can be expected, or for `max_wait`."""
     max_rows: Count = Field(default=1_000_000, ge=1)
     """A batch never holds more rows."""
     max_bytes: Bytes = 256 << 20
     """A batch never holds more bytes."""
-    max_wait: Seconds = 5.0
-    """The longest that a row waits for others before its batch goes."""
+    max_wait: Seconds = 2.0
+    """The longest that a row waits for others before its batch goes, unless ClickHouse asks for fewer inserts."""
     min_interval: Seconds = 1.0
     """Least time between the starts of two inserts into one table."""
+    sizes: Literal["adaptive", "fixed"] = "adaptive"
+    """Whether size and frequency follow the load and ClickHouse's answers, within the limits above; `fixed` waits for
+    `min_rows` or `max_wait`, whatever the load."""
 
     @model_validator(mode="after")
     def _least_is_at_most(self) -> Self:
@@ -299,6 +302,10 @@ class ClickHouse(Section):
 class Epoch(Section):
     max_rows: Count = Field(default=1_500_000, ge=1)
     """An epoch reads at most about this many records."""
+    max_bytes: Bytes = 1 << 30
+    """An epoch reads at most about this many bytes: of large records fewer."""
+    max_seconds: Annotated[Seconds, Field(gt=0)] = 30.0
+    """An epoch takes at most about this long: where records are slow to read, it reads fewer."""
     max_wait: Seconds = 1.0
     """How often Kafka is looked at for new records; a full epoch is followed by the next at once."""
     part_rows: Count = Field(default=500_000, ge=1)

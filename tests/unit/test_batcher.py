@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 from ledger_examples import make_file
 from oncehouse.config import BatchLimits
 from oncehouse.ledger.records import Part
-from oncehouse.pipeline.batcher import PARKED_LIMIT, PlannedBatch, TableFeedback, adapt, plan_batches
+from oncehouse.pipeline.batcher import PARKED_LIMIT, PlannedBatch, TableFeedback, plan_batches
+from oncehouse.pipeline.pace import Pace, Rhythm, decide_rhythm
 
 NOW = 1_000.0
-LIMITS = BatchLimits(min_rows=100, max_rows=1000, max_bytes=10_000, max_wait=5.0, min_interval=1.0)
+LIMITS = BatchLimits(
+    sizes="fixed", min_rows=100, max_rows=1000, max_bytes=10_000, max_wait=5.0, min_interval=1.0
+)
+ADAPTIVE = LIMITS.model_copy(update={"sizes": "adaptive"})
 
 
 def make_open_part(
@@ -60,10 +64,18 @@ feedbacks = st.builds(
     waiting=st.integers(0, 2),
     parked=st.integers(0, 4),
     seconds_since_cut=st.floats(0, 1000, allow_nan=False),
-    slower=st.integers(0, 5),
+    rhythm=st.none()
+    | st.builds(
+        Rhythm,
+        least_seconds=st.floats(0, 10),
+        rest_seconds=st.floats(0, 10),
+        interval_seconds=st.floats(0, 100),
+        most_rows=st.integers(1, 500),
+    ),
 )
 limits = st.builds(
     BatchLimits,
+    sizes=st.sampled_from(["adaptive", "fixed"]),
     min_rows=st.integers(1, 500),
     max_rows=st.integers(500, 5000),
     max_bytes=st.integers(1, 50_000),
@@ -171,19 +183,36 @@ def test_a_table_with_a_few_parked_batches_goes_on():
 
 
 def test_a_table_that_is_slowed_down_gets_batches_more_seldom():
-    part = make_open_part(1, rows=500)
+    part, slow = make_open_part(1, rows=500), decide_rhythm(Pace(steps=2), LIMITS)
     assert plan(part, seconds_since_cut=3.9)
-    assert not plan(part, seconds_since_cut=3.9, slower=2)
-    assert plan(part, seconds_since_cut=4.0, slower=2)
+    assert not plan(part, seconds_since_cut=3.9, rhythm=slow)
+    assert plan(part, seconds_since_cut=4.0, rhythm=slow)
 
 
-def test_too_many_parts_slow_a_table_down_step_by_step_and_inserts_that_succeed_speed_it_up_again():
-    slower = 0
-    steps = []
-    for too_many_parts in [*[True] * 7, *[False] * 6]:
-        slower = adapt(slower, too_many_parts=too_many_parts)
-        steps.append(slower)
-    assert steps == [1, 2, 3, 4, 5, 5, 5, 4, 3, 2, 1, 0, 0]
+def test_with_adaptive_sizes_few_rows_go_at_the_end_of_the_interval_however_young_they_are():
+    rhythm = decide_rhythm(Pace(rows_a_second=15, seen_at=0.0), ADAPTIVE)
+    assert rhythm.interval_seconds == 3.75
+    assert not plan(make_open_part(1), limits=ADAPTIVE, rhythm=rhythm, seconds_since_cut=3.7)
+    assert plan(make_open_part(1), limits=ADAPTIVE, rhythm=rhythm, seconds_since_cut=3.75)
+
+
+def test_with_adaptive_sizes_enough_rows_go_as_soon_as_the_table_has_rested():
+    rhythm = decide_rhythm(Pace(insert_seconds=1.5), ADAPTIVE)
+    assert not plan(make_open_part(1, rows=100), limits=ADAPTIVE, rhythm=rhythm, seconds_since_cut=2.9)
+    assert plan(make_open_part(1, rows=100), limits=ADAPTIVE, rhythm=rhythm, seconds_since_cut=3.0)
+
+
+def test_with_adaptive_sizes_a_full_batch_does_not_wait_for_a_rest():
+    rhythm = decide_rhythm(Pace(insert_seconds=1.5), ADAPTIVE)
+    parts = [make_open_part(1, rows=900), make_open_part(2, rows=900)]
+    assert plan(*parts, limits=ADAPTIVE, rhythm=rhythm, seconds_since_cut=1.0)
+    assert not plan(*parts, limits=ADAPTIVE, rhythm=rhythm, seconds_since_cut=0.9)
+
+
+def test_with_adaptive_sizes_what_was_too_large_makes_smaller_batches():
+    rhythm = decide_rhythm(Pace(most_rows=100), ADAPTIVE)
+    parts = [make_open_part(number, rows=50) for number in range(4)]
+    assert [batch.parts for batch in plan(*parts, limits=ADAPTIVE, rhythm=rhythm)] == [tuple(parts[:2])]
 
 
 @given(

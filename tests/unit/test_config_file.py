@@ -114,7 +114,7 @@ def test_durations_and_sizes_of_the_schema_take_text_and_numbers():
     limits = json_schema()["$defs"]["BatchLimits"]["properties"]
     assert {choice["type"] for choice in limits["max_wait"]["anyOf"]} == {"number", "string"}
     assert {choice["type"] for choice in limits["max_bytes"]["anyOf"]} == {"integer", "string"}
-    assert (limits["max_wait"]["default"], limits["max_bytes"]["default"]) == ("5s", "256MB")
+    assert (limits["max_wait"]["default"], limits["max_bytes"]["default"]) == ("2s", "256MB")
 
 
 def test_all_problems_are_told_together_in_the_order_of_the_file():

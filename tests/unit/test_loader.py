@@ -17,6 +17,7 @@ from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import BatchStatus, FileRef, LoadPart, Part
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
 from oncehouse.pipeline.loader import FAILED, UNKNOWN, judge, live_rows
+from oncehouse.pipeline.pace import Answer
 from oncehouse.pipeline.reading import read_records
 from plan_examples import make_read_plan
 
@@ -68,9 +69,17 @@ def test_views_that_could_not_be_checked_are_mentioned():
     assert "views" in (verdict.detail or "")
 
 
-def test_too_many_parts_are_passed_on_to_the_batcher():
-    assert judge(try_again(too_many=True), attempt=1, retry=RETRY, chance=0.5).too_many_parts
-    assert not judge(try_again(), attempt=1, retry=RETRY, chance=0.5).too_many_parts
+def test_what_a_failure_says_of_the_server_is_passed_on_to_the_pace():
+    answers = [
+        judge(outcome, attempt=1, retry=RETRY, chance=0.5).answer
+        for outcome in (
+            try_again(too_many=True),
+            replace(try_again(), code=241),
+            replace(try_again(), code=None),
+            Inserted(rows=1, seconds=0.1),
+        )
+    ]
+    assert answers == [Answer.TOO_MANY_PARTS, Answer.TOO_LARGE, Answer.FAILED, Answer.TAKEN]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from oncehouse.ledger.registering import register
 from oncehouse.pipeline import loading
 from oncehouse.pipeline.loader import Verdict
 from oncehouse.pipeline.loading import Loading
+from oncehouse.pipeline.pace import Answer
 
 PATIENCE_SECONDS = 30.0
 MIN_ROWS = 100
@@ -27,15 +28,29 @@ class FakeServer:
     """A ClickHouse that is there or not, and takes every batch while it is."""
 
     address = "http://nowhere:8123"
+    database = "default"
 
     def __init__(self) -> None:
         self.there = False
         self.asked = 0
         self.too_many_parts = False
+        self.parts: int | None = 1
+
+    def query(self, statement: str, _parameters=None) -> list[tuple[object, ...]]:
+        if "system.parts" not in statement:
+            return [("MergeTree ORDER BY id SETTINGS parts_to_delay_insert = 1000",)]
+        if self.parts is None:
+            raise TransientError("no answer")
+        return [(self.parts,)]
 
     def answers(self) -> bool:
         self.asked += 1
         return self.there
+
+    def _answer(self, *, taken: bool) -> Answer:
+        if taken:
+            return Answer.TAKEN
+        return Answer.TOO_MANY_PARTS if self.too_many_parts else Answer.FAILED
 
     def load(self, _spark, _pipeline, catalog, token, batch, *, facts) -> Verdict:
         attempt = start_attempt(catalog, token, batch.batch_id)
@@ -44,7 +59,7 @@ class FakeServer:
             status=BatchStatus.IN_CLICKHOUSE if taken else BatchStatus.RETRY,
             outcome="inserted" if taken else "failed",
             detail=None if taken else "nobody there",
-            too_many_parts=self.too_many_parts,
+            answer=self._answer(taken=taken),
         )
         finish_attempt(
             catalog,
@@ -220,14 +235,31 @@ def test_a_table_that_is_found_unfit_when_the_server_is_back_ends_the_stage(late
 
 
 def test_too_many_parts_slow_the_next_batches_down(stage, server):
+    def interval_seconds() -> float:
+        return stage._loading._paces.rhythm(TABLE).least_seconds
+
+    usual = interval_seconds()
     server.there = server.too_many_parts = True
     stage.register(MIN_ROWS)
-    wait_for(lambda: stage._loading._slower.get(TABLE, 0) > 2)
+    wait_for(lambda: interval_seconds() > 4 * usual)
     server.too_many_parts = False
     wait_for(lambda: stage.rows(BatchStatus.IN_CLICKHOUSE))
-    wait_for(lambda: stage._loading._slower[TABLE] < 5)
-    for _ in range(6):
+    while interval_seconds() > usual:
         stage.register(MIN_ROWS)
         done = stage.epochs * MIN_ROWS
         wait_for(lambda done=done: sum(stage.rows(BatchStatus.IN_CLICKHOUSE)) == done)
-    wait_for(lambda: stage._loading._slower[TABLE] == 0)
+
+
+def test_a_table_that_fills_up_with_parts_is_sent_to_more_seldom_before_it_refuses(stage, server):
+    server.there, server.parts = True, 600
+    stage.register(MIN_ROWS)
+    wait_for(lambda: stage.rows(BatchStatus.IN_CLICKHOUSE))
+    wait_for(lambda: stage._loading._paces.rhythm(TABLE).least_seconds > 0.01)
+
+
+def test_whoever_may_not_see_parts_is_sent_to_all_the_same(stage, server):
+    server.there, server.parts = True, None
+    stage.register(MIN_ROWS)
+    stage.register(MIN_ROWS)
+    wait_for(lambda: sum(stage.rows(BatchStatus.IN_CLICKHOUSE)) == 2 * MIN_ROWS)
+    assert stage._loading._paces.rhythm(TABLE).least_seconds == 0.01

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
@@ -13,6 +16,7 @@ from pydantic import SecretStr
 from oncehouse.config import Kafka
 from oncehouse.errors import ConfigurationError, DataLossError, TransientError
 from oncehouse.ledger.records import OffsetRange
+from oncehouse.pipeline import source
 from oncehouse.pipeline.source import (
     TopicFacts,
     Topics,
@@ -214,3 +218,46 @@ def test_a_key_that_java_cannot_read_is_refused_with_the_command_that_converts_i
     missing = options | {"ssl.certificate.location": str(tmp_path / "absent.pem")}
     with pytest.raises(ConfigurationError, match=r"ssl\.certificate\.location .* cannot be read"):
         java_options(Kafka(bootstrap_servers=SERVERS, topics=["events"], options=missing))
+
+
+class LeaderlessAdmin:
+    """A broker whose new topic has no leader for the first few questions."""
+
+    def __init__(self, refusals: int, code: int = KafkaError.NOT_LEADER_FOR_PARTITION) -> None:
+        self.refusals, self.code = refusals, code
+        self.asked = 0
+
+    def poll(self, _timeout: float) -> int:
+        return 0
+
+    def list_offsets(self, asked, *, request_timeout):
+        self.asked += 1
+        answer: Future[object] = Future()
+        if self.asked <= self.refusals:
+            answer.set_exception(KafkaException(KafkaError(self.code)))
+        else:
+            answer.set_result(SimpleNamespace(offset=7))
+        return dict.fromkeys(asked, answer)
+
+
+def ask_leaderless(monkeypatch, admin: LeaderlessAdmin):
+    monkeypatch.setattr(source, "_LEADER_SECONDS", 0.0)
+    topics = Topics(Kafka(bootstrap_servers=SERVERS, topics=("events",)))
+    topics._admin = admin
+    return topics.latest([("events", 0)])
+
+
+def test_a_topic_that_was_just_made_is_asked_again_until_it_has_a_leader(monkeypatch):
+    assert ask_leaderless(monkeypatch, LeaderlessAdmin(3)) == {("events", 0): 7}
+
+
+def test_a_topic_that_never_gets_a_leader_is_an_error_that_may_pass(monkeypatch):
+    with pytest.raises(TransientError):
+        ask_leaderless(monkeypatch, LeaderlessAdmin(1000))
+
+
+def test_other_refusals_are_not_asked_again(monkeypatch):
+    admin = LeaderlessAdmin(1000, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(ConfigurationError):
+        ask_leaderless(monkeypatch, admin)
+    assert admin.asked == 1

@@ -93,7 +93,8 @@ def plan_inserts(wish: Wish, epochs: Epochs) -> Inserts:
     rate = wish.new_a_second
     limits = wish.batch
     most_rows = min(limits.max_rows, max(limits.max_bytes / wish.event_bytes, 1.0))
-    due_seconds = min(limits.max_wait, limits.min_rows / rate)
+    # Adaptive sizes wait for more rows where that is worth it; that they never do is the bound.
+    due_seconds = 0.0 if limits.sizes == "adaptive" else min(limits.max_wait, limits.min_rows / rate)
     seconds = max(limits.min_interval, 1 / epochs.a_second, due_seconds)
     rows = min(rate * seconds, most_rows)
     return Inserts(

@@ -6,6 +6,16 @@ codes that stand in none of them.
 
 TOO_MANY_PARTS = 252
 
+TOO_LARGE = frozenset({
+    159,  # TIMEOUT_EXCEEDED
+    173,  # CANNOT_ALLOCATE_MEMORY
+    209,  # SOCKET_TIMEOUT
+    241,  # MEMORY_LIMIT_EXCEEDED
+    777,  # MEMORY_RESERVATION_KILLED
+    778,  # MEMORY_RESERVATION_FAILED
+})  # fmt: skip
+"""Time or memory ran out: a smaller insert might have passed."""
+
 CONFIGURATION = frozenset({
     81,   # UNKNOWN_DATABASE
     115,  # UNKNOWN_SETTING

@@ -83,6 +83,12 @@ def writer_grants(needs: Needs, *, on: str) -> Iterator[Grant]:
 
 
 def _sharper_checks(needs: Needs) -> Iterator[Grant]:
+    yield Grant(
+        privileges="SELECT",
+        on="system.parts",
+        why="inserts come more seldom before the table has too many parts",
+        optional=True,
+    )
     replicated = "for replicated tables: whether this replica takes inserts"
     yield Grant(privileges="SELECT", on="system.replicas", why=replicated, optional=True)
     for settings in ("merge_tree_settings", "replicated_merge_tree_settings"):

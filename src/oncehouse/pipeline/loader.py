@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from oncehouse import crash
 from oncehouse.backoff import Backoff
+from oncehouse.clickhouse import codes
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.describe import TableFacts
 from oncehouse.clickhouse.insert import (
@@ -36,6 +37,7 @@ from oncehouse.ledger.files import NO_SPACE, FileStore
 from oncehouse.ledger.records import Attempt, Batch, BatchStatus, LoadPart
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.ingest import run_tasks
+from oncehouse.pipeline.pace import Answer
 from oncehouse.pipeline.parts import EVENT_COLUMN, read_rows
 from oncehouse.spans import span
 
@@ -69,7 +71,9 @@ class Verdict:
     outcome: str
     detail: str | None = None
     wait_seconds: float = 0.0
-    too_many_parts: bool = False
+    answer: Answer = Answer.TAKEN
+    seconds: float = 0.0
+    """How long the insert took."""
 
 
 def send_batch(plan: LoadPlan) -> Outcome:
@@ -112,7 +116,7 @@ def judge(outcome: Outcome, *, attempt: int, retry: Retry, chance: float) -> Ver
     """What becomes of the batch. `chance` (0 to 1) spreads retries over the whole back-off: full jitter."""
     match outcome:
         case Inserted():
-            return Verdict(status=BatchStatus.IN_CLICKHOUSE, outcome="inserted")
+            return Verdict(status=BatchStatus.IN_CLICKHOUSE, outcome="inserted", seconds=outcome.seconds)
         case AlreadyThere(views_unproven=True):
             return Verdict(
                 status=BatchStatus.IN_CLICKHOUSE,
@@ -128,7 +132,8 @@ def judge(outcome: Outcome, *, attempt: int, retry: Retry, chance: float) -> Ver
                 outcome=UNKNOWN if outcome.outcome_unknown else FAILED,
                 detail=outcome.message,
                 wait_seconds=backoff.wait_seconds(attempt, chance=chance),
-                too_many_parts=outcome.too_many_parts,
+                answer=_answer_of(outcome),
+                seconds=outcome.seconds,
             )
         case Refused():
             return Verdict(
@@ -139,6 +144,12 @@ def judge(outcome: Outcome, *, attempt: int, retry: Retry, chance: float) -> Ver
         case PartlyThere():
             return Verdict(status=BatchStatus.PARKED, outcome=UNKNOWN, detail=outcome.message)
     assert_never(outcome)
+
+
+def _answer_of(outcome: TryAgain) -> Answer:
+    if outcome.too_many_parts:
+        return Answer.TOO_MANY_PARTS
+    return Answer.TOO_LARGE if outcome.code in codes.TOO_LARGE else Answer.FAILED
 
 
 def plan_load(

@@ -24,9 +24,10 @@ from oncehouse.errors import OncehouseError, TransientError
 from oncehouse.ledger import batches
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Batch, BatchStatus, Lease, Part
-from oncehouse.pipeline.batcher import PARKED_LIMIT, PlannedBatch, TableFeedback, adapt, plan_batches
+from oncehouse.pipeline.batcher import PARKED_LIMIT, PlannedBatch, TableFeedback, plan_batches
 from oncehouse.pipeline.loader import Verdict, load
 from oncehouse.pipeline.prepare import demand_tables, read_tables
+from oncehouse.pipeline.table_paces import TablePaces
 from oncehouse.spans import span
 
 if TYPE_CHECKING:
@@ -67,10 +68,12 @@ class Loading:
         self._facts: dict[str, TableFacts] = {}
         self._client = connect(pipeline.clickhouse)
         self._away_since: float | None = None
-        self._in_flight: dict[str, Future[Verdict]] = {}
+        self._in_flight: dict[str, tuple[Batch, Future[tuple[Verdict, float]]]] = {}
         self._last_cut: dict[str, float] = {}
         self._last_start: dict[str, float] = {}
-        self._slower: dict[str, int] = {}
+        self._paces = TablePaces(
+            self._client, self._limits, insert_timeout=pipeline.clickhouse.insert_timeout
+        )
 
     def run(self, stop: threading.Event, drain: threading.Event) -> None:
         """Until `stop` is set, or until `drain` is set and everything that can be loaded is loaded."""
@@ -108,13 +111,14 @@ class Loading:
             batch for batch in known if batch.status is not BatchStatus.PARKED and batch.table in self._limits
         ]
         parts = [part for part in batches.open_parts(self._catalog) if part.table in self._limits]
+        self._paces.look(parts)
         if self._cut(parts, waiting, parked, now, draining=draining):
             waiting = [
                 batch for batch in batches.waiting_batches(self._catalog) if batch.table in self._limits
             ]
         for batch in self._due(waiting, now):
             self._last_start[batch.table] = time.monotonic()
-            self._in_flight[batch.table] = pool.submit(self._load, batch)
+            self._in_flight[batch.table] = batch, pool.submit(self._load, batch)
         # A table with too many parked batches gets no further ones until somebody has looked at them.
         open_tables = {part.table for part in parts if parked[part.table] < PARKED_LIMIT}
         return bool(self._in_flight or waiting or open_tables)
@@ -133,7 +137,7 @@ class Loading:
                 waiting=sum(batch.table == table for batch in waiting),
                 parked=parked[table],
                 seconds_since_cut=time.monotonic() - self._last_cut.get(table, float("-inf")),
-                slower=self._slower.get(table, 0),
+                rhythm=self._paces.rhythm(table),
             )
             for table in {part.table for part in parts}
         }
@@ -185,7 +189,8 @@ class Loading:
                 due[table] = batch
         return list(due.values())
 
-    def _load(self, batch: Batch) -> Verdict:
+    def _load(self, batch: Batch) -> tuple[Verdict, float]:
+        """How the attempt ended, and how full the table is after it."""
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "load")
         about = {"batch": batch.batch_id, "table": batch.table}
         with (
@@ -194,7 +199,7 @@ class Loading:
         ):
             verdict = self._send(batch)
             whole.note(status=verdict.status)
-            return verdict
+            return verdict, self._paces.ask(batch.table, verdict)
 
     def _send(self, batch: Batch) -> Verdict:
         started = time.monotonic()
@@ -222,11 +227,10 @@ class Loading:
         return verdict
 
     def _collect(self) -> None:
-        for table, future in list(self._in_flight.items()):
+        for table, (batch, future) in list(self._in_flight.items()):
             if future.done():
                 del self._in_flight[table]
-                too_many_parts = future.result().too_many_parts
-                self._slower[table] = adapt(self._slower.get(table, 0), too_many_parts=too_many_parts)
+                self._paces.hear(batch, *future.result())
 
     def _facts_for(self, batch: Batch) -> TableFacts | None:
         """What the table is; asked anew before a retry, for somebody may have changed it."""

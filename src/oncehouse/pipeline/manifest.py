@@ -105,6 +105,8 @@ class TaskManifest:
     skipped: int
     chunks: tuple[ChunkManifest, ...]
     letters: tuple[LettersManifest, ...]
+    read_bytes: int = 0
+    """Of values and keys."""
     new_fields: dict[str, str | None] = field(default_factory=dict)
     """Fields that nobody declared and their types; None: no column can hold it."""
 
@@ -119,6 +121,7 @@ class TaskManifest:
             skipped=found["skipped"],
             chunks=tuple(_chunk(chunk) for chunk in found["chunks"]),
             letters=tuple(_letters(letters) for letters in found["letters"]),
+            read_bytes=found["read_bytes"],
             new_fields=found["new_fields"],
         )
 

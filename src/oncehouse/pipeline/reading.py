@@ -97,6 +97,7 @@ class ReadTask:
         self._chunks: list[ChunkManifest] = []
         self._aside = {kind: LetterWriter(plan, self._store, attempt, kind) for kind in LetterKind}
         self._read = 0
+        self._read_bytes = 0
         self._skipped = 0
         self._new_fields: NewFields = {}
 
@@ -104,6 +105,7 @@ class ReadTask:
         if not block.num_rows:
             return
         source = int(block.column("source")[0].as_py())
+        self._read_bytes += block.column("value").nbytes + block.column("key").nbytes
         # Another Kafka partition begins: end the chunk, so that chunks stay in the order of Kafka's records.
         if self._chunk is not None and not self._ordered and self._chunk.source != source:
             self._end_chunk()
@@ -185,6 +187,7 @@ class ReadTask:
         self._end_chunk()
         return TaskManifest(
             read=self._read,
+            read_bytes=self._read_bytes,
             skipped=self._skipped,
             chunks=tuple(self._chunks),
             letters=tuple(letters for writer in self._aside.values() for letters in writer.finish()),

@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncehouse.errors import ConfigurationError
+from oncehouse.ledger import epochs
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Stage
 from oncehouse.ledger.schemas import add_schemas
 from oncehouse.pipeline.adopting import adopt
 from oncehouse.pipeline.deciding import Ingesting
 from oncehouse.pipeline.prepare import demand_ready, open_catalog
+from oncehouse.pipeline.record_sizes import RecordSizes
 from oncehouse.pipeline.report import Report, RunResult
 from oncehouse.pipeline.schemas import declared_schemas
-from oncehouse.pipeline.source import Topics
+from oncehouse.pipeline.source import Topics, read_starting
 from oncehouse.pipeline.stages import Stages
 from oncehouse.pipeline.stream import Ingest
 from oncehouse.pipeline.tending import Tending
@@ -68,11 +70,12 @@ def run_pipeline(
     topics = Topics(pipeline.source.kafka) if pipeline.source.kafka and Stage.INGEST in stages else None
     try:
         there = prepare(pipeline, catalog, topics, may_wait=not once)
+        sizes = _look_at_records(catalog, topics)
         running = Stages(
             pipeline,
             catalog,
             Report(catalog, topics, progress),
-            lambda running: _make_ingest(running, topics, tends=not only),
+            lambda running: _make_ingest(running, topics, sizes, tends=not only),
             stages=stages,
             stop=stop or threading.Event(),
             say=say,
@@ -108,9 +111,19 @@ def choose_stages(pipeline: Pipeline, only: Sequence[Stage]) -> tuple[Stage, ...
     return tuple(stage for stage in own if not only or stage in only)
 
 
-def _make_ingest(running: Stages, topics: Topics | None, *, tends: bool) -> Ingesting:
-    if topics is not None:
-        return Ingest(running, topics)
+def _look_at_records(catalog: Catalog, topics: Topics | None) -> RecordSizes | None:
+    """Begun before Spark starts, which takes longer."""
+    if topics is None:
+        return None
+    known, positions = epochs.read_topic_ids(catalog), epochs.read_positions(catalog)
+    return RecordSizes(topics, read_starting(topics, known, positions)[1])
+
+
+def _make_ingest(
+    running: Stages, topics: Topics | None, sizes: RecordSizes | None, *, tends: bool
+) -> Ingesting:
+    if topics is not None and sizes is not None:
+        return Ingest(running, topics, sizes)
     return Tending(running) if tends else Resting()
 
 

@@ -8,6 +8,7 @@ aborted transactions and compaction leave holes between offsets.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Positions = dict[tuple[str, int], int]
+
+_NO_LEADER = {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART"}
+_LEADER_TRIES = 10
+_LEADER_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,15 +107,16 @@ class Topics:
         asked = {TopicPartition(topic, partition): spec for topic, partition in partitions}
         if not asked:
             return {}
-        found = {}
-        futures = self._admin.list_offsets(asked, request_timeout=TIMEOUT_SECONDS)
-        for partition, future in futures.items():
+        for tries_left in reversed(range(_LEADER_TRIES)):
+            futures = self._admin.list_offsets(asked, request_timeout=TIMEOUT_SECONDS)
             try:
-                offset = future.result(timeout=TIMEOUT_SECONDS + 5).offset
+                return _offsets_of(futures)
             except KafkaException as error:
-                raise self._wrapped(partition.topic, error) from error
-            found[partition.topic, partition.partition] = offset
-        return found
+                if not tries_left or _code(error) not in _NO_LEADER:
+                    raise self._wrapped(next(iter(asked)).topic, error) from error
+            # A topic that was just made has its leaders in a moment, and so has one whose broker went.
+            time.sleep(_LEADER_SECONDS)
+        return {}
 
     def _notice(self, error: KafkaError) -> None:
         """The client goes on trying, and a call only times out: why the broker was refused, or refused us, is here."""
@@ -167,6 +173,19 @@ def check_topics(
                 "them from elsewhere under a new topic; to go on without them, start the pipeline under a new "
                 "name and ledger."
             )
+
+
+def read_starting(
+    topics: Topics, known_ids: Mapping[str, str], positions: Positions
+) -> tuple[dict[str, str], Positions]:
+    """The ids of the topics, and where reading goes on; raises where Kafka no longer has what is to be read."""
+    facts = topics.describe()
+    earliest = topics.earliest(
+        (topic, number) for topic, found in facts.items() for number in range(found.partitions)
+    )
+    check_topics(facts, known_ids, positions, earliest)
+    ids = {topic: found.topic_id for topic, found in facts.items()}
+    return ids, starting_positions(facts, positions, earliest)
 
 
 def starting_positions(
@@ -259,6 +278,13 @@ def java_options(kafka: Kafka) -> dict[str, str]:
     return {
         f"kafka.{name}": value
         for name, value in (options | {"bootstrap.servers": kafka.bootstrap_servers}).items()
+    }
+
+
+def _offsets_of(futures: Mapping[TopicPartition, Any]) -> Positions:
+    return {
+        (partition.topic, partition.partition): future.result(timeout=TIMEOUT_SECONDS + 5).offset
+        for partition, future in futures.items()
     }
 
 

@@ -1,22 +1,27 @@
 """The ingest stage: a Spark stream that settles epochs, and the requests performed between them.
 
 Whatever ends the stream, it starts again from the ledger's offsets with a checkpoint of its own; a checkpoint
-that is lost or damaged costs nothing but that restart. Errors of ours stop the pipeline unless they may pass.
+that is lost or damaged costs nothing but that restart. It also starts again when epochs should hold more or fewer
+records than the stream was told. Errors of ours stop the pipeline unless they may pass.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
+import time
 from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oncehouse import logs
 from oncehouse.errors import DataLossError, OncehouseError, TransientError
 from oncehouse.ledger import epochs
 from oncehouse.ledger.records import EpochKind
 from oncehouse.pipeline.deciding import Deciding
+from oncehouse.pipeline.epoch_size import EpochSize, Settled, first_size, see_epoch
 from oncehouse.pipeline.formats import needs_headers
 from oncehouse.pipeline.ingest import SMALL_EPOCH_RECORDS, EpochInput, read_frame, settle
 from oncehouse.pipeline.job_errors import naming_own_errors, revive
@@ -28,7 +33,7 @@ from oncehouse.pipeline.source import (
     check_topics,
     open_stream,
     read_ranges,
-    starting_positions,
+    read_starting,
 )
 from oncehouse.private_files import make_private_folder
 from oncehouse.progress import StreamProgress
@@ -37,7 +42,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from oncehouse.pipeline.record_sizes import RecordSizes
     from oncehouse.pipeline.stages import Stages
+
+_log = logging.getLogger("oncehouse.pipeline")
 
 _LONGEST_PAUSE_SECONDS = 30.0
 _TRIES_WHEN_DRAINING = 6
@@ -46,7 +54,7 @@ _TRIES_WHEN_DRAINING = 6
 class Ingest(Deciding):
     """Runs on the thread that calls `run`; epochs are settled on Spark's own callback thread."""
 
-    def __init__(self, stages: Stages, topics: Topics) -> None:
+    def __init__(self, stages: Stages, topics: Topics, sizes: RecordSizes) -> None:
         super().__init__(stages)
         self._topics = topics
         self._tell_stream = stages.report.tell_stream
@@ -54,6 +62,11 @@ class Ingest(Deciding):
         self._stopping = threading.Event()
         self._failure: OncehouseError | None = None
         self._starts = 0
+        self._sizes = sizes
+        self._size: EpochSize | None = None
+        self._read_bytes = 0
+        # Set when the stream has to start again with another bound; no further epoch begins before that.
+        self._resizing = threading.Event()
 
     def run(self, stop: threading.Event, *, once: bool) -> None:
         """Until `stop` is set, or with `once` until all that was there at the start is settled."""
@@ -62,7 +75,7 @@ class Ingest(Deciding):
             self._settled = False
             try:
                 self._run_stream(stop, once=once)
-                if once:
+                if once and not self._resizing.is_set():
                     return
             except TransientError as error:
                 failures = 1 if self._settled else failures + 1
@@ -79,6 +92,7 @@ class Ingest(Deciding):
     def _run_stream(self, stop: threading.Event, *, once: bool) -> None:
         self._failure = None
         self._stopping.clear()
+        self._resizing.clear()
         self._perform_requests()
         if not self._gate.wait(stop.is_set):
             return
@@ -87,7 +101,7 @@ class Ingest(Deciding):
             checkpoint = self._new_checkpoint()
             query = self._start(starting, checkpoint, once=once)
         try:
-            while query.isActive and not stop.is_set():
+            while query.isActive and not stop.is_set() and not self._resizing.is_set():
                 _wait_a_second(query)
                 self._tell_stream(_read_progress(query))
                 if not once:
@@ -106,13 +120,9 @@ class Ingest(Deciding):
             raise failure
 
     def _starting_positions(self) -> Positions:
-        facts = self._topics.describe()
-        partitions = [(topic, number) for topic, found in facts.items() for number in range(found.partitions)]
-        earliest = self._topics.earliest(partitions)
-        positions = epochs.read_positions(self._catalog)
-        check_topics(facts, epochs.read_topic_ids(self._catalog), positions, earliest)
-        self._topic_ids = {topic: found.topic_id for topic, found in facts.items()}
-        return starting_positions(facts, positions, earliest)
+        known = epochs.read_topic_ids(self._catalog)
+        self._topic_ids, starting = read_starting(self._topics, known, epochs.read_positions(self._catalog))
+        return starting
 
     def _new_checkpoint(self) -> Path:
         self._starts += 1
@@ -128,12 +138,13 @@ class Ingest(Deciding):
 
     def _start(self, starting: Positions, checkpoint: Path, *, once: bool) -> StreamingQuery:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "ingest")
+        self._size = self._size or first_size(self._pipeline.epoch, self._sizes.mean_bytes())
         records = open_stream(
             self._spark,
             self._topics.kafka,
             starting,
             headers=needs_headers(self._pipeline),
-            max_rows=self._pipeline.epoch.max_rows,
+            max_rows=self._size.most_records,
             group=f"oncehouse-{self._pipeline.pipeline}",
         )
 
@@ -143,7 +154,9 @@ class Ingest(Deciding):
             try:
                 self._gate.wait(self._stopping.is_set)
                 while not self._stopping.is_set():
-                    if self._deciding.acquire(timeout=0.1):
+                    if self._resizing.is_set():
+                        self._stopping.wait()
+                    elif self._deciding.acquire(timeout=0.1):
                         try:
                             self._settle(frame, number, checkpoint, starting)
                         finally:
@@ -167,6 +180,7 @@ class Ingest(Deciding):
         records = sum(span.end - span.start for span in ranges)
         if not records:
             return
+        started = time.monotonic()
         with naming_own_errors(self._pipeline.pipeline):
             counts = settle(
                 self._spark,
@@ -179,9 +193,27 @@ class Ingest(Deciding):
             )
         self._settled = True
         self._on_epoch(counts)
+        self._follow(
+            Settled(records=records, size_bytes=self._read_bytes, seconds=time.monotonic() - started)
+        )
+
+    def _follow(self, seen: Settled) -> None:
+        """Let the size of epochs follow what was seen; another one needs another start of the stream."""
+        known = self._size or first_size(self._pipeline.epoch)
+        self._size = see_epoch(known, seen, self._pipeline.epoch)
+        if self._size.most_records != known.most_records:
+            logs.write(
+                _log,
+                logging.INFO,
+                "epoch size changed",
+                most_records=self._size.most_records,
+                record_bytes=round(self._size.record_bytes),
+            )
+            self._resizing.set()
 
     def _read(self, frame: DataFrame, plan: ReadPlan) -> list[TaskManifest]:
         manifests = read_frame(frame, plan)
+        self._read_bytes = sum(task.read_bytes for task in manifests)
         # Asked after the records were read: a topic made anew meanwhile may go on with the same offsets.
         check_topics(self._topics.describe(), self._topic_ids, {}, {})
         return manifests

@@ -1,0 +1,69 @@
+"""How many records an epoch may read, from how large records are and how long epochs took. Pure.
+
+An epoch reads all that waits, up to this many. The bound follows bytes and time, so that an epoch of large or slow
+records is neither larger nor longer than was asked for; a small epoch says nothing about it, since what is fixed in an
+epoch is most of its time. Spark takes the bound when a stream starts, so it moves seldom and by much: outside of a
+dead band, and upwards only when epochs are full.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from oncehouse.config import Epoch
+
+LEAST_RECORDS = 100
+_FADING = 0.5
+_FULL_SHARE = 0.8
+_LOWERED_BELOW = 0.7
+_RAISED_ABOVE = 1.5
+_TOO_LONG = 1.25
+_SHORT_SHARE = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochSize:
+    most_records: int
+    record_bytes: float = 0.0
+    """0 while nothing is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """An epoch that was just settled."""
+
+    records: int
+    size_bytes: int
+    seconds: float
+
+
+def first_size(limits: Epoch, record_bytes: float = 0.0) -> EpochSize:
+    """From a look at some of the records that wait; 0 where there are none."""
+    return EpochSize(most_records=_bound(limits.max_rows, record_bytes, limits), record_bytes=record_bytes)
+
+
+def see_epoch(size: EpochSize, seen: Settled, limits: Epoch) -> EpochSize:
+    if not seen.records:
+        return size
+    found = seen.size_bytes / seen.records
+    record_bytes = found + (size.record_bytes - found) * _FADING if size.record_bytes else found
+    wanted = _bound(_in_time(size, seen, limits), record_bytes, limits)
+    full = seen.records >= size.most_records * _FULL_SHARE
+    lowered = wanted < size.most_records * _LOWERED_BELOW
+    raised = full and wanted > size.most_records * _RAISED_ABOVE
+    most = wanted if lowered or raised else size.most_records
+    return replace(size, most_records=most, record_bytes=record_bytes)
+
+
+def _in_time(size: EpochSize, seen: Settled, limits: Epoch) -> float:
+    """How many records fit the time: fewer after an epoch that took too long, more after a full and short one."""
+    if seen.seconds > limits.max_seconds * _TOO_LONG:
+        return seen.records * limits.max_seconds / seen.seconds
+    if seen.seconds < limits.max_seconds * _SHORT_SHARE:
+        return size.most_records * 2.0
+    return float(size.most_records)
+
+
+def _bound(records: float, record_bytes: float, limits: Epoch) -> int:
+    fitting = min(records, limits.max_bytes / record_bytes if record_bytes else records)
+    return min(limits.max_rows, max(LEAST_RECORDS, int(fitting)))

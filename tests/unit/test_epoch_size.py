@@ -1,0 +1,98 @@
+"""How many records an epoch may hold follows their bytes and the time they take, seldom and never to and fro."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncehouse.config import Epoch
+from oncehouse.pipeline.epoch_size import LEAST_RECORDS, EpochSize, Settled, first_size, see_epoch
+
+LIMITS = Epoch()
+
+
+def follow(
+    size: EpochSize,
+    *,
+    epochs: int,
+    record_bytes: float,
+    records_a_second: float,
+    fixed_seconds: float = 0.6,
+    waiting: float = float("inf"),
+    limits: Epoch = LIMITS,
+) -> list[EpochSize]:
+    """Epochs over a backlog, each as large as it may be."""
+    seen = [size]
+    for _ in range(epochs):
+        records = int(min(seen[-1].most_records, waiting))
+        told = Settled(
+            records=records,
+            size_bytes=int(records * record_bytes),
+            seconds=fixed_seconds + records / records_a_second,
+        )
+        seen.append(see_epoch(seen[-1], told, limits))
+    return seen
+
+
+def test_small_records_that_are_read_fast_are_bounded_by_their_number_alone():
+    sizes = follow(first_size(LIMITS, 213), epochs=10, record_bytes=213, records_a_second=200_000)
+    assert {size.most_records for size in sizes} == {LIMITS.max_rows}
+
+
+def test_large_records_are_bounded_by_their_bytes_from_the_first_epoch_on():
+    assert first_size(LIMITS, 1 << 20).most_records == LIMITS.max_bytes >> 20
+
+
+def test_records_that_turn_out_to_be_large_make_smaller_epochs_at_once():
+    sizes = follow(first_size(LIMITS), epochs=3, record_bytes=100_000, records_a_second=1e9)
+    assert sizes[1].most_records == sizes[-1].most_records == LIMITS.max_bytes // 100_000
+
+
+def test_an_epoch_that_took_too_long_makes_the_next_as_long_as_was_asked():
+    sizes = follow(first_size(LIMITS), epochs=6, record_bytes=200, records_a_second=1_000)
+    assert 15 <= sizes[1].most_records / 1_000 <= 1.25 * LIMITS.max_seconds
+
+
+def test_a_machine_that_is_fast_again_gets_large_epochs_again():
+    slow = follow(first_size(LIMITS), epochs=5, record_bytes=200, records_a_second=1_000)[-1]
+    assert (
+        follow(slow, epochs=8, record_bytes=200, records_a_second=300_000)[-1].most_records == LIMITS.max_rows
+    )
+
+
+def test_small_epochs_say_nothing_about_how_large_one_may_be():
+    sizes = follow(first_size(LIMITS), epochs=20, record_bytes=200, records_a_second=300_000, waiting=50)
+    assert {size.most_records for size in sizes} == {LIMITS.max_rows}
+    held = EpochSize(most_records=20_000, record_bytes=200)
+    assert follow(held, epochs=20, record_bytes=200, records_a_second=300_000, waiting=50)[-1] == held
+
+
+def test_an_epoch_without_records_changes_nothing():
+    size = EpochSize(most_records=500, record_bytes=10)
+    assert see_epoch(size, Settled(records=0, size_bytes=0, seconds=1), LIMITS) == size
+
+
+@given(
+    record_bytes=st.floats(1, 2e6),
+    records_a_second=st.floats(10, 1e6),
+    first=st.floats(0, 2e6),
+    noise=st.lists(st.floats(0.8, 1.25), min_size=30, max_size=30),
+)
+def test_at_a_steady_speed_the_bound_settles_and_stays_within_what_was_asked(
+    record_bytes, records_a_second, first, noise
+):
+    size, changed = first_size(LIMITS, first), []
+    for number, factor in enumerate(noise):
+        records = size.most_records
+        told = Settled(
+            records=records,
+            size_bytes=int(records * record_bytes * factor),
+            seconds=0.6 + records / (records_a_second * factor),
+        )
+        before, size = size, see_epoch(size, told, LIMITS)
+        assert LEAST_RECORDS <= size.most_records <= LIMITS.max_rows
+        if size.most_records != before.most_records:
+            changed.append(number)
+    # Doubled at most fourteen times from the least to the most, and after that left alone.
+    assert not [number for number in changed if number > 20]
+    assert size.most_records == LEAST_RECORDS or size.most_records * record_bytes <= 2 * LIMITS.max_bytes
