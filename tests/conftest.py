@@ -21,6 +21,7 @@ import pytest
 from clickhouse_connect.driver.client import Client
 from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
+from hypothesis import HealthCheck, settings
 
 from answer_schemas import hold_answers
 from chaos_report import ChaosReport
@@ -35,6 +36,10 @@ from oncehouse.devstack.stack import Stack
 from oncehouse.devstack.state import load_ports
 from oncehouse.devstack.zookeeper import ZooKeeper
 from scenarios import SCENARIOS
+
+# How long an example takes says how busy the machine is, and nothing about what is tested.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 _PARTS = {"kafka", "secure_kafka", "clickhouse", "postgres", "redis", "zookeeper", "connect"}
 _FOLDER_PREFIX = "oncehouse-tests-"
