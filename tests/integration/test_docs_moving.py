@@ -1,7 +1,8 @@
-"""docs/moving: commands that exist, pipeline files that load, and one whole move as the page on cutting over tells it.
+"""docs/moving: one whole move as the page on cutting over tells it.
 
-Pipeline files are loaded by test_docs_reference. What belongs to the tools that are left (a connector's JSON, the Kafka
-engine's tables, `manage.py`) is counted here, so that nothing new stands there unseen, and not run.
+That commands exist and pipeline files load is shown by test_docs_blocks. What belongs to the tools that are left (a
+connector's JSON, the Kafka engine's tables, `manage.py`) is counted here, so that nothing new stands there unseen, and
+not run.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-import typer
 
-from oncehouse.cli.app import app, run_command
+from oncehouse.cli.app import run_command
 from page_shell import ROOT, blocks
 
 KINDS = {
@@ -42,14 +42,6 @@ def shell_lines() -> list[str]:
             elif inside:
                 found.append(line.strip())
     return found
-
-
-@pytest.mark.parametrize("line", [line for line in shell_lines() if line.startswith("oncehouse ")])
-def test_a_command_of_the_pages_is_one_that_there_is(line):
-    command, words = typer.main.get_command(app), shlex.split(line, comments=True)[1:]
-    while hasattr(command, "commands"):
-        command = command.commands[words.pop(0)]
-    command.make_context(line, words)  # reads arguments and options, and runs nothing
 
 
 def test_every_other_line_is_one_of_djangos():

@@ -9,18 +9,19 @@ from itertools import takewhile
 from pathlib import Path
 from typing import get_args
 
-import pytest
-
 from oncehouse import errors
 from oncehouse.cli import app as command_line
-from oncehouse.config_file import json_schema, parse_pipeline
+from oncehouse.config_file import json_schema
 from oncehouse.config_section import Section
 from oncehouse.errors import OncehouseError
+from oncehouse.etl.expectation_file import ExpectationSection
+from oncehouse.etl.lineage_file import TopicSection
+from oncehouse.etl.settings import EtlSettings, Offsets
 from oncehouse.messaging.settings import MessagingSettings
+from oncehouse.sync import settings as sync_settings
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-MOVING = sorted((ROOT / "docs" / "moving").glob("*.md"))
 
 
 def load_options():
@@ -133,9 +134,15 @@ def test_every_key_of_the_messaging_file_has_a_row_in_the_reference():
     assert told == there
 
 
-@pytest.mark.parametrize("page", MOVING, ids=lambda page: page.stem)
-def test_pipeline_files_of_the_pages_on_moving_load(page):
-    blocks = re.findall(r"^```yaml\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    assert blocks or page.stem == "django-clickhouse"
-    for block in blocks:
-        parse_pipeline(block, page.name, environment={"CLICKHOUSE_PASSWORD": "x", "PGPASSWORD": "y"})
+def test_every_key_of_the_schedulers_files_has_a_row_in_the_reference():
+    told = {key for cells in rows("etl.md") for key in re.findall(r"`(\w+)`", cells[0])}
+    sections = (EtlSettings, Offsets, TopicSection, ExpectationSection)
+    there = {field.alias or name for section in sections for name, field in section.model_fields.items()}
+    assert {"late_every", "depends_on", "at_least"} <= there
+    assert there - told == set()
+
+
+def test_every_setting_of_model_sync_is_in_its_page():
+    page = (ROOT / "docs" / "model-sync.md").read_text(encoding="utf-8")
+    there = {sync_settings.PREFIX + name for name in sync_settings._NAMES}
+    assert {name for name in there if not re.search(rf"\b{name}\b", page)} == set()
