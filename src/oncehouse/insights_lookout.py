@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from oncehouse.config import Pipeline
     from oncehouse.etl.opening import Etl
     from oncehouse.insights import BatchDetail, LeaseView
-    from oncehouse.insights_road import BatchPage, EpochPage, IndexAge, Road
+    from oncehouse.insights_road import BatchPage, EpochDetail, EpochPage, IndexAge, Road
     from oncehouse.ledger.catalog import Catalog
     from oncehouse.ledger.records import BatchStatus
     from oncehouse.messaging.consumer.groups import GroupStatus
@@ -116,6 +116,10 @@ class Lookout:
     def epochs(self, name: str, *, before: int | None = None, limit: int = 50) -> EpochPage:
         with self.open(name) as catalog:
             return insights_road.list_epoch_page(catalog, before=before, limit=limit)
+
+    def epoch(self, name: str, epoch: int) -> EpochDetail:
+        with self.open(name) as catalog:
+            return insights_road.read_epoch(catalog, epoch)
 
     def batches(
         self,

@@ -14,7 +14,7 @@ from oncehouse.insights import BatchView, Overview, read_overview, view_batch
 from oncehouse.ledger import recent
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.recent import Load, Settled
-from oncehouse.ledger.records import BatchStatus, EpochKind, EpochRow
+from oncehouse.ledger.records import BatchStatus, EpochKind, EpochRow, OffsetRange, Part
 from oncehouse.ledger.segments import list_segments
 from oncehouse.pipeline.room import Disk, Room, least_free, read_room
 
@@ -80,6 +80,14 @@ class EpochPage:
     epochs: tuple[EpochRow, ...]
     older: int | None
     """The epoch before which the next page begins; none on the last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochDetail:
+    epoch: EpochRow
+    ranges: tuple[OffsetRange, ...]
+    """What of Kafka it settled."""
+    parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +179,16 @@ def list_epoch_page(catalog: Catalog, *, before: int | None = None, limit: int =
     found = recent.page_epochs(catalog, before=before, limit=limit + 1)
     shown = found[:limit]
     return EpochPage(epochs=shown, older=shown[-1].epoch if len(found) > limit else None)
+
+
+def read_epoch(catalog: Catalog, epoch: int) -> EpochDetail:
+    """One epoch with what it settled and wrote; ConfigurationError when it is not there any more."""
+    with catalog.snapshot() as view:
+        return EpochDetail(
+            epoch=recent.find_epoch(view, epoch),
+            ranges=recent.list_epoch_ranges(view, epoch),
+            parts=recent.list_epoch_parts(view, epoch),
+        )
 
 
 def list_batch_page(

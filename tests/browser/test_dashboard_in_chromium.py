@@ -16,13 +16,14 @@ from oncehouse.ledger.batches import find_batch
 from oncehouse.ledger.records import BatchStatus
 from oncehouse.web.app import Dashboard
 from oncehouse.web.serving import Server, listen
-from watched_world import StandIn, add_batches, make_world
+from watched_world import HISTORY, StandIn, add_batches, make_world
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 PATHS = [
     "/",
     "/pipelines/orders",
     "/pipelines/orders/epochs",
+    f"/pipelines/orders/epochs/{HISTORY + 1}",
     "/pipelines/orders/batches",
     "/pipelines/orders/batches/{parked}",
     "/pipelines/orders/batches/{parked}/retry",

@@ -11,6 +11,7 @@ from oncehouse.insights_road import (
     list_batch_page,
     list_epoch_page,
     measure_pace,
+    read_epoch,
     read_index_ages,
 )
 from oncehouse.ledger import tables
@@ -69,6 +70,18 @@ def test_pages_of_epochs_join_without_gaps(catalog):
     assert [row.epoch for row in first.epochs] == [5, 4, 3]
     last = list_epoch_page(catalog, before=first.older, limit=3)
     assert ([row.epoch for row in last.epochs], last.older) == ([2, 1], None)
+
+
+def test_an_epoch_is_told_with_what_it_settled_and_wrote(catalog, batches):
+    (newest,) = list_epoch_page(catalog, limit=1).epochs
+    found = read_epoch(catalog, newest.epoch)
+    assert found.epoch == newest
+    assert {part.epoch for part in found.parts} == {newest.epoch}
+    assert [part.batch_id for part in found.parts] == batches[-1:]
+    assert sum(span.end - span.start for span in found.ranges) > 0
+    assert all(span not in found.ranges for span in read_epoch(catalog, newest.epoch - 1).ranges)
+    with pytest.raises(ConfigurationError, match=r"has no epoch 8 \(any more\)"):
+        read_epoch(catalog, newest.epoch + 1)
 
 
 def test_what_was_settled_and_loaded_lately_is_listed_with_how_long_it_took(catalog, batches):

@@ -36,6 +36,7 @@ PAGES = {
     "/": ["orders", "clicks", "1 parked", "ledger.max_backlog is 2GB"],
     "/pipelines/orders": ["Offsets by partition", "Key index by age", "under 30 days", "not_json", "10,500"],
     "/pipelines/orders/epochs": [f"{HISTORY + EPOCHS:,}"],
+    f"/pipelines/orders/epochs/{HISTORY + 1}": ["What it settled", "Live rows", "/pipelines/orders/batches/"],
     "/pipelines/orders/batches": ["in clickhouse", "parked", "Older"],
     "/pipelines/orders/batches?status=PARKED": [PAYMENTS, "Code: 60"],
     "/pipelines/orders/letters": ["not_json", "bad_value", "Replay all"],
@@ -165,6 +166,13 @@ def test_a_batch_is_shown_with_its_life_its_attempts_and_its_query_ids(browser, 
     loaded = browser.get(f"/pipelines/orders/batches/{world.loaded}").text
     assert "Attempt 1: inserted" in loaded
     assert "Try again" not in loaded
+
+
+def test_from_an_epoch_one_comes_to_its_batches_and_back(browser):
+    epoch = f"/pipelines/orders/epochs/{HISTORY + 1}"
+    assert f'href="{epoch}"' in browser.get(f"/pipelines/orders/epochs?before={HISTORY + 2}").text
+    batch = re.search(r'href="(/pipelines/orders/batches/[^"]+)"', browser.get(epoch).text)[1]
+    assert f'href="{epoch}"' in browser.get(batch).text
 
 
 def test_what_strangers_wrote_is_shown_as_text(browser, world):

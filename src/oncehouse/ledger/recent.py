@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import Subquery, Table, select, tuple_
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.batches import batch_of, select_batches
+from oncehouse.ledger.batches import batch_of, part_of, select_batches
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import Batch, BatchStatus, EpochRow
+from oncehouse.ledger.records import Batch, BatchStatus, EpochRow, OffsetRange, Part
 from oncehouse.ledger.rows import epoch_of
-from oncehouse.ledger.tables import attempts, batches, epochs
+from oncehouse.ledger.tables import attempts, batches, epochs, parts, ranges
 
 # Hardly more than one epoch and one batch a second can be; two hours of them are read in some milliseconds.
 _MOST_ROWS = 7200
@@ -91,6 +91,35 @@ def page_epochs(catalog: Catalog, *, before: int | None, limit: int) -> tuple[Ep
     with catalog.read() as connection:
         rows = connection.execute(query.order_by(epochs.c.epoch.desc()).limit(limit)).all()
     return tuple(epoch_of(row) for row in rows)
+
+
+def find_epoch(catalog: Catalog, epoch: int) -> EpochRow:
+    """ConfigurationError when there is none, or it was rolled up into its hour."""
+    query = select(epochs).where(epochs.c.pipeline == catalog.pipeline, epochs.c.epoch == epoch)
+    with catalog.read() as connection:
+        row = connection.execute(query).one_or_none()
+    if row is None:
+        raise ConfigurationError(f"Pipeline {catalog.pipeline} has no epoch {epoch} (any more).")
+    return epoch_of(row)
+
+
+def list_epoch_parts(catalog: Catalog, epoch: int) -> tuple[Part, ...]:
+    """What the epoch wrote, in the order in which it read; parts past the window are gone."""
+    query = select(parts).where(parts.c.pipeline == catalog.pipeline, parts.c.epoch == epoch)
+    with catalog.read() as connection:
+        rows = connection.execute(query.order_by(parts.c.ordinal, parts.c.part)).all()
+    return tuple(part_of(row) for row in rows)
+
+
+def list_epoch_ranges(catalog: Catalog, epoch: int) -> tuple[OffsetRange, ...]:
+    """What of Kafka the epoch settled, by topic and partition."""
+    query = select(ranges).where(ranges.c.pipeline == catalog.pipeline, ranges.c.epoch == epoch)
+    with catalog.read() as connection:
+        rows = connection.execute(query.order_by(ranges.c.topic, ranges.c.partition_id)).all()
+    return tuple(
+        OffsetRange(topic=row.topic, partition=row.partition_id, start=row.start_offset, end=row.end_offset)
+        for row in rows
+    )
 
 
 def page_batches(

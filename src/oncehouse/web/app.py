@@ -78,6 +78,7 @@ class Dashboard:
             "/": pages.overview,
             road: pages.pipeline,
             f"{road}/epochs": pages.epochs,
+            f"{road}/epochs/{{epoch}}": pages.epoch,
             f"{road}/batches": pages.batches,
             f"{road}/batches/{{batch}}": pages.batch,
             f"{road}/letters": pages.letters,

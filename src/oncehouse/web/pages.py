@@ -59,13 +59,21 @@ class Pages:
 
     def epochs(self, asked: Asked) -> Page:
         name, before = asked["name"], asked.get("before")
-        if before is not None and not (before.isascii() and before.isdecimal() and len(before) < 19):
-            raise ConfigurationError(f"{before!a} is no epoch")
-        page = self._lookout.epochs(name, before=None if before is None else int(before), limit=ROWS_A_PAGE)
+        last = None if before is None else read_number(before)
+        page = self._lookout.epochs(name, before=last, limit=ROWS_A_PAGE)
         return Page(
             template="epochs.html",
             title=f"Epochs of {name}",
             shows={"name": name, "page": page, "before": before},
+        )
+
+    def epoch(self, asked: Asked) -> Page:
+        name, number = asked["name"], read_number(asked["epoch"])
+        detail = self._lookout.epoch(name, number)
+        return Page(
+            template="epoch.html",
+            title=f"Epoch {number} of {name}",
+            shows={"name": name, "detail": detail, "epoch": detail.epoch},
         )
 
     def batches(self, asked: Asked) -> Page:
@@ -167,6 +175,13 @@ class Pages:
     def leases(self, _asked: Asked) -> Page:
         found = {name: ask(partial(self._lookout.leases, name)) for name in self._lookout.pipelines}
         return Page(template="leases.html", title="Leases", shows={"leases": found})
+
+
+def read_number(text: str) -> int:
+    """The number of an epoch, which anybody may have written into the address."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise ConfigurationError(f"{text!a} is no epoch")
+    return int(text)
 
 
 def sum_road(road: Road) -> dict[str, Any]:
