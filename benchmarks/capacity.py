@@ -14,12 +14,17 @@ import multiprocessing
 import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 import capacity_catalog
+from oncehouse.clickhouse.insert import InsertRequest, encode
 from oncehouse.devstack.demo_events import make_messages, plan_traffic
 from oncehouse.ledger import keyindex
 from oncehouse.ledger.files import FileStore
@@ -31,11 +36,14 @@ from oncehouse.pipeline.compact import FAN_IN, MAX_KEYS, MergePlan, merge_task
 from oncehouse.pipeline.dedup import DecidePlan, decide
 from oncehouse.pipeline.manifest import TaskManifest
 from oncehouse.pipeline.pack import LEAST_EPOCHS, PackPlan, pack_task
+from oncehouse.pipeline.parts import EVENT_COLUMN
 from read_tasks import make_blocks, make_read_plan
 
 ROUNDS = 3
 LONGER_BYTES = 800
 LOOKED_UP = 100_000
+LARGE_EVENTS = 256
+LARGE_EVENT_BYTES = 1_000_000
 SEGMENT_KEYS = (1_000_000, 4_000_000, MAX_KEYS)
 
 Figures = dict[str, float]
@@ -189,6 +197,9 @@ def measure_memory(folder: Path, *, divided: int) -> Figures:
     worker, _ = in_fresh_process(_grow_by_nothing, str(folder), 0)
     _, short = in_fresh_process(_grow_by_reading, str(folder), rows)
     _, long = in_fresh_process(_grow_by_reading_long, str(folder), rows // 2)
+    _, small_blocks = in_fresh_process(_grow_by_small_blocks, str(folder), LARGE_EVENTS)
+    _, large_blocks = in_fresh_process(_grow_by_large_blocks, str(folder), LARGE_EVENTS)
+    _, load = in_fresh_process(_grow_by_loading, str(folder), LARGE_EVENTS)
     _, merge = in_fresh_process(_grow_by_merging, str(folder), keys)
     _, look_up = in_fresh_process(_grow_by_looking_up, str(folder), keys)
     a_byte = (long / (rows // 2) - short / rows) / LONGER_BYTES
@@ -197,6 +208,8 @@ def measure_memory(folder: Path, *, divided: int) -> Figures:
         "worker_bytes": worker,
         "read_memory_bytes_a_byte": a_byte,
         "read_memory_bytes_an_event": short / rows - a_byte * length,
+        "read_memory_bytes_a_byte_of_a_block": (large_blocks - small_blocks) / (96 * LARGE_EVENT_BYTES),
+        "load_memory_bytes_a_byte": load / (LARGE_EVENTS * LARGE_EVENT_BYTES),
         "merge_memory_bytes_a_key": merge / keys,
         "look_up_memory_bytes_a_key": look_up / keys,
     }
@@ -235,6 +248,45 @@ def _grow_by_reading(folder: str, rows: int) -> Callable[[], object]:
 def _grow_by_reading_long(folder: str, rows: int) -> Callable[[], object]:
     plan = make_read_plan(Path(folder) / "long")
     return lambda: reading.read_records(plan, "grow", make_blocks(rows, LONGER_BYTES))
+
+
+def _grow_by_small_blocks(folder: str, events: int) -> Callable[[], object]:
+    return _read_large(folder, events, block_rows=32)
+
+
+def _grow_by_large_blocks(folder: str, events: int) -> Callable[[], object]:
+    return _read_large(folder, events, block_rows=128)
+
+
+def _read_large(folder: str, events: int, *, block_rows: int) -> Callable[[], object]:
+    plan = replace(make_read_plan(Path(folder) / "large"), max_message_bytes=2 * LARGE_EVENT_BYTES)
+    blocks = make_blocks(events, LARGE_EVENT_BYTES, block_rows=block_rows)
+    return lambda: reading.read_records(plan, f"grow-{block_rows}", blocks)
+
+
+def _grow_by_loading(folder: str, _events: int) -> Callable[[], object]:
+    """A batch of the parts that were read before, from the files to what is sent."""
+    place = Path(folder) / "large"
+    paths = sorted(place.rglob("*-grow-32-*.part.parquet"))
+
+    def load() -> object:
+        rows = pa.concat_tables(pq.read_table(path, memory_map=True) for path in paths)
+        rows = rows.drop_columns(EVENT_COLUMN)
+        request = InsertRequest(
+            table="bench",
+            columns=tuple(rows.column_names),
+            batch_column="_batch_id",
+            batch_id=str(uuid.UUID(int=1)),
+            attempt=1,
+            rows=rows.num_rows,
+            earlier_query_ids=(),
+            outcome_unknown=False,
+            may_be_forgotten=False,
+            merges_rows=False,
+        )
+        return encode(request, rows)
+
+    return load
 
 
 def _grow_by_merging(folder: str, keys: int) -> Callable[[], object]:

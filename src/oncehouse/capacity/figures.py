@@ -49,6 +49,7 @@ class DiskFigures:
 class MemoryFigures:
     driver_bytes: int
     worker_bytes: int
+    loading_worker_bytes: int
     merging_worker_bytes: int
     machine_bytes: int
 
@@ -114,6 +115,7 @@ def describe(plan: Plan) -> PlanFigures:
         memory=MemoryFigures(
             driver_bytes=round(memory.driver_bytes),
             worker_bytes=round(memory.worker_bytes),
+            loading_worker_bytes=round(memory.loading_worker_bytes),
             merging_worker_bytes=round(memory.merging_worker_bytes),
             machine_bytes=round(memory.machine_bytes),
         ),

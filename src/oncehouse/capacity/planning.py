@@ -15,6 +15,7 @@ from oncehouse.capacity.ledger_sizes import Disk, Epochs, Inserts, plan_epochs, 
 from oncehouse.capacity.speed import Speed, plan_speed
 from oncehouse.capacity.wish import Wish
 from oncehouse.pipeline.compact import MAX_KEYS
+from oncehouse.pipeline.session import BLOCK_BYTES, BLOCK_ROWS
 
 MONTH_DAYS = 30
 
@@ -23,6 +24,8 @@ MONTH_DAYS = 30
 class Memory:
     worker_bytes: float
     """Of a Python worker that reads, one a core."""
+    loading_worker_bytes: float
+    """Of one that loads a batch as large as it may be; as many at once as there are tables."""
     merging_worker_bytes: float
     """Of the one worker that merges segments beside them."""
     driver_bytes: float
@@ -99,7 +102,14 @@ def _plan_memory(wish: Wish, index: IndexShape, disk: Disk, *, machines: int) ->
     an_event = (
         measured.READ_MEMORY_BYTES_AN_EVENT.value + measured.READ_MEMORY_BYTES_A_BYTE.value * wish.event_bytes
     )
-    worker = measured.WORKER_BYTES.value + rows * an_event
+    block_bytes = min(BLOCK_BYTES, BLOCK_ROWS * wish.event_bytes)
+    worker = (
+        measured.WORKER_BYTES.value
+        + rows * an_event
+        + block_bytes * measured.READ_MEMORY_BYTES_A_BYTE_OF_A_BLOCK.value
+    )
+    batch_bytes = min(wish.batch.max_bytes, wish.batch.max_rows * wish.event_bytes)
+    loading = measured.WORKER_BYTES.value + batch_bytes * measured.LOAD_MEMORY_BYTES_A_BYTE.value
     merging = (
         measured.WORKER_BYTES.value + min(MAX_KEYS, index.keys) * measured.MERGE_MEMORY_BYTES_A_KEY.value
     )
@@ -107,9 +117,12 @@ def _plan_memory(wish: Wish, index: IndexShape, disk: Disk, *, machines: int) ->
     driver = measured.DRIVER_BYTES.value + disk.files * measured.DRIVER_BYTES_A_FILE.value + java
     # With several machines the driver's has an executor too, which is a Java process of its own.
     executor = java if machines > 1 else 0.0
-    workers = (wish.machine.cores - 1) * worker + max(worker, merging)
+    beside = wish.machine.cores - 1
+    loads = min(wish.tables, beside)
+    workers = loads * max(worker, loading) + (beside - loads) * worker + max(worker, merging)
     return Memory(
         worker_bytes=worker,
+        loading_worker_bytes=loading,
         merging_worker_bytes=merging,
         driver_bytes=driver,
         machine_bytes=driver + executor + workers,

@@ -54,6 +54,7 @@ def _spell_memory(plan: Plan) -> Facts:
     return {
         "driver": f"{_size(memory.driver_bytes)}, Spark's Java included",
         "a Python worker": f"{_size(memory.worker_bytes)}, one a core",
+        "one that loads": f"{_size(memory.loading_worker_bytes)} at most, one a table",
         "one that merges": _size(memory.merging_worker_bytes),
         "all processes": _size(memory.machine_bytes),
         "page cache": f"{_size(plan.index.hot_bytes)} keep look-ups off the disk",

@@ -31,12 +31,17 @@ if TYPE_CHECKING:
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 
+BLOCK_ROWS = 50_000
+BLOCK_BYTES = 32 << 20
+
 _SETTINGS = {
     # Workers start with the road's modules loaded.
     "spark.python.daemon.module": "oncehouse.pipeline.worker_daemon",
     # Loads and reads share the cores instead of waiting for each other.
     "spark.scheduler.mode": "FAIR",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    # A worker gets records in blocks, and holds one beside the chunk that it fills: large records make small ones.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(BLOCK_ROWS),
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(BLOCK_BYTES),
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "false",
     # Checkpoints are scratch: keep no more of them than the stream itself needs.
