@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -17,14 +19,20 @@ from oncehouse.cli import output
 from oncehouse.cli.app import app, run_command
 from oncehouse.cli.output import show_json
 from oncehouse.cli.run import RunEnd
+from oncehouse.config_file import example_text
 from oncehouse.progress import Progress
 
 SERVE_UNTIL_STOPPED = {"dashboard", "inbox serve"}
 """They say where they listen, and log lines after that (`--log-format json`)."""
 
 
+@cache
+def whole_command() -> Any:
+    return typer.main.get_command(app)
+
+
 def commands(group: Any = None, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    for name, command in (group or typer.main.get_command(app)).commands.items():
+    for name, command in (group or whole_command()).commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, (*words, name))
         if not hasattr(command, "commands") or command.invoke_without_command:
@@ -74,8 +82,7 @@ def test_every_answer_has_a_schema_and_every_schema_a_command():
 def test_what_a_command_prints_fits_the_schema_of_its_words(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     if words != "init":
-        assert run_command(["init"]) == 0
-    capsys.readouterr()
+        Path("pipeline.yaml").write_text(example_text(), encoding="utf-8")
     arguments = words.split()
     assert run_command([*arguments, "--json"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
