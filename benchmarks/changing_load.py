@@ -2,8 +2,9 @@
 
     python benchmarks/changing_load.py [--seconds 20]
 
-The default settings let an epoch take what is there and a batch what has come. Small fixed sizes fall behind when there
-is much; large ones keep rows waiting when there is little. Latencies are told apart by the load when the event was due.
+The default settings follow the load. Small fixed sizes fall behind when there is much; large ones keep rows waiting
+when there is little; those in the middle (10,000 rows, or 5 s) keep them waiting for less. Latencies are told apart by
+the load when the event was due.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ LITTLE, MUCH = 2_000, 60_000
 WARM_UP_EVENTS = 50_000
 SETTINGS: dict[str, dict[str, Any]] = {
     "following": {},
+    "fixed_middle": {"batch": BatchLimits(sizes="fixed", min_rows=10_000, max_wait=5.0)},
     "fixed_small": {
         "epoch": Epoch(max_rows=10_000),
-        "batch": BatchLimits(min_rows=1_000, max_rows=10_000),
+        "batch": BatchLimits(sizes="fixed", min_rows=1_000, max_rows=10_000, max_wait=5.0),
     },
     "fixed_large": {
         "epoch": Epoch(max_wait=15.0),
-        "batch": BatchLimits(min_rows=500_000, max_rows=1_000_000, max_wait=15.0),
+        "batch": BatchLimits(sizes="fixed", min_rows=500_000, max_rows=1_000_000, max_wait=15.0),
     },
 }
 

@@ -306,7 +306,9 @@ class Epoch(Section):
     """An epoch reads at most about this many bytes: of large records fewer."""
     max_seconds: Annotated[Seconds, Field(gt=0)] = 30.0
     """An epoch takes at most about this long: where records are slow to read, it reads fewer."""
-    max_wait: Seconds = 1.0
+    # A little more than `batch.min_interval` and what a load takes to begin: then each epoch is inserted as soon as it
+    # is registered. With the same interval for both, what was read waits for up to a second more.
+    max_wait: Seconds = 1.25
     """How often Kafka is looked at for new records; a full epoch is followed by the next at once."""
     part_rows: Count = Field(default=500_000, ge=1)
     """A part rolls over to the next at this many rows, so that a batch is always whole parts."""

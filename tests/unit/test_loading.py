@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -35,6 +36,9 @@ class FakeServer:
         self.asked = 0
         self.too_many_parts = False
         self.parts: int | None = 1
+        self.begun_at: list[float] = []
+        self.late_seconds = 0.0
+        """How long a task takes before its insert begins; every other one takes no time."""
 
     def query(self, statement: str, _parameters=None) -> list[tuple[object, ...]]:
         if "system.parts" not in statement:
@@ -54,12 +58,15 @@ class FakeServer:
 
     def load(self, _spark, _pipeline, catalog, token, batch, *, facts) -> Verdict:
         attempt = start_attempt(catalog, token, batch.batch_id)
+        time.sleep(self.late_seconds * (len(self.begun_at) % 2 == 0))
+        self.begun_at.append(time.monotonic())
         taken = self.there and not self.too_many_parts
         verdict = Verdict(
             status=BatchStatus.IN_CLICKHOUSE if taken else BatchStatus.RETRY,
             outcome="inserted" if taken else "failed",
             detail=None if taken else "nobody there",
             answer=self._answer(taken=taken),
+            seconds=time.monotonic() - self.begun_at[-1],
         )
         finish_attempt(
             catalog,
@@ -85,7 +92,9 @@ class FakeSpark:
 class Working:
     """The stage at work on a thread of its own."""
 
-    def __init__(self, catalog, server: FakeServer, *, tables_unseen: bool = False) -> None:
+    def __init__(
+        self, catalog, server: FakeServer, *, tables_unseen: bool = False, min_interval: float = 0.01
+    ) -> None:
         self.catalog = catalog
         self.server = server
         self.error: OncehouseError | None = None
@@ -96,7 +105,7 @@ class Working:
         lease = acquire(catalog, Stage.LOAD, holder="this test", lease_seconds=600)
         self._loading = Loading(
             FakeSpark(),
-            make_pipeline(),
+            make_pipeline(min_interval),
             catalog,
             lease,
             on_loaded=lambda _: None,
@@ -123,7 +132,7 @@ class Working:
         return [batch.rows for batch in list_batches(self.catalog, statuses=statuses or None)]
 
 
-def make_pipeline() -> Pipeline:
+def make_pipeline(min_interval: float) -> Pipeline:
     return Pipeline(
         pipeline="events",
         source={"kafka": {"bootstrap_servers": "nowhere:9092", "topics": ["t"]}, "fields": {"id": "UInt64"}},
@@ -131,7 +140,7 @@ def make_pipeline() -> Pipeline:
         tables=[{"name": TABLE}],
         clickhouse={"url": "http://nowhere:8123"},
         ledger={"catalog": "sqlite:///unused.db", "files": "unused"},
-        batch={"min_rows": MIN_ROWS, "max_rows": 1000, "max_wait": 0.2, "min_interval": 0.01},
+        batch={"min_rows": MIN_ROWS, "max_rows": 1000, "max_wait": 0.2, "min_interval": min_interval},
     )
 
 
@@ -263,3 +272,18 @@ def test_whoever_may_not_see_parts_is_sent_to_all_the_same(stage, server):
     stage.register(MIN_ROWS)
     wait_for(lambda: sum(stage.rows(BatchStatus.IN_CLICKHOUSE)) == 2 * MIN_ROWS)
     assert stage._loading._paces.rhythm(TABLE).least_seconds == 0.01
+
+
+def test_inserts_keep_their_distance_whatever_the_tasks_that_send_them_take_to_begin(catalog, server):
+    server.there, server.late_seconds = True, 0.25
+    stage = Working(catalog, server, min_interval=0.3)
+    try:
+        for _ in range(4):
+            stage.register(MIN_ROWS)
+            done = stage.epochs * MIN_ROWS
+            wait_for(lambda done=done: sum(stage.rows(BatchStatus.IN_CLICKHOUSE)) == done)
+    finally:
+        stage.stop.set()
+        stage.thread.join(PATIENCE_SECONDS)
+    assert len(server.begun_at) == 4
+    assert all(later - earlier >= 0.3 for earlier, later in pairwise(server.begun_at))

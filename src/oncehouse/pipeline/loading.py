@@ -12,9 +12,10 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oncehouse import crash, logs
@@ -39,6 +40,17 @@ _log = logging.getLogger("oncehouse.pipeline")
 
 _TICK_SECONDS = 0.1
 _AWAY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ended:
+    """An attempt that has ended."""
+
+    verdict: Verdict
+    inserting_at: float
+    """When the insert itself began, on this process's clock; rather later than earlier."""
+    parts_share: float
+    """How full the table is after it."""
 
 
 class Loading:
@@ -68,7 +80,7 @@ class Loading:
         self._facts: dict[str, TableFacts] = {}
         self._client = connect(pipeline.clickhouse)
         self._away_since: float | None = None
-        self._in_flight: dict[str, tuple[Batch, Future[tuple[Verdict, float]]]] = {}
+        self._in_flight: dict[str, tuple[Batch, Future[_Ended]]] = {}
         self._last_cut: dict[str, float] = {}
         self._last_start: dict[str, float] = {}
         self._paces = TablePaces(
@@ -136,7 +148,7 @@ class Loading:
             table: TableFeedback(
                 waiting=sum(batch.table == table for batch in waiting),
                 parked=parked[table],
-                seconds_since_cut=time.monotonic() - self._last_cut.get(table, float("-inf")),
+                seconds_since_cut=self._seconds_since(self._last_cut, table),
                 rhythm=self._paces.rhythm(table),
             )
             for table in {part.table for part in parts}
@@ -176,21 +188,22 @@ class Loading:
         self._away_since = time.monotonic()
         return True
 
+    def _seconds_since(self, times: Mapping[str, float], table: str) -> float:
+        """On this process's own clock: the catalog's may be set back."""
+        return time.monotonic() - times.get(table, float("-inf"))
+
     def _due(self, waiting: Sequence[Batch], now: float) -> list[Batch]:
         due: dict[str, Batch] = {}
         for batch in waiting:
             table = batch.table
             if table in self._in_flight or table in due:
                 continue
-            # Measured on this process's own clock: the catalog's may be set back.
-            resting_seconds = time.monotonic() - self._last_start.get(table, float("-inf"))
-            rested = resting_seconds >= self._limits[table].min_interval
+            rested = self._seconds_since(self._last_start, table) >= self._limits[table].min_interval
             if rested and is_due(batch.next_attempt_at, now, longest_seconds=self._pipeline.retry.longest):
                 due[table] = batch
         return list(due.values())
 
-    def _load(self, batch: Batch) -> tuple[Verdict, float]:
-        """How the attempt ended, and how full the table is after it."""
+    def _load(self, batch: Batch) -> _Ended:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "load")
         about = {"batch": batch.batch_id, "table": batch.table}
         with (
@@ -199,7 +212,11 @@ class Loading:
         ):
             verdict = self._send(batch)
             whole.note(status=verdict.status)
-            return verdict, self._paces.ask(batch.table, verdict)
+            return _Ended(
+                verdict=verdict,
+                inserting_at=time.monotonic() - verdict.seconds,
+                parts_share=self._paces.ask(batch.table, verdict),
+            )
 
     def _send(self, batch: Batch) -> Verdict:
         started = time.monotonic()
@@ -230,7 +247,13 @@ class Loading:
         for table, (batch, future) in list(self._in_flight.items()):
             if future.done():
                 del self._in_flight[table]
-                self._paces.hear(batch, *future.result())
+                ended = future.result()
+                self._paces.hear(batch, ended.verdict, ended.parts_share)
+                # A task begins its insert a moment after it was started. Two inserts must not come closer to each
+                # other than was asked, so the interval is counted from the insert itself, and no batch is cut before
+                # it could be sent.
+                self._last_start[table] = max(self._last_start[table], ended.inserting_at)
+                self._last_cut[table] = max(self._last_cut.get(table, 0.0), ended.inserting_at)
 
     def _facts_for(self, batch: Batch) -> TableFacts | None:
         """What the table is; asked anew before a retry, for somebody may have changed it."""
