@@ -154,6 +154,11 @@ def test_what_could_change_values_is_applied_only_when_asked(shop, capsys):
 
 
 def test_init_prints_or_makes_the_tables_of_model_sync(shop, capsys):
+    assert run_command(["sync", "init", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ran"], [bool(one["statements"]) for one in told["databases"]]) == (False, [True])
+    assert run_command(["sync", "apply", "--json"]) == 0
+    assert {"CustomerSync", "OrderSync"} <= set(json.loads(capsys.readouterr().out)["plans"])
     assert run_command(["sync", "init"]) == 0
     assert "CREATE TABLE IF NOT EXISTS oncehouse_sync_operations" in capsys.readouterr().out
     with connections[shop.alias].cursor() as cursor:

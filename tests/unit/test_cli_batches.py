@@ -58,6 +58,8 @@ def test_a_parked_batch_is_let_try_again(file, catalog, parked, capsys):
     assert run_command(["batches", "retry", parked, str(file)]) == 0
     assert find_batch(catalog, parked).status is BatchStatus.RETRY
     assert "will be tried again" in capsys.readouterr().out
+    assert run_command(["batches", "retry", parked, str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["batch"]["batch_id"] == parked
 
 
 @pytest.mark.usefixtures("parked")

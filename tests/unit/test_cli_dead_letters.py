@@ -187,7 +187,8 @@ def test_letters_are_exported_edited_and_taken_back_with_their_originals_beside(
     file, folder, catalog, tmp_path, capsys
 ):
     target = tmp_path / "letters.ndjson"
-    assert run_command(["dead-letters", "export", str(file), "--output", str(target)]) == 0
+    told = run_json(capsys, "dead-letters", "export", str(file), "--output", str(target))
+    assert told == {"file": str(target), "letters": 4}
     assert (target.stat().st_mode & 0o777) == 0o600
     text = target.read_text()
     assert len(text.splitlines()) == 4
