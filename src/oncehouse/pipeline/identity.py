@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
 _NULL = b"n;"
-_NIBBLE = np.zeros(256, dtype=np.uint8)
-for _value, _digit in enumerate(b"0123456789abcdef"):
-    _NIBBLE[_digit] = _value
 
 
 def unique_ids(
@@ -44,7 +41,9 @@ def unique_ids(
     encoded = encode_identity(rule, rows, records, schemas)
     digests = _hash_column(encoded, "chash", "sha2_256").to_arrow()
     digits = np.frombuffer(digests.cast(pa.large_string()).buffers()[2], dtype=np.uint8)
-    nibbles = _NIBBLE[digits[: rows.num_rows * 64].reshape(-1, 64)[:, :32]]
+    digits = digits[: rows.num_rows * 64].reshape(-1, 64)[:, :32]
+    # `0` to `9` end in their value; `a` to `f` end in 1 to 6, and are the ones with bit 6.
+    nibbles = (digits & 15) + (digits >> 6) * np.uint8(9)
     halves = ((nibbles[:, 0::2] << 4) | nibbles[:, 1::2]).view(">u8").astype(np.uint64)
     return np.ascontiguousarray(halves[:, 0]), np.ascontiguousarray(halves[:, 1])
 

@@ -105,7 +105,7 @@ def _reject_control(block: _Block) -> None:
     offsets, data = block.buffers()
     base = int(offsets[0])
     inside = data[base : offsets[-1]]
-    if not (inside < 32).any():
+    if inside.min(initial=32) >= 32:
         return
     low = np.flatnonzero(inside < 32)
     kinds = inside[low]

@@ -34,6 +34,8 @@ Positions = dict[tuple[str, int], int]
 _NO_LEADER = {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART"}
 _LEADER_TRIES = 10
 _LEADER_SECONDS = 0.2
+# Kafka's Java client hands out 500 at a time, and is slow to ask the broker for more meanwhile.
+_POLLED_RECORDS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +212,7 @@ def open_stream(
         .option("includeHeaders", str(headers).lower())
         .option("failOnDataLoss", "true")
         .option("maxOffsetsPerTrigger", max_rows)
+        .option("kafka.max.poll.records", _POLLED_RECORDS)
         .options(**java_options(kafka))
         .option("kafka.isolation.level", "read_committed")
         .option("groupIdPrefix", group)
