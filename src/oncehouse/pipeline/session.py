@@ -34,6 +34,10 @@ CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 BLOCK_ROWS = 50_000
 BLOCK_BYTES = 32 << 20
 
+# What Kafka's client fetches is about a megabyte at a time, which Java's collector would call humongous, and look at
+# the whole heap for. Under what the user's own options say, which may choose another collector.
+_JAVA_OPTIONS = "-XX:G1HeapRegionSize=8m"
+
 _SETTINGS = {
     # Workers start with the road's modules loaded.
     "spark.python.daemon.module": "oncehouse.pipeline.worker_daemon",
@@ -54,6 +58,8 @@ _SETTINGS = {
     # What Spark's pages, event logs and printed plans show in place of a value: judged by the setting's name.
     "spark.redaction.regex": SECRET_SETTINGS,
     "spark.sql.redaction.options.regex": SECRET_SETTINGS,
+    "spark.driver.defaultJavaOptions": _JAVA_OPTIONS,
+    "spark.executor.defaultJavaOptions": _JAVA_OPTIONS,
 }
 _JAVA_ENDS_SECONDS = 5.0
 _SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
