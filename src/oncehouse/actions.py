@@ -7,7 +7,7 @@ as a request in the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from oncehouse.etl.records import Offset
     from oncehouse.ledger.catalog import Catalog
     from oncehouse.ledger.records import Batch
+    from oncehouse.messaging.inbox.opening import InboxDatabase
     from oncehouse.messaging.outbox.opening import OpenedOutbox
     from oncehouse.messaging.outbox.parked import Moved
     from oncehouse.pipeline.selection import Selection
@@ -117,3 +118,11 @@ def retry_message(outbox: OpenedOutbox, message_id: UUID) -> Moved:
     from oncehouse.messaging.outbox.parked import Which
 
     return outbox.retry(Which(ids=[message_id]))
+
+
+def retry_inbox(opened: InboxDatabase, name: str, ids: Sequence[str] | None = None) -> list[str]:
+    """Let parked and failing messages of a stored inbox be tried again at once; all of them where no ids are given."""
+    from oncehouse.messaging.inbox.inspecting import retry_entries
+
+    with opened.transact("retrying messages") as connection:
+        return retry_entries(connection, name, ids)

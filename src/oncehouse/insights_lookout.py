@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from oncehouse.messaging.consumer.groups import GroupStatus
     from oncehouse.messaging.consumer.health import Health
     from oncehouse.messaging.inbox.inspecting import ConsumerStatus, InboxStatus
+    from oncehouse.messaging.inbox.opening import InboxDatabase
     from oncehouse.messaging.outbox.opening import OpenedOutbox
     from oncehouse.messaging.outbox.status import OutboxStatus
     from oncehouse.sync.status import SyncStatus
@@ -233,15 +234,18 @@ class Lookout:
 
     def inboxes(self) -> Inboxes:
         from oncehouse.messaging.inbox.inspecting import read_consumers, read_inboxes
-        from oncehouse.messaging.inbox.opening import open_inbox_database
 
-        with (
-            open_inbox_database(_named(self.watched.messaging, "--messaging")) as opened,
-            opened.transact("reading its status") as connection,
-        ):
+        with self.open_inboxes() as opened, opened.transact("reading its status") as connection:
             return Inboxes(
                 inboxes=tuple(read_inboxes(connection)), consumers=tuple(read_consumers(connection))
             )
+
+    @contextmanager
+    def open_inboxes(self) -> Iterator[InboxDatabase]:
+        from oncehouse.messaging.inbox.opening import open_inbox_database
+
+        with open_inbox_database(_named(self.watched.messaging, "--messaging")) as opened:
+            yield opened
 
     def groups(self) -> tuple[GroupStatus, ...] | NoAnswer:
         if not self.watched.groups:

@@ -357,6 +357,17 @@ def test_a_parked_message_is_sent_again_with_what_waits_behind_it(world, lookout
     assert (refused.status_code, "is not parked" in refused.text) == (409, True)
 
 
+def test_what_failed_in_an_inbox_is_tried_again(tmp_path):
+    world = make_world(tmp_path)
+    with closing(StandIn(world.watched)) as lookout:
+        browser = visit(lookout)
+        assert 'href="/inboxes/orders/retry"' in browser.get("/consumers").text
+        assert "1 messages of orders will be tried again" in do(browser, "/inboxes/orders/retry").text
+        (orders,) = lookout.inboxes().inboxes
+        assert (orders.parked, orders.waiting) == (0, 6)
+        assert browser.get("/inboxes/nobodys/retry").status_code == 404
+
+
 def test_what_was_done_is_told_once(browser):
     form = read_form(browser.get("/etl/Payments/resume"))
     place = browser.post(form.action, data=form.fields).headers["location"]

@@ -220,13 +220,11 @@ def retry(
     as_json: AsJson = False,
 ) -> None:
     """Let parked or failing messages be tried again at once, in their old place, as if for the first time."""
-    from oncehouse.messaging.inbox.inspecting import retry_entries
+    from oncehouse.actions import retry_inbox
 
     chosen = _chosen(ids, everything=everything)
     with open_inbox(file) as opened:
-        name = opened.settings.inbox.require_name(inbox)
-        with opened.transact("retrying messages") as connection:
-            changed = retry_entries(connection, name, chosen)
+        changed = retry_inbox(opened, opened.settings.inbox.require_name(inbox), chosen)
     _tell(changed, "will be tried again by the workers", as_json=as_json)
 
 

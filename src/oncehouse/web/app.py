@@ -96,6 +96,7 @@ class Dashboard:
             "/etl/{topic}/resume": deeds.resume_topic,
             "/etl/{topic}/unlock": deeds.unlock_topic,
             "/outbox/{message}/retry": deeds.retry_message,
+            "/inboxes/{inbox}/retry": deeds.retry_inbox,
         }
         return [
             *(Route(path, self._show(build), methods=["GET"]) for path, build in shown.items()),

@@ -171,3 +171,23 @@ class Deeds:
             back="/outbox",
             do=do,
         )
+
+    def retry_inbox(self, asked: Asked) -> Deed:
+        name = asked["inbox"]
+        found = next((one for one in self._lookout.inboxes().inboxes if one.inbox == name), None)
+        if found is None:
+            raise ConfigurationError(f"No stored inbox {name!a} has a message")
+
+        def do() -> str:
+            with self._lookout.open_inboxes() as opened:
+                changed = actions.retry_inbox(opened, name)
+            return f"{len(changed):,} messages of {name} will be tried again by the workers."
+
+        return Deed(
+            question=f"Try what failed in the inbox {name} again?",
+            explains=f"{found.parked:,} parked and {found.failing:,} failing messages are handled at once, in their "
+            "old places and as if for the first time. What a handler has committed is not done twice.",
+            button="Try again",
+            back="/consumers",
+            do=do,
+        )
