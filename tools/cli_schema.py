@@ -9,8 +9,10 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import itertools
 import json
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -74,10 +76,10 @@ class Writer:
     def describe_record(self, record: type) -> Schema:
         properties: dict[str, Schema] = {}
         optional: set[str] = set()
-        hints = resolve(record)
+        hints, explained = resolve(record), explain_fields(record)
         for field in dataclasses.fields(record):
             if not is_inlined(field):
-                properties[field.name] = self.describe(hints[field.name])
+                properties[field.name] = self.describe(hints[field.name]) | explained.get(field.name, {})
                 continue
             inner, may_lack = self._inline(hints[field.name])
             properties |= inner
@@ -156,6 +158,22 @@ class Writer:
         self.definitions |= schema.pop("$defs", {})
         self.definitions[model.__name__] = schema
         return {"$ref": f"#/$defs/{model.__name__}"}
+
+
+def explain_fields(record: type) -> dict[str, Schema]:
+    """What stands under a field of a record of ours."""
+    found: dict[str, Schema] = {}
+    for kind in reversed(record.__mro__):
+        if kind.__module__.startswith("oncehouse."):
+            (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+            assert isinstance(node, ast.ClassDef)
+            for field, after in itertools.pairwise(node.body):
+                match field, after:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                        value=ast.Constant(value=str(text))
+                    ):
+                        found[name] = {"description": inspect.cleandoc(text)}
+    return found
 
 
 def resolve(record: type) -> dict[str, Any]:
