@@ -155,6 +155,7 @@ def _asked(overview: Overview) -> Iterator[Sample]:
 
 def stream_samples(pipeline: str, stream: StreamProgress) -> Iterator[Sample]:
     yield _sample(names.SPARK_BATCH, stream.batch, pipeline)
+    yield _sample(names.SPARK_RECORDS, stream.records, pipeline)
     yield _sample(names.SPARK_INPUT_RATE, stream.input_per_second, pipeline)
     yield _sample(names.SPARK_RATE, stream.processed_per_second, pipeline)
     for phase, seconds in stream.phase_seconds.items():

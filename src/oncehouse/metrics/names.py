@@ -120,6 +120,7 @@ PAUSED = _gauge("paused", "pipeline stage", "1 while the holder waits before it 
 SPARK_BATCH = _gauge(
     "spark_micro_batch", "pipeline", "the newest micro-batch, from 0 with each start of the stream"
 )
+SPARK_RECORDS = _gauge("spark_micro_batch_records", "pipeline", "records of the newest micro-batch")
 SPARK_INPUT_RATE = _gauge(
     "spark_input_records_per_second", "pipeline", "records that arrived, as Spark reckons"
 )
