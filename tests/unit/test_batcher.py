@@ -198,8 +198,8 @@ def test_with_adaptive_sizes_few_rows_go_at_the_end_of_the_interval_however_youn
 
 def test_with_adaptive_sizes_enough_rows_go_as_soon_as_the_table_has_rested():
     rhythm = decide_rhythm(Pace(insert_seconds=1.5), ADAPTIVE)
-    assert not plan(make_open_part(1, rows=100), limits=ADAPTIVE, rhythm=rhythm, seconds_since_cut=2.9)
-    assert plan(make_open_part(1, rows=100), limits=ADAPTIVE, rhythm=rhythm, seconds_since_cut=3.0)
+    assert not plan(make_open_part(1, rows=100), limits=ADAPTIVE, rhythm=rhythm, seconds_since_cut=1.8)
+    assert plan(make_open_part(1, rows=100), limits=ADAPTIVE, rhythm=rhythm, seconds_since_cut=1.9)
 
 
 def test_with_adaptive_sizes_a_full_batch_does_not_wait_for_a_rest():

@@ -23,8 +23,8 @@ MOST_STEPS_OF_FAILURES = 1
 # Inserts that went well in a row before the interval is halved again. With fewer, a table that refuses now and then
 # would be sent to faster and slower all the time.
 GOOD_INSERTS = 4
-# An insert may take up the half of the time between two of them, so that merges have the rest.
-REST_TO_INSERT = 2.0
+# What is between the begins of two inserts, to what the first took: a fifth of the time is left for merges.
+REST_TO_INSERT = 1.25
 # Shares of the parts at which the server slows inserts down: from the one on there is time to back off before it does,
 # below the other it is over. Between them nothing changes, so that merges alone do not turn the pace up and down.
 CROWDED_SHARE = 0.5
