@@ -1,8 +1,8 @@
 """Real servers for the tests, started when the first test asks for them and stopped when the session ends.
 
-`kafka`, `clickhouse`, `postgres`, `redis`, `zookeeper` and `connect` live as long as the session; what a test makes in
-them (topics, databases) is its own. A server that a test killed is started again before the next test. Tests
-that touch a server carry the marker `servers`, so that `-m "not servers"` runs without any.
+`kafka`, `clickhouse`, `postgres`, `redis`, `zookeeper`, `connect`, `s3` and `spark_cluster` live as long as the
+session; what a test makes in them (topics, databases) is its own. A server that a test killed is started again before
+the next test. Tests that touch a server carry the marker `servers`, so that `-m "not servers"` runs without any.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from oncehouse.devstack.connect import Connect
 from oncehouse.devstack.kafka import Kafka
 from oncehouse.devstack.postgres import Postgres
 from oncehouse.devstack.redis import Redis
+from oncehouse.devstack.s3 import S3
+from oncehouse.devstack.spark import SparkMaster
 from oncehouse.devstack.stack import Stack
 from oncehouse.devstack.state import load_ports
 from oncehouse.devstack.zookeeper import ZooKeeper
@@ -41,7 +43,10 @@ from scenarios import SCENARIOS
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
-_PARTS = {"kafka", "secure_kafka", "clickhouse", "postgres", "redis", "zookeeper", "connect"}
+_PARTS = {
+    *("kafka", "secure_kafka", "clickhouse", "postgres", "redis", "zookeeper", "connect"),
+    *("s3", "spark_cluster"),
+}
 _FOLDER_PREFIX = "oncehouse-tests-"
 LENT_STACK = "ONCEHOUSE_TESTS_STACK"
 """The folder of another session's stack, for a session that such a one starts: servers are the larger part of it."""
@@ -201,6 +206,19 @@ def connect(stack: Stack, kafka: Kafka, postgres: Postgres) -> Connect:
     del kafka, postgres
     stack.up(["connect"])
     return stack.connect
+
+
+@pytest.fixture(scope="session")
+def s3(stack: Stack) -> S3:
+    stack.up(["s3"])
+    return stack.s3
+
+
+@pytest.fixture(scope="session")
+def spark_cluster(stack: Stack) -> SparkMaster:
+    """A master and two workers, processes of their own."""
+    stack.up(["spark"])
+    return stack.spark_master
 
 
 @pytest.fixture(scope="session")

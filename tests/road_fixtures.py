@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -71,3 +72,24 @@ def make_road(
 @pytest.fixture
 def road(make_road) -> Road:
     return make_road(partitions=2)
+
+
+@pytest.fixture
+def cluster_road(make_road, spark_cluster, s3, postgres_url) -> Road:
+    """A road whose tasks run in executors of a cluster, with its catalog in PostgreSQL and its files in a bucket.
+
+    Its drivers are processes of their own. Each machine may keep one megabyte of the bucket's files.
+    """
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
+        # Of the four cores there are, so that another driver finds some while this one still has its own.
+        "spark.cores.max": "2",
+    }
+    return make_road(
+        partitions=2,
+        ledger={"catalog": postgres_url, "files": s3.files(uuid.uuid4().hex)},
+        spark={"master": spark_cluster.url, "settings": settings, "cache": "1MB"},
+    )

@@ -14,10 +14,10 @@ from cdc_fixtures import cdc, make_cdc
 from oncehouse.devstack.clickhouse import ClickHouse
 from oncehouse.devstack.commands import descendants, signal_tree
 from oncehouse.devstack.proxy import FaultProxy
-from road_fixtures import make_road, road, spark
+from road_fixtures import cluster_road, make_road, road, spark
 from secure_fixtures import authority, secure_kafka
 
-__all__ = ["authority", "cdc", "make_cdc", "make_road", "road", "secure_kafka", "spark"]
+__all__ = ["authority", "cdc", "cluster_road", "make_cdc", "make_road", "road", "secure_kafka", "spark"]
 
 _DAEMON = b"-m\0oncehouse.pipeline.worker_daemon\0"
 

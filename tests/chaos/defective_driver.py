@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from sqlalchemy import update
-from task_faults import be_overtaken, lose_executor
+from task_faults import be_overtaken, lose_executor, lose_machine
 
 from oncehouse.cli.app import main
 from oncehouse.devstack.chaos.defects import leave_token_out
 from oncehouse.errors import LeaseHeldError
 from oncehouse.ledger import batches, catalog, epochs, leases, registering, segments, tables
 from oncehouse.ledger.records import BatchStatus, Stage
-from oncehouse.pipeline import compact, deciding, holder, ingest, loader, loading, pack, stream
+from oncehouse.pipeline import compact, deciding, executors, holder, ingest, loader, loading, pack, stream
 
 FOLDER = Path(os.environ["DRIVER_FOLDER"])
 
@@ -110,6 +110,26 @@ def lose_executors() -> None:
     loader.send_batch = lose_executor(loader.send_batch, FOLDER / "load.killed")
 
 
+def lose_loading_executor() -> None:
+    """No defect: the executor of the first load task dies when its INSERT was answered."""
+    loader.send_batch = lose_executor(loader.send_batch, FOLDER / "load.killed")
+
+
+def lose_reading_machine() -> None:
+    """No defect: the machine of the first read task dies when that has written its files."""
+    ingest.read_records = lose_machine(ingest.read_records, FOLDER / "read.killed")
+
+
+def lose_deciding_machine() -> None:
+    """No defect: the machine of the first decide task dies when that has written its files."""
+    ingest.decide_task = lose_machine(ingest.decide_task, FOLDER / "decide.killed")
+
+
+def lose_loading_machine() -> None:
+    """No defect: the machine of the first load task dies when its INSERT was answered."""
+    loader.send_batch = lose_machine(loader.send_batch, FOLDER / "load.killed")
+
+
 def overtake_tasks() -> None:
     """No defect: Spark runs a copy of the first read, decide and load task."""
     ingest.read_records = be_overtaken(ingest.read_records, FOLDER / "read")
@@ -120,6 +140,11 @@ def overtake_tasks() -> None:
 def run_elsewhere() -> None:
     """No defect: as if on another machine, so that nobody here can see that the process is dead."""
     holder._machine = lambda: "elsewhere"
+
+
+def be_impatient() -> None:
+    """No defect: a cluster that gives no executors is left after seconds."""
+    executors.PATIENCE_SECONDS, executors.TELL_AFTER_SECONDS = 6.0, 2.0
 
 
 def pack_soon() -> None:
@@ -151,9 +176,14 @@ DEFECTS = {
     "leases never run out": wait_for_ever,
     "no token": leave_token_out,
     "executors die": lose_executors,
+    "loading executor dies": lose_loading_executor,
+    "reading machine dies": lose_reading_machine,
+    "deciding machine dies": lose_deciding_machine,
+    "loading machine dies": lose_loading_machine,
     "tasks overtaken": overtake_tasks,
     "elsewhere": run_elsewhere,
     "packs soon": pack_soon,
+    "soon impatient": be_impatient,
     "loaded by word": call_loaded_what_is_left,
 }
 

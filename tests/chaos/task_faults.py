@@ -30,22 +30,32 @@ def lose_first_worker(work: Work) -> Work:
 
 
 def lose_executor(work: Work, mark: Path) -> Work:
-    """So does the whole executor, once; the file says that it did."""
+    """So does the whole executor with its Python workers, once; the file says that it did."""
+    return _lose(work, mark, b"CoarseGrainedExecutorBackend")
 
+
+def lose_machine(work: Work, mark: Path) -> Work:
+    """So does the machine: Spark's worker process on it, its executors and all their Python workers."""
+    return _lose(work, mark, b"deploy.worker.Worker")
+
+
+def _lose(work: Work, mark: Path, program: bytes) -> Work:
     def work_and_kill(*given):
         import os
         import signal
         from pathlib import Path
+
+        from oncehouse.devstack.commands import signal_tree
 
         done = work(*given)
         try:
             mark.touch(exist_ok=False)
         except FileExistsError:
             return done
-        executor = os.getppid()
-        while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{executor}/cmdline").read_bytes():
-            executor = int(Path(f"/proc/{executor}/stat").read_text().rsplit(")", 1)[1].split()[1])
-        os.kill(executor, signal.SIGKILL)
+        above = os.getppid()
+        while program not in Path(f"/proc/{above}/cmdline").read_bytes():
+            above = int(Path(f"/proc/{above}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        signal_tree(above, signal.SIGKILL)
         return os.kill(os.getpid(), signal.SIGKILL)
 
     return work_and_kill

@@ -6,11 +6,10 @@ of it: the worst moment, every time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from spark_cluster import SparkCluster
 from task_faults import lose_first_worker
 
 from oncehouse.devstack.chaos.defects import without_token
@@ -114,15 +113,9 @@ def test_an_insert_without_token_that_is_sent_by_two_tasks_is_noticed(road, task
         go_through(road)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory) -> Iterator[SparkCluster]:
-    with SparkCluster(tmp_path_factory.mktemp("cluster")) as started:
-        yield started
-
-
 @pytest.fixture
-def cluster_road(make_road, cluster) -> Road:
-    """Its tasks run in executors of their own, two of them."""
+def speculating_road(make_road, spark_cluster) -> Road:
+    """Its tasks run in executors of their own, two of them, and slow ones twice."""
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -134,7 +127,7 @@ def cluster_road(make_road, cluster) -> Road:
         "spark.speculation.task.duration.threshold": "500ms",
         "spark.speculation.efficiency.enabled": "false",
     }
-    return make_road(partitions=2, spark={"master": cluster.url, "settings": settings})
+    return make_road(partitions=2, spark={"master": spark_cluster.url, "settings": settings})
 
 
 def run_on_cluster(road: Road, faults: str, marks: Callable[[Path], list[Path]]) -> None:
@@ -160,16 +153,16 @@ def overtaken(folder: Path) -> list[Path]:
 
 
 @pytest.mark.scenario("executor killed")
-def test_executors_killed_before_they_told_what_they_did_leave_one_copy(cluster_road):
-    run_on_cluster(cluster_road, "executors die", killed)
+def test_executors_killed_before_they_told_what_they_did_leave_one_copy(speculating_road):
+    run_on_cluster(speculating_road, "executors die", killed)
 
 
 @pytest.mark.defect("executor killed")
-def test_an_insert_without_token_that_a_new_executor_repeats_is_noticed(cluster_road):
+def test_an_insert_without_token_that_a_new_executor_repeats_is_noticed(speculating_road):
     with pytest.raises(AssertionError, match="rows are doubled"):
-        run_on_cluster(cluster_road, "no token,executors die", killed)
+        run_on_cluster(speculating_road, "no token,executors die", killed)
 
 
 @pytest.mark.scenario("task run twice")
-def test_a_slow_task_and_the_copy_that_spark_makes_of_it_leave_one_copy(cluster_road):
-    run_on_cluster(cluster_road, "tasks overtaken", overtaken)
+def test_a_slow_task_and_the_copy_that_spark_makes_of_it_leave_one_copy(speculating_road):
+    run_on_cluster(speculating_road, "tasks overtaken", overtaken)

@@ -17,6 +17,7 @@ from oncehouse.devstack.clickhouse import ClickHouse
 from oncehouse.devstack.connect import Connect
 from oncehouse.devstack.java import find_java, parse_java_major, spark_jars_folder
 from oncehouse.devstack.part import Place
+from oncehouse.devstack.spark import FirstSparkWorker, SecondSparkWorker
 from oncehouse.devstack.stack import Stack, in_starting_order
 from oncehouse.devstack.state import add_ports, load_ports
 from oncehouse.errors import ConfigurationError, TransientError
@@ -174,3 +175,26 @@ def test_pinned_requirements_hold_hashes_and_no_addresses():
         assert "--index-url" not in text
         pins = re.split(r"\n(?=\S)", text.strip())
         assert all("--hash=sha256:" in pin for pin in pins)
+
+
+def test_the_spark_cluster_is_three_parts_under_one_name_and_starts_with_its_master():
+    assert in_starting_order(["spark", "s3"]) == ["s3", "spark-master", "spark-worker-1", "spark-worker-2"]
+
+
+def test_the_workers_are_machines_of_their_own_below_one_master(tmp_path):
+    ports = {"spark-master": {"master": 1, "web": 2}}
+    launches = []
+    for number, part in enumerate((FirstSparkWorker, SecondSparkWorker)):
+        place = Place(
+            folder=tmp_path / part.name, ports={"worker": 10 + number, "web": 20 + number}, neighbours=ports
+        )
+        launches.append(part(place=place).launch())
+    assert [launch.command[-1] for launch in launches] == ["spark://127.0.0.1:1"] * 2
+    hosts = [launch.command[launch.command.index("--host") + 1] for launch in launches]
+    scratch = [launch.environment["TMPDIR"] for launch in launches]
+    assert len(set(hosts)) == len(set(scratch)) == 2
+
+
+def test_a_spark_worker_without_its_master_says_what_to_start(tmp_path):
+    with pytest.raises(ConfigurationError, match="oncehouse dev up --with spark"):
+        FirstSparkWorker(place=Place(folder=tmp_path, ports={"worker": 1, "web": 2})).launch()

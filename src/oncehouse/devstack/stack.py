@@ -23,18 +23,27 @@ from oncehouse.devstack.part import Part, Place
 from oncehouse.devstack.postgres import Postgres
 from oncehouse.devstack.process import ServerProcess, end, is_alive, launch_detached, read_process
 from oncehouse.devstack.redis import Redis
+from oncehouse.devstack.s3 import S3
+from oncehouse.devstack.spark import CLUSTER, FirstSparkWorker, SecondSparkWorker, SparkMaster, SparkWorker
 from oncehouse.devstack.state import add_ports, exclusive, is_free, load_ports, save_ports, write_private
 from oncehouse.devstack.zookeeper import ZooKeeper
 from oncehouse.errors import ConfigurationError, PermanentError
 
 DEFAULT_FOLDER = Path(".oncehouse/dev")
 DEFAULT_PARTS = ("kafka", "clickhouse")
-EXTRA_PARTS = ("postgres", "redis", "zookeeper", "connect")
+EXTRA_PARTS = ("postgres", "redis", "zookeeper", "connect", "s3", "spark")
 
-# In the order in which they start: ClickHouse looks for ZooKeeper, Connect for Kafka.
-_PARTS: dict[str, type[ZooKeeper | Kafka | ClickHouse | Postgres | Redis | Connect]] = {
-    part.name: part for part in (ZooKeeper, Kafka, ClickHouse, Postgres, Redis, Connect)
+_Parts = ZooKeeper | Kafka | ClickHouse | Postgres | Redis | Connect | S3 | SparkMaster | SparkWorker
+
+# In the order in which they start: ClickHouse looks for ZooKeeper, Connect for Kafka, a worker for its master.
+_PARTS: dict[str, type[_Parts]] = {
+    part.name: part
+    for part in (
+        *(ZooKeeper, Kafka, ClickHouse, Postgres, Redis, Connect, S3),
+        *(SparkMaster, FirstSparkWorker, SecondSparkWorker),
+    )
 }
+_GROUPS = {"spark": CLUSTER}
 _STOP_PATIENCE_SECONDS = 20.0
 _LOG_LINES_SHOWN = 15
 
@@ -70,11 +79,12 @@ def status(folder: Path = DEFAULT_FOLDER) -> list[PartStatus]:
 
 
 def in_starting_order(names: Iterable[str]) -> list[str]:
-    wanted = set(names)
+    wanted = {part for name in names for part in _GROUPS.get(name, (name,))}
     unknown = sorted(wanted - set(_PARTS))
     if unknown:
+        known = ", ".join(sorted({*_PARTS, *_GROUPS}))
         raise ConfigurationError(
-            f"The dev stack has no part called {', '.join(unknown)}. Its parts: {', '.join(sorted(_PARTS))}."
+            f"The dev stack has no part called {', '.join(unknown)}. Its parts: {known}."
         )
     return [name for name in _PARTS if name in wanted]
 
@@ -108,6 +118,14 @@ class Stack:
     @property
     def connect(self) -> Connect:
         return Connect(place=self._place("connect"))
+
+    @property
+    def s3(self) -> S3:
+        return S3(place=self._place("s3"))
+
+    @property
+    def spark_master(self) -> SparkMaster:
+        return SparkMaster(place=self._place("spark-master"))
 
     def up(self, parts: Iterable[str] = DEFAULT_PARTS, say: Callable[[str], None] = keep_quiet) -> None:
         wanted = in_starting_order(parts)
