@@ -48,6 +48,7 @@ from oncehouse.config_values import (
     SecretSettings,
     Servers,
     Settings,
+    SparkMaster,
     TableName,
     Topic,
     hide_credentials,
@@ -364,14 +365,20 @@ class DeadLetters(Section):
 
 
 class Spark(Section):
-    master: str = "local[*]"
+    master: SparkMaster = "local[*]"
     """Where Spark runs: local[*], local[2], spark://host:7077, yarn, k8s://…"""
     settings: Settings = Field(default_factory=dict)
     """Spark's own settings, such as `spark.driver.memory`."""
+    environment: str | None = Field(default=None, min_length=1)
+    """What `oncehouse bundle` wrote, for executors to run with; relative to the pipeline file, or an address."""
+    cache: Bytes | None = None
+    """How much each machine may keep of files that lie in a bucket; 10 GB unless ONCEHOUSE_CACHE_BYTES is set."""
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         yield "master", self.master
         yield "settings", self._hide_settings(self.settings)
+        yield "environment", self.environment
+        yield "cache", self.cache
 
     @field_serializer("settings", when_used="json")
     def _hide_settings(self, settings: Mapping[str, str]) -> dict[str, str]:

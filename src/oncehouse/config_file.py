@@ -55,6 +55,7 @@ _PIPELINE_PATHS: tuple[tuple[tuple[str, ...], PlaceKind], ...] = (
     (("source", "protobuf", "registry", "ca_file"), "folder"),
     (("shape", "lookups", EACH, "file"), "folder"),
     (("shape", "function", "file"), "folder"),
+    (("spark", "environment"), "folder"),
 )
 
 
@@ -356,7 +357,7 @@ def _polish_key(key: dict[str, Any]) -> None:
         del key["default"]
     if any(pattern and "ms|s|m" in pattern for pattern in patterns):
         key["default"] = format_duration(key["default"])
-    if any(pattern and "[Kk" in pattern for pattern in patterns):
+    if key.get("default") is not None and any(pattern and "[Kk" in pattern for pattern in patterns):
         key["default"] = format_size(key["default"])
     if key.get("type") in {"integer", "number", "boolean"}:
         kept = {name: key.pop(name) for name in list(key) if name not in {"description", "default"}}

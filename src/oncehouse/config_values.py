@@ -22,6 +22,12 @@ _DURATION_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 6
 _SIZE_BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SERVER = re.compile(r"(?:[A-Za-z_]+://)?(?:[^\s,:/@\[\]]+|\[[0-9a-fA-F:.]+\]):(\d{1,5})")
+_MASTER_ADDRESS = r"(?:[^\s,:/@\[\]]+|\[[0-9a-fA-F:.]+\])"
+_MASTER = re.compile(
+    r"local(\[(\*|[1-9]\d*)(, *\d+)?\])?|yarn"
+    rf"|spark://{_MASTER_ADDRESS}:\d{{1,5}}(,{_MASTER_ADDRESS}:\d{{1,5}})*"
+    rf"|k8s://(https?://)?{_MASTER_ADDRESS}(:\d{{1,5}})?(/\S*)?"
+)
 # C0, DEL, C1, line and paragraph separators, direction overrides, the byte order mark, lone surrogates.
 _CONTROL = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
@@ -130,6 +136,15 @@ def check_servers(value: str) -> str:
             raise ValueError(
                 f"{server.strip()!a} is not a server; write `host:port`, several with commas between"
             )
+    return value
+
+
+def check_master(value: str) -> str:
+    if not _MASTER.fullmatch(value):
+        raise ValueError(
+            f"{value[:300]!a} is no master of Spark; write local[*], local[2], spark://host:7077, yarn or "
+            "k8s://https://host:6443"
+        )
     return value
 
 
@@ -286,6 +301,7 @@ Topic = Annotated[
     str, AfterValidator(check_topic), Field(json_schema_extra={"pattern": r"^[a-zA-Z0-9._-]{1,249}$"})
 ]
 Servers = Annotated[str, AfterValidator(check_servers)]
+SparkMaster = Annotated[str, AfterValidator(check_master)]
 HttpUrl = Annotated[str, AfterValidator(check_http_url), Field(json_schema_extra={"pattern": "^https?://"})]
 RegistryUrl = Annotated[
     str, AfterValidator(check_registry_url), Field(json_schema_extra={"pattern": "^https?://"})

@@ -115,6 +115,7 @@ def test_durations_and_sizes_of_the_schema_take_text_and_numbers():
     assert {choice["type"] for choice in limits["max_wait"]["anyOf"]} == {"number", "string"}
     assert {choice["type"] for choice in limits["max_bytes"]["anyOf"]} == {"integer", "string"}
     assert (limits["max_wait"]["default"], limits["max_bytes"]["default"]) == ("2s", "256MB")
+    assert json_schema()["$defs"]["Spark"]["properties"]["cache"]["default"] is None
 
 
 def test_all_problems_are_told_together_in_the_order_of_the_file():

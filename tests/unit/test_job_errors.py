@@ -13,7 +13,7 @@ from oncehouse.errors import (
     PermanentError,
     TransientError,
 )
-from oncehouse.pipeline.job_errors import naming_own_errors, revive
+from oncehouse.pipeline.job_errors import find_reason, naming_own_errors, revive
 
 TRACE = """An error occurred while calling o1.collect.
 : org.apache.spark.SparkException: Job aborted due to stage failure
@@ -64,3 +64,25 @@ def test_a_full_disk_under_the_driver_itself_is_waited_for():
 def test_other_failures_of_files_stay_what_they_are():
     with pytest.raises(PermissionError), naming_own_errors("shop"):
         raise PermissionError(errno.EACCES, "Permission denied")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (TRACE.format(""), "Job aborted due to stage failure"),
+        (
+            (
+                f"{TRACE.format('')}\nCaused by: java.io.IOException: Failed to connect\n\tat a.b.C\n"
+                "Caused by: io.netty.AbstractChannel$AnnotatedException: Connection refused: /127.0.0.1:7077\n\t... 7"
+            ),
+            "Connection refused: /127.0.0.1:7077",
+        ),
+        (
+            "[JAVA_GATEWAY_EXITED] Java gateway process exited.",
+            "[JAVA_GATEWAY_EXITED] Java gateway process exited",
+        ),
+        ("", "no reason was given"),
+    ],
+)
+def test_of_an_error_from_java_the_innermost_cause_is_told(text, reason):
+    assert find_reason(text) == reason

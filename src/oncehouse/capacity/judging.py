@@ -11,7 +11,6 @@ from oncehouse.capacity.planning import Plan, plan_for
 from oncehouse.capacity.wish import Wish, refuse_senseless
 from oncehouse.config_values import format_duration
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.file_cache import BYTES_VARIABLE
 from oncehouse.pipeline.room import spell_bytes
 
 _MOST_MACHINES = 1024
@@ -81,7 +80,7 @@ def find_notes(plan: Plan) -> Iterator[str]:
         yield (
             f"put ledger.files into object storage ({spell_bytes(round(plan.disk.file_bytes))}) and the catalog into "
             "PostgreSQL; let every machine keep copies of the whole key index on its disk "
-            f"({BYTES_VARIABLE} of {spell_bytes(round(plan.index.size_bytes))} or more)"
+            f"(spark.cache of {spell_bytes(round(plan.index.size_bytes))} or more)"
         )
     if plan.page_reads_a_second:
         yield (

@@ -21,6 +21,7 @@ from oncehouse import __version__, logs
 from oncehouse.answers import Answer
 from oncehouse.cli import batches, cdc, dead_letters, dlq, etl, inbox, outbox, schema, sync, table
 from oncehouse.cli.arguments import AsJson
+from oncehouse.cli.bundle import bundle
 from oncehouse.cli.chaos import chaos
 from oncehouse.cli.check import check
 from oncehouse.cli.dashboard import dashboard
@@ -112,6 +113,7 @@ app.command()(verify)
 app.command()(repair)
 app.command()(grants)
 app.command()(chaos)
+app.command()(bundle)
 app.command("import")(import_folder)
 app.command()(replay)
 app.command("rebuild-index")(rebuild_index)

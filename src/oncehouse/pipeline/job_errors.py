@@ -75,5 +75,16 @@ def revive(pipeline: str, text: str) -> OncehouseError:
     return TransientError(f"Pipeline {pipeline}: a Spark job failed: {first}")
 
 
+def find_reason(text: str) -> str:
+    """The one line of an error from Java that says why: its innermost cause, without names of classes."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    if not causes:
+        # PySpark tells first which call it was, and what Java said after a colon.
+        causes = [line for line in lines if line.startswith(": ")] or lines[:1] or ["no reason was given"]
+    told = re.sub(r"^(Caused by)?: ", "", causes[-1])
+    return re.sub(r"^(?:[\w$]+\.)+([\w$]+): ", "", told).rstrip(".")
+
+
 def is_full(text: str) -> bool:
     return any(words in text for words in _FULL)

@@ -8,7 +8,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,17 @@ from typing import TYPE_CHECKING
 from oncehouse import logs
 from oncehouse.config_values import SECRET_SETTINGS, is_secret_setting
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.pipeline.job_errors import is_full, naming_own_errors, revive
+from oncehouse.ledger.file_cache import BYTES_VARIABLE
+from oncehouse.pipeline.executors import (
+    PYTHON_VARIABLE,
+    await_executors,
+    check_executors,
+    choose_cache_bound,
+    choose_python,
+    executor_settings,
+)
+from oncehouse.pipeline.job_errors import find_reason, is_full, naming_own_errors, revive
+from oncehouse.pipeline.masters import demand_master, is_local
 from oncehouse.private_files import (
     make_private_folder,
     open_private,
@@ -62,35 +73,58 @@ _SETTINGS = {
     "spark.executor.defaultJavaOptions": _JAVA_OPTIONS,
 }
 _JAVA_ENDS_SECONDS = 5.0
+_GATEWAY = "PYSPARK_GATEWAY_PORT"
 _SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _LOCAL = re.compile(r"^local(\[(\*|\d+)\])?$")
 
 
-def open_session(pipeline: Pipeline, jars: Sequence[Path] = ()) -> SparkSession:
-    """Start Spark, or join the session that runs; raises ConfigurationError when it cannot start."""
+def open_session(
+    pipeline: Pipeline,
+    jars: Sequence[Path] = (),
+    *,
+    say: Callable[[str], None] = lambda _: None,
+    stop: threading.Event | None = None,
+) -> SparkSession:
+    """Start Spark, or join the session that runs; raises ConfigurationError when it cannot start.
+
+    A cluster's executors are waited for and looked at, unless `stop` is set meanwhile.
+    """
+    demand_master(pipeline)
+    _set_environment(pipeline)
+    spark = _start(pipeline, jars)
+    if is_local(pipeline.spark.master):
+        return spark
+    stop = stop or threading.Event()
+    try:
+        await_executors(spark, pipeline, say, stop)
+        if not stop.is_set():
+            check_executors(spark, pipeline)
+    except BaseException:
+        close_session(spark)
+        raise
+    return spark
+
+
+def _set_environment(pipeline: Pipeline) -> None:
+    """What Spark, and this process where it works itself, take from the environment."""
+    os.environ[PYTHON_VARIABLE] = choose_python(pipeline)
+    if (bound := choose_cache_bound(pipeline)) is not None:
+        os.environ[BYTES_VARIABLE] = bound
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if is_local(pipeline.spark.master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _start(pipeline: Pipeline, jars: Sequence[Path]) -> SparkSession:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    # Workers must run this very Python; PySpark would take whichever is first on PATH.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    if pipeline.spark.master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(f"oncehouse {pipeline.pipeline}").master(
         master(pipeline.spark.master)
     )
-    settings = dict(_SETTINGS)
-    if pipeline.spark.master.startswith("local"):
-        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    if jars:
-        settings["spark.jars"] = ",".join(str(jar) for jar in jars)
-    elif pipeline.source.kafka and not {"spark.jars", "spark.jars.packages"} & set(pipeline.spark.settings):
-        settings["spark.jars.packages"] = CONNECTOR
-    if logs.is_started():
-        settings[f"spark.executorEnv.{logs.FORMAT_VARIABLE}"] = os.environ[logs.FORMAT_VARIABLE]
-    settings |= pipeline.spark.settings
-    # A Java that runs already is told by a call, which nobody else sees.
-    starts = SparkContext._gateway is None  # noqa: SLF001 - PySpark tells it nowhere else
+    settings = _gather_settings(pipeline, jars)
+    # A Java that runs already, as under spark-submit, is told by a call, which nobody else sees.
+    starts = SparkContext._gateway is None and _GATEWAY not in os.environ  # noqa: SLF001 - told nowhere else
     secrets = {name: value for name, value in settings.items() if starts and is_secret_setting(name)}
     for name, value in settings.items():
         if name not in secrets:
@@ -104,9 +138,32 @@ def open_session(pipeline: Pipeline, jars: Sequence[Path] = ()) -> SparkSession:
         if is_full(str(error)):
             raise revive(pipeline.pipeline, str(error)) from error
         raise ConfigurationError(
-            f"Spark does not start with master {pipeline.spark.master!r}: {str(error).splitlines()[0]}. Java 17 or "
-            f"21 is needed. What Spark said is in {log}."
+            f"Spark does not start with master {pipeline.spark.master!r}: {find_reason(str(error))}. Java 17 or 21 is "
+            f"needed. What Spark said is in {log}."
         ) from error
+
+
+def _gather_settings(pipeline: Pipeline, jars: Sequence[Path]) -> dict[str, str]:
+    """The road's own, what the machine asks for, and above both what the pipeline file says."""
+    settings = _SETTINGS | executor_settings(pipeline)
+    if is_local(pipeline.spark.master):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if jars:
+        settings["spark.jars"] = ",".join(str(jar) for jar in jars)
+    elif pipeline.source.kafka and not _has_connector(pipeline.spark.settings):
+        settings["spark.jars.packages"] = CONNECTOR
+    if logs.is_started():
+        settings[f"spark.executorEnv.{logs.FORMAT_VARIABLE}"] = os.environ[logs.FORMAT_VARIABLE]
+    return settings | pipeline.spark.settings
+
+
+def _has_connector(settings: Mapping[str, str]) -> bool:
+    """Whether the file brings one, or Spark has it among its own jars, as in an image made for that."""
+    import pyspark
+
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    found = next((home / "jars").glob("spark-sql-kafka-0-10_*.jar"), None)
+    return found is not None or not {"spark.jars", "spark.jars.packages"}.isdisjoint(settings)
 
 
 def has_ended(spark: SparkSession, failure: BaseException | None = None) -> bool:

@@ -83,7 +83,9 @@ class Stages:
         )
         try:
             # Started only now: whoever waits for a lease, or is refused one, needs no Spark.
-            self.spark = self._given_spark or open_session(self.pipeline, self._jars)
+            self.spark = self._given_spark or open_session(
+                self.pipeline, self._jars, say=self.say, stop=self._stop
+            )
             try:
                 self._work(once=once)
             finally:

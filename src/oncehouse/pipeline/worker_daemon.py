@@ -1,7 +1,8 @@
 """Spark's Python daemon with the road's modules loaded, so that workers forked from it start warm.
 
-Spark runs this as `spark.python.daemon.module`. Nothing that starts threads may be imported here: a forked
-child has only the thread that forked it. Polars does, so it is imported by the workers that hash.
+Spark runs this as `spark.python.daemon.module`. Versions are compared before any library is imported, so that what
+differs is named rather than felt. Nothing that starts threads may be imported here: a forked child has only the thread
+that forked it. Polars does, so it is imported by the workers that hash.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import gc
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
+
+from oncehouse.pipeline.versions import demand_driver_versions
 
 
 def leave_archives_out() -> None:
@@ -35,6 +38,7 @@ def _is_archive_in(home: Path, path: str) -> bool:
 
 def run_daemon() -> None:
     leave_archives_out()
+    demand_driver_versions()
     import pyarrow.compute
     import pyarrow.json
     import pyarrow.parquet  # noqa: F401
