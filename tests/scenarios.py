@@ -53,6 +53,7 @@ SCENARIOS = (
     Scenario("dead driver is followed in time", 5),
     Scenario("Python worker killed", 6),
     Scenario("executor killed", 6),
+    Scenario("worker machine killed", 6),
     Scenario("task run twice", 6),
     Scenario("broker killed", 7),
     Scenario("partition added", 7),
