@@ -11,16 +11,19 @@ ADVICE_JAVA := oncehouse needs Java 17 or 21; on Debian or Ubuntu: apt install o
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo shops test browser versions check chaos soak fuzz bench bench-full docs audit lock clean java
+.PHONY: help setup demo cluster-demo shops test browser versions check chaos soak fuzz bench bench-full docs audit lock clean java
 MAKEFLAGS += --no-print-directory
 
 help: ## show this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 setup: java .venv/.jars ## virtual environment, wheels, package and jars
 
 demo: setup ## a million events with duplicates, a crash and a lost answer; ends well only with nothing lost or doubled
 	@$(BIN)/python -m oncehouse.devstack.demo
+
+cluster-demo: setup ## the same on a Spark cluster with PostgreSQL and S3: an executor, a machine and the driver are killed
+	@$(BIN)/python -m oncehouse.devstack.cluster_demo
 
 shops: .venv/.package ## a Django and a SQLAlchemy shop, synced under random changes; ends well only with dashboards that are equal
 	@$(BIN)/python examples/django-shop/run.py

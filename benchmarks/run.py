@@ -22,6 +22,7 @@ from pathlib import Path
 
 import avro
 import changing_load
+import cluster
 import consumer
 import end_to_end
 import etl
@@ -77,6 +78,7 @@ PARTS: dict[str, Part] = {
     ),
     "changing_load": Part(full=changing_load.measure),
     "steady": Part(full=steady.measure),
+    "cluster": Part(usual=lambda: cluster.measure(200_000), full=cluster.measure),
     "etl": _same(lambda: etl.measure(etl.TOPICS)),
     "consumer": _same(consumer.measure),
     "outbox": _same(outbox.measure),

@@ -7,9 +7,7 @@ mishaps really happened and every event is in ClickHouse once.
 
 from __future__ import annotations
 
-import argparse
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,13 +23,14 @@ from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config import ClickHouse
 from oncehouse.config_file import load_pipeline
 from oncehouse.devstack.commands import ONCEHOUSE, last_words, spark_settings, start_command
+from oncehouse.devstack.demo_command import show_demo
 from oncehouse.devstack.demo_events import FIELDS, IDENTITY, Traffic, make_topic, plan_traffic, produce
 from oncehouse.devstack.demo_results import Result, compare
 from oncehouse.devstack.faults import DropAnswer
 from oncehouse.devstack.jars import connector_jars
 from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.devstack.stack import Stack
-from oncehouse.errors import OncehouseError, PermanentError
+from oncehouse.errors import PermanentError
 from oncehouse.ledger import batches, epochs
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.pipeline.prepare import open_catalog
@@ -46,7 +45,6 @@ _PARTITIONS = 4
 _EPOCHS_ABOUT = 7
 _KILL_AFTER_SHARE = 0.4
 _SLOWEST_RUN_SECONDS = 900.0
-_INTERRUPTED_EXIT_CODE = 130
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,25 +217,7 @@ def _last_words(stage: _Stage) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m oncehouse.devstack.demo [--events N]`."""
-    parser = argparse.ArgumentParser(prog="demo", description=__doc__)
-    parser.add_argument("--events", type=int, default=EVENTS, help="how many events, duplicates included")
-    asked = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    started = time.monotonic()
-
-    def say(message: str) -> None:
-        print(f"{time.monotonic() - started:6.1f} s  {message}", flush=True)
-
-    try:
-        result = run_demo(events=asked.events, say=say)
-    except OncehouseError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return _INTERRUPTED_EXIT_CODE
-    say("done")
-    print("\n".join(result.lines()), flush=True)
-    return 0 if result.went_well else 1
+    return show_demo(run_demo, arguments, described=__doc__, events=EVENTS)
 
 
 if __name__ == "__main__":

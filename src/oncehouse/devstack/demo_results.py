@@ -30,6 +30,17 @@ class Comparison:
     foreign: int
     """Rows that nobody produced."""
 
+    @property
+    def exact(self) -> bool:
+        return self.lost == self.doubled == self.foreign == 0
+
+    def lines(self) -> list[str]:
+        return [
+            f"rows nobody produced {self.foreign}",
+            f"lost {self.lost}",
+            f"doubled {self.doubled}",
+        ]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
@@ -48,9 +59,8 @@ class Result:
 
     @property
     def went_well(self) -> bool:
-        found = self.found
         return (
-            found.lost == found.doubled == found.foreign == 0
+            self.found.exact
             and (self.unique, self.duplicates, self.dead_letters) == self.expected
             and self.kills > 0
             and self.answers_swallowed > 0
@@ -71,9 +81,7 @@ class Result:
             f"kills {self.kills}",
             f"answers swallowed {self.answers_swallowed}",
             f"verify {'ok' if self.verified else 'failed'}",
-            f"rows nobody produced {self.found.foreign}",
-            f"lost {self.found.lost}",
-            f"doubled {self.found.doubled}",
+            *self.found.lines(),
         ]
 
 
