@@ -40,7 +40,7 @@ def write_files(folder: Path, chart, master: str) -> Path:
     data = chart["ConfigMap", "shop-pipeline"]["data"]
     (folder / "executor.yaml").write_text(data["executor.yaml"])
     text = data["pipeline.yaml"].replace("k8s://https://kubernetes.default.svc", master)
-    file = folder / "pipeline.yaml"
+    file = folder / "chart.yaml"
     file.write_text(text.replace("/etc/oncehouse", str(folder)))
     return file
 
