@@ -206,7 +206,6 @@ def describe_cluster_pipeline(stack: Stack, *, events: int) -> str:
         "clickhouse": {"url": stack.clickhouse.url},
         "ledger": {"catalog": stack.postgres.url, "files": stack.s3.files("demo")},
         "epoch": {"max_rows": max(1, events // _EPOCHS_ABOUT)},
-        "lease": "5s",
         "spark": {
             "master": stack.spark_master.url,
             "settings": spark_settings(connector_jars(), stack.folder.parent / "tmp") | settings,
