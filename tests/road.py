@@ -72,8 +72,8 @@ def note_of(event: Event) -> str:
     return f"note of {event[2]} " + "x" * (event[2] % 17)
 
 
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
+def wait_until(condition: Callable[[], object], what: str, *, seconds: float = PATIENCE_SECONDS) -> None:
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"waited in vain: {what}"
         time.sleep(0.1)

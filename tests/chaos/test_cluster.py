@@ -26,6 +26,9 @@ from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(150)]
 CACHE_BYTES = 1 << 20
+# A driver and two executors start on cores that others may want too.
+STARTING_SECONDS = 900.0
+pytestmark = pytest.mark.timeout(2400)
 
 
 def send_duplicates(road: Road) -> None:
@@ -47,7 +50,7 @@ def driver(road: Road, *arguments: str, **options: str) -> Iterator[subprocess.P
 
 def drain(road: Road, faults: str = "") -> int:
     with driver(road, "--once", defect=faults) as process:
-        return process.wait(timeout=480)
+        return process.wait(timeout=STARTING_SECONDS)
 
 
 def play(road: Road, faults: str, mark: str) -> None:
@@ -108,7 +111,11 @@ def test_on_a_cluster_a_dead_driver_is_followed_by_one_that_waited(cluster_road)
     road = cluster_road
     road.send(EVENTS[:60])
     with driver(road, defect="elsewhere") as first:
-        wait_until(lambda: road.rows() or first.poll() is not None, "the first driver at work")
+        wait_until(
+            lambda: road.rows() or first.poll() is not None,
+            "the first driver at work",
+            seconds=STARTING_SECONDS,
+        )
         with driver(road, defect="elsewhere") as second:
             wait_until(lambda: "Waiting." in road.log(), "the second driver to wait")
             road.send(EVENTS[30:], partition=1)
@@ -117,6 +124,7 @@ def test_on_a_cluster_a_dead_driver_is_followed_by_one_that_waited(cluster_road)
             wait_until(
                 lambda: len(road.rows()) >= len(EVENTS) or second.poll() is not None,
                 "the second driver to go on",
+                seconds=STARTING_SECONDS,
             )
             assert {lease.token for lease in leases.list_leases(road.catalog)} == {2}
             second.send_signal(signal.SIGTERM)

@@ -20,7 +20,7 @@ from oncehouse.pipeline.executors import (
     explain_failure,
     tell_unseen,
 )
-from oncehouse.pipeline.session import CONNECTOR, _gather_settings
+from oncehouse.pipeline.session import CONNECTOR, _gather_settings, runs_java
 from oncehouse.pipeline.versions import VARIABLE, read_versions, versions_here
 
 # As Spark words it: the driver gets the first failure of the task that ended the job.
@@ -161,6 +161,14 @@ def test_executors_that_cannot_read_the_ledgers_files_are_named_without_its_keys
     told = tell_unseen(pipeline, Glance(host="seven", problem="gone"))
     assert told.startswith("The executor on seven cannot read what the driver has put under ledger.files ")
     assert advice in told
+
+
+def test_a_java_that_spark_submit_has_started_is_seen(monkeypatch):
+    monkeypatch.setattr("pyspark.SparkContext._gateway", None)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    assert not runs_java()
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "4040")
+    assert runs_java()
 
 
 def test_the_kafka_connector_is_fetched_only_where_nobody_brings_it(monkeypatch, tmp_path):

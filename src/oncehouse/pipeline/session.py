@@ -116,15 +116,14 @@ def _set_environment(pipeline: Pipeline) -> None:
 
 
 def _start(pipeline: Pipeline, jars: Sequence[Path]) -> SparkSession:
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(f"oncehouse {pipeline.pipeline}").master(
         master(pipeline.spark.master)
     )
     settings = _gather_settings(pipeline, jars)
-    # A Java that runs already, as under spark-submit, is told by a call, which nobody else sees.
-    starts = SparkContext._gateway is None and _GATEWAY not in os.environ  # noqa: SLF001 - told nowhere else
+    # A Java that runs already is told by a call, which nobody else sees.
+    starts = not runs_java()
     secrets = {name: value for name, value in settings.items() if starts and is_secret_setting(name)}
     for name, value in settings.items():
         if name not in secrets:
@@ -141,6 +140,13 @@ def _start(pipeline: Pipeline, jars: Sequence[Path]) -> SparkSession:
             f"Spark does not start with master {pipeline.spark.master!r}: {find_reason(str(error))}. Java 17 or 21 is "
             f"needed. What Spark said is in {log}."
         ) from error
+
+
+def runs_java() -> bool:
+    """Whether Spark's Java is there already: started by this process before, or by spark-submit before Python."""
+    from pyspark import SparkContext
+
+    return SparkContext._gateway is not None or _GATEWAY in os.environ  # noqa: SLF001 - PySpark tells it nowhere else
 
 
 def _gather_settings(pipeline: Pipeline, jars: Sequence[Path]) -> dict[str, str]:
