@@ -52,13 +52,13 @@ def test_a_broker_killed_and_started_again_loses_nothing(busy_road, stack, monke
 @pytest.mark.defect("broker killed")
 def test_a_stream_that_goes_on_at_the_end_of_the_topic_is_noticed(busy_road, stack, monkeypatch):
     """As a consumer does whose offsets were forgotten, with a ledger that takes any offset for the next one."""
-    right, starts = stream.starting_positions, []
+    right, starts = source.starting_positions, []
 
     def begin_at_the_end(*facts):
         starts.append(right(*facts))
         return {place: max(at, 90 * (len(starts) > 1)) for place, at in starts[-1].items()}
 
-    monkeypatch.setattr(stream, "starting_positions", begin_at_the_end)
+    monkeypatch.setattr(source, "starting_positions", begin_at_the_end)
     monkeypatch.setattr(registering, "_advance", register_anywhere())
     with pytest.raises(AssertionError, match="events are lost"):
         kill_broker(busy_road, stack, monkeypatch)

@@ -17,7 +17,7 @@ from oncehouse.errors import TransientError
 from oncehouse.ledger import epochs, registering
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Counts
-from oncehouse.pipeline import stream
+from oncehouse.pipeline import source, stream
 from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(150)]
@@ -86,7 +86,7 @@ def test_a_catalog_that_is_gone_for_a_while_is_waited_for(away_road, stack, monk
 @pytest.mark.defect("catalog away")
 def test_offsets_that_go_on_while_the_catalog_is_away_are_noticed(away_road, stack, monkeypatch):
     """An epoch that cannot be registered is given up, and reading goes on behind it."""
-    settle, starting_positions = stream.settle, stream.starting_positions
+    settle, starting_positions = stream.settle, source.starting_positions
     ends: dict[tuple[str, int], int] = {}
 
     def settle_or_not(spark, pipeline, catalog, token, read, given, *, small) -> Counts:
@@ -100,7 +100,7 @@ def test_offsets_that_go_on_while_the_catalog_is_away_are_noticed(away_road, sta
         return {place: max(at, ends.get(place, 0)) for place, at in starting_positions(*facts).items()}
 
     monkeypatch.setattr(stream, "settle", settle_or_not)
-    monkeypatch.setattr(stream, "starting_positions", go_on)
+    monkeypatch.setattr(source, "starting_positions", go_on)
     monkeypatch.setattr(Catalog, "_retry", lambda _, attempt: attempt())
     monkeypatch.setattr(registering, "_advance", register_anywhere())
     take_the_catalog_away(away_road, stack, monkeypatch)

@@ -25,7 +25,7 @@ from oncehouse.ledger.backlog import sum_backlog
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import BatchStatus, EpochKind, Registration, Stage
 from oncehouse.ledger.registering import register
-from oncehouse.pipeline import ingest, stream
+from oncehouse.pipeline import ingest, source, stream
 from road import Road, make_event, wait_until
 from small_disk import SmallDisk, mount
 
@@ -220,7 +220,7 @@ def test_a_disk_full_under_the_checkpoint_is_told_and_waited_for(make_road, make
 def test_a_stream_that_starts_anew_from_elsewhere_than_the_ledger_is_noticed(
     make_road, make_disk, monkeypatch
 ):
-    right = stream.starting_positions
+    right = source.starting_positions
 
     def skip_after_a_failure(facts, positions, earliest):
         found = right(facts, positions, earliest)
@@ -230,7 +230,7 @@ def test_a_stream_that_starts_anew_from_elsewhere_than_the_ledger_is_noticed(
         return found
 
     skipped: dict[tuple[str, int], int] = {}
-    monkeypatch.setattr(stream, "starting_positions", skip_after_a_failure)
+    monkeypatch.setattr(source, "starting_positions", skip_after_a_failure)
     monkeypatch.setattr(registering, "_advance", register_anywhere())
     road, disk = make_road_on_small_checkpoints(make_road, make_disk)
     fill_up_and_come_back(road, disk, "no space is left where Spark writes")

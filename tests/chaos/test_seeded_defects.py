@@ -13,7 +13,7 @@ from defective_loader import retry_without_token
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.devstack.faults import DropAnswer
 from oncehouse.ledger import registering
-from oncehouse.pipeline import ingest, stream
+from oncehouse.pipeline import ingest, source
 from road import Road, encode, make_event
 
 pytestmark = pytest.mark.short
@@ -71,12 +71,12 @@ def test_an_index_that_is_not_asked_is_noticed(road, monkeypatch):
 def test_an_offset_that_is_skipped_is_noticed(road, monkeypatch):
     road.send(EVENTS[:30])
     road.run()
-    right = stream.starting_positions
+    right = source.starting_positions
 
     def skip_some(*facts):
         return {place: offset + 5 for place, offset in right(*facts).items()}
 
-    monkeypatch.setattr(stream, "starting_positions", skip_some)
+    monkeypatch.setattr(source, "starting_positions", skip_some)
     road.send(EVENTS[30:])
     road.send(EVENTS[:20], partition=1)
     with monkeypatch.context() as continuity:
@@ -91,12 +91,12 @@ def test_a_skipped_offset_is_refused_by_the_catalog_itself(road, monkeypatch):
 
     road.send(EVENTS[:30])
     road.run()
-    right = stream.starting_positions
+    right = source.starting_positions
 
     def skip_some(*facts):
         return {(topic, number): at + 5 * (number == 0) for (topic, number), at in right(*facts).items()}
 
-    monkeypatch.setattr(stream, "starting_positions", skip_some)
+    monkeypatch.setattr(source, "starting_positions", skip_some)
     road.send(EVENTS[30:])
     with pytest.raises(OffsetGapError, match="the ledger ends at 30"):
         road.run()

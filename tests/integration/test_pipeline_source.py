@@ -15,7 +15,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError
 from oncehouse.ledger import epochs, registering
-from oncehouse.pipeline import prepare, stream
+from oncehouse.pipeline import prepare, source, stream
 from oncehouse.pipeline.source import Topics
 from road import Road, encode, make_event, note_of, wait_until
 
@@ -95,13 +95,13 @@ def test_a_partition_that_was_added_is_read_from_its_beginning(make_road, kafka_
 @pytest.mark.long
 @pytest.mark.defect("partition added")
 def test_a_new_partition_that_is_read_from_its_end_is_noticed(make_road, kafka_admin, monkeypatch):
-    road, right = make_road(partitions=1), stream.starting_positions
+    road, right = make_road(partitions=1), source.starting_positions
     topics = Topics(road.pipeline.source.kafka)
 
     def begin_new_ones_at_their_end(facts, positions, earliest):
         return right(facts, positions, topics.latest(earliest) if positions else earliest)
 
-    monkeypatch.setattr(stream, "starting_positions", begin_new_ones_at_their_end)
+    monkeypatch.setattr(source, "starting_positions", begin_new_ones_at_their_end)
     with pytest.raises(AssertionError, match="10 events are lost"):
         add_partitions(road, kafka_admin)
 
@@ -129,15 +129,15 @@ def demand_loud_stop(road: Road, message: str) -> None:
 @pytest.fixture
 def skipping(monkeypatch) -> None:
     """A defect: whatever Kafka has is what there was, and the ledger takes any offset for the next one."""
-    right = stream.starting_positions
+    right = source.starting_positions
 
     def begin_where_kafka_begins(facts, positions, earliest):
         found = right(facts, positions, earliest)
         return {place: max(at, earliest[place]) for place, at in found.items()}
 
-    for asking in (prepare, stream):
+    for asking in (prepare, source, stream):
         monkeypatch.setattr(asking, "check_topics", lambda *_: None)
-    monkeypatch.setattr(stream, "starting_positions", begin_where_kafka_begins)
+    monkeypatch.setattr(source, "starting_positions", begin_where_kafka_begins)
     monkeypatch.setattr(registering, "_advance", register_anywhere())
     monkeypatch.setattr(registering, "_demand_same_topics", lambda *_: None)
 

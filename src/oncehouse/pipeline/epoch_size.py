@@ -15,8 +15,9 @@ from oncehouse.config import Epoch
 LEAST_RECORDS = 100
 _FADING = 0.5
 _FULL_SHARE = 0.8
-_LOWERED_BELOW = 0.7
-_RAISED_ABOVE = 1.5
+# Wider than what records and machines differ by from epoch to epoch (0.8 to 1.25), in either direction.
+_LOWERED_BELOW = 0.63
+_RAISED_ABOVE = 1.6
 _TOO_LONG = 1.25
 _SHORT_SHARE = 0.5
 
@@ -50,7 +51,7 @@ def see_epoch(size: EpochSize, seen: Settled, limits: Epoch) -> EpochSize:
     wanted = _bound(_in_time(size, seen, limits), record_bytes, limits)
     full = seen.records >= size.most_records * _FULL_SHARE
     lowered = wanted < size.most_records * _LOWERED_BELOW
-    raised = full and wanted > size.most_records * _RAISED_ABOVE
+    raised = full and (wanted > size.most_records * _RAISED_ABOVE or wanted == limits.max_rows)
     most = wanted if lowered or raised else size.most_records
     return replace(size, most_records=most, record_bytes=record_bytes)
 
