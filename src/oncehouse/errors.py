@@ -2,6 +2,7 @@
 
     OncehouseError
     ├── ConfigurationError      the user's file or set-up is wrong; nothing was changed        exit 2
+    │   └── UpgradeNeededError  the catalog is an older oncehouse's and nobody has upgraded it  exit 2
     ├── TransientError          the same call may succeed later; callers back off and retry    exit 75
     │   └── FullDiskError       no space is left where something has to be written             exit 7
     └── PermanentError          retrying cannot help; somebody has to look                     exit 1
@@ -26,6 +27,10 @@ class OncehouseError(Exception):
 
 class ConfigurationError(OncehouseError):
     exit_code = 2
+
+
+class UpgradeNeededError(ConfigurationError):
+    pass
 
 
 class TransientError(OncehouseError):

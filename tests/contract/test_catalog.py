@@ -6,7 +6,7 @@ from sqlalchemy import select, text, update
 from ledger_examples import IDENTITY, TOPIC, make_registration, race, register_epochs, take_lease
 from lost_commits import answers_of_commits_lost, commits_undone, lost_connection
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
-from oncehouse.ledger import tables
+from oncehouse.ledger import migrations, tables
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.epochs import list_epochs, next_epoch, read_positions
 from oncehouse.ledger.records import Identity, RequestKind, Stage
@@ -44,7 +44,7 @@ def test_a_ledger_of_a_newer_version_is_refused_and_left_alone(catalog):
     with pytest.raises(ConfigurationError, match="newer oncehouse"):
         catalog.exists()
     with catalog.read() as connection:
-        assert tables.read_version(connection) == tables.VERSION + 1
+        assert migrations.read_version(connection) == tables.VERSION + 1
 
 
 def test_the_same_identity_is_adopted_again(catalog):

@@ -40,6 +40,7 @@ from oncehouse.cli.requests import rebuild_index, replay
 from oncehouse.cli.run import run
 from oncehouse.cli.status import status
 from oncehouse.cli.sync_pipeline import pipeline
+from oncehouse.cli.upgrade import upgrade
 from oncehouse.cli.verify import verify
 from oncehouse.errors import OncehouseError
 from oncehouse.redaction import redact
@@ -111,6 +112,7 @@ app.command()(metrics)
 app.command()(dashboard)
 app.command()(verify)
 app.command()(repair)
+app.command()(upgrade)
 app.command()(grants)
 app.command()(chaos)
 app.command()(bundle)

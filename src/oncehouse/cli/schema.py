@@ -171,7 +171,12 @@ def _make_ledger(pipeline: Pipeline) -> Catalog:
     from oncehouse.ledger.catalog import Catalog
 
     catalog = Catalog(pipeline.ledger.catalog.get_secret_value(), pipeline.pipeline)
-    catalog.prepare()
+    try:
+        if not catalog.exists():
+            catalog.prepare()
+    except BaseException:
+        catalog.close()
+        raise
     return catalog
 
 

@@ -7,6 +7,7 @@ Which rows mean what is the business of the modules beside this one (epochs, bat
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -18,19 +19,23 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from oncehouse import databases
+from oncehouse import crash, databases, logs
 from oncehouse.errors import (
     ConfigurationError,
     CorruptFileError,
     FencedError,
     FullDiskError,
+    LeaseHeldError,
     PermanentError,
     TransientError,
 )
-from oncehouse.ledger import tables
-from oncehouse.ledger.records import Identity, Stage, spell_rule
+from oncehouse.ledger import migrations
+from oncehouse.ledger.migrations import Upgrade
+from oncehouse.ledger.records import Identity, Stage, spell_holder, spell_rule
 from oncehouse.ledger.steady_clock import SteadyClock
-from oncehouse.ledger.tables import leases, pipelines
+from oncehouse.ledger.tables import leases, ledger_version, pipelines
+
+_log = logging.getLogger("oncehouse.ledger")
 
 Result = TypeVar("Result")
 
@@ -64,25 +69,55 @@ class Catalog:
     def close(self) -> None:
         self.engine.dispose()
 
-    def prepare(self) -> None:
-        """Create or migrate the tables."""
+    def prepare(self) -> Upgrade | None:
+        """Make the tables, or bring those of an older oncehouse to today's; says what was upgraded."""
+        done: list[Upgrade | None] = []
 
         def run(connection: Connection) -> None:
             databases.take_turn(connection)
-            tables.migrate(connection)
+            done[:] = [migrations.migrate(connection)]
+
+        # A commit whose answer was lost is found done at the next try, and only not told of.
+        self._retry(lambda: self._transaction(run))
+        if (upgrade := done[0]) is not None:
+            crash.reach("after the upgrade is settled")
+            logs.write(
+                _log, logging.INFO, "catalog upgraded", version_before=upgrade.before, version=upgrade.after
+            )
+        return upgrade
+
+    def give_back(self, version: int) -> None:
+        """Let an older oncehouse work with the catalog again."""
+
+        def run(connection: Connection) -> None:
+            databases.take_turn(connection)
+            if held := connection.execute(select(leases).where(leases.c.expires_at > self.clock)).first():
+                raise LeaseHeldError(
+                    f"Pipeline {held.pipeline}: the stage {held.stage} is run by {spell_holder(held.holder)}. Stop all "
+                    "processes that work with this catalog first; nothing was changed."
+                )
+            migrations.give_back(connection, version)
 
         self._retry(lambda: self._transaction(run))
+
+    def version(self) -> int:
+        """0: there are no tables."""
+        with self.read() as connection:
+            return migrations.read_version(connection)
 
     def exists(self) -> bool:
         """Whether the tables are there; raises when they are of another version."""
         with self.read() as connection:
-            version = tables.read_version(connection)
-        if version > tables.VERSION:
-            raise ConfigurationError(
-                f"The ledger's catalog has version {version}, this oncehouse knows up to {tables.VERSION}. "
-                "Use the newer oncehouse that wrote it; nothing was changed."
-            )
+            version = migrations.read_version(connection)
+            if version:
+                migrations.demand_version(connection, version)
         return version > 0
+
+    def demand_version_in(self, connection: Connection) -> None:
+        """Refuse to go on where another oncehouse has changed the version since this process looked."""
+        migrations.demand_version(
+            connection, connection.execute(select(ledger_version.c.version)).scalar_one()
+        )
 
     def now(self) -> float:
         with self.read() as connection:

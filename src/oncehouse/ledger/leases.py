@@ -21,6 +21,8 @@ def acquire(catalog: Catalog, stage: Stage, *, holder: str, lease_seconds: float
     """Take the lease if it is free or has run out; raises LeaseHeldError that names the holder otherwise."""
 
     def run(connection: Connection) -> Lease:
+        # Whoever waited for the lease may have been overtaken by an upgrade.
+        catalog.demand_version_in(connection)
         mine = (leases.c.pipeline == catalog.pipeline, leases.c.stage == stage)
         now = catalog.now_in(connection)
         row = connection.execute(select(leases).where(*mine).with_for_update()).first()

@@ -146,7 +146,7 @@ def renew_snapshots(catalog: Catalog, store: FileStore) -> None:
 
 @contextmanager
 def open_snapshot(store: FileStore, snapshot: SnapshotFile, pipeline: str) -> Iterator[Catalog]:
-    """A snapshot as a catalog to read from; raises CorruptFileError where its bytes are not what they were."""
+    """A snapshot as a catalog to read from, in today's tables; raises CorruptFileError where its bytes have changed."""
     with tempfile.TemporaryDirectory(prefix="oncehouse-snapshot-") as folder:
         copy = Path(folder) / "snapshot.db"
         copy.write_bytes(store.read_bytes(snapshot.path))
@@ -154,6 +154,7 @@ def open_snapshot(store: FileStore, snapshot: SnapshotFile, pipeline: str) -> It
             raise CorruptFileError(f"The catalog's snapshot {snapshot.path} does not match its checksum.")
         catalog = Catalog(f"sqlite:///{copy}", pipeline, retry_seconds=())
         try:
+            catalog.prepare()  # it may be an older oncehouse's; only this copy is upgraded
             yield catalog
         finally:
             catalog.close()

@@ -1,4 +1,4 @@
-"""The catalog's tables and its versioned migrations.
+"""The catalog's tables as they are today; how older ones come to be so is `migrations.py`.
 
 Only plain types and single-table statements, so that a further SQL dialect needs no change here. Every row
 belongs to a pipeline; ids are made by the writer, never by the database.
@@ -11,7 +11,6 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Column,
-    Connection,
     Float,
     Index,
     Integer,
@@ -20,15 +19,9 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    insert,
-    inspect,
-    select,
-    update,
 )
 
-from oncehouse.errors import ConfigurationError
-
-VERSION = 1
+VERSION = 2
 
 metadata = MetaData()
 
@@ -59,6 +52,15 @@ def _file(prefix: str) -> list[Column[Any]]:
 
 ledger_version = Table(
     "oncehouse_ledger", metadata, Column("name", String(32), primary_key=True), Column("version", Integer)
+)
+
+# Which oncehouse brought the catalog to which version.
+upgrades = Table(
+    "oncehouse_upgrades",
+    metadata,
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("oncehouse", String(64), nullable=False),
+    Column("upgraded_at", Float(53), nullable=False),
 )
 
 pipelines = Table(
@@ -358,34 +360,3 @@ batch_hours = Table(
     Column("rows_total", BigInteger, nullable=False),
     PrimaryKeyConstraint("pipeline", "table_name", "hour"),
 )
-
-
-def _create_all(connection: Connection) -> None:
-    metadata.create_all(connection)
-
-
-# One entry a version, each taking a ledger from the version before to its own.
-_MIGRATIONS = {1: _create_all}
-
-
-def read_version(connection: Connection) -> int:
-    if not inspect(connection).has_table(ledger_version.name):
-        return 0
-    row = connection.execute(select(ledger_version.c.version)).first()
-    return int(row[0]) if row else 0
-
-
-def migrate(connection: Connection) -> None:
-    """Bring the catalog to VERSION; refuse one that a newer oncehouse has written."""
-    found = read_version(connection)
-    if found > VERSION:
-        raise ConfigurationError(
-            f"The ledger's catalog has version {found}, this oncehouse knows up to {VERSION}. "
-            "Use the newer oncehouse that wrote it; nothing was changed."
-        )
-    for version in range(found + 1, VERSION + 1):
-        _MIGRATIONS[version](connection)
-        if version == 1:
-            connection.execute(insert(ledger_version).values(name="ledger", version=version))
-        else:
-            connection.execute(update(ledger_version).values(version=version))

@@ -69,7 +69,7 @@ def run_pipeline(
     # Whoever does not read Kafka need not reach it.
     topics = Topics(pipeline.source.kafka) if pipeline.source.kafka and Stage.INGEST in stages else None
     try:
-        there = prepare(pipeline, catalog, topics, may_wait=not once)
+        there = prepare(pipeline, catalog, topics, may_wait=not once, say=say)
         sizes = _look_at_records(catalog, topics)
         running = Stages(
             pipeline,
@@ -88,11 +88,21 @@ def run_pipeline(
         catalog.close()
 
 
-def prepare(pipeline: Pipeline, catalog: Catalog, topics: Topics | None, *, may_wait: bool = False) -> bool:
+def prepare(
+    pipeline: Pipeline,
+    catalog: Catalog,
+    topics: Topics | None,
+    *,
+    may_wait: bool = False,
+    say: Callable[[str], None] = keep_quiet,
+) -> bool:
     """Look at everything, then make the ledger ready; raises before any data moves.
 
-    Says whether ClickHouse was there, which with `may_wait` it need not be.
+    Says whether ClickHouse was there, which with `may_wait` it need not be. An older oncehouse's tables are brought to
+    today's first, because nothing can be looked at in others; a ledger that is not there is made last.
     """
+    if catalog.version() and (upgrade := catalog.prepare()) is not None:
+        say(f"The catalog was upgraded from version {upgrade.before} to {upgrade.after}.")
     there = demand_ready(pipeline, catalog, topics, may_wait=may_wait)
     catalog.prepare()
     adopt(pipeline, catalog)

@@ -84,7 +84,7 @@ class Sink:
         catalog = open_catalog(pipeline)
         try:
             demand_frames(pipeline)
-            prepare(pipeline, catalog, None)
+            prepare(pipeline, catalog, None, say=say)
         except BaseException:
             catalog.close()
             raise

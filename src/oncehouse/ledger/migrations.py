@@ -1,0 +1,182 @@
+"""Steps that bring the catalog of an older oncehouse to today's tables: numbered, forward only, one transaction.
+
+A step that a release has had is never changed again, so it spells its columns itself instead of taking those of
+`tables.py`, which are today's. It only adds (tables, indexes, columns that may be null) and does nothing where that is
+there already: what it did once may stand when a ledger that was given back to an older oncehouse comes again. A
+process of an older oncehouse can then go on beside it; a step that it could not live with says `fences`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Float,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    delete,
+    insert,
+    inspect,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.types import TypeEngine
+
+from oncehouse import __version__, crash
+from oncehouse.databases import DatabaseClock
+from oncehouse.errors import ConfigurationError, UpgradeNeededError
+from oncehouse.ledger.tables import VERSION, leases, ledger_version, metadata, upgrades
+
+OLDEST = 1
+"""The version of the first release."""
+
+# A table that somebody reads for long is waited for in short turns, because whoever comes meanwhile waits behind us.
+_LOCK_SECONDS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    version: int
+    """The one that it leads to."""
+    what: str
+    """As people read it."""
+    change: Callable[[Connection], None]
+    fences: bool = False
+    """Whether processes of an older oncehouse, which may be at work, must not write any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upgrade:
+    """A catalog that was brought from one version to another."""
+
+    before: int
+    after: int
+
+
+def _add_upgrades(connection: Connection) -> None:
+    Table(
+        "oncehouse_upgrades",
+        MetaData(),
+        Column("version", Integer, primary_key=True, autoincrement=False),
+        Column("oncehouse", String(64), nullable=False),
+        Column("upgraded_at", Float(53), nullable=False),
+    ).create(connection, checkfirst=True)
+
+
+def add_column(connection: Connection, table: str, column: str, kind: TypeEngine[Any]) -> None:
+    """A column that may be null: rows of older processes have none."""
+    if column not in {found["name"] for found in inspect(connection).get_columns(table)}:
+        spelt = kind.compile(dialect=connection.dialect)
+        connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column} {spelt}"))
+
+
+STEPS: tuple[Step, ...] = (
+    Step(
+        version=2,
+        what="the catalog remembers which oncehouse brought it to which version",
+        change=_add_upgrades,
+    ),
+)
+
+
+def read_version(connection: Connection) -> int:
+    """0: there is no catalog."""
+    if not inspect(connection).has_table(ledger_version.name):
+        return 0
+    return int(connection.execute(select(ledger_version.c.version)).scalar() or 0)
+
+
+def steps_after(version: int) -> tuple[Step, ...]:
+    return tuple(step for step in STEPS if step.version > version)
+
+
+def demand_version(connection: Connection, version: int) -> None:
+    """Raise unless a catalog of this version is today's."""
+    if version > VERSION:
+        raise ConfigurationError(
+            f"The ledger's catalog has version {version}, this oncehouse ({__version__}) knows up to {VERSION}. "
+            f"Use {_tell_writer(connection, version)}; nothing was changed."
+        )
+    if version < VERSION:
+        raise UpgradeNeededError(
+            f"The ledger's catalog has version {version}, made by an older oncehouse; this one ({__version__}) works "
+            f"with version {VERSION}. The next `oncehouse run` upgrades it, and so does `oncehouse upgrade`; until "
+            "then the older oncehouse can go on. Nothing was changed."
+        )
+
+
+def _tell_writer(connection: Connection, version: int) -> str:
+    """Read with care: whatever a newer oncehouse has made of its tables, the refusal must be told."""
+    looked = inspect(connection)
+    if looked.has_table(upgrades.name):
+        known = {column["name"] for column in looked.get_columns(upgrades.name)}
+        if {"version", "oncehouse"} <= known:
+            asked = select(upgrades.c.oncehouse).where(upgrades.c.version == version)
+            if (name := connection.execute(asked).scalar()) is not None:
+                return f"oncehouse {name}, which upgraded it, or a newer one"
+    return "the newer oncehouse that wrote it"
+
+
+def migrate(connection: Connection) -> Upgrade | None:
+    """Make the tables, or bring those of an older oncehouse to today's; None where there was nothing to upgrade.
+
+    Whoever calls it has taken the turn (`databases.take_turn`) in a transaction that may write, so that another process
+    finds either version, and never both at work.
+    """
+    found = read_version(connection)
+    if found > VERSION:
+        demand_version(connection, found)
+    if found == 0:
+        metadata.create_all(connection)
+        connection.execute(insert(ledger_version).values(name="ledger", version=VERSION))
+        _remember(connection, VERSION)
+        return None
+    asked = steps_after(found)
+    if not asked:
+        return None
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'"))
+    for step in asked:
+        step.change(connection)
+        crash.reach("catalog half upgraded")
+        connection.execute(update(ledger_version).values(version=step.version))
+    for step in asked:
+        _remember(connection, step.version)
+    if any(step.fences for step in asked):
+        # Whoever holds a lease is refused at its next write.
+        connection.execute(update(leases).values(token=leases.c.token + 1))
+    crash.reach("before the upgrade is settled")
+    return Upgrade(before=found, after=asked[-1].version)
+
+
+def _remember(connection: Connection, version: int) -> None:
+    connection.execute(delete(upgrades).where(upgrades.c.version == version))
+    connection.execute(
+        insert(upgrades).values(version=version, oncehouse=__version__, upgraded_at=DatabaseClock())
+    )
+
+
+def give_back(connection: Connection, version: int) -> None:
+    """Let the oncehouse of an older version work with the catalog again: what was added stays, and it looks past it."""
+    found = read_version(connection)
+    if not OLDEST <= version < found:
+        raise ConfigurationError(
+            f"The ledger's catalog has version {found}; it can be given back to {OLDEST} and up to {found - 1}, not "
+            f"to {version}."
+        )
+    if hard := next((step for step in steps_after(version) if step.fences), None):
+        raise ConfigurationError(
+            f"Step {hard.version} ({hard.what}) is one that an older oncehouse cannot live with, so the catalog cannot "
+            "be given back. Restore a backup from before the upgrade, then let `oncehouse repair` bring it up to date."
+        )
+    connection.execute(update(ledger_version).values(version=version))
+    connection.execute(delete(upgrades).where(upgrades.c.version > version))
+    # A process of today's that was overlooked must not write beside the older one.
+    connection.execute(update(leases).values(token=leases.c.token + 1))

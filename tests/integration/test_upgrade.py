@@ -1,0 +1,137 @@
+"""A pipeline that a release left in the middle of its work, and that today's oncehouse goes on with.
+
+Kafka has the same records at the same offsets, ClickHouse the rows that had arrived. What the release had read must not
+be read again, what it had not sent must be sent once, and events that it knew must stay duplicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import NewTopic
+from sqlalchemy import create_engine, text
+
+import old_ledger
+from oncehouse.errors import UpgradeNeededError
+from oncehouse.ledger import migrations, tables
+from oncehouse.ledger.records import BatchStatus, EpochKind, RequestKind
+from road import Road, make_event, note_of
+
+OLD = [make_event(number) for number in range(120)]
+NEW = [make_event(number) for number in range(120, 150)]
+PARTITIONS = 2
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def old_topic(kafka_admin) -> Iterator[str]:
+    """The topic of the release on the broker of the tests, by its id."""
+    new = NewTopic(old_ledger.TOPIC, num_partitions=PARTITIONS, replication_factor=1)
+    kafka_admin.create_topics([new])[old_ledger.TOPIC].result(30)
+    asked = kafka_admin.describe_topics(TopicCollection([old_ledger.TOPIC]))[old_ledger.TOPIC]
+    yield str(asked.result(30).topic_id)
+    kafka_admin.delete_topics([old_ledger.TOPIC])[old_ledger.TOPIC].result(30)
+
+
+@pytest.fixture
+def left_by_release(
+    kafka, clickhouse, clickhouse_client, produce, spark, tmp_path, old_topic
+) -> Iterator[Callable[..., Road]]:
+    """`left_by_release(url)`: the road of the release, its catalog in SQLite or in the PostgreSQL of the URL."""
+    made: list[Road] = []
+    clickhouse_client.command(f"CREATE DATABASE {old_ledger.DATABASE} ENGINE = Atomic")
+
+    def make(url: str | None = None) -> Road:
+        ledger = old_ledger.lay_out(tmp_path / "ledger")
+        if url is not None:
+            old_ledger.fill_postgres(ledger, url)
+        old_ledger.set_topic_id(url or ledger.url, old_topic)
+        clickhouse_client.command(ledger.made["ddl"])
+        clickhouse_client.raw_insert(old_ledger.TABLE, insert_block=ledger.rows, fmt="Native")
+        road = Road(
+            folder=ledger.folder,
+            servers=kafka.bootstrap_servers,
+            topics=[old_ledger.TOPIC],
+            database=old_ledger.DATABASE,
+            url=f"http://127.0.0.1:{clickhouse.place.ports['http']}",
+            client=clickhouse_client,
+            spark=spark,
+            produce=produce,
+        )
+        road.document["ledger"]["catalog"] = url or ledger.url
+        for partition, values in enumerate(ledger.produced):
+            road.send_raw(values, partition=partition)
+        road.expected = {event: note_of(event) for event in OLD}
+        made.append(road)
+        return road
+
+    yield make
+    clickhouse_client.command(f"DROP DATABASE {old_ledger.DATABASE} SYNC")
+    for road in made:
+        road.catalog.close()
+
+
+def go_on(road: Road) -> None:
+    """Old events once more, among new ones, in both partitions."""
+    road.send([*OLD[::3], *NEW[:20]], partition=1)
+    road.send([*NEW[10:], *OLD[1::3]], partition=0)
+    road.run()
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_the_ledger_of_the_release_is_upgraded_and_the_pipeline_goes_on_exactly(
+    left_by_release, database, request
+):
+    road = left_by_release(None if database == "sqlite" else request.getfixturevalue("postgres_url"))
+    arrived = len(road.rows())
+    assert arrived == 80, "forty events of the release have not arrived yet"
+    with pytest.raises(UpgradeNeededError):
+        road.catalog.exists()
+    go_on(road)
+    assert road.said[0] == f"The catalog was upgraded from version 1 to {tables.VERSION}."
+    road.assert_exact()
+    assert {batch.status for batch in road.batches()} == {BatchStatus.IN_CLICKHOUSE}
+    counts = road.counts()
+    assert (counts.new, counts.dead_letter, counts.skipped) == (150, 2, 1)
+    road.request(RequestKind.REPLAY_DEAD_LETTERS)
+    assert road.counts(EpochKind.REPLAY).dead_letter == 2, "letters of the release are read and tried again"
+    road.retain()
+    assert not road.findings(), "packs, merges and the window work on files of both versions"
+
+
+def test_batches_that_the_release_had_not_sent_arrive_under_their_own_ids(left_by_release):
+    road = left_by_release()
+    with create_engine(road.document["ledger"]["catalog"]).connect() as connection:
+        asked = text("SELECT batch_id FROM oncehouse_batches WHERE status IN ('NEW', 'IN_PROCESS')")
+        waiting = {row[0] for row in connection.execute(asked)}
+        connection.engine.dispose()
+    assert len(waiting) == 2
+    road.run()
+    found = road.client.query(f"SELECT DISTINCT toString(_batch_id) FROM {road.table}").result_rows
+    assert waiting <= {row[0] for row in found}
+    road.assert_exact()
+
+
+def test_a_catalog_that_forgot_the_keys_of_the_release_is_noticed(left_by_release):
+    """A seeded defect: an upgrade that leaves the key index behind."""
+    road = left_by_release()
+    engine = create_engine(road.document["ledger"]["catalog"])
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM oncehouse_segments"))
+    engine.dispose()
+    go_on(road)
+    with pytest.raises(AssertionError, match="rows are doubled"):
+        road.assert_exact()
+
+
+def test_an_upgrade_that_is_left_out_is_noticed(left_by_release, monkeypatch):
+    """A seeded defect: the process takes the old tables for today's."""
+    road = left_by_release()
+    monkeypatch.setattr(migrations, "migrate", lambda connection: None)
+    with pytest.raises(UpgradeNeededError):
+        go_on(road)
+    with pytest.raises(AssertionError, match="events are lost"):
+        road.assert_exact()
