@@ -132,13 +132,13 @@ def under_load(
             yield load
             if producer.wait(load.seconds + _PATIENCE_SECONDS):
                 raise SystemExit("No figures: the producer failed")
-            _wait_for_rows(place, name, load.events, running)
+            wait_for_rows(place, name, load.events, running)
         finally:
             producer.kill()
             producer.wait()
 
 
-def _wait_for_rows(place: Place, table: str, events: int, running: threading.Thread) -> None:
+def wait_for_rows(place: Place, table: str, events: int, running: threading.Thread) -> None:
     ends_at = time.monotonic() + _PATIENCE_SECONDS
     while True:
         ((rows, distinct),) = place.client.query(f"SELECT count(), uniqExact(product_id) FROM {table}")

@@ -38,7 +38,7 @@ from oncehouse.ledger.records import (
     Stage,
 )
 from oncehouse.ledger.tables import key_files
-from oncehouse.pipeline import compact, loader, pack
+from oncehouse.pipeline import compact, loader, pack, rekey
 from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.batcher import TableFeedback, plan_batches
 from oncehouse.pipeline.compact import rebuild
@@ -46,6 +46,7 @@ from oncehouse.pipeline.ingest import EpochInput, settle
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.perform import Performer
 from oncehouse.pipeline.reading import read_records
+from oncehouse.pipeline.rekey import Rekeying
 from oncehouse.pipeline.retention import retain
 from oncehouse.pipeline.verify import verify
 
@@ -163,6 +164,8 @@ class Simulation:
         self.takes = 1
         self.said: list[str] = []
         self.attempts = 0
+        self.wanted: tuple[Pipeline, int] | None = None
+        """The pipeline under a rule that is prepared beside the epochs, and the request for it."""
 
     def take_over(self) -> None:
         """Another process: it has the leases, and whoever had them before is fenced."""
@@ -265,6 +268,7 @@ class Simulation:
             batches.retry_parked(self.catalog, batch.batch_id)
 
     def compact(self) -> None:
+        self.follow()
         with patch.object(compact, "FAN_IN", 2):
             compact.compact(self.spark, self.pipeline, self.catalog, self.held[Stage.INGEST].token)
 
@@ -278,27 +282,62 @@ class Simulation:
         """Another rule, by which the same events are the same, and another number of buckets."""
         if requests.open_requests(self.catalog):
             return
-        wide = self.pipeline.source.fields["id"] == "UInt64"
-        self.change(types={"id": "Decimal(20, 0)" if wide else "UInt64"}, buckets=8 if wide else 4)
+        self.change(**self._other_rule())
         self.perform()
 
-    def change(self, *, types: dict[str, str] | None = None, **identity: Any) -> None:
+    def _other_rule(self) -> dict[str, Any]:
+        wide = self.pipeline.source.fields["id"] == "UInt64"
+        return {"types": {"id": "Decimal(20, 0)" if wide else "UInt64"}, "buckets": 8 if wide else 4}
+
+    def change(self, **changes: Any) -> None:
         """Edit the pipeline file, and ask that the ledger follows."""
+        self.pipeline, _ = self.ask(**changes)
+
+    def ask(self, *, types: dict[str, str] | None = None, **identity: Any) -> tuple[Pipeline, int]:
+        """What the edited pipeline file says, and the request for it."""
         source = self.pipeline.source
-        self.pipeline = self.pipeline.model_copy(
+        edited = self.pipeline.model_copy(
             update={
                 "source": source.model_copy(update={"fields": source.fields | (types or {})}),
                 "identity": self.pipeline.identity.model_copy(update=identity),
             }
         )
-        asked = identity_of(self.pipeline)
+        asked = identity_of(edited)
         arguments: dict[str, object] = {"fingerprint": asked.fingerprint, "buckets": asked.buckets}
-        requests.add_request(self.catalog, RequestKind.REKEY, arguments)
+        return edited, requests.add_request(self.catalog, RequestKind.REKEY, arguments)
+
+    def prepare(self) -> None:
+        """A round of another rule, while epochs go on under the one that holds; it is asked for if nobody has."""
+        if self.wanted is None:
+            if requests.open_requests(self.catalog):
+                return
+            self.wanted = self.ask(**self._other_rule())
+        with patch.object(rekey, "NEAR_EVENTS", 0), patch.object(rekey, "ROUND_EVENTS", 5):
+            self.rekeying().prepare_round()
+
+    def finish(self) -> None:
+        """Let the rule that was prepared take effect."""
+        self.follow()
+        if self.wanted is not None:
+            self.rekeying().finish()
+            self.follow()
+
+    def rekeying(self) -> Rekeying:
+        assert self.wanted is not None
+        pipeline, request = self.wanted
+        return Rekeying(self.spark, pipeline, self.catalog, self.held[Stage.INGEST].token, request=request)
+
+    def follow(self) -> None:
+        """Whoever died after the change finds the rule that holds."""
+        if self.wanted is not None and self.catalog.identity() == identity_of(self.wanted[0]):
+            self.pipeline, self.wanted = self.wanted[0], None
 
     def perform(self) -> None:
         """What the holder of the ingest lease does before it reads."""
+        self.follow()
         token = self.held[Stage.INGEST].token
         performer = Performer(self.spark, self.pipeline, self.catalog, token, say=self.said.append)
+        performer.rekeys = self.wanted is None
         assert not list(performer.perform())
 
     def retain(self) -> None:

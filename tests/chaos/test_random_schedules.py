@@ -79,7 +79,10 @@ class Road(RuleBasedStateMachine):
     def retry(self) -> None:
         self._do(Step(kind="retry"))
 
-    @rule(kind=st.sampled_from(["compact", "rebuild", "rekey", "retain", "take_over"]), dies_at=dies_at)
+    @rule(
+        kind=st.sampled_from(["compact", "rebuild", "rekey", "prepare", "finish", "retain", "take_over"]),
+        dies_at=dies_at,
+    )
     def tend(self, kind: str, dies_at: str | None) -> None:
         self._do(Step(kind=kind, dies_at=dies_at))
 

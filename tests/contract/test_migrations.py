@@ -249,9 +249,10 @@ def test_a_catalog_is_given_back_only_to_a_version_that_a_release_had(catalog, v
         catalog.give_back(version)
 
 
-def test_a_table_that_somebody_reads_is_waited_for_in_turns(catalog, catalog_url, monkeypatch):
-    if catalog_url.startswith("sqlite"):
-        pytest.skip("readers of SQLite hold up nobody")
+def test_a_table_that_somebody_reads_is_waited_for_in_turns(postgres_url, monkeypatch):
+    """Readers of SQLite hold up nobody."""
+    catalog = Catalog(postgres_url, "shop", retry_seconds=())
+    catalog.prepare()
     coming(monkeypatch)
     monkeypatch.setattr(migrations, "_LOCK_SECONDS", 0.1)
     with catalog.read() as reader:
@@ -259,6 +260,7 @@ def test_a_table_that_somebody_reads_is_waited_for_in_turns(catalog, catalog_url
         with pytest.raises(TransientError, match="lock timeout"):
             catalog.prepare()
     assert catalog.prepare() is not None
+    catalog.close()
 
 
 def test_steps_lead_from_the_first_release_to_today_one_by_one():

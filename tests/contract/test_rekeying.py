@@ -8,11 +8,18 @@ import pytest
 
 from ledger_examples import IDENTITY, make_file, make_registration, make_segment, register_epochs
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError
-from oncehouse.ledger import epochs, packs, requests, segments
-from oncehouse.ledger.packs import Move
+from oncehouse.ledger import epochs, expiry, packs, requests, segments
 from oncehouse.ledger.records import Identity, RequestKind
 from oncehouse.ledger.registering import register
-from oncehouse.ledger.rekeying import change_identity
+from oncehouse.ledger.rekeying import (
+    Change,
+    RekeyProgress,
+    change_identity,
+    give_up,
+    list_unprepared,
+    note_prepared,
+    read_progress,
+)
 
 OTHER = Identity(fingerprint="sha256:id(order_id, line)", buckets=32)
 
@@ -32,21 +39,17 @@ def ask(catalog) -> int:
     return requests.add_request(catalog, RequestKind.REKEY, arguments)
 
 
-def moves_of(catalog) -> list[Move]:
-    return [
-        Move(old=found.keys, new=replace(make_file("keys/anew"), row=number * 10))
-        for number, (_, _, found) in enumerate(epochs.list_key_files(catalog))
+def prepare(catalog, token, *, files: int = 2, keys: bool = True, name: str = "anew") -> None:
+    """New keys for so many key files, in one file, and a segment."""
+    made = [
+        (found, replace(make_file("keys/anew"), row=number * 10) if keys else None)
+        for number, (_, _, found) in enumerate(epochs.list_key_files(catalog)[:files])
     ]
+    note_prepared(catalog, token, 1, made, [make_segment(name)])
 
 
-def change(catalog, token, **changes):
-    asked = {
-        "moves": moves_of(catalog),
-        "old": [segment.segment for segment in segments.list_segments(catalog)],
-        "new": [make_segment("anew")],
-        "request": (1, "done"),
-    }
-    change_identity(catalog, token, OTHER, **(asked | changes))
+def change(catalog, token, identity=OTHER):
+    return change_identity(catalog, token, identity, request=1, rule="{}")
 
 
 @pytest.fixture
@@ -60,8 +63,10 @@ def token(catalog) -> int:
 def test_everything_changes_at_once_and_the_old_files_are_garbage(catalog, token):
     assert requests.pending_rekey(catalog) == OTHER
     raw = [found.raw for _, _, found in epochs.list_key_files(catalog)]
-    change(catalog, token)
+    prepare(catalog, token)
+    assert change(catalog, token) == Change(events=20, keys=10, segments=1)
     assert catalog.identity() == OTHER
+    assert catalog.rule() == "{}"
     found = [key_file for _, _, key_file in epochs.list_key_files(catalog)]
     assert [(key_file.keys.path, key_file.keys.row) for key_file in found] == [
         ("keys/anew", 0),
@@ -76,39 +81,61 @@ def test_everything_changes_at_once_and_the_old_files_are_garbage(catalog, token
 
 def test_only_the_buckets_may_change(catalog, token):
     before = epochs.list_key_files(catalog)
-    change(catalog, token, moves=None)
+    prepare(catalog, token, keys=False)
+    other = replace(IDENTITY, buckets=32)
+    assert change(catalog, token, other) == Change(events=0, keys=10, segments=1)
+    assert catalog.identity() == other
     assert epochs.list_key_files(catalog) == before
     assert packs.kept_garbage(catalog) == set()
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"moves": []},
-        {"moves": [Move(old=make_file("keys/1"), new=make_file("keys/anew"))]},
-        {"old": ["gone"]},
-        {"request": (7, "done")},
-    ],
-)
-def test_whatever_does_not_fit_undoes_all_of_it(catalog, token, wrong):
+@pytest.mark.parametrize("lacks", [{"files": 1}, {"keys": False}])
+def test_a_key_file_that_is_not_prepared_undoes_all_of_it(catalog, token, lacks):
+    prepare(catalog, token, **lacks)
     before = state(catalog)
-    with pytest.raises(PermanentError):
-        change(catalog, token, **wrong)
+    with pytest.raises(PermanentError, match="are not prepared"):
+        change(catalog, token)
     assert state(catalog) == before
 
 
+def test_an_epoch_that_came_meanwhile_has_to_be_prepared_too(catalog, token):
+    prepare(catalog, token)
+    register(catalog, token, make_registration(3, start=20, end=30))
+    assert [epoch for epoch, _, _ in list_unprepared(catalog, 1)] == [3]
+    assert read_progress(catalog, 1) == RekeyProgress(
+        request=1, key_files=3, key_files_done=2, events=30, events_done=20
+    )
+    with pytest.raises(PermanentError, match="1 key files are not prepared"):
+        change(catalog, token)
+
+
+def test_what_is_prepared_is_named_until_it_is_given_up(catalog, token):
+    prepare(catalog, token)
+    assert {"keys/anew", "segments/anew"} <= expiry.registered_paths(catalog)
+    give_up(catalog, token, keep=1)
+    assert list_unprepared(catalog, 1) == ()
+    give_up(catalog, token)
+    assert len(list_unprepared(catalog, 1)) == 2
+    assert packs.kept_garbage(catalog) == {"keys/anew", "segments/anew"}
+    assert not {"keys/anew", "segments/anew"} & expiry.registered_paths(catalog)
+
+
 def test_who_has_lost_the_lease_changes_nothing(catalog, token):
+    prepare(catalog, token)
     before = state(catalog)
-    with pytest.raises(FencedError):
-        change(catalog, token - 1)
+    for write in (change, prepare):
+        with pytest.raises(FencedError):
+            write(catalog, token - 1)
     assert state(catalog) == before
 
 
 def test_a_request_that_was_taken_back_meanwhile_undoes_all_of_it(catalog, token):
+    prepare(catalog, token)
     requests.withdraw_requests(catalog, RequestKind.REKEY)
     before = state(catalog)
-    with pytest.raises(PermanentError, match="unknown or done already"):
-        change(catalog, token)
+    for write in (change, prepare):
+        with pytest.raises(PermanentError, match="unknown or done already"):
+            write(catalog, token)
     assert state(catalog) == before
 
 

@@ -2,7 +2,7 @@
 
 Everything comes from the checkout that is named: its source, its road of the tests, its servers. The ledger has what a
 pipeline in the middle of its work has: loaded batches, one that was sent and not settled, one that was made and not
-sent, open parts, duplicates, dead letters, a pack and a snapshot. `README.md` beside this file says how it is called.
+sent, open parts, duplicates, dead letters and a snapshot. `README.md` beside this file says how it is called.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _work(road: Any) -> None:
     road.create_tables()
     events = [make_event(number) for number in range(120)]
     for first in range(0, 60, 6):
-        # Many small epochs, so that there is something to pack and to merge.
+        # Many small epochs, so that there is something to merge.
         road.send(events[first : first + 6], partition=first // 6 % PARTITIONS)
         road.run()
     road.send(events[:10], partition=1)

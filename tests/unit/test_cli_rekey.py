@@ -4,10 +4,14 @@ import json
 
 import pytest
 
+from ledger_examples import make_registration, take_lease
 from oncehouse.cli.app import run_command
 from oncehouse.config_file import load_pipeline
 from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.epochs import list_key_files
 from oncehouse.ledger.records import Identity, RequestKind
+from oncehouse.ledger.registering import register
+from oncehouse.ledger.rekeying import note_prepared
 from oncehouse.ledger.requests import list_requests, open_requests, pending_rekey
 from oncehouse.pipeline.adopting import identity_of
 
@@ -80,3 +84,20 @@ def test_a_change_is_asked_for_once_and_can_be_taken_back(file, ledger, capsys):
 def test_asking_and_taking_back_at_once_is_refused(file, ledger, capsys):
     assert run_command(["rekey", str(file), "--apply", "--withdraw"]) == 2
     assert "contradict each other" in capsys.readouterr().err
+
+
+def test_the_way_that_a_change_has_come_is_told(file, ledger, capsys):
+    token = take_lease(ledger)
+    register(ledger, token, make_registration())
+    register(ledger, token, make_registration(2, start=10, end=20))
+    change_file(file)
+    assert run_command(["rekey", str(file), "--apply"]) == 0
+    assert "prepares the change while it reads on" in capsys.readouterr().out
+    (_, _, first), _ = list_key_files(ledger)
+    note_prepared(ledger, token, 1, [(first, None)], [])
+    assert run_command(["rekey", str(file)]) == 0
+    told = capsys.readouterr().out
+    assert "50% of 20 events, 1 of 2 key files" in told
+    assert "32 buckets (request 1)" in told
+    assert run_command(["rekey", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["progress"]["events_done"] == 10

@@ -1,7 +1,7 @@
-"""`oncehouse rekey`: what another identity rule would mean for the ledger, and the request to change it.
+"""`oncehouse rekey`: what another identity rule would mean for the ledger, the request to change it, and how far it is.
 
-The pipeline file has the new rule, the ledger the old one. A pipeline that runs with the old file stops when it
-sees the request; started again with the changed file it performs the change before it reads on.
+The pipeline file has the new rule, the ledger the old one. A pipeline that runs takes the request up and reads on while
+it prepares the change; one that does not run performs it when it is started.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from oncehouse.ledger.records import RequestKind, spell_rule
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
     from oncehouse.ledger.catalog import Catalog
-    from oncehouse.ledger.records import Identity
+    from oncehouse.ledger.records import Identity, Request
     from oncehouse.pipeline.rekey import Forecast
 
 
@@ -44,10 +44,13 @@ def rekey(
     file: File = DEFAULT_FILE,
     *,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Ask for the change; the next run with FILE performs it.")
+        bool,
+        typer.Option(
+            "--apply", help="Ask for the change; the running pipeline, or the next run, performs it."
+        ),
     ] = False,
     withdraw: Annotated[
-        bool, typer.Option("--withdraw", help="Take back a request that was not performed.")
+        bool, typer.Option("--withdraw", help="Take back a request that has not taken effect.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -76,27 +79,32 @@ def _withdraw(catalog: Catalog, *, as_json: bool) -> None:
 
 def _ask(pipeline: Pipeline, catalog: Catalog, *, as_json: bool) -> None:
     from oncehouse.ledger.requests import add_request, pending_rekey
+    from oncehouse.pipeline.adopting import spell_section
 
     known, asked = _rules(pipeline, catalog)
     waiting = pending_rekey(catalog)
     if waiting is not None:
         same = "this very change" if waiting == asked else "a change to another rule"
         raise ConfigurationError(
-            f"Pipeline {pipeline.pipeline}: {same} is asked for already. Start the pipeline with the file that has "
-            "that rule, or take the request back with `oncehouse rekey --withdraw`."
+            f"Pipeline {pipeline.pipeline}: {same} is asked for already. `oncehouse rekey` tells how far it is; "
+            "`oncehouse rekey --withdraw` takes the request back."
         )
     if known == asked:
         raise ConfigurationError(
             f"Pipeline {pipeline.pipeline}: the ledger has the rule of the pipeline file already; nothing to change."
         )
-    arguments: dict[str, object] = {"fingerprint": asked.fingerprint, "buckets": asked.buckets}
+    arguments: dict[str, object] = {
+        "fingerprint": asked.fingerprint,
+        "buckets": asked.buckets,
+        "rule": spell_section(pipeline),
+    }
     number = add_request(catalog, RequestKind.REKEY, arguments)
     if as_json:
         show_json(LeftRequest(request=number, kind=RequestKind.REKEY, arguments=arguments))
         return
     say(
-        f"request {number} (rekey) is in the ledger; a pipeline that runs with the old rule stops, and the next "
-        "`oncehouse run` with this file changes the ledger before it reads on"
+        f"request {number} (rekey) is in the ledger; a pipeline that runs prepares the change while it reads on, else "
+        "the next `oncehouse run` does. `oncehouse rekey` tells how far it is"
     )
 
 
@@ -107,9 +115,13 @@ def _rules(pipeline: Pipeline, catalog: Catalog) -> tuple[Identity | None, Ident
 
 
 def _show_plan(pipeline: Pipeline, catalog: Catalog, *, as_json: bool) -> None:
+    from oncehouse.ledger.requests import open_rekey
     from oncehouse.pipeline.rekey import forecast
 
     known, asked = _rules(pipeline, catalog)
+    if (waiting := open_rekey(catalog)) is not None:
+        _show_progress(catalog, waiting, as_json=as_json)
+        return
     found = forecast(pipeline, catalog) if known and known.fingerprint != asked.fingerprint else None
     if as_json:
         show_json(PlannedRekey(ledger=known, file=asked, change=known != asked, forecast=found))
@@ -119,6 +131,30 @@ def _show_plan(pipeline: Pipeline, catalog: Catalog, *, as_json: bool) -> None:
         return
     show_facts(_facts(known, asked, found))
     say("nothing was changed; --apply asks for the change")
+
+
+def _show_progress(catalog: Catalog, request: Request, *, as_json: bool) -> None:
+    from oncehouse.ledger.rekeying import read_progress
+    from oncehouse.ledger.requests import rekey_target
+
+    known, progress = catalog.identity(), read_progress(catalog, request.request)
+    if as_json:
+        show_json({"ledger": known, "asked": rekey_target(request), "change": True, "progress": progress})
+        return
+    facts: dict[str, object] = {} if known is None else {"ledger": _tell(known)}
+    show_facts(
+        facts
+        | {
+            "asked for": f"{_tell(rekey_target(request))} (request {request.request})",
+            "prepared": f"{_tell_share(progress.events_done, progress.events)} of {progress.events:,} events, "
+            f"{progress.key_files_done:,} of {progress.key_files:,} key files",
+        }
+    )
+    say("the old rule holds until all are prepared; --withdraw takes the request back")
+
+
+def _tell_share(done: int, total: int) -> str:
+    return f"{done / total:.0%}" if total else "all"
 
 
 def _facts(known: Identity, asked: Identity, found: Forecast | None) -> dict[str, object]:

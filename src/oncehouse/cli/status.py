@@ -149,7 +149,9 @@ def _show_tables(overview: Overview) -> None:
 
 def spell_request(asked: Request) -> str:
     """What was asked for, without what tells people nothing: a name of files, a rule as it is hashed."""
-    told = {name: value for name, value in asked.arguments.items() if name not in {"edits", "fingerprint"}}
+    told = {
+        name: value for name, value in asked.arguments.items() if name not in {"edits", "fingerprint", "rule"}
+    }
     return " ".join([asked.kind, *(f"{name}={value}" for name, value in told.items())])
 
 

@@ -200,8 +200,11 @@ class Catalog:
 
         return self._retry(attempt)
 
-    def adopt(self, identity: Identity) -> None:
-        """Enter the pipeline into the catalog, or refuse one whose identity rule or buckets have changed."""
+    def adopt(self, identity: Identity, *, rule: str | None = None) -> None:
+        """Enter the pipeline into the catalog, or refuse one whose identity rule or buckets have changed.
+
+        `rule`: what its file says of the identity, for those who have another file later.
+        """
 
         def run(connection: Connection) -> None:
             known = self.identity_in(connection)
@@ -212,16 +215,26 @@ class Catalog:
                         fingerprint=identity.fingerprint,
                         buckets=identity.buckets,
                         created_at=self.clock,
+                        rule=rule,
                     )
                 )
                 return
             check_identity(self.pipeline, known, identity)
+            if rule is not None:
+                mine = pipelines.c.pipeline == self.pipeline
+                connection.execute(update(pipelines).where(mine).values(rule=rule))
 
         self.change(run)
 
     def identity(self) -> Identity | None:
         with self.read() as connection:
             return self.identity_in(connection)
+
+    def rule(self) -> str | None:
+        """What the pipeline file said of the identity when the ledger took its rule; None: nobody wrote it down."""
+        with self.read() as connection:
+            asked = select(pipelines.c.rule).where(pipelines.c.pipeline == self.pipeline)
+            return connection.execute(asked).scalar()
 
     def identity_in(self, connection: Connection) -> Identity | None:
         row = connection.execute(select(pipelines).where(pipelines.c.pipeline == self.pipeline)).first()

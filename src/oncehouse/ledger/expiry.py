@@ -19,6 +19,8 @@ from oncehouse.ledger.tables import (
     duplicate_files,
     key_files,
     parts,
+    rekeyed_files,
+    rekeyed_segments,
     segments,
 )
 
@@ -143,11 +145,12 @@ def registered_paths(catalog: Catalog) -> set[str]:
             (duplicate_files, ("file_path",)),
             (dead_letter_files, ("file_path",)),
             (segments, ("file_path",)),
+            (rekeyed_files, ("keys_path",)),
+            (rekeyed_segments, ("file_path",)),
         ):
             for column in columns:
-                found.update(
-                    connection.execute(
-                        select(table.c[column]).where(table.c.pipeline == catalog.pipeline)
-                    ).scalars()
+                named = select(table.c[column]).where(
+                    table.c.pipeline == catalog.pipeline, table.c[column].is_not(None)
                 )
+                found.update(connection.execute(named).scalars())
     return found

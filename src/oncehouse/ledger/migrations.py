@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     Column,
     Connection,
     Float,
     Integer,
     MetaData,
+    PrimaryKeyConstraint,
     String,
     Table,
+    Text,
     delete,
     insert,
     inspect,
@@ -70,6 +73,40 @@ def _add_upgrades(connection: Connection) -> None:
     ).create(connection, checkfirst=True)
 
 
+def _prepare_rules(connection: Connection) -> None:
+    add_column(connection, "oncehouse_pipelines", "rule", Text())
+    Table(
+        "oncehouse_rekeyed_files",
+        MetaData(),
+        Column("pipeline", String(64)),
+        Column("key_file", String(64)),
+        Column("request", BigInteger, nullable=False),
+        Column("events", BigInteger, nullable=False),
+        Column("keys_path", String(255)),
+        Column("keys_bytes", BigInteger),
+        Column("keys_checksum", String(80)),
+        Column("keys_row", BigInteger),
+        PrimaryKeyConstraint("pipeline", "key_file"),
+    ).create(connection, checkfirst=True)
+    Table(
+        "oncehouse_rekeyed_segments",
+        MetaData(),
+        Column("pipeline", String(64)),
+        Column("segment", String(64)),
+        Column("request", BigInteger, nullable=False),
+        Column("bucket_from", Integer, nullable=False),
+        Column("bucket_to", Integer, nullable=False),
+        Column("keys_total", BigInteger, nullable=False),
+        Column("first_seen_from", Float(53), nullable=False),
+        Column("first_seen_to", Float(53), nullable=False),
+        Column("file_path", String(255), nullable=False),
+        Column("file_bytes", BigInteger, nullable=False),
+        Column("file_checksum", String(80), nullable=False),
+        Column("file_row", BigInteger, nullable=False),
+        PrimaryKeyConstraint("pipeline", "segment"),
+    ).create(connection, checkfirst=True)
+
+
 def add_column(connection: Connection, table: str, column: str, kind: TypeEngine[Any]) -> None:
     """A column that may be null: rows of older processes have none."""
     if column not in {found["name"] for found in inspect(connection).get_columns(table)}:
@@ -82,6 +119,11 @@ STEPS: tuple[Step, ...] = (
         version=2,
         what="the catalog remembers which oncehouse brought it to which version",
         change=_add_upgrades,
+    ),
+    Step(
+        version=3,
+        what="another identity rule is prepared while the pipeline runs",
+        change=_prepare_rules,
     ),
 )
 

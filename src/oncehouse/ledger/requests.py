@@ -84,12 +84,15 @@ def withdraw_requests(catalog: Catalog, kind: RequestKind) -> tuple[int, ...]:
     return catalog.change(run)
 
 
+def open_rekey(catalog: Catalog) -> Request | None:
+    """The request to change the identity rule; there is never more than one that counts."""
+    return next((found for found in open_requests(catalog) if found.kind is RequestKind.REKEY), None)
+
+
 def pending_rekey(catalog: Catalog) -> Identity | None:
     """The identity rule that somebody has asked the ledger to be changed to."""
-    for request in open_requests(catalog):
-        if request.kind is RequestKind.REKEY:
-            return rekey_target(request)
-    return None
+    request = open_rekey(catalog)
+    return None if request is None else rekey_target(request)
 
 
 def rekey_target(request: Request) -> Identity:

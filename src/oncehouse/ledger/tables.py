@@ -21,7 +21,7 @@ from sqlalchemy import (
     Text,
 )
 
-VERSION = 2
+VERSION = 3
 
 metadata = MetaData()
 
@@ -70,6 +70,9 @@ pipelines = Table(
     Column("fingerprint", Text, nullable=False),
     Column("buckets", Integer, nullable=False),
     Column("created_at", Float(53), nullable=False),
+    # What the pipeline file says of the identity, so that a process with a changed file can go on under this rule
+    # while another one is prepared. Null: written by an oncehouse before version 3.
+    Column("rule", Text),
 )
 
 leases = Table(
@@ -325,6 +328,37 @@ requests = Table(
     Column("done_at", Float(53)),
     Column("result", Text),
     PrimaryKeyConstraint("pipeline", "request"),
+)
+
+# While another identity rule is prepared: key files whose ids were made anew, and where these lie (null: they stay).
+rekeyed_files = Table(
+    "oncehouse_rekeyed_files",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("key_file", String(64)),
+    Column("request", BigInteger, nullable=False),
+    Column("events", BigInteger, nullable=False),
+    Column("keys_path", String(255)),
+    Column("keys_bytes", BigInteger),
+    Column("keys_checksum", String(80)),
+    Column("keys_row", BigInteger),
+    PrimaryKeyConstraint("pipeline", "key_file"),
+)
+
+# The segments of the key index that it will then have.
+rekeyed_segments = Table(
+    "oncehouse_rekeyed_segments",
+    metadata,
+    Column("pipeline", String(64)),
+    Column("segment", String(64)),
+    Column("request", BigInteger, nullable=False),
+    Column("bucket_from", Integer, nullable=False),
+    Column("bucket_to", Integer, nullable=False),
+    Column("keys_total", BigInteger, nullable=False),
+    Column("first_seen_from", Float(53), nullable=False),
+    Column("first_seen_to", Float(53), nullable=False),
+    *_file("file"),
+    PrimaryKeyConstraint("pipeline", "segment"),
 )
 
 # Files that nothing names any more, kept a while for those who may still be reading them.

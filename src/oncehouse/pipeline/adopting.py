@@ -1,18 +1,21 @@
 """Whether ledger and pipeline file mean the same identity rule, and what may be done when they do not.
 
-A ledger takes no events under another rule than its own. Where somebody has asked for the change, the process
-that is started with the new rule performs it before its first epoch, and no other may start.
+A ledger takes no events under another rule than its own. Where somebody has asked for the change, a process that has
+either rule in its file runs under the ledger's own until the change is made; where it cannot know that one, the change
+comes before its first epoch.
 """
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from oncehouse.columns import parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog import Catalog, check_identity
-from oncehouse.ledger.records import Identity
-from oncehouse.ledger.requests import pending_rekey
+from oncehouse.ledger.records import Identity, Request
+from oncehouse.ledger.requests import open_rekey, pending_rekey, rekey_target
 from oncehouse.pipeline.identity_rule import Rule, fingerprint, rule_of
 from oncehouse.pipeline.schemas import known_schemas
 
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 
     from oncehouse.columns import ColumnType
     from oncehouse.config import Pipeline
+
+# All of the section that ids and index depend on.
+_RULE = ("fields", "from_schema", "headers", "key", "schema_version", "buckets")
 
 
 def identity_of(pipeline: Pipeline, catalog: Catalog | None = None) -> Identity:
@@ -33,26 +39,63 @@ def remembered(rule: Rule, types: Mapping[str, ColumnType], buckets: int) -> Ide
     return Identity(fingerprint=fingerprint(rule, types), buckets=buckets)
 
 
+def spell_section(pipeline: Pipeline) -> str:
+    """What the pipeline file says of the rule, as the ledger keeps it."""
+    said = pipeline.identity.model_dump(mode="json")
+    return json.dumps({name: said[name] for name in _RULE})
+
+
+def with_section(pipeline: Pipeline, spelt: str) -> Pipeline:
+    """The pipeline under another rule, and otherwise as its file says."""
+    section = type(pipeline.identity)(**json.loads(spelt), window=pipeline.identity.window)
+    return pipeline.model_copy(update={"identity": section})
+
+
+def under_rule(pipeline: Pipeline, catalog: Catalog, wanted: Identity, spelt: str | None) -> Pipeline | None:
+    """The pipeline with the rule that is wanted, if its file has it, or can be read with what was written down."""
+    candidates = [pipeline] if spelt is None else [pipeline, with_section(pipeline, spelt)]
+    buckets = pipeline.identity.model_copy(update={"buckets": wanted.buckets})
+    candidates.append(pipeline.model_copy(update={"identity": buckets}))
+    for candidate in candidates:
+        # Fields that this file does not declare, or declares otherwise, make other ids, or none.
+        with suppress(ConfigurationError):
+            if identity_of(candidate, catalog) == wanted:
+                return candidate
+    return None
+
+
+def under_ledgers_rule(pipeline: Pipeline, catalog: Catalog) -> Pipeline | None:
+    """The pipeline under the rule that holds, though its file may have the one that was asked for already."""
+    known = catalog.identity()
+    return pipeline if known is None else under_rule(pipeline, catalog, known, catalog.rule())
+
+
+def under_asked_rule(pipeline: Pipeline, catalog: Catalog, request: Request) -> Pipeline | None:
+    """The pipeline under the rule that was asked for."""
+    spelt = request.arguments.get("rule")
+    return under_rule(pipeline, catalog, rekey_target(request), None if spelt is None else str(spelt))
+
+
 def check_rule(pipeline: Pipeline, catalog: Catalog) -> None:
     """Refuse a rule that is neither the ledger's nor the one it is to be changed to."""
     if not catalog.exists() or (known := catalog.identity()) is None:
         return
-    asked, waiting = identity_of(pipeline, catalog), pending_rekey(catalog)
+    asked, waiting = identity_of(pipeline, catalog), open_rekey(catalog)
     if waiting is None:
         check_identity(pipeline.pipeline, known, asked)
-    elif waiting != asked:
+    elif asked not in (known, rekey_target(waiting)) or under_asked_rule(pipeline, catalog, waiting) is None:
         raise refuse_start(pipeline.pipeline)
 
 
 def refuse_start(pipeline: str) -> ConfigurationError:
     return ConfigurationError(
-        f"Pipeline {pipeline}: `oncehouse rekey` has asked for another identity rule than this pipeline file has. "
-        "Nothing was changed and no event was read. Start with the file that has the new rule, which changes the "
-        "ledger first, or take the request back with `oncehouse rekey --withdraw`."
+        f"Pipeline {pipeline}: `oncehouse rekey` has asked for an identity rule that this pipeline file does not have, "
+        "nor the fields for it. Nothing was changed. Start with the file that has the new rule, or take the request "
+        "back with `oncehouse rekey --withdraw`."
     )
 
 
 def adopt(pipeline: Pipeline, catalog: Catalog) -> None:
     """Enter the pipeline into its ledger; a change that was asked for is left to the holder of the lease."""
     if pending_rekey(catalog) is None:
-        catalog.adopt(identity_of(pipeline, catalog))
+        catalog.adopt(identity_of(pipeline, catalog), rule=spell_section(pipeline))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -245,18 +245,14 @@ def rebuild(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
     return keys
 
 
-def plan_rebuild(
-    pipeline: Pipeline, catalog: Catalog, token: int, *, moved: Mapping[str, FileRef] | None = None
-) -> list[RebuildPlan]:
-    """`moved`: where the keys of key files lie that the catalog does not know of yet."""
+def plan_rebuild(pipeline: Pipeline, catalog: Catalog, token: int) -> list[RebuildPlan]:
     duplicates = epochs.list_duplicate_files(catalog)
     age_seconds = max(pipeline.identity.window * AGE_SHARE, 1.0)
     oldest = catalog.earliest() - pipeline.identity.window
     groups: dict[int, list[tuple[float, tuple[FileRef, int, int, tuple[FileRef, ...]]]]] = {}
     for epoch, registered_at, key_file in epochs.list_key_files(catalog):
         if registered_at >= oldest:
-            keys = (moved or {}).get(key_file.key_file, key_file.keys)
-            entry = (keys, key_file.ordinal, key_file.events, duplicates.get(epoch, ()))
+            entry = (key_file.keys, key_file.ordinal, key_file.events, duplicates.get(epoch, ()))
             groups.setdefault(int(registered_at // age_seconds), []).append((registered_at, entry))
     buckets = pipeline.identity.buckets
     name = f"{pipeline.pipeline}/index/rebuilt-{token}-{uuid.uuid4().hex[:12]}"

@@ -7,19 +7,33 @@ DataFrames) and `importing.py` (files).
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
-from oncehouse.errors import TransientError
-from oncehouse.ledger.records import Lease, Stage
+from oncehouse import logs
+from oncehouse.errors import (
+    ConfigurationError,
+    CorruptFileError,
+    FencedError,
+    PermanentError,
+    TransientError,
+)
+from oncehouse.ledger import rekeying, requests
+from oncehouse.ledger.records import Lease, Request, Stage
 from oncehouse.pipeline.compact import compact
 from oncehouse.pipeline.job_errors import naming_own_errors
 from oncehouse.pipeline.pausing import Gate
 from oncehouse.pipeline.perform import Performer
 
 if TYPE_CHECKING:
+    from oncehouse.config import Pipeline
+    from oncehouse.pipeline.rekey import Rekeying
     from oncehouse.pipeline.stages import Stages
+
+_log = logging.getLogger("oncehouse.pipeline")
 
 _COMPACT_SECONDS = 2.0
 
@@ -40,19 +54,25 @@ class Deciding:
     def __init__(self, stages: Stages, lease: Lease | None = None) -> None:
         """`lease`: another than the one that the stages hold for as long as they run."""
         self._spark = stages.spark
-        self._pipeline = stages.pipeline
         self._catalog = stages.catalog
         self._lease = lease or stages.leases[Stage.INGEST]
         self._on_epoch = stages.report.add_epoch
         self._say = stages.say
-        self._gate = Gate(self._pipeline, self._catalog, self._lease, say=self._say)
+        self._gate = Gate(stages.pipeline, self._catalog, self._lease, say=self._say)
         # Held while an epoch is settled or a request performed: only one of them decides what is new.
         self._deciding = threading.Lock()
         # Held by whoever replaces or drops files: merges, requests and retention. Epochs may read meanwhile.
         self._filing = stages.filing
         self._performer = Performer(
-            self._spark, self._pipeline, self._catalog, self._lease.token, say=self._say
+            self._spark, stages.pipeline, self._catalog, self._lease.token, say=self._say
         )
+        self._changing: Rekeying | None = None
+        self._is_tidy = False
+
+    @property
+    def _pipeline(self) -> Pipeline:
+        """Under the identity rule that holds."""
+        return self._performer.pipeline
 
     def _perform_requests(self) -> None:
         # Looked for before any lock is taken: a merge or a round of retention must not hold up the epochs.
@@ -64,13 +84,68 @@ class Deciding:
 
     def keep_compact(self, stop: threading.Event) -> None:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "compact")
-        told = ""
-        while not stop.wait(_COMPACT_SECONDS):
+        told, preparing = "", False
+        while not stop.wait(0.0 if preparing else _COMPACT_SECONDS):
             try:
-                with self._filing, naming_own_errors(self._pipeline.pipeline):
-                    compact(self._spark, self._pipeline, self._catalog, self._lease.token)
+                with naming_own_errors(self._pipeline.pipeline):
+                    preparing = not self._performer.rekeys and self._change_rule()
+                    with self._filing:
+                        compact(self._spark, self._pipeline, self._catalog, self._lease.token)
                 told = ""
             except TransientError as error:
+                preparing = False
                 if str(error) != told:
                     self._say(str(error))
                 told = str(error)
+
+    def _change_rule(self) -> bool:
+        """Prepare a part of another identity rule beside the epochs, or let it take effect; says whether to go on."""
+        request = requests.open_rekey(self._catalog)
+        if request is None:
+            if self._changing is not None or not self._is_tidy:
+                rekeying.give_up(
+                    self._catalog, self._lease.token
+                )  # it was taken back, perhaps before our time
+            self._changing, self._is_tidy = None, True
+            return False
+        try:
+            return self._prepare_rule(request)
+        except (FencedError, TransientError):
+            raise
+        except (ConfigurationError, PermanentError) as error:
+            if self._is_passing(request, error):
+                return True
+            self._changing = None
+            self._performer.refuse_rekey(request, error)
+            if not self._performer.has_its_rule:
+                raise  # started with a file whose rule the ledger will not get
+            return False
+
+    def _prepare_rule(self, request: Request) -> bool:
+        if self._changing is None or self._changing.request != request.request:
+            self._changing = self._performer.begin_rekey(request)
+            if self._changing is None:
+                return False
+            self._say("Preparing the new identity rule while events come in under the old one.")
+        if not self._changing.prepare_round():
+            return True
+        with self._deciding:
+            since = time.monotonic()
+            self._performer.finish_rekey(self._changing)
+            paused = round(time.monotonic() - since, 3)
+        self._changing = None
+        logs.write(_log, logging.INFO, "identity rule changed", request=request.request, pause_seconds=paused)
+        self._on_rule_changed()
+        return False
+
+    def _on_rule_changed(self) -> None:
+        """For whoever has to begin anew under another rule."""
+
+    def _is_passing(self, request: Request, error: Exception) -> bool:
+        """Whether somebody took the request back, or retention dropped key files while they were read."""
+        now = requests.open_rekey(self._catalog)
+        if now is None or now.request != request.request:
+            return True
+        return (
+            isinstance(error, CorruptFileError) and self._changing is not None and self._changing.lost_files()
+        )

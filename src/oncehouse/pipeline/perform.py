@@ -16,7 +16,7 @@ from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.counting import count_by_batch
 from oncehouse.clickhouse.describe import describe_table
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
-from oncehouse.ledger import batches, epochs, requests
+from oncehouse.ledger import batches, epochs, rekeying, requests
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import (
@@ -32,7 +32,7 @@ from oncehouse.ledger.records import (
 )
 from oncehouse.ledger.requests import rekey_target
 from oncehouse.ledger.schemas import list_schemas
-from oncehouse.pipeline.adopting import identity_of, refuse_start
+from oncehouse.pipeline.adopting import refuse_start, under_asked_rule, under_ledgers_rule
 from oncehouse.pipeline.compact import rebuild
 from oncehouse.pipeline.ingest import EpochInput, run_tasks, settle
 from oncehouse.pipeline.job_errors import naming_own_errors
@@ -40,7 +40,7 @@ from oncehouse.pipeline.letter_files import may_hold
 from oncehouse.pipeline.letters import ReplayPlan, group_files, replay
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.refill import gone_batches, refill
-from oncehouse.pipeline.rekey import rekey
+from oncehouse.pipeline.rekey import Rekeying
 from oncehouse.pipeline.schemas import learn_schemas
 from oncehouse.pipeline.selection import Selection
 
@@ -69,8 +69,12 @@ class Performer:
         *,
         say: Callable[[str], None],
     ) -> None:
+        self.pipeline = under_ledgers_rule(pipeline, catalog) or pipeline
+        """Under the rule that holds; it changes when the ledger's does."""
+        self.rekeys = True
+        """Whether a change of the identity rule is performed here too; otherwise somebody does it beside the epochs."""
         self._spark = spark
-        self._pipeline = pipeline
+        self._file = pipeline
         self._catalog = catalog
         self._token = token
         self._say = say
@@ -80,17 +84,17 @@ class Performer:
     def perform(self) -> Iterator[Counts]:
         """Perform all open requests in order; yields the counts of epochs that they made."""
         # First of all: under another rule than the ledger's nothing can be settled.
-        asked = requests.open_requests(self._catalog)
+        asked = self._asked()
         for request in asked:
             if request.kind is RequestKind.REKEY:
                 self._rekey(request)
-        for request in requests.open_requests(self._catalog) if asked else ():
+        for request in self._asked() if asked else ():
             self._tries[request.request] += 1
             if self._tries[request.request] == 1:
                 self._say(f"Performing request {request.request}: {request.kind}.")
             try:
-                with naming_own_errors(self._pipeline.pipeline):
-                    yield from _perform(self._spark, self._pipeline, self._catalog, self._token, request)
+                with naming_own_errors(self.pipeline.pipeline):
+                    yield from _perform(self._spark, self.pipeline, self._catalog, self._token, request)
             except FencedError:
                 raise
             except TransientError as error:
@@ -104,7 +108,11 @@ class Performer:
 
     def is_asked(self) -> bool:
         """Whether there is anything to perform; cheap, and looked at without any lock."""
-        return bool(requests.open_requests(self._catalog)) or self._has_readable()
+        return bool(self._asked()) or self._has_readable()
+
+    def _asked(self) -> list[Request]:
+        found = requests.open_requests(self._catalog)
+        return [request for request in found if self.rekeys or request.kind is not RequestKind.REKEY]
 
     def _has_readable(self) -> bool:
         awaited = _awaited(self._catalog)
@@ -112,12 +120,12 @@ class Performer:
             return False
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_SECONDS
-            learn_schemas(self._pipeline, self._catalog, awaited)
+            learn_schemas(self.pipeline, self._catalog, awaited)
         return any(schema in awaited for schema in self._own_schemas())
 
     def _own_schemas(self) -> tuple[str, ...]:
         """Schemas of the pipeline's own format: the same name in another one is not what records wait for."""
-        own = self._pipeline.source.format
+        own = self.pipeline.source.format
         return tuple(schema.schema for schema in list_schemas(self._catalog) if schema.format == own)
 
     def decode_waiting(self) -> Iterator[Counts]:
@@ -129,33 +137,53 @@ class Performer:
             if any(schema in found.reasons for schema in known)
         ]
         if files:
-            with naming_own_errors(self._pipeline.pipeline):
+            with naming_own_errors(self.pipeline.pipeline):
                 yield _try_again(
-                    self._spark, self._pipeline, self._catalog, self._token, files, Selection(schemas=known)
+                    self._spark, self.pipeline, self._catalog, self._token, files, Selection(schemas=known)
                 )
 
     def _rekey(self, request: Request) -> None:
         """Raises what hinders it: no epoch may be settled before the ledger has the pipeline's rule."""
-        asked = rekey_target(request)
-        if asked != identity_of(self._pipeline, self._catalog):
-            raise refuse_start(self._pipeline.pipeline)
-        if asked == self._catalog.identity():
-            requests.finish_request(
-                self._catalog, self._token, request.request, "the ledger has this rule already"
-            )
+        changing = self.begin_rekey(request)
+        if changing is None:
             return
         self._say("Changing the ledger to the new identity rule; events wait meanwhile.")
         try:
-            with naming_own_errors(self._pipeline.pipeline):
-                done = rekey(
-                    self._spark, self._pipeline, self._catalog, self._token, asked, request=request.request
-                )
+            with naming_own_errors(self.pipeline.pipeline):
+                self.finish_rekey(changing)
         except FencedError:
             raise
         except (ConfigurationError, PermanentError) as error:
-            self._refuse(request, error)
+            self.refuse_rekey(request, error)
             raise
+
+    def begin_rekey(self, request: Request) -> Rekeying | None:
+        """None: the ledger has that rule already. Raises where this pipeline file cannot tell what the rule means."""
+        wanted = under_asked_rule(self._file, self._catalog, request)
+        if wanted is None:
+            raise refuse_start(self.pipeline.pipeline)
+        rekeying.give_up(self._catalog, self._token, keep=request.request)
+        if rekey_target(request) == self._catalog.identity():
+            requests.finish_request(
+                self._catalog, self._token, request.request, "the ledger has this rule already"
+            )
+            return None
+        return Rekeying(self._spark, wanted, self._catalog, self._token, request=request.request)
+
+    def finish_rekey(self, changing: Rekeying) -> None:
+        """No epoch may be settled meanwhile; from then on they have the new rule."""
+        done = changing.finish()
+        self.pipeline = changing.pipeline
         self._say(f"The ledger has the new identity rule: {done}.")
+
+    def refuse_rekey(self, request: Request, error: Exception) -> None:
+        self._refuse(request, error)
+        rekeying.give_up(self._catalog, self._token)
+
+    @property
+    def has_its_rule(self) -> bool:
+        """Whether the rule that holds is the one of the pipeline file."""
+        return self.pipeline.identity == self._file.identity
 
     def _refuse(self, request: Request, error: Exception) -> None:
         self._say(f"Request {request.request} was refused: {error}")

@@ -1,9 +1,11 @@
 """Another identity rule, or another number of buckets, for a ledger that has events already.
 
-The kept bytes of every key file are decoded once more, and new key files and a new index written beside the old
-ones; one transaction then puts them in their place together with the rule. Before it nothing has happened, after
-it all has. What is in ClickHouse, in parts and in batches stays as it was: an event that the old rule took for a
-duplicate stays out, and two events that the new rule takes for one stay two.
+The kept bytes of every key file are decoded once more, and new key files and a new index written beside the old ones,
+round by round while events come in under the old rule. What came since the last round is made up for while they wait;
+one transaction then puts all of it in its place together with the rule. Before it nothing has happened, after it all
+has, and what a process that died had prepared is not made again. What is in ClickHouse, in parts and in batches stays
+as it was: an event that the old rule took for a duplicate stays out, and two events that the new rule takes for one
+stay two.
 """
 
 from __future__ import annotations
@@ -20,16 +22,15 @@ import numpy as np
 
 from oncehouse import crash
 from oncehouse.errors import PermanentError
-from oncehouse.ledger import epochs, segments
+from oncehouse.ledger import epochs, rekeying, segments
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.keyindex import Flags, Keys, UInt64, sort_order, write_keys
-from oncehouse.ledger.packs import Move
-from oncehouse.ledger.records import FileRef, Identity, KeyFile, Segment
-from oncehouse.ledger.rekeying import change_identity
-from oncehouse.pipeline.compact import plan_rebuild, rebuild_task
+from oncehouse.ledger.records import FileRef, KeyFile, Segment
+from oncehouse.pipeline.adopting import identity_of, spell_section
+from oncehouse.pipeline.compact import AGE_SHARE, RebuildPlan, rebuild_task
 from oncehouse.pipeline.decode_again import decode_again, tell_place
-from oncehouse.pipeline.dedup import live_events
+from oncehouse.pipeline.dedup import live_events, plan_ranges
 from oncehouse.pipeline.formats import make_decoder
 from oncehouse.pipeline.identity import refuse_nameless, unique_ids
 from oncehouse.pipeline.ingest import run_tasks
@@ -43,6 +44,34 @@ if TYPE_CHECKING:
     from oncehouse.config import Pipeline
     from oncehouse.pipeline.decoding import Decoder
 
+# A round is short enough that merges and retention, which wait for it, are not held up for long.
+ROUND_EVENTS = 1_000_000
+# So few are made up for while events wait; about as many as a small epoch has.
+NEAR_EVENTS = 50_000
+
+Registered = tuple[int, float, KeyFile]
+"""(epoch, registered at, key file)"""
+
+
+def is_near(left: int, before: int | None) -> bool:
+    """Whether the rest may be done while events wait: it is little, or rounds do not make it less any more. Pure.
+
+    `before`: what was left one round earlier.
+    """
+    return left <= NEAR_EVENTS or (before is not None and left > before // 2 and left <= ROUND_EVENTS)
+
+
+def choose_round(left: Sequence[Registered], *, most_events: int) -> tuple[Registered, ...]:
+    """The oldest key files up to so many events, and at least one. Pure."""
+    chosen: list[Registered] = []
+    events = 0
+    for entry in left:
+        if chosen and events + entry[2].events > most_events:
+            break
+        chosen.append(entry)
+        events += entry[2].events
+    return tuple(chosen)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RekeyPlan:
@@ -53,34 +82,97 @@ class RekeyPlan:
     out: str
 
 
-def rekey(
-    spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int, asked: Identity, *, request: int
-) -> str:
-    """Bring the ledger to the rule that the pipeline file has; returns what was done."""
-    known = catalog.identity()
-    _demand_own_ids(pipeline, catalog)
-    moves = None
-    if known is None or known.fingerprint != asked.fingerprint:
-        moves = _rewrite_keys(spark, pipeline, catalog, token)
-    crash.reach("keys written anew")
-    moved = {name: move.new for name, move in moves or ()}
-    plans = plan_rebuild(pipeline, catalog, token, moved=moved)
-    found: list[Segment | None] = run_tasks(spark, rebuild_task, plans) if plans else []
-    made = [segment for segment in found if segment is not None]
-    result = f"the ids of {sum(_events(moves))} events" if moves is not None else "no ids"
-    result += f" were made anew; the key index holds {sum(s.keys for s in made)} keys in {len(made)} segments"
-    crash.reach("before changing the rule")
-    change_identity(
-        catalog,
-        token,
-        asked,
-        moves=None if moves is None else [move for _, move in moves],
-        old=[segment.segment for segment in segments.list_segments(catalog)],
-        new=made,
-        request=(request, result),
-    )
-    crash.reach("after changing the rule")
-    return result
+class Rekeying:
+    """One change of the rule, as the holder of the ingest lease performs it; `pipeline` has the new rule."""
+
+    def __init__(
+        self, spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int, *, request: int
+    ) -> None:
+        self.pipeline = pipeline
+        self.request = request
+        self._spark = spark
+        self._catalog = catalog
+        self._token = token
+        self._before: int | None = None
+        self._chosen: set[str] = set()
+
+    def prepare_round(self) -> bool:
+        """Prepare some of what is left, beside epochs; says whether the rest may be made up for while they wait."""
+        _demand_own_ids(self.pipeline, self._catalog)
+        left = rekeying.list_unprepared(self._catalog, self.request)
+        events = _count_events(left)
+        if is_near(events, self._before):
+            return True
+        self._before = events
+        self._prepare(choose_round(left, most_events=ROUND_EVENTS))
+        return False
+
+    def lost_files(self) -> bool:
+        """Whether key files of the last round have left the ledger since."""
+        known = {key_file.key_file for _, _, key_file in epochs.list_key_files(self._catalog)}
+        return not self._chosen <= known
+
+    def finish(self) -> str:
+        """Make up for what came since, and change the rule; no epoch may be settled meanwhile."""
+        _demand_own_ids(self.pipeline, self._catalog)
+        while left := rekeying.list_unprepared(self._catalog, self.request):
+            self._prepare(choose_round(left, most_events=ROUND_EVENTS))
+        crash.reach("before changing the rule")
+        change = rekeying.change_identity(
+            self._catalog,
+            self._token,
+            identity_of(self.pipeline, self._catalog),
+            request=self.request,
+            rule=spell_section(self.pipeline),
+        )
+        crash.reach("after changing the rule")
+        return rekeying.spell_change(change)
+
+    def _prepare(self, chosen: Sequence[Registered]) -> None:
+        self._chosen = {key_file.key_file for _, _, key_file in chosen}
+        known, asked = self._catalog.identity(), identity_of(self.pipeline, self._catalog)
+        made: dict[str, FileRef] = {}
+        if known is None or known.fingerprint != asked.fingerprint:
+            made = self._rewrite_keys([key_file for _, _, key_file in chosen])
+        plans = _plan_segments(
+            self.pipeline,
+            self._catalog,
+            chosen,
+            made,
+            token=self._token,
+            cores=self._spark.sparkContext.defaultParallelism,
+        )
+        found: list[Segment | None] = run_tasks(self._spark, rebuild_task, plans) if plans else []
+        crash.reach("keys written anew")
+        rekeying.note_prepared(
+            self._catalog,
+            self._token,
+            self.request,
+            [(key_file, made.get(key_file.key_file)) for _, _, key_file in chosen],
+            [segment for segment in found if segment is not None],
+        )
+
+    def _rewrite_keys(self, chosen: Sequence[KeyFile]) -> dict[str, FileRef]:
+        """Where the new keys of each lie."""
+        pipeline, catalog = self.pipeline, self._catalog
+        plan = read_plan(pipeline, catalog, epoch=epochs.next_epoch(catalog), token=self._token, whole=False)
+        by_file: dict[str, list[KeyFile]] = {}
+        for key_file in chosen:
+            by_file.setdefault(key_file.keys.path, []).append(key_file)
+        plans = [
+            RekeyPlan(
+                read=plan,
+                key_files=tuple(members),
+                out=f"{pipeline.pipeline}/index/rekeyed-{self._token}-{uuid.uuid4().hex}.keys.arrow",
+            )
+            for members in by_file.values()
+        ]
+        written: list[FileRef] = run_tasks(self._spark, rekey_task, plans)
+        return {
+            name: file
+            for task, whole in zip(plans, written, strict=True)
+            for name, file in _place(task.key_files, whole)
+        }
 
 
 def _demand_own_ids(pipeline: Pipeline, catalog: Catalog) -> None:
@@ -94,36 +186,53 @@ def _demand_own_ids(pipeline: Pipeline, catalog: Catalog) -> None:
         )
 
 
-def _events(moves: Sequence[tuple[str, Move]] | None) -> Iterator[int]:
-    return (move.new.rows or 0 for _, move in moves or ())
+def _count_events(left: Iterable[Registered]) -> int:
+    return sum(key_file.events for _, _, key_file in left)
 
 
-def _rewrite_keys(
-    spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int
-) -> list[tuple[str, Move]]:
-    plan = read_plan(pipeline, catalog, epoch=epochs.next_epoch(catalog), token=token, whole=False)
-    by_file: dict[str, list[KeyFile]] = {}
-    for _, _, key_file in epochs.list_key_files(catalog):
-        by_file.setdefault(key_file.keys.path, []).append(key_file)
-    plans = [
-        RekeyPlan(
-            read=plan,
-            key_files=tuple(members),
-            out=f"{pipeline.pipeline}/index/rekeyed-{token}-{uuid.uuid4().hex}.keys.arrow",
-        )
-        for members in by_file.values()
-    ]
-    written: list[FileRef] = run_tasks(spark, rekey_task, plans) if plans else []
+def _plan_segments(
+    pipeline: Pipeline,
+    catalog: Catalog,
+    chosen: Sequence[Registered],
+    made: dict[str, FileRef],
+    *,
+    token: int,
+    cores: int,
+) -> list[RebuildPlan]:
+    """Segments of the new index over these key files, those of one age together, in ranges as an epoch has them."""
+    duplicates = epochs.list_duplicate_files(catalog)
+    age_seconds = max(pipeline.identity.window * AGE_SHARE, 1.0)
+    oldest = catalog.earliest() - pipeline.identity.window
+    by_age: dict[int, list[Registered]] = {}
+    for entry in chosen:
+        if entry[1] >= oldest:
+            by_age.setdefault(int(entry[1] // age_seconds), []).append(entry)
+    name = f"{pipeline.pipeline}/index/rekeyed-{token}-{uuid.uuid4().hex[:12]}"
+    buckets = pipeline.identity.buckets
     return [
-        moved for task, file in zip(plans, written, strict=True) for moved in _place(task.key_files, file)
+        RebuildPlan(
+            files_root=pipeline.ledger.files,
+            bucket_from=first,
+            bucket_to=last,
+            buckets=buckets,
+            inputs=tuple(
+                (made.get(found.key_file, found.keys), found.ordinal, found.events, duplicates.get(epoch, ()))
+                for epoch, _, found in group
+            ),
+            first_seen_from=min(at for _, at, _ in group),
+            first_seen_to=max(at for _, at, _ in group),
+            out=f"{name}-{age}-{first}",
+        )
+        for age, group in sorted(by_age.items())
+        for first, last in plan_ranges(keys=_count_events(group), buckets=buckets, cores=cores)
     ]
 
 
-def _place(key_files: Iterable[KeyFile], file: FileRef) -> Iterator[tuple[str, Move]]:
+def _place(key_files: Iterable[KeyFile], file: FileRef) -> Iterator[tuple[str, FileRef]]:
     """Where each key file's range lies in the file that holds all of them."""
     row = 0
     for key_file in key_files:
-        yield key_file.key_file, Move(old=key_file.keys, new=replace(file, row=row, rows=key_file.events))
+        yield key_file.key_file, replace(file, row=row, rows=key_file.events)
         row += key_file.events
 
 

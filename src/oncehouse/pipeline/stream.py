@@ -20,6 +20,7 @@ from oncehouse import logs
 from oncehouse.errors import DataLossError, OncehouseError, TransientError
 from oncehouse.ledger import epochs
 from oncehouse.ledger.records import EpochKind
+from oncehouse.pipeline.adopting import under_ledgers_rule
 from oncehouse.pipeline.deciding import Deciding
 from oncehouse.pipeline.epoch_size import EpochSize, Settled, first_size, see_epoch
 from oncehouse.pipeline.formats import needs_headers
@@ -65,12 +66,15 @@ class Ingest(Deciding):
         self._sizes = sizes
         self._size: EpochSize | None = None
         self._read_bytes = 0
-        # Set when the stream has to start again with another bound; no further epoch begins before that.
+        # Set when the stream has to start again with another bound or with headers; no further epoch begins before that.
         self._resizing = threading.Event()
+        self._has_headers = False
 
     def run(self, stop: threading.Event, *, once: bool) -> None:
         """Until `stop` is set, or with `once` until all that was there at the start is settled."""
         failures, told = 0, ""
+        # Events wait for a new rule only where the old one is not known, or where nothing goes on anyway.
+        self._performer.rekeys = once or under_ledgers_rule(self._pipeline, self._catalog) is None
         while not stop.is_set():
             self._settled = False
             try:
@@ -124,6 +128,10 @@ class Ingest(Deciding):
         self._topic_ids, starting = read_starting(self._topics, known, epochs.read_positions(self._catalog))
         return starting
 
+    def _on_rule_changed(self) -> None:
+        if needs_headers(self._pipeline) and not self._has_headers:
+            self._resizing.set()
+
     def _new_checkpoint(self) -> Path:
         self._starts += 1
         root = self._pipeline.ledger.files
@@ -139,11 +147,12 @@ class Ingest(Deciding):
     def _start(self, starting: Positions, checkpoint: Path, *, once: bool) -> StreamingQuery:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "ingest")
         self._size = self._size or first_size(self._pipeline.epoch, self._sizes.mean_bytes())
+        self._has_headers = needs_headers(self._pipeline)
         records = open_stream(
             self._spark,
             self._topics.kafka,
             starting,
-            headers=needs_headers(self._pipeline),
+            headers=self._has_headers,
             max_rows=self._size.most_records,
             group=f"oncehouse-{self._pipeline.pipeline}",
         )
