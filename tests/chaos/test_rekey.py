@@ -389,3 +389,15 @@ def test_segments_that_a_round_forgot_are_noticed(monkeypatch):
 )
 def test_the_rest_is_done_while_events_wait_when_it_is_little_or_does_not_get_less(left, before, near):
     assert rekey.is_near(left, before) is near
+
+
+def test_a_change_begins_anew_where_files_that_were_prepared_are_gone():
+    with simulate() as simulation:
+        begin_beside(simulation)
+        for path in rekeying.prepared_paths(simulation.catalog):
+            simulation.store.delete(path)
+        simulation.finish()
+        simulation.produce(0, *range(10))
+        simulation.drain()
+        simulation.retain()
+        simulation.assert_exact()

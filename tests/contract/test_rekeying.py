@@ -8,7 +8,7 @@ import pytest
 
 from ledger_examples import IDENTITY, make_file, make_registration, make_segment, register_epochs
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError
-from oncehouse.ledger import epochs, expiry, packs, requests, segments
+from oncehouse.ledger import epochs, expiry, leases, packs, requests, segments
 from oncehouse.ledger.records import Identity, RequestKind
 from oncehouse.ledger.registering import register
 from oncehouse.ledger.rekeying import (
@@ -144,3 +144,13 @@ def test_an_epoch_with_ids_of_another_rule_is_refused(catalog, token):
     with pytest.raises(ConfigurationError, match="identity rule has changed"):
         register(catalog, token, replace(mine, identity=OTHER))
     register(catalog, token, mine)
+
+
+def test_what_was_prepared_is_forgotten_when_an_older_oncehouse_gets_the_catalog(catalog, token):
+    prepare(catalog, token)
+    for lease in leases.list_leases(catalog):
+        leases.release(catalog, lease)
+    catalog.give_back(1)
+    catalog.prepare()
+    assert len(list_unprepared(catalog, 1)) == 2
+    assert [found.request for found in requests.open_requests(catalog)] == [1]

@@ -53,6 +53,8 @@ class Step:
     change: Callable[[Connection], None]
     fences: bool = False
     """Whether processes of an older oncehouse, which may be at work, must not write any more."""
+    forget: Callable[[Connection], None] | None = None
+    """What must go before an older oncehouse gets the catalog, because it would not keep it up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +109,12 @@ def _prepare_rules(connection: Connection) -> None:
     ).create(connection, checkfirst=True)
 
 
+def _forget_prepared(connection: Connection) -> None:
+    """An older oncehouse sweeps the files of a change under way; the request stays, and is performed in its way."""
+    for table in ("oncehouse_rekeyed_files", "oncehouse_rekeyed_segments"):
+        connection.execute(text(f"DELETE FROM {table}"))  # noqa: S608 - constants
+
+
 def add_column(connection: Connection, table: str, column: str, kind: TypeEngine[Any]) -> None:
     """A column that may be null: rows of older processes have none."""
     if column not in {found["name"] for found in inspect(connection).get_columns(table)}:
@@ -124,6 +132,7 @@ STEPS: tuple[Step, ...] = (
         version=3,
         what="another identity rule is prepared while the pipeline runs",
         change=_prepare_rules,
+        forget=_forget_prepared,
     ),
 )
 
@@ -218,6 +227,9 @@ def give_back(connection: Connection, version: int) -> None:
             f"Step {hard.version} ({hard.what}) is one that an older oncehouse cannot live with, so the catalog cannot "
             "be given back. Restore a backup from before the upgrade, then let `oncehouse repair` bring it up to date."
         )
+    for step in steps_after(version):
+        if step.version <= found and step.forget is not None:
+            step.forget(connection)
     connection.execute(update(ledger_version).values(version=version))
     connection.execute(delete(upgrades).where(upgrades.c.version > version))
     # A process of today's that was overlooked must not write beside the older one.

@@ -148,6 +148,19 @@ def _segment_values(catalog: Catalog, segment: Segment) -> dict[str, object]:
     }
 
 
+def prepared_paths(catalog: Catalog) -> set[str]:
+    """The files that were written for a change that has not taken effect."""
+    with catalog.read() as connection:
+        found = [
+            connection.execute(select(column).where(table.c.pipeline == catalog.pipeline)).scalars().all()
+            for table, column in (
+                (rekeyed_files, rekeyed_files.c.keys_path),
+                (rekeyed_segments, rekeyed_segments.c.file_path),
+            )
+        ]
+    return {path for paths in found for path in paths if path is not None}
+
+
 def give_up(catalog: Catalog, token: int, *, keep: int | None = None) -> None:
     """Forget what was prepared for other requests than this one; its files become garbage."""
     with catalog.read() as connection:

@@ -22,7 +22,7 @@ from oncehouse.errors import (
     TransientError,
 )
 from oncehouse.ledger import rekeying, requests
-from oncehouse.ledger.records import Lease, Request, Stage
+from oncehouse.ledger.records import Lease, Stage
 from oncehouse.pipeline.compact import compact
 from oncehouse.pipeline.job_errors import naming_own_errors
 from oncehouse.pipeline.pausing import Gate
@@ -103,17 +103,22 @@ class Deciding:
         request = requests.open_rekey(self._catalog)
         if request is None:
             if self._changing is not None or not self._is_tidy:
-                rekeying.give_up(
-                    self._catalog, self._lease.token
-                )  # it was taken back, perhaps before our time
+                # It was taken back, perhaps before our time.
+                rekeying.give_up(self._catalog, self._lease.token)
             self._changing, self._is_tidy = None, True
             return False
+        if self._changing is None or self._changing.request != request.request:
+            # Raises where this process lacks what the rule needs: then it must not go on, and the request stays.
+            self._changing = self._performer.begin_rekey(request)
+            if self._changing is None:
+                return False
+            self._say("Preparing the new identity rule while events come in under the old one.")
         try:
-            return self._prepare_rule(request)
+            return self._prepare_rule(self._changing)
         except (FencedError, TransientError):
             raise
         except (ConfigurationError, PermanentError) as error:
-            if self._is_passing(request, error):
+            if self._is_passing(self._changing, error):
                 return True
             self._changing = None
             self._performer.refuse_rekey(request, error)
@@ -121,31 +126,26 @@ class Deciding:
                 raise  # started with a file whose rule the ledger will not get
             return False
 
-    def _prepare_rule(self, request: Request) -> bool:
-        if self._changing is None or self._changing.request != request.request:
-            self._changing = self._performer.begin_rekey(request)
-            if self._changing is None:
-                return False
-            self._say("Preparing the new identity rule while events come in under the old one.")
-        if not self._changing.prepare_round():
+    def _prepare_rule(self, changing: Rekeying) -> bool:
+        if not changing.prepare_round():
             return True
         with self._deciding:
             since = time.monotonic()
-            self._performer.finish_rekey(self._changing)
+            self._performer.finish_rekey(changing)
             paused = round(time.monotonic() - since, 3)
         self._changing = None
-        logs.write(_log, logging.INFO, "identity rule changed", request=request.request, pause_seconds=paused)
+        logs.write(
+            _log, logging.INFO, "identity rule changed", request=changing.request, pause_seconds=paused
+        )
         self._on_rule_changed()
         return False
 
     def _on_rule_changed(self) -> None:
         """For whoever has to begin anew under another rule."""
 
-    def _is_passing(self, request: Request, error: Exception) -> bool:
+    def _is_passing(self, changing: Rekeying, error: Exception) -> bool:
         """Whether somebody took the request back, or retention dropped key files while they were read."""
         now = requests.open_rekey(self._catalog)
-        if now is None or now.request != request.request:
+        if now is None or now.request != changing.request:
             return True
-        return (
-            isinstance(error, CorruptFileError) and self._changing is not None and self._changing.lost_files()
-        )
+        return isinstance(error, CorruptFileError) and changing.lost_files()

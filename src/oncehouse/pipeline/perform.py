@@ -168,7 +168,9 @@ class Performer:
                 self._catalog, self._token, request.request, "the ledger has this rule already"
             )
             return None
-        return Rekeying(self._spark, wanted, self._catalog, self._token, request=request.request)
+        changing = Rekeying(self._spark, wanted, self._catalog, self._token, request=request.request)
+        changing.forget_lost()
+        return changing
 
     def finish_rekey(self, changing: Rekeying) -> None:
         """No epoch may be settled meanwhile; from then on they have the new rule."""

@@ -96,6 +96,17 @@ class Rekeying:
         self._before: int | None = None
         self._chosen: set[str] = set()
 
+    def forget_lost(self) -> None:
+        """Begin anew where files are gone that were prepared.
+
+        Retention of 0.1.0 knows no names for them and sweeps, if it has its lease between two processes of ours.
+        """
+        named = rekeying.prepared_paths(self._catalog)
+        if named and not named <= set(
+            FileStore(self.pipeline.ledger.files).walk(f"{self.pipeline.pipeline}/index")
+        ):
+            rekeying.give_up(self._catalog, self._token)
+
     def prepare_round(self) -> bool:
         """Prepare some of what is left, beside epochs; says whether the rest may be made up for while they wait."""
         _demand_own_ids(self.pipeline, self._catalog)
@@ -115,6 +126,7 @@ class Rekeying:
     def finish(self) -> str:
         """Make up for what came since, and change the rule; no epoch may be settled meanwhile."""
         _demand_own_ids(self.pipeline, self._catalog)
+        self.forget_lost()
         while left := rekeying.list_unprepared(self._catalog, self.request):
             self._prepare(choose_round(left, most_events=ROUND_EVENTS))
         crash.reach("before changing the rule")
