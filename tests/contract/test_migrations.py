@@ -219,6 +219,48 @@ def test_a_catalog_is_given_back_to_the_release_and_taken_again(old):
     assert after == before
 
 
+RELEASE = "v0.1.0"
+WORK_OF_RELEASE = """
+import sys
+import oncehouse
+from ledger_examples import IDENTITY, register_epochs, take_lease
+from oncehouse.ledger import epochs
+from oncehouse.ledger.catalog import Catalog
+
+assert f"v{oncehouse.__version__}" == sys.argv[2]
+old, other = Catalog(sys.argv[1], "road"), Catalog(sys.argv[1], "shop")
+old.prepare()
+assert epochs.total_counts(old).new == 120
+take_lease(old)
+other.adopt(IDENTITY)
+register_epochs(other, 2)
+"""
+
+
+@pytest.mark.long
+def test_the_release_itself_works_with_a_catalog_that_was_given_back(old, old_url, tmp_path):
+    root = Path(__file__).parents[2]
+    archive = subprocess.run(
+        ["git", "archive", RELEASE, "src", "tests"], cwd=root, capture_output=True, check=False
+    )
+    if archive.returncode:
+        pytest.skip(f"this checkout has no tag {RELEASE}")
+    subprocess.run(["tar", "-x"], cwd=tmp_path, input=archive.stdout, check=True)
+    old.prepare()
+    paths = f"{tmp_path / 'src'}:{tmp_path / 'tests'}"
+    work = [sys.executable, "-c", WORK_OF_RELEASE, old_url, RELEASE]
+    before = subprocess.run(
+        work, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False
+    )
+    assert "knows up to 1" in before.stderr
+    old.give_back(old_ledger.VERSION)
+    subprocess.run(work, env=os.environ | {"PYTHONPATH": paths}, check=True)
+    old.prepare()
+    other = Catalog(old_url, "shop")
+    assert epochs.next_epoch(other) == 3
+    other.close()
+
+
 def test_a_catalog_is_not_given_back_while_somebody_works_with_it(catalog):
     take_lease(catalog)
     with pytest.raises(LeaseHeldError, match="run by this test"):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from oncehouse.config import Pipeline
     from oncehouse.ledger.catalog import Catalog
     from oncehouse.ledger.records import Identity, Request
+    from oncehouse.ledger.rekeying import RekeyProgress
     from oncehouse.pipeline.rekey import Forecast
 
 
@@ -38,6 +39,13 @@ class PlannedRekey(Answer, of=("rekey",)):
     file: Identity
     change: bool
     forecast: Forecast | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RekeyUnderWay(Answer, of=("rekey",)):
+    ledger: Identity | None
+    asked: Identity
+    progress: RekeyProgress
 
 
 def rekey(
@@ -139,7 +147,7 @@ def _show_progress(catalog: Catalog, request: Request, *, as_json: bool) -> None
 
     known, progress = catalog.identity(), read_progress(catalog, request.request)
     if as_json:
-        show_json({"ledger": known, "asked": rekey_target(request), "change": True, "progress": progress})
+        show_json(RekeyUnderWay(ledger=known, asked=rekey_target(request), progress=progress))
         return
     facts: dict[str, object] = {} if known is None else {"ledger": _tell(known)}
     show_facts(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_catalog
 from oncehouse.cli.output import say, show_json, show_table, spell_time
@@ -15,6 +17,14 @@ from oncehouse.errors import ConfigurationError
 if TYPE_CHECKING:
     from oncehouse.ledger.catalog import Catalog
     from oncehouse.ledger.upgrading import Standing
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpgradeAnswer(Answer, of=("upgrade",)):
+    before: int
+    """The version that the catalog had."""
+    catalog: Standing
+    """As it is now."""
 
 
 def upgrade(
@@ -44,7 +54,7 @@ def upgrade(
             catalog.prepare()
         after = _look(catalog)
     if as_json:
-        show_json({"before": before.version, "changed": before.version != after.version, "catalog": after})
+        show_json(UpgradeAnswer(before=before.version, catalog=after))
     else:
         _show(before, after, plan=plan)
 

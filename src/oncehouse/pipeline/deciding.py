@@ -132,16 +132,16 @@ class Deciding:
         with self._deciding:
             since = time.monotonic()
             self._performer.finish_rekey(changing)
+            self._on_rule_changed()
             paused = round(time.monotonic() - since, 3)
         self._changing = None
         logs.write(
             _log, logging.INFO, "identity rule changed", request=changing.request, pause_seconds=paused
         )
-        self._on_rule_changed()
         return False
 
     def _on_rule_changed(self) -> None:
-        """For whoever has to begin anew under another rule."""
+        """Before the next epoch begins, for whoever has to start again under another rule."""
 
     def _is_passing(self, changing: Rekeying, error: Exception) -> bool:
         """Whether somebody took the request back, or retention dropped key files while they were read."""

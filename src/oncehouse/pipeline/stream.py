@@ -66,7 +66,7 @@ class Ingest(Deciding):
         self._sizes = sizes
         self._size: EpochSize | None = None
         self._read_bytes = 0
-        # Set when the stream has to start again with another bound or with headers; no further epoch begins before that.
+        # Set when the stream has to start again with another bound, or with headers; no epoch begins before that.
         self._resizing = threading.Event()
         self._has_headers = False
 
