@@ -385,6 +385,7 @@ def test_segments_that_a_round_forgot_are_noticed(monkeypatch):
         (200_000, 600_000, False),
         (400_000, 600_000, True),
         (5 * rekey.ROUND_EVENTS, 6 * rekey.ROUND_EVENTS, False),
+        (5 * rekey.ROUND_EVENTS, 5 * rekey.ROUND_EVENTS, True),
     ],
 )
 def test_the_rest_is_done_while_events_wait_when_it_is_little_or_does_not_get_less(left, before, near):

@@ -58,7 +58,9 @@ def is_near(left: int, before: int | None) -> bool:
 
     `before`: what was left one round earlier.
     """
-    return left <= NEAR_EVENTS or (before is not None and left > before // 2 and left <= ROUND_EVENTS)
+    if left <= NEAR_EVENTS or before is None:
+        return left <= NEAR_EVENTS
+    return left >= before or before // 2 < left <= ROUND_EVENTS
 
 
 def choose_round(left: Sequence[Registered], *, most_events: int) -> tuple[Registered, ...]:
