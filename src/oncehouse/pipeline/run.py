@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.errors import ConfigurationError
+from oncehouse.errors import ConfigurationError, OncehouseError
 from oncehouse.ledger import epochs
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Stage
@@ -101,7 +102,11 @@ def prepare(
     Says whether ClickHouse was there, which with `may_wait` it need not be. An older oncehouse's tables are brought to
     today's first, because nothing can be looked at in others; a ledger that is not there is made last.
     """
-    if catalog.version() and (upgrade := catalog.prepare()) is not None:
+    # What cannot even be asked for its version is judged by the looks below, which say what is wrong with it.
+    version = 0
+    with suppress(OncehouseError):
+        version = catalog.version()
+    if version and (upgrade := catalog.prepare()) is not None:
         say(f"The catalog was upgraded from version {upgrade.before} to {upgrade.after}.")
     there = demand_ready(pipeline, catalog, topics, may_wait=may_wait)
     catalog.prepare()
