@@ -17,7 +17,7 @@ import old_ledger
 from oncehouse.errors import UpgradeNeededError
 from oncehouse.ledger import migrations, tables
 from oncehouse.ledger.records import BatchStatus, EpochKind, RequestKind
-from road import Road, make_event, note_of
+from road import Road, make_event, note_of, wait_until
 
 OLD = [make_event(number) for number in range(120)]
 NEW = [make_event(number) for number in range(120, 150)]
@@ -31,9 +31,16 @@ def old_topic(kafka_admin) -> Iterator[str]:
     """The topic of the release on the broker of the tests, by its id."""
     new = NewTopic(old_ledger.TOPIC, num_partitions=PARTITIONS, replication_factor=1)
     kafka_admin.create_topics([new])[old_ledger.TOPIC].result(30)
-    asked = kafka_admin.describe_topics(TopicCollection([old_ledger.TOPIC]))[old_ledger.TOPIC]
-    yield str(asked.result(30).topic_id)
+    wait_until(lambda: topic_id(kafka_admin), "a topic that the broker knows")
+    yield str(topic_id(kafka_admin))
     kafka_admin.delete_topics([old_ledger.TOPIC])[old_ledger.TOPIC].result(30)
+    # The next test makes a topic of the same name, and a broker deletes after it has answered.
+    wait_until(lambda: topic_id(kafka_admin) is None, "a topic that is gone")
+
+
+def topic_id(kafka_admin) -> str | None:
+    asked = kafka_admin.describe_topics(TopicCollection([old_ledger.TOPIC]))[old_ledger.TOPIC]
+    return None if asked.exception(30) is not None else str(asked.result().topic_id)
 
 
 @pytest.fixture

@@ -114,7 +114,9 @@ class Deciding:
                 return False
             self._say("Preparing the new identity rule while events come in under the old one.")
         try:
-            return self._prepare_rule(self._changing)
+            # Named here and not only further out: what a task refuses is to be told apart from what may pass.
+            with naming_own_errors(self._pipeline.pipeline):
+                return self._prepare_rule(self._changing)
         except (FencedError, TransientError):
             raise
         except (ConfigurationError, PermanentError) as error:
