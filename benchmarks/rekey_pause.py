@@ -97,7 +97,7 @@ def change_under_load(place: Place, spark: SparkSession, events: int, rate: int)
             if producer.wait(_PATIENCE_SECONDS):
                 raise SystemExit("No figures: the producer failed")
             paced.wait_for_rows(place, name, load.events, running)
-        moments = [epoch.registered_at for epoch in epochs.list_epochs(catalog)]
+        moments = sorted(epoch.registered_at for epoch in epochs.list_epochs(catalog))
     finally:
         logger.removeHandler(pauses)
         producer.kill()
