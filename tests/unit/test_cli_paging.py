@@ -66,6 +66,7 @@ def terminal(tmp_path, monkeypatch) -> Iterator[Terminal]:
     monkeypatch.chdir(tmp_path)
     for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(paging, "_is_wanted", True)  # whatever the last command line said
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("PAGER", "sed 's/^/| /'")  # shows what went through it
     Path("pipeline.yaml").write_text(example_text(), encoding="utf-8")
