@@ -15,7 +15,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError
 from oncehouse.ledger import epochs, registering
-from oncehouse.pipeline import prepare, source, stream
+from oncehouse.pipeline import source, stream
 from oncehouse.pipeline.source import Topics
 from road import Road, encode, make_event, note_of, wait_until
 
@@ -135,7 +135,7 @@ def skipping(monkeypatch) -> None:
         found = right(facts, positions, earliest)
         return {place: max(at, earliest[place]) for place, at in found.items()}
 
-    for asking in (prepare, source, stream):
+    for asking in (source, stream):
         monkeypatch.setattr(asking, "check_topics", lambda *_: None)
     monkeypatch.setattr(source, "starting_positions", begin_where_kafka_begins)
     monkeypatch.setattr(registering, "_advance", register_anywhere())

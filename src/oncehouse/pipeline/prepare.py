@@ -31,7 +31,7 @@ from oncehouse.pipeline.room import Room, look_at_disks, read_room
 from oncehouse.pipeline.sampling import Sample, measure_growth, read_sample
 from oncehouse.pipeline.schemas import known_schemas
 from oncehouse.pipeline.shape_planning import check_shape
-from oncehouse.pipeline.source import TopicFacts, Topics, check_topics
+from oncehouse.pipeline.source import TopicFacts, Topics, read_facts
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
@@ -148,14 +148,11 @@ def _refuse_errors(pipeline: Pipeline, found: Iterable[Finding]) -> None:
 
 
 def check_source(catalog: Catalog, topics: Topics) -> dict[str, TopicFacts]:
-    facts = topics.describe()
-    partitions = [(topic, number) for topic, found in facts.items() for number in range(found.partitions)]
     known = {}
     positions = {}
     if catalog.exists():
         known, positions = epochs.read_topic_ids(catalog), epochs.read_positions(catalog)
-    check_topics(facts, known, positions, topics.earliest(partitions))
-    return facts
+    return read_facts(topics, known, positions)[0]
 
 
 def check_ledger(pipeline: Pipeline, catalog: Catalog) -> None:

@@ -7,6 +7,7 @@ leave the size unknown, which is no error: the first epoch tells it.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -14,7 +15,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from oncehouse.config import Kafka
 from oncehouse.errors import OncehouseError
 from oncehouse.pipeline.epoch_size import LEAST_RECORDS
-from oncehouse.pipeline.source import Positions, Topics, client_settings
+from oncehouse.pipeline.source import Positions, Topics, client_settings, read_starting
 
 _RECORDS = 200
 _BYTES = 4 << 20
@@ -35,10 +36,11 @@ _OPTIONS = {
 class RecordSizes:
     """Looks on a thread of its own, from the moment it is made."""
 
-    def __init__(self, topics: Topics, starting: Positions) -> None:
+    def __init__(self, topics: Topics, known_ids: Mapping[str, str], positions: Positions) -> None:
+        """`known_ids` and `positions` as the ledger has them."""
         self._mean_bytes = 0.0
         self._thread = threading.Thread(
-            target=self._look, args=(topics, starting), name="oncehouse-sizes", daemon=True
+            target=self._look, args=(topics, known_ids, positions), name="oncehouse-sizes", daemon=True
         )
         self._thread.start()
 
@@ -47,8 +49,9 @@ class RecordSizes:
         self._thread.join(_PATIENCE_SECONDS)
         return self._mean_bytes
 
-    def _look(self, topics: Topics, starting: Positions) -> None:
+    def _look(self, topics: Topics, known_ids: Mapping[str, str], positions: Positions) -> None:
         with suppress(KafkaException, OncehouseError):
+            _, starting = read_starting(topics, known_ids, positions)
             latest = topics.latest(starting)
             waiting = {place: at for place, at in starting.items() if at < latest[place]}
             # A few records are read whole whatever their size.

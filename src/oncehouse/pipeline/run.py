@@ -24,7 +24,7 @@ from oncehouse.pipeline.prepare import demand_ready, open_catalog
 from oncehouse.pipeline.record_sizes import RecordSizes
 from oncehouse.pipeline.report import Report, RunResult
 from oncehouse.pipeline.schemas import declared_schemas
-from oncehouse.pipeline.source import Topics, read_starting
+from oncehouse.pipeline.source import Topics
 from oncehouse.pipeline.stages import Stages
 from oncehouse.pipeline.stream import Ingest
 from oncehouse.pipeline.tending import Tending
@@ -130,8 +130,7 @@ def _look_at_records(catalog: Catalog, topics: Topics | None) -> RecordSizes | N
     """Begun before Spark starts, which takes longer."""
     if topics is None:
         return None
-    known, positions = epochs.read_topic_ids(catalog), epochs.read_positions(catalog)
-    return RecordSizes(topics, read_starting(topics, known, positions)[1])
+    return RecordSizes(topics, epochs.read_topic_ids(catalog), epochs.read_positions(catalog))
 
 
 def _make_ingest(
