@@ -84,57 +84,57 @@ def settle(
     small: bool,
 ) -> Counts:
     """Read, decide and register one epoch; returns its counts."""
-    epoch = epochs.next_epoch(catalog)
+    epoch, started_at = epochs.next_epoch(catalog), catalog.now()
     with (
         logs.bound(epoch=epoch),
         span("epoch", pipeline=pipeline.pipeline, epoch=epoch, kind=given.kind) as whole,
     ):
-        counts = _settle(spark, pipeline, catalog, token, read, given, epoch=epoch, small=small)
-        whole.note(**asdict(counts))
-    return counts
+        with _giving_space_back(pipeline, epoch, token), naming_own_errors(pipeline.pipeline):
+            plan, manifests = _read_all(pipeline, catalog, read, epoch=epoch, token=token, whole=small)
+            crash.reach("parts written")
+            chunks = sorted(
+                (chunk for task in manifests for chunk in task.chunks), key=lambda chunk: chunk.first
+            )
+            with _phase("decide", plan):
+                decisions = _decide_all(spark, pipeline, catalog, plan, chunks)
+        registration = replace(
+            assemble(plan, manifests, chunks, decisions, given, started_at=started_at),
+            identity=remembered(plan.identity, plan.fields, pipeline.identity.buckets),
+        )
+        dead = [letters.sample for letters in _letters(manifests, LetterKind.DEAD)]
+        demand_sound(pipeline, registration, dead)
+        crash.reach("before registering")
+        with _phase("register", plan):
+            registering.register(catalog, token, registration)
+        crash.reach("after registering")
+        told = asdict(registration.counts)
+        seconds = round(catalog.now() - started_at, 3)
+        logs.write(_log, logging.INFO, "epoch settled", kind=given.kind, seconds=seconds, **told)
+        whole.note(**told)
+    return registration.counts
 
 
-def _settle(
-    spark: SparkSession,
+def _read_all(
     pipeline: Pipeline,
     catalog: Catalog,
-    token: int,
     read: Callable[[ReadPlan], list[TaskManifest]],
-    given: EpochInput,
     *,
     epoch: int,
-    small: bool,
-) -> Counts:
-    started_at = catalog.now()
-    with _giving_space_back(pipeline, epoch, token), naming_own_errors(pipeline.pipeline):
-        plan = _plan(pipeline, catalog, epoch=epoch, token=token, whole=small)
-        crash.reach("before writing parts")
+    token: int,
+    whole: bool,
+) -> tuple[ReadPlan, list[TaskManifest]]:
+    """With all schemas and fields that are to be known, and the plan that it was read by."""
+    plan = _plan(pipeline, catalog, epoch=epoch, token=token, whole=whole)
+    crash.reach("before writing parts")
+    manifests = _read(read, plan)
+    while learn_schemas(pipeline, catalog, _awaited(manifests)) or meet_new_fields(
+        pipeline, catalog, token, _noticed(manifests)
+    ):
+        # Read once more with what is known now; what the first time wrote has no row in the catalog.
+        # A version that marks other fields than the rest is refused here, before anything of it is settled.
+        plan = _plan(pipeline, catalog, epoch=epoch, token=token, whole=whole)
         manifests = _read(read, plan)
-        while learn_schemas(pipeline, catalog, _awaited(manifests)) or meet_new_fields(
-            pipeline, catalog, token, _noticed(manifests)
-        ):
-            # Read once more with what is known now; what the first time wrote has no row in the catalog.
-            # A version that marks other fields than the rest is refused here, before anything of it is settled.
-            plan = _plan(pipeline, catalog, epoch=epoch, token=token, whole=small)
-            manifests = _read(read, plan)
-        crash.reach("parts written")
-        chunks = sorted((chunk for task in manifests for chunk in task.chunks), key=lambda chunk: chunk.first)
-        with _phase("decide", plan):
-            decisions = _decide_all(spark, pipeline, catalog, plan, chunks)
-    registration = replace(
-        assemble(plan, manifests, chunks, decisions, given, started_at=started_at),
-        identity=remembered(plan.identity, plan.fields, pipeline.identity.buckets),
-    )
-    demand_sound(pipeline, registration, [letters.sample for letters in _letters(manifests, LetterKind.DEAD)])
-    crash.reach("before registering")
-    with _phase("register", plan):
-        registering.register(catalog, token, registration)
-    crash.reach("after registering")
-    seconds = round(catalog.now() - started_at, 3)
-    logs.write(
-        _log, logging.INFO, "epoch settled", kind=given.kind, seconds=seconds, **asdict(registration.counts)
-    )
-    return registration.counts
+    return plan, manifests
 
 
 def _plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
