@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
-from simulation import InlineSpark, Simulation, simulate
+from simulation import InlineSpark, InlineTasks, Simulation, simulate
 
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.ledger import epochs, rekeying, requests
@@ -20,6 +21,13 @@ pytestmark = pytest.mark.short
 
 
 class PooledSpark(InlineSpark):
+    def __init__(self) -> None:
+        self.at_once: list[int] = []
+
+    def parallelize(self, plans: list[Any], slices: int) -> InlineTasks:
+        self.at_once.append(slices)
+        return super().parallelize(plans, slices)
+
     def setLocalProperty(self, _name: str, _value: str) -> None:  # noqa: N802 - Spark's own name
         """Pools are nothing to tasks that run where they are planned."""
 
@@ -94,6 +102,20 @@ def test_epochs_go_on_until_the_rule_has_changed_and_then_have_it(changes):
         simulation.drain()
         simulation.assert_exact()
         assert "Preparing the new identity rule while events come in under the old one." in simulation.said
+
+
+def test_a_round_beside_epochs_leaves_half_of_the_cores_to_them(monkeypatch):
+    monkeypatch.setattr(rekey, "NEAR_EVENTS", 0)
+    monkeypatch.setattr(PooledSpark, "defaultParallelism", 4)
+    with simulate() as simulation:
+        simulation.produce(0, *range(12))
+        for _ in range(6):
+            simulation.settle(2, 1)
+        deciding = hold(simulation)
+        ask(simulation, fields=("id", "note"))
+        assert deciding._change_rule(), "the first call makes a round"
+        assert max(deciding._spark.at_once) == 2
+        assert len(deciding._spark.at_once) >= 6 // 2
 
 
 def test_the_loop_beside_the_epochs_changes_the_rule_by_itself():

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from oncehouse.pipeline.decode_again import decode_again, tell_place
 from oncehouse.pipeline.dedup import live_events, plan_ranges
 from oncehouse.pipeline.formats import make_decoder
 from oncehouse.pipeline.identity import refuse_nameless, unique_ids
-from oncehouse.pipeline.ingest import run_tasks
+from oncehouse.pipeline.ingest import run_tasks, run_tasks_aside
 from oncehouse.pipeline.manifest import ReadPlan
 from oncehouse.pipeline.payloads import hash_payloads
 from oncehouse.pipeline.read_planning import read_plan
@@ -45,12 +45,14 @@ if TYPE_CHECKING:
     from oncehouse.pipeline.decoding import Decoder
 
 # A round is short enough that merges and retention, which wait for it, are not held up for long.
-ROUND_EVENTS = 1_000_000
+ROUND_EVENTS = 500_000
 # So few are made up for while events wait; about as many as a small epoch has.
 NEAR_EVENTS = 50_000
 
 Registered = tuple[int, float, KeyFile]
 """(epoch, registered at, key file)"""
+
+RunTasks = Callable[["SparkSession", Any, Sequence[Any]], list[Any]]
 
 
 def is_near(left: int, before: int | None) -> bool:
@@ -117,7 +119,7 @@ class Rekeying:
         if is_near(events, self._before):
             return True
         self._before = events
-        self._prepare(choose_round(left, most_events=ROUND_EVENTS))
+        self._prepare(choose_round(left, most_events=ROUND_EVENTS), run_tasks_aside)
         return False
 
     def lost_files(self) -> bool:
@@ -130,7 +132,7 @@ class Rekeying:
         _demand_own_ids(self.pipeline, self._catalog)
         self.forget_lost()
         while left := rekeying.list_unprepared(self._catalog, self.request):
-            self._prepare(choose_round(left, most_events=ROUND_EVENTS))
+            self._prepare(choose_round(left, most_events=ROUND_EVENTS), run_tasks)
         crash.reach("before changing the rule")
         change = rekeying.change_identity(
             self._catalog,
@@ -142,12 +144,12 @@ class Rekeying:
         crash.reach("after changing the rule")
         return rekeying.spell_change(change)
 
-    def _prepare(self, chosen: Sequence[Registered]) -> None:
+    def _prepare(self, chosen: Sequence[Registered], run: RunTasks) -> None:
         self._chosen = {key_file.key_file for _, _, key_file in chosen}
         known, asked = self._catalog.identity(), identity_of(self.pipeline, self._catalog)
         made: dict[str, FileRef] = {}
         if known is None or known.fingerprint != asked.fingerprint:
-            made = self._rewrite_keys([key_file for _, _, key_file in chosen])
+            made = self._rewrite_keys([key_file for _, _, key_file in chosen], run)
         plans = _plan_segments(
             self.pipeline,
             self._catalog,
@@ -156,7 +158,7 @@ class Rekeying:
             token=self._token,
             cores=self._spark.sparkContext.defaultParallelism,
         )
-        found: list[Segment | None] = run_tasks(self._spark, rebuild_task, plans) if plans else []
+        found: list[Segment | None] = run(self._spark, rebuild_task, plans) if plans else []
         crash.reach("keys written anew")
         rekeying.note_prepared(
             self._catalog,
@@ -166,7 +168,7 @@ class Rekeying:
             [segment for segment in found if segment is not None],
         )
 
-    def _rewrite_keys(self, chosen: Sequence[KeyFile]) -> dict[str, FileRef]:
+    def _rewrite_keys(self, chosen: Sequence[KeyFile], run: RunTasks) -> dict[str, FileRef]:
         """Where the new keys of each lie."""
         pipeline, catalog = self.pipeline, self._catalog
         plan = read_plan(pipeline, catalog, epoch=epochs.next_epoch(catalog), token=self._token, whole=False)
@@ -181,7 +183,7 @@ class Rekeying:
             )
             for members in by_file.values()
         ]
-        written: list[FileRef] = run_tasks(self._spark, rekey_task, plans)
+        written: list[FileRef] = run(self._spark, rekey_task, plans)
         return {
             name: file
             for task, whole in zip(plans, written, strict=True)
