@@ -11,7 +11,7 @@ ADVICE_JAVA := oncehouse needs Java 17 or 21; on Debian or Ubuntu: apt install o
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo cluster-demo shops test browser versions check chaos soak fuzz bench bench-full docs audit lock clean java
+.PHONY: help setup demo cluster-demo shops test chromium browser versions check chaos soak fuzz bench bench-full docs audit lock clean java
 MAKEFLAGS += --no-print-directory
 
 help: ## show this list
@@ -46,10 +46,12 @@ soak: setup ## full load for 20 minutes and more while everything is killed at r
 	@mkdir -p build
 	@$(BIN)/python tools/soak.py
 
-browser: .venv/.package ## the dashboard in a real Chromium, which is installed first on Debian; SCREENSHOTS=1 makes those of the docs anew
+chromium: ## the browser that the dashboard's tests need, installed on Debian where it is missing
 	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null \
-		|| { [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -y -q chromium; } \
+		|| { [ "$$(id -u)" = 0 ] && apt-get update -q >/dev/null && apt-get install -y -q chromium >/dev/null; } \
 		|| { echo "$(ADVICE_CHROMIUM)"; exit 1; } >&2
+
+browser: .venv/.package chromium ## the dashboard in a real Chromium; SCREENSHOTS=1 makes those of the docs anew
 	@ONCEHOUSE_BROWSER=required $(BIN)/python -m pytest tests/browser $(if $(SCREENSHOTS),--write-screenshots)
 
 fuzz: .venv/.package ## decoders against far more random and damaged records than in the tests
