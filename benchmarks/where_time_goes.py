@@ -40,7 +40,7 @@ _TASK = (
     ("oncehouse.pipeline.json_decode", "JsonDecoder._parse", "read: decode, parse"),
     ("oncehouse.pipeline.json_decode", "JsonDecoder._convert", "read: decode, convert"),
     ("oncehouse.pipeline.reading", "unique_ids", "read: unique ids"),
-    ("oncehouse.pipeline.reading", "payload_hashes", "read: payload hashes"),
+    ("oncehouse.pipeline.reading", "hash_payloads", "read: payload hashes"),
     ("oncehouse.pipeline.reading", "_Chunk._sorted_keys", "read: sort keys"),
     ("oncehouse.pipeline.parts", "PartFile.write", "read: part to parquet"),
     ("oncehouse.pipeline.reading", "write_raw", "read: raw bytes to parquet"),
