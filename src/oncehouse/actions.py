@@ -48,10 +48,9 @@ def request_replay(catalog: Catalog, selection: Selection) -> int:
 
 def count_letters(catalog: Catalog) -> dict[str, int]:
     """Dead letters that were not tried again, by reason, the most frequent first."""
-    from oncehouse.insights import count_reasons
-    from oncehouse.ledger.epochs import list_dead_letter_files
+    from oncehouse.ledger.letters import count_reasons
 
-    counts = count_reasons(list_dead_letter_files(catalog))
+    counts = count_reasons(catalog)
     return dict(sorted(counts.items(), key=lambda found: (-found[1], found[0])))
 
 

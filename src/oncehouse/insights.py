@@ -13,15 +13,15 @@ from oncehouse.insights_letters import DeadLetter, LetterPage, list_dead_letters
 from oncehouse.ledger import batches as ledger_batches
 from oncehouse.ledger import summary
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import list_dead_letter_files, read_positions
+from oncehouse.ledger.epochs import read_positions
 from oncehouse.ledger.history import rolled_up_rows
 from oncehouse.ledger.leases import list_leases
+from oncehouse.ledger.letters import count_reasons
 from oncehouse.ledger.queries import list_settled
 from oncehouse.ledger.records import (
     Attempt,
     Batch,
     BatchStatus,
-    DeadLetterFile,
     LetterKind,
     Part,
     Request,
@@ -142,8 +142,8 @@ def read_overview(catalog: Catalog, *, end_offsets: Mapping[tuple[str, int], int
             batches=batches,
             rows_in_clickhouse=_arrived(batches, rolled_up_rows(view)),
             oldest_waiting_seconds=None if waiting_since is None else max(0.0, now - waiting_since),
-            dead_letters=count_reasons(list_dead_letter_files(view)),
-            waiting=count_reasons(list_dead_letter_files(view, kind=LetterKind.WAITING)),
+            dead_letters=count_reasons(view),
+            waiting=count_reasons(view, kind=LetterKind.WAITING),
             conflicts=sum(totals.counts.conflicts for totals in epochs),
             key_index=summary.sum_index(view),
             leases=_leases(view, now),
@@ -177,15 +177,6 @@ def _arrived(batches: Iterable[BatchTotals], rolled_up: Mapping[str, int]) -> di
         if found.status is BatchStatus.IN_CLICKHOUSE:
             rows[found.table] = rows.get(found.table, 0) + found.rows
     return dict(sorted(rows.items()))
-
-
-def count_reasons(files: Iterable[DeadLetterFile]) -> dict[str, int]:
-    """Letters of these files by reason, by its name."""
-    counted: dict[str, int] = {}
-    for file in files:
-        for reason, rows in file.reasons.items():
-            counted[reason] = counted.get(reason, 0) + rows
-    return dict(sorted(counted.items()))
 
 
 def list_lease_views(catalog: Catalog) -> tuple[LeaseView, ...]:

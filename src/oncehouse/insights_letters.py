@@ -17,8 +17,8 @@ from oncehouse.columns import ColumnType, parse_type
 from oncehouse.config import Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import list_dead_letter_files
 from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.letters import find_open_file, walk_newest_files
 from oncehouse.ledger.records import DeadLetterFile
 from oncehouse.pipeline.hints import make_hint
 from oncehouse.pipeline.letter_files import find_letters
@@ -27,6 +27,8 @@ from oncehouse.pipeline.selection import Selection
 _BEGINNING_CHARACTERS = 200
 # Hints look further into a value than the beginning that is shown.
 _HINTED_BYTES = 64 << 10
+# More than any file has rows, and still a number that fits everywhere.
+_ROW_DIGITS = 19
 _UNSAFE_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
@@ -69,11 +71,10 @@ def list_dead_letters(
     `after` goes on behind an earlier page; `fields` are the declared ones, for hints at what would fit.
     """
     meant = selection or Selection()
-    files = [file for file in reversed(list_dead_letter_files(catalog)) if meant.may_count(file.reasons)]
-    files, before = _behind(files, after)
+    start, before = _find_place(catalog, after, meant)
     found: list[DeadLetter] = []
     place = None
-    for file in files:
+    for file in walk_newest_files(catalog, reason=meant.reason, start=start):
         for letter_row, letter in _newest(store, file, meant, before, limit - len(found) + 1):
             if len(found) == limit:
                 return LetterPage(dead_letters=tuple(found), next=place)
@@ -93,18 +94,21 @@ def declared_fields(pipeline: Pipeline) -> dict[str, ColumnType]:
     return {name: parse_type(text) for name, text in pipeline.source.fields.items()}
 
 
-def _behind(files: list[DeadLetterFile], after: str | None) -> tuple[list[DeadLetterFile], int | None]:
-    """The files from the place on, and the row of the first of them before which to go on."""
+def _find_place(
+    catalog: Catalog, after: str | None, selection: Selection
+) -> tuple[DeadLetterFile | None, int | None]:
+    """The file from which on to list, and the row in it before which to go on."""
     if after is None:
-        return files, None
+        return None, None
     name, _, row = after.rpartition(":")
-    at = next((at for at, file in enumerate(files) if file.dead_letter_file == name), None)
-    if at is None or not row.isdecimal():
+    is_row = row.isascii() and row.isdecimal() and len(row) < _ROW_DIGITS
+    file = find_open_file(catalog, name) if is_row else None
+    if file is None or not selection.may_count(file.reasons):
         raise ConfigurationError(
             f"There is no place {after!r} among the dead letters (any more): they may have been tried again "
             "meanwhile. List them from the start."
         )
-    return files[at:], int(row)
+    return file, int(row)
 
 
 def _newest(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -21,9 +22,11 @@ from ledger_examples import (
     take_lease,
 )
 from oncehouse import insights
+from oncehouse.actions import count_letters
 from oncehouse.cli.output import plain
 from oncehouse.errors import ConfigurationError, CorruptFileError
 from oncehouse.insights_letters import show_beginning
+from oncehouse.ledger import epochs, letters
 from oncehouse.ledger.batches import create_batches, finish_attempt, open_parts, start_attempt
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
@@ -36,6 +39,7 @@ from oncehouse.ledger.records import (
 )
 from oncehouse.ledger.registering import register
 from oncehouse.ledger.requests import add_request
+from oncehouse.ledger.rows import letter_file_of
 from oncehouse.pipeline.selection import Selection
 
 
@@ -220,6 +224,30 @@ def test_pages_join_without_gaps_whatever_is_asked_for(limit, sizes, data, tmp_p
             break
     opened.close()
     assert found == expected[::-1]
+
+
+def test_looking_reads_no_more_files_of_letters_than_are_shown(catalog, store, monkeypatch):
+    token = take_lease(catalog)
+    file = put_letters(store, "a", [(1, "not_json", b"{")])
+    many = tuple(replace(file, dead_letter_file=f"{number:04d}") for number in range(400))
+    register(catalog, token, make_registration(dead_letter_files=many))
+    read = []
+    for module in (epochs, letters):
+        monkeypatch.setattr(module, "letter_file_of", lambda row: read.append(row) or letter_file_of(row))
+    assert insights.read_overview(catalog).dead_letters == {"not_json": 400}
+    assert count_letters(catalog) == {"not_json": 400}
+    assert read == []
+    assert len(insights.list_dead_letters(catalog, store, limit=3).dead_letters) == 3
+    assert len(read) < 200
+
+
+@pytest.mark.parametrize("after", ["gone:3", "a:", "a:x", "a:²", "a:" + "9" * 5000, "\0:1", "\ud800:1", ":"])
+def test_a_place_that_cannot_be_is_refused(catalog, store, after):
+    token = take_lease(catalog)
+    file = put_letters(store, "a", [(1, "not_json", b"{")])
+    register(catalog, token, make_registration(dead_letter_files=(file,)))
+    with pytest.raises(ConfigurationError, match="tried again"):
+        insights.list_dead_letters(catalog, store, after=after)
 
 
 def test_a_page_behind_letters_that_are_gone_is_refused(catalog, store):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from sqlalchemy import Select, func, select
@@ -19,7 +18,7 @@ from oncehouse.ledger.records import (
     LetterKind,
     OffsetRange,
 )
-from oncehouse.ledger.rows import epoch_of, file_ref, key_file_of
+from oncehouse.ledger.rows import epoch_of, file_ref, key_file_of, letter_file_of
 from oncehouse.ledger.tables import (
     COUNTS,
     dead_letter_files,
@@ -172,15 +171,4 @@ def _letter_files(catalog: Catalog) -> Select[Any]:
 
 def _read_letter_files(catalog: Catalog, query: Select[Any]) -> tuple[DeadLetterFile, ...]:
     with catalog.read() as connection:
-        return tuple(
-            DeadLetterFile(
-                dead_letter_file=row.dead_letter_file,
-                epoch=row.epoch,
-                rows=row.rows_total,
-                reasons=json.loads(row.reasons),
-                file=file_ref(row, "file"),
-                registered_at=row.registered_at,
-                kind=LetterKind(row.kind),
-            )
-            for row in connection.execute(query).all()
-        )
+        return tuple(letter_file_of(row) for row in connection.execute(query).all())

@@ -122,6 +122,15 @@ def add_column(connection: Connection, table: str, column: str, kind: TypeEngine
         connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column} {spelt}"))
 
 
+def _index_open_letters(connection: Connection) -> None:
+    connection.execute(
+        text(
+            "CREATE INDEX IF NOT EXISTS oncehouse_dead_letter_files_open "
+            "ON oncehouse_dead_letter_files (pipeline, kind, epoch) WHERE tried_in_epoch IS NULL"
+        )
+    )
+
+
 STEPS: tuple[Step, ...] = (
     Step(
         version=2,
@@ -133,6 +142,11 @@ STEPS: tuple[Step, ...] = (
         what="another identity rule is prepared while the pipeline runs",
         change=_prepare_rules,
         forget=_forget_prepared,
+    ),
+    Step(
+        version=4,
+        what="open dead letters are found by an index",
+        change=_index_open_letters,
     ),
 )
 

@@ -5,16 +5,20 @@ Each function takes an open connection or a row; none opens a transaction of its
 
 from __future__ import annotations
 
+import json
+
 from sqlalchemy import Connection, Row, func, select, update
 
 from oncehouse.errors import PermanentError
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import (
     Counts,
+    DeadLetterFile,
     EpochKind,
     EpochRow,
     FileRef,
     KeyFile,
+    LetterKind,
 )
 from oncehouse.ledger.tables import (
     epochs,
@@ -52,6 +56,18 @@ def key_file_of(row: Row[tuple[object, ...]]) -> KeyFile:
         events=row.events,
         keys=file_ref(row, "keys", rows=row.events),
         raw=file_ref(row, "raw", rows=row.events),
+    )
+
+
+def letter_file_of(row: Row[tuple[object, ...]]) -> DeadLetterFile:
+    return DeadLetterFile(
+        dead_letter_file=row.dead_letter_file,
+        epoch=row.epoch,
+        rows=row.rows_total,
+        reasons=json.loads(row.reasons),
+        file=file_ref(row, "file"),
+        registered_at=row.registered_at,
+        kind=LetterKind(row.kind),
     )
 
 

@@ -19,9 +19,10 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    text,
 )
 
-VERSION = 3
+VERSION = 4
 
 metadata = MetaData()
 
@@ -238,6 +239,16 @@ dead_letter_files = Table(
     # The epoch that tried these letters again; what failed again stands in that epoch's own file.
     Column("tried_in_epoch", BigInteger),
     PrimaryKeyConstraint("pipeline", "dead_letter_file"),
+    # Without the reasons: a text of any length fits into no index of PostgreSQL. Only of the open ones, because
+    # PostgreSQL takes an index with a column that has to be null for none in the order of the next.
+    Index(
+        "oncehouse_dead_letter_files_open",
+        "pipeline",
+        "kind",
+        "epoch",
+        sqlite_where=text("tried_in_epoch IS NULL"),
+        postgresql_where=text("tried_in_epoch IS NULL"),
+    ),
 )
 
 schemas = Table(

@@ -19,6 +19,7 @@ from oncehouse.errors import ConfigurationError, FencedError, PermanentError, Tr
 from oncehouse.ledger import batches, epochs, rekeying, requests
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.letters import count_reasons
 from oncehouse.ledger.records import (
     REFUSED,
     Batch,
@@ -288,8 +289,7 @@ def _try_again(
 
 
 def _awaited(catalog: Catalog) -> set[str]:
-    files = epochs.list_dead_letter_files(catalog, kind=LetterKind.WAITING)
-    return {schema for found in files for schema in found.reasons}
+    return set(count_reasons(catalog, kind=LetterKind.WAITING))
 
 
 def _refill(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int, request: Request) -> None:
