@@ -97,3 +97,9 @@ def test_at_a_steady_speed_the_bound_settles_and_stays_within_what_was_asked(
     # mended late; after that the noise moves nothing.
     assert len([number for number in changed if number > 20]) <= 1
     assert size.most_records == LEAST_RECORDS or size.most_records * record_bytes <= 2 * LIMITS.max_bytes
+
+
+def test_larger_records_lower_the_bound_after_the_first_epoch_that_has_them():
+    small = first_size(LIMITS, 200)
+    seen = Settled(records=LIMITS.max_rows, size_bytes=int(LIMITS.max_rows * 20_000), seconds=5)
+    assert see_epoch(small, seen, LIMITS).most_records <= LIMITS.max_bytes / 20_000

@@ -47,7 +47,8 @@ def see_epoch(size: EpochSize, seen: Settled, limits: Epoch) -> EpochSize:
     if not seen.records:
         return size
     found = seen.size_bytes / seen.records
-    record_bytes = found + (size.record_bytes - found) * _FADING if size.record_bytes else found
+    # Larger records count at once, smaller ones by and by: an epoch of too few costs less than one of too many.
+    record_bytes = max(found, found + (size.record_bytes - found) * _FADING)
     wanted = _bound(_in_time(size, seen, limits), record_bytes, limits)
     full = seen.records >= size.most_records * _FULL_SHARE
     lowered = wanted < size.most_records * _LOWERED_BELOW

@@ -18,6 +18,7 @@ from oncehouse.pipeline.epoch_size import LEAST_RECORDS
 from oncehouse.pipeline.source import Positions, Topics, client_settings, read_starting
 
 _RECORDS = 200
+_AT_ONCE = 10
 _BYTES = 4 << 20
 _PATIENCE_SECONDS = 5.0
 _OPTIONS = {
@@ -63,9 +64,20 @@ def _measure(kafka: Kafka, starting: Positions) -> float:
     consumer = Consumer({**client_settings(kafka), **_OPTIONS})
     try:
         consumer.assign([TopicPartition(*place, offset) for place, offset in starting.items()])
-        found = consumer.consume(num_messages=1, timeout=_PATIENCE_SECONDS / 2)
-        found += consumer.consume(num_messages=_RECORDS, timeout=0.1)
+        sizes = _look_at_some(consumer)
     finally:
         consumer.close()
-    sizes = [len(one.value() or b"") + len(one.key() or b"") for one in found if one.error() is None]
     return sum(sizes) / len(sizes) if sizes else 0.0
+
+
+def _look_at_some(consumer: Consumer) -> list[int]:
+    """Few at once, so that large ones are not held together."""
+    sizes: list[int] = []
+    patience_seconds = _PATIENCE_SECONDS / 2
+    while len(sizes) < _RECORDS and sum(sizes) < _BYTES:
+        found = consumer.consume(num_messages=_AT_ONCE, timeout=patience_seconds)
+        if not found:
+            break
+        sizes += [len(one.value() or b"") + len(one.key() or b"") for one in found if one.error() is None]
+        patience_seconds = 0.1
+    return sizes
