@@ -220,16 +220,31 @@ def test_one_logs_in_once_and_scripts_see_no_session(open_page, serve):
     assert "/login" in page.url
 
 
-def test_a_page_of_ten_thousand_batches_loads_and_says_how_fast(open_page, serve, tmp_path, capsys):
+LOAD_SECONDS = 1.0
+
+
+def load_best_of_three(page, address: str) -> float:
+    taken = []
+    for _ in range(3):
+        page.goto(address)
+        page.wait_for_selector(LIVE)
+        taken.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd") / 1000)
+    return min(taken)
+
+
+def test_a_page_of_ten_thousand_batches_loads_within_a_second(
+    open_page, serve, tmp_path, capsys, record_property
+):
+    """Judged where nobody else keeps the cores busy; what does not hang on them is judged without a browser."""
     world = make_world(tmp_path)
     with world.catalog() as catalog:
         add_batches(catalog, BATCHES)
     page, address = open_page(), serve(looking=StandIn(world.watched))
-    seconds = {}
-    for path in ("/pipelines/orders/batches", "/pipelines/orders", "/"):
-        page.goto(address + path)
-        page.wait_for_selector(LIVE)
-        seconds[path] = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd") / 1000
+    paths = ("/pipelines/orders/batches", "/pipelines/orders", "/")
+    seconds = {path: load_best_of_three(page, address + path) for path in paths}
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    record_property("load_seconds", seconds)
+    record_property("judged", load < cores)
     started = time.monotonic()
     assert page.request.get(address + "/metrics").ok
     scrape = time.monotonic() - started
@@ -237,7 +252,11 @@ def test_a_page_of_ten_thousand_batches_loads_and_says_how_fast(open_page, serve
     with capsys.disabled():
         told = ", ".join(f"{path} in {taken:.2f} s" for path, taken in seconds.items())
         print(f"\nwith {BATCHES:,} batches Chromium loaded {told}; a page of 50 has {size:,} bytes")
-        print(f"and a scrape of all metrics took {scrape:.2f} s; load average {os.getloadavg()[0]:.1f}")
+        print(f"and a scrape of all metrics took {scrape:.2f} s; load average {load:.1f}")
+        if load >= cores:
+            print(f"NOT JUDGED: others keep the {cores} cores busy; {LOAD_SECONDS} s hold on a quiet machine")
+    if load < cores:
+        assert max(seconds.values()) < LOAD_SECONDS, seconds
     assert page.locator("tbody tr").count() == 50
     page.click("text=Older")
     page.wait_for_selector("text=Newest")

@@ -12,20 +12,19 @@ from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from oncehouse.errors import ConfigurationError, OncehouseError
+from oncehouse.errors import ConfigurationError, OncehouseError, UpgradeNeededError
 from oncehouse.metrics.collecting import collect
 from oncehouse.metrics.exposition import make_registry, write_text
 from oncehouse.web.deeds import Deed, Deeds
-from oncehouse.web.guarding import SESSION_COOKIE, SESSION_SECONDS, Guard, Sessions, safe_next
+from oncehouse.web.guarding import SAFE_METHODS, SESSION_COOKIE, SESSION_SECONDS, Guard, Sessions, safe_next
 from oncehouse.web.live import MOST_STREAMS, REFRESH_SECONDS, Shared, stream_changes
 from oncehouse.web.notes import Notes
-from oncehouse.web.pages import Pages
+from oncehouse.web.pages import MisaskedError, Pages
 from oncehouse.web.rendering import STATIC, Page, make_environment, render, render_live
 from oncehouse.web.verifying import Verifications
 
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 Asked = Mapping[str, str]
 _EVENTS = "text/event-stream"
 _MOST_FORM_BYTES = 8192
+_MOST_FIELDS = 20
 _STALE_FORM = "The form is too old or not ours; nothing was done. Open it anew."
 _ONLY_SHOWS = "This dashboard only shows; it was started with --read-only."
 
@@ -65,11 +65,15 @@ class Dashboard:
         self._registry = make_registry(lambda: collect(lookout))
         self.stopping = False
         """Set: event streams end."""
-        self.app = Starlette(
+        inside = Starlette(
             routes=self._routes(),
-            middleware=[Middleware(Guard, door=door, sessions=self._sessions)],
-            exception_handlers={404: self._not_found, OncehouseError: self._tell_trouble},
+            exception_handlers={
+                404: self._not_found,
+                OncehouseError: self._tell_trouble,
+                Exception: _tell_failure,
+            },
         )
+        self.app = Guard(inside, door=door, sessions=self._sessions)
 
     def _routes(self) -> list[Route | Mount]:
         pages, deeds = Pages(self._lookout, self._verifications), Deeds(self._lookout)
@@ -112,7 +116,7 @@ class Dashboard:
 
     def _show(self, build: Callable[[Asked], Page]) -> Callable[[Request], Any]:
         async def handle(request: Request) -> Response:
-            if _EVENTS in request.headers.get("accept", ""):
+            if request.method == "GET" and _EVENTS in request.headers.get("accept", ""):
                 return self._open_stream(request, build)
             return await self._answer(request, lambda: build(_asked(request)))
 
@@ -127,8 +131,8 @@ class Dashboard:
         try:
             return build()
         except OncehouseError as error:
-            status = 404 if isinstance(error, ConfigurationError) else 503
-            return Page(template="trouble.html", title="Trouble", shows={"why": str(error)}, status=status)
+            shows = {"why": str(error)}
+            return Page(template="trouble.html", title="Trouble", shows=shows, status=_find_status(error))
 
     def _frame(self, request: Request, note: str | None = None) -> dict[str, Any]:
         """What every page shows besides its own."""
@@ -191,7 +195,7 @@ class Dashboard:
             if self._read_only:
                 return await self._refuse(request, 403, _ONLY_SHOWS)
             asked = _asked(request)
-            if request.method == "GET":
+            if request.method in SAFE_METHODS:
                 return await self._answer(request, lambda: _confirm(find(asked), request))
             if not await self._brings_token(request):
                 return await self._refuse(request, 403, _STALE_FORM)
@@ -206,7 +210,7 @@ class Dashboard:
         show = self._show(build)
 
         async def handle(request: Request) -> Response:
-            if request.method == "GET":
+            if request.method in SAFE_METHODS:
                 answer: Response = await show(request)
                 return answer
             form = await _read_form(request)
@@ -248,7 +252,7 @@ class Dashboard:
                     max_age=SESSION_SECONDS,
                     httponly=True,
                     samesite="strict",
-                    secure=request.url.scheme == "https",
+                    secure=_came_by_tls(request),
                 )
                 return answer
             failed = True
@@ -277,6 +281,24 @@ class Dashboard:
         return await self._refuse(request, 409 if isinstance(error, ConfigurationError) else 503, str(error))
 
 
+async def _tell_failure(_request: Request, _error: Exception) -> Response:
+    """A defect of ours; the server writes down its trace, which is nobody else's."""
+    return PlainTextResponse("this failed here; the dashboard's own log says why\n", status_code=500)
+
+
+def _find_status(error: OncehouseError) -> int:
+    if isinstance(error, MisaskedError):
+        return 400
+    if isinstance(error, UpgradeNeededError):
+        return 503
+    return 404 if isinstance(error, ConfigurationError) else 503
+
+
+def _came_by_tls(request: Request) -> bool:
+    """Whether the browser speaks TLS, be it with a proxy before us: the guard has compared host and origin."""
+    return request.url.scheme == "https" or request.headers.get("origin", "").lower().startswith("https://")
+
+
 def _asked(request: Request) -> dict[str, str]:
     return {**request.query_params, **{name: str(value) for name, value in request.path_params.items()}}
 
@@ -298,5 +320,9 @@ async def _read_form(request: Request) -> dict[str, str]:
         body += chunk
         if len(body) > _MOST_FORM_BYTES:
             return {}
-    fields = parse_qs(body.decode("utf-8", errors="replace"), keep_blank_values=True, max_num_fields=20)
+    text = body.decode("utf-8", errors="replace")
+    try:
+        fields = parse_qs(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        return {}
     return {name: values[0] for name, values in fields.items()}

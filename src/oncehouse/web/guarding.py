@@ -23,7 +23,7 @@ from oncehouse.doors import Door
 
 SESSION_COOKIE = "oncehouse_session"
 SESSION_SECONDS = 12 * 3600
-OPEN_PATHS = ("/login", "/static/")
+_OPEN_PATH, _OPEN_FOLDER = "/login", "/static/"
 _MOST_SESSIONS = 1000
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -38,7 +38,7 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-_SAFE_METHODS = frozenset({"GET", "HEAD"})
+SAFE_METHODS = frozenset({"GET", "HEAD"})
 LOCAL_SESSION = "local"
 
 
@@ -78,6 +78,8 @@ class Sessions:
 
 
 class Guard:
+    """Stands outside the whole application, so that answers to its own failures are under the same policy."""
+
     def __init__(self, app: ASGIApp, *, door: Door, sessions: Sessions) -> None:
         self._app = app
         self._door = door
@@ -98,13 +100,13 @@ class Guard:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._door.knows(hosts[0]):
             return PlainTextResponse("this host is not served here; see --allow-host\n", status_code=421)
-        if scope["method"] not in _SAFE_METHODS and not _is_own(headers):
+        if scope["method"] not in SAFE_METHODS and not _is_own(headers):
             return PlainTextResponse("this came from another site and was refused\n", status_code=403)
         session = self._find_session(headers)
         scope["oncehouse.session"] = session
-        if session is not None or scope["path"].startswith(OPEN_PATHS):
+        if session is not None or _is_open(scope["path"]):
             return None
-        if scope["path"] == "/metrics" or scope["method"] not in _SAFE_METHODS:
+        if scope["path"] == "/metrics" or scope["method"] not in SAFE_METHODS:
             return PlainTextResponse(
                 "a bearer token is needed\n", status_code=401, headers={"www-authenticate": "Bearer"}
             )
@@ -122,6 +124,11 @@ class Guard:
         return session if self._sessions.knows(session) else None
 
 
+def _is_open(path: str) -> bool:
+    """Whether those who have not logged in may see it too."""
+    return path == _OPEN_PATH or path.startswith(_OPEN_FOLDER)
+
+
 def read_cookie(header: str) -> str:
     try:
         found = SimpleCookie(header).get(SESSION_COOKIE)
@@ -137,7 +144,11 @@ def _is_own(headers: Headers) -> bool:
     origin = headers.get("origin")
     if origin is None:
         return True  # no browser, or an old one: the form's token decides
-    return urlsplit(origin).netloc.lower() == headers.get("host", "").strip().lower()
+    try:
+        own = urlsplit(origin).netloc.lower()
+    except ValueError:  # such as http://[
+        return False
+    return own == headers.get("host", "").strip().lower()
 
 
 def _with_headers(send: Send) -> Send:
@@ -156,6 +167,5 @@ def _with_headers(send: Send) -> Send:
 
 def safe_next(asked: str) -> str:
     """Where to go after the login: a path of ours, and never anybody else's address."""
-    parts = urlsplit(asked)
     plain = asked.startswith("/") and not asked.startswith(("//", "/\\")) and asked.isprintable()
-    return asked if plain and not parts.scheme and not parts.netloc else "/"
+    return asked if plain else "/"

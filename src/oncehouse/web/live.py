@@ -22,25 +22,36 @@ _RETRY = "retry: 2000\n\n"
 
 
 class Shared:
-    """Fragments that were made within the last moment, by address."""
+    """Fragments that were made within the last moment, by address; one maker at a time, the others wait for it."""
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._made: dict[Hashable, tuple[float, str]] = {}
+        self._makers: dict[Hashable, threading.Lock] = {}
 
     def get(self, key: Hashable, make: Callable[[], str]) -> str:
-        now = self._monotonic()
         with self._lock:
-            made_at, text = self._made.get(key, (-_SHARED_SECONDS, ""))
-            if now - made_at < _SHARED_SECONDS:
+            if (text := self._find_fresh(key)) is not None:
                 return text
-        text = make()
-        with self._lock:
-            if len(self._made) >= _MOST_SHARED:
+            if len(self._makers) >= _MOST_SHARED:
+                # Whoever makes one of them just now is then not waited for, which costs a second making.
                 self._made.clear()
-            self._made[key] = (now, text)
-        return text
+                self._makers.clear()
+            maker = self._makers.setdefault(key, threading.Lock())
+        with maker:
+            with self._lock:
+                if (text := self._find_fresh(key)) is not None:
+                    return text
+            text = make()
+            with self._lock:
+                # From its end on, so that those who waited for a slow one do not make it again one by one.
+                self._made[key] = (self._monotonic(), text)
+            return text
+
+    def _find_fresh(self, key: Hashable) -> str | None:
+        made = self._made.get(key)
+        return None if made is None or self._monotonic() - made[0] >= _SHARED_SECONDS else made[1]
 
 
 def write_event(name: str, text: str) -> str:

@@ -27,6 +27,10 @@ ROWS_A_PAGE = 50
 _NOT_ARRIVED = frozenset({BatchStatus.NEW, BatchStatus.IN_PROCESS, BatchStatus.RETRY, BatchStatus.PARKED})
 
 
+class MisaskedError(ConfigurationError):
+    """The query of an address says what nothing could be asked for."""
+
+
 class Pages:
     def __init__(self, lookout: Lookout, verifications: Verifications) -> None:
         self._lookout = lookout
@@ -59,7 +63,7 @@ class Pages:
 
     def epochs(self, asked: Asked) -> Page:
         name, before = asked["name"], asked.get("before")
-        last = None if before is None else read_number(before)
+        last = None if before is None else _read_query_number(before)
         page = self._lookout.epochs(name, before=last, limit=ROWS_A_PAGE)
         return Page(
             template="epochs.html",
@@ -79,9 +83,7 @@ class Pages:
     def batches(self, asked: Asked) -> Page:
         name, status, table = asked["name"], asked.get("status") or None, asked.get("table") or None
         if status is not None and status not in set(BatchStatus):
-            raise ConfigurationError(
-                f"{status!a} is no status of a batch; there are {', '.join(BatchStatus)}"
-            )
+            raise MisaskedError(f"{status!a} is no status of a batch; there are {', '.join(BatchStatus)}")
         page = self._lookout.batches(
             name,
             status=None if status is None else BatchStatus(status),
@@ -182,6 +184,13 @@ def read_number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
         raise ConfigurationError(f"{text!a} is no epoch")
     return int(text)
+
+
+def _read_query_number(text: str) -> int:
+    try:
+        return read_number(text)
+    except ConfigurationError as error:
+        raise MisaskedError(str(error)) from error
 
 
 def sum_road(road: Road) -> dict[str, Any]:
