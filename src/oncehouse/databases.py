@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -48,6 +50,7 @@ _SHUT_OUT_WORDS = (
     "no pg_hba.conf entry",
     "is not permitted to log in",
 )
+ALL_TAKEN = "all connections of this process are in use, and none came free"
 _POSTGRES_DISK_FULL = "53100"
 _MIGRATION_LOCK = 0x6F6E6365
 # A peer that vanished without a word (a pulled cable, a forgetful firewall) is noticed in a minute, not in two hours.
@@ -59,10 +62,25 @@ _KEEPALIVE = {
 }
 
 
-def open_engine(url: str, *, setting: str, ping: bool = True) -> Engine:
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long PostgreSQL is waited for."""
+
+    connect_seconds: int
+    statement_seconds: int
+    pool_seconds: int
+    """For a connection that others of this process have."""
+
+
+LOOKING = Patience(connect_seconds=5, statement_seconds=10, pool_seconds=5)
+"""Of whoever shows how things stand, and has more to show than this database. Who works waits as long as it takes."""
+
+
+def open_engine(url: str, *, setting: str, ping: bool = True, patience: Patience | None = None) -> Engine:
     """`setting` is where the user wrote the URL: messages name it.
 
     `ping` asks PostgreSQL before each use of a connection whether it is there; who tries again anyway can do without.
+    Without `patience` it is waited for as long as it takes.
     """
     remember(url)
     try:
@@ -80,18 +98,35 @@ def open_engine(url: str, *, setting: str, ping: bool = True) -> Engine:
     if backend == "sqlite":
         return _open_sqlite(url, parsed.database)
     try:
-        return create_engine(
+        engine = create_engine(
             url,
             pool_pre_ping=ping,
             pool_size=8,
             isolation_level="READ COMMITTED",
-            connect_args=keepalive_arguments(parsed),
+            connect_args=keepalive_arguments(parsed) | _connect_arguments(parsed, patience),
+            **({} if patience is None else {"pool_timeout": patience.pool_seconds}),
         )
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise ConfigurationError(
             f"{setting} asks for the driver {parsed.drivername!r}, which is not installed; "
             "write postgresql+psycopg://…"
         ) from error
+    if patience is not None:
+        _bound_statements(engine, patience.statement_seconds)
+    return engine
+
+
+def _connect_arguments(url: URL, patience: Patience | None) -> dict[str, str]:
+    if patience is None or "connect_timeout" in url.query:
+        return {}
+    return {"connect_timeout": str(patience.connect_seconds)}
+
+
+def _bound_statements(engine: Engine, seconds: int) -> None:
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # For this transaction alone: behind a pooler the next one on the same connection may be somebody else's.
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{seconds}s'")
 
 
 def database_file(url: str) -> Path | None:
@@ -159,6 +194,8 @@ def begin(engine: Engine, *, whose: str) -> Iterator[Connection]:
             yield connection
     except DBAPIError as error:
         raise wrap_error(error, engine, whose=whose) from error
+    except PoolTimeoutError as error:
+        raise tell_failure(engine, whose=whose, text=ALL_TAKEN, passing=True) from error
 
 
 def wrap_error(error: DBAPIError, engine: Engine, *, whose: str) -> OncehouseError:

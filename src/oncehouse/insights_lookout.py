@@ -24,7 +24,7 @@ from oncehouse.insights_kafka import EndQuestion, GroupQuestion
 from oncehouse.insights_letters import LetterPage, declared_fields, list_dead_letters
 from oncehouse.insights_outbox import NoAnswer
 from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.opening import KeptLedger
+from oncehouse.ledger.opening import KeptLedger, open_ledger
 from oncehouse.pipeline.findings import Report
 from oncehouse.pipeline.selection import Selection
 
@@ -169,7 +169,8 @@ class Lookout:
 
         pipeline = self.pipeline(name)
         client = None if ledger_only else connect(pipeline.clickhouse)
-        with self.open(name) as catalog:
+        # Not the one that lookers share: what it asks may take longer than anybody looks.
+        with open_ledger(pipeline) as catalog:
             return verify(pipeline, catalog, FileStore(pipeline.ledger.files), client, files=files)
 
     def pipeline(self, name: str) -> Pipeline:
@@ -225,11 +226,13 @@ class Lookout:
 
     @contextmanager
     def open_outbox(self) -> Iterator[OpenedOutbox]:
+        from oncehouse.databases import LOOKING
         from oncehouse.messaging.outbox.opening import open_outbox
         from oncehouse.messaging.settings import load_messaging
 
         settings = load_messaging(_named(self.watched.messaging, "--messaging"))
-        with open_outbox(settings.require_database(), settings.outbox.table) as outbox:
+        database, table = settings.require_database(), settings.outbox.table
+        with open_outbox(database, table, patience=LOOKING) as outbox:
             yield outbox
 
     def inboxes(self) -> Inboxes:
@@ -242,9 +245,11 @@ class Lookout:
 
     @contextmanager
     def open_inboxes(self) -> Iterator[InboxDatabase]:
+        from oncehouse.databases import LOOKING
         from oncehouse.messaging.inbox.opening import open_inbox_database
 
-        with open_inbox_database(_named(self.watched.messaging, "--messaging")) as opened:
+        file = _named(self.watched.messaging, "--messaging")
+        with open_inbox_database(file, patience=LOOKING) as opened:
             yield opened
 
     def groups(self) -> tuple[GroupStatus, ...] | NoAnswer:

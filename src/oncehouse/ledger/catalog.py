@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from oncehouse import crash, databases, logs
 from oncehouse.errors import (
@@ -45,9 +46,16 @@ _RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 class Catalog:
     """One pipeline's view of a catalog database. Safe to use from several threads."""
 
-    def __init__(self, url: str, pipeline: str, *, retry_seconds: tuple[float, ...] = _RETRY_SECONDS) -> None:
+    def __init__(
+        self,
+        url: str,
+        pipeline: str,
+        *,
+        retry_seconds: tuple[float, ...] = _RETRY_SECONDS,
+        patience: databases.Patience | None = None,
+    ) -> None:
         self.pipeline = pipeline
-        self.engine = databases.open_engine(url, setting="ledger.catalog")
+        self.engine = databases.open_engine(url, setting="ledger.catalog", patience=patience)
         self.clock = databases.DatabaseClock()
         self._steady = SteadyClock()
         self._writer = self.engine.execution_options(oncehouse_writes=True)
@@ -158,7 +166,7 @@ class Catalog:
         try:
             with self.engine.connect().execution_options(**options) as connection:
                 yield connection
-        except DBAPIError as error:
+        except (DBAPIError, PoolTimeoutError) as error:
             raise self._wrapped(error) from error
 
     def write(self, stage: Stage, token: int, change: Callable[[Connection], Result]) -> Result:
@@ -270,7 +278,7 @@ class Catalog:
         try:
             with self._writer.begin() as connection:
                 run(connection)
-        except DBAPIError as error:
+        except (DBAPIError, PoolTimeoutError) as error:
             raise self._wrapped(error) from error
 
     def _retry(self, attempt: Callable[[], Result]) -> Result:
@@ -281,8 +289,13 @@ class Catalog:
                 time.sleep(seconds)
         return attempt()
 
-    def _wrapped(self, error: DBAPIError) -> Exception:
+    def _wrapped(self, error: DBAPIError | PoolTimeoutError) -> Exception:
         where = self.engine.url.render_as_string(hide_password=True)
+        if isinstance(error, PoolTimeoutError):
+            return TransientError(
+                f"Pipeline {self.pipeline}: the catalog {where} does not answer in time ({databases.ALL_TAKEN}). "
+                "Check what it is busy with; nothing is lost meanwhile."
+            )
         text = str(error.orig).strip().splitlines()[0] if error.orig is not None else type(error).__name__
         if databases.is_full(error):
             return FullDiskError(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from oncehouse.config import Pipeline
+    from oncehouse.databases import Patience
     from oncehouse.ledger.catalog import Catalog
 
 
@@ -24,15 +25,24 @@ _RETRY_SECONDS = (0.2, 1.0)
 @contextmanager
 def open_catalog(pipeline: Pipeline) -> Iterator[Catalog]:
     """The catalog, whether there is a ledger in it or not; none is made by looking."""
-    from oncehouse.ledger.catalog import Catalog
-
-    url = reveal(pipeline.ledger.catalog)
-    # An empty catalog in memory answers as one that is still to be made.
-    catalog = Catalog(url if may_exist(url) else "sqlite://", pipeline.pipeline, retry_seconds=_RETRY_SECONDS)
+    catalog = _open(pipeline)
     try:
         yield catalog
     finally:
         catalog.close()
+
+
+def _open(pipeline: Pipeline, *, patience: Patience | None = None) -> Catalog:
+    from oncehouse.ledger.catalog import Catalog
+
+    url = reveal(pipeline.ledger.catalog)
+    # An empty catalog in memory answers as one that is still to be made.
+    return Catalog(
+        url if may_exist(url) else "sqlite://",
+        pipeline.pipeline,
+        retry_seconds=_RETRY_SECONDS,
+        patience=patience,
+    )
 
 
 @contextmanager
@@ -70,15 +80,27 @@ class KeptLedger:
             if self._catalog is not None and file == self._file:
                 return self._catalog
             self._forget()
-            # Looked at before it is kept: an empty catalog in memory stands for one that is not there.
-            with open_ledger(self._pipeline):
-                pass
-            from oncehouse.ledger.catalog import Catalog
+        # Without the lock: a server that lets nobody in must hold up nobody but those who ask it.
+        opened = self._connect()
+        with self._lock:
+            if self._catalog is not None and file == self._file:
+                opened.close()  # another thread was quicker
+                return self._catalog
+            self._forget()
+            self._file, self._catalog = file, opened
+            return opened
 
-            url = reveal(self._pipeline.ledger.catalog)
-            self._file = file
-            self._catalog = Catalog(url, self._pipeline.pipeline, retry_seconds=_RETRY_SECONDS)
-            return self._catalog
+    def _connect(self) -> Catalog:
+        """Looked at before it is kept: an empty catalog in memory stands for one that is not there."""
+        from oncehouse.databases import LOOKING
+
+        catalog = _open(self._pipeline, patience=LOOKING)
+        try:
+            _demand_ledger(self._pipeline, catalog)
+        except BaseException:
+            catalog.close()
+            raise
+        return catalog
 
     def close(self) -> None:
         with self._lock:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine
 
-from oncehouse.databases import open_engine
+from oncehouse.databases import Patience, open_engine
 from oncehouse.messaging.database import transact
 from oncehouse.messaging.inbox.tables import ABSENT
 from oncehouse.messaging.settings import MessagingSettings, load_messaging
@@ -25,9 +25,9 @@ class InboxDatabase:
 
 
 @contextmanager
-def open_inbox_database(file: Path) -> Iterator[InboxDatabase]:
+def open_inbox_database(file: Path, *, patience: Patience | None = None) -> Iterator[InboxDatabase]:
     settings = load_messaging(file)
-    engine = open_engine(settings.require_database(), setting="database")
+    engine = open_engine(settings.require_database(), setting="database", patience=patience)
     try:
         yield InboxDatabase(settings=settings, engine=engine)
     finally:

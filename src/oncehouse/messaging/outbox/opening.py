@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
-from oncehouse.databases import begin, open_engine
+from oncehouse.databases import Patience, begin, open_engine
 from oncehouse.messaging.outbox import parked
 from oncehouse.messaging.outbox.parked import Moved, Which
 from oncehouse.messaging.outbox.status import OutboxStatus, read_status
@@ -35,9 +35,12 @@ class OpenedOutbox:
 
 
 @contextmanager
-def open_outbox(database: str, table: str = DEFAULT_TABLE) -> Iterator[OpenedOutbox]:
+def open_outbox(
+    database: str, table: str = DEFAULT_TABLE, *, patience: Patience | None = None
+) -> Iterator[OpenedOutbox]:
     """Raises ConfigurationError where the outbox has not been made yet."""
-    engine, tables = open_engine(database, setting="database"), outbox_tables(table)
+    engine = open_engine(database, setting="database", patience=patience)
+    tables = outbox_tables(table)
     try:
         check_made(engine, tables)
         yield OpenedOutbox(engine=engine, tables=tables)
