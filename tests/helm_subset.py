@@ -1,6 +1,7 @@
 """Renders the few constructs of Helm's templates that our chart keeps to, for machines without Helm.
 
-Known are values by path, `toYaml`, `nindent`, `quote`, `printf`, `sha256sum`, `if`, `range` over a list and `gt`.
+Known are values by path, `toYaml`, `nindent`, `quote`, `printf`, `sha256sum`, `if`, `range` over a list, `gt`,
+and `include` of another template by its path.
 Anything else is refused, so that the chart cannot grow beyond what the tests render.
 """
 
@@ -8,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,14 @@ import yaml
 
 CHART = Path(__file__).parents[1] / "deploy" / "helm" / "oncehouse"
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+_BASE = "oncehouse/templates"
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "toYaml": lambda value: yaml.safe_dump(value, sort_keys=False).rstrip(),
+    "printf": lambda text, *values: text % values,
+    "print": lambda *texts: "".join(texts),
+    "gt": operator.gt,
+    "int": int,
+}
 _WORD = re.compile(r'"[^"]*"|\([^)]*\)|\S+')
 
 
@@ -25,6 +35,7 @@ def render_chart(**changed: Any) -> dict[tuple[str, str], dict[str, Any]]:
     root = {
         "Values": VALUES | changed,
         "Release": {"Name": "shop", "Namespace": "events"},
+        "Template": {"BasePath": _BASE},
     }
     texts = [render(file.read_text(), root) for file in sorted((CHART / "templates").glob("*.yaml"))]
     found = [document for text in texts for document in yaml.safe_load_all(text) if document]
@@ -88,14 +99,12 @@ def _value(expression: str, root: Mapping[str, Any], dot: Any) -> Any:
 def _call(words: list[str], root: Mapping[str, Any], dot: Any) -> Any:
     name, *given = words
     arguments = [_single(word, root, dot) for word in given]
-    if name == "toYaml":
-        return yaml.safe_dump(arguments[0], sort_keys=False).rstrip()
-    if name == "printf":
-        return arguments[0] % tuple(arguments[1:])
-    if name == "gt":
-        return arguments[0] > arguments[1]
-    if name == "int":
-        return int(arguments[0])
+    if name == "include":
+        path, scope = arguments
+        assert scope is root, "a template is included with the whole of what this one has"
+        return render((CHART / "templates" / path.removeprefix(f"{_BASE}/")).read_text(), root)
+    if name in _FUNCTIONS:
+        return _FUNCTIONS[name](*arguments)
     assert not given, f"{name!r} is not of the subset"
     return _single(name, root, dot)
 
@@ -107,7 +116,8 @@ def _single(word: str, root: Mapping[str, Any], dot: Any) -> Any:
         return word[1:-1]
     if word == ".":
         return dot
-    if word.startswith("."):
+    if word.startswith(("$.", ".")):
+        word = word.removeprefix("$")
         found: Any = root
         for key in word[1:].split("."):
             assert key in found, f"{word} is not among the values"

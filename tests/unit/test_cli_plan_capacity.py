@@ -88,6 +88,10 @@ def test_the_pipeline_file_of_the_folder_is_taken(capsys):
         ([*LOAD, "--window", "soon"], "is not a duration"),
         ([*LOAD, "--duplicates", "1.5"], "share of duplicates must be from 0 to below 1"),
         ([*LOAD, "--buckets", "100"], "power of two"),
+        ([*LOAD, "--buckets", "0"], "the number of buckets must be a power of two up to 4096, not 0"),
+        ([*LOAD, "--tables", "0"], "the number of tables must be 1 or more, not 0"),
+        ([*LOAD, "--partitions", "0"], "the number of partitions must be 1 or more, not 0"),
+        ([*LOAD, "--machines", "0"], "the number of machines must be 1 or more, not 0"),
         (["--event-size", "213"], "--events-a-day"),
     ],
 )

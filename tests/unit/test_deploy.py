@@ -93,8 +93,20 @@ def test_another_pipeline_file_makes_other_driver_pods():
         template = chart["Deployment", "shop-driver"]["spec"]["template"]
         return str(template["metadata"]["annotations"]["checksum/pipeline"])
 
+    changes: list[dict[str, Any]] = [
+        {"pipeline": VALUES["pipeline"] | {"lease": "10s"}},
+        {"executors": VALUES["executors"] | {"instances": 7}},
+        {"executors": VALUES["executors"] | {"memory": "3g"}},
+        {"sparkSettings": {"spark.sql.shuffle.partitions": "3"}},
+        {"cache": "3GB"},
+        {"secrets": ["another"]},
+        {"scratch": VALUES["scratch"] | {"size": "3Gi"}},
+        {"image": VALUES["image"] | {"tag": "another"}},
+    ]
     assert mark(render_chart()) == mark(render_chart())
-    assert mark(render_chart()) != mark(render_chart(pipeline=VALUES["pipeline"] | {"lease": "10s"}))
+    assert mark(render_chart()) == mark(render_chart(drivers=VALUES["drivers"] | {"replicas": 1}))
+    marks = [mark(render_chart()), *(mark(render_chart(**change)) for change in changes)]
+    assert len(set(marks)) == len(marks), "each of them is in a file that drivers mount"
 
 
 def test_helm_itself_takes_the_chart():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import logging
 import os
+import re
 import threading
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -256,3 +259,33 @@ def test_without_log_lines_messages_are_plain_and_visible(capsys):
     shown = capsys.readouterr()
     assert shown.err == "well \\x1b[31m\nerror: no\n"
     assert not shown.out
+
+
+ROOT = Path(logs.__file__).parent
+PAGE = Path(__file__).parents[2] / "docs" / "logging.md"
+
+
+def written_messages() -> Iterator[tuple[str, set[str]]]:
+    """Messages that the code spells out, each with the fields that it names."""
+    for file in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="logs"), attr="write"),
+                    args=[_, _, ast.Constant(value=str(message))],
+                    keywords=named,
+                ):
+                    yield message, {field.arg for field in named if field.arg is not None}
+
+
+def test_the_page_on_log_lines_has_every_message_with_its_fields():
+    table = PAGE.read_text(encoding="utf-8").partition("| message | fields | when |")[2].partition("\n\n")[0]
+    told = {
+        name: set(re.findall(r"`(\w+)`", fields))
+        for name, fields in re.findall(r"^\| `([^`]+)` \| ([^|]*) \|", table, re.MULTILINE)
+    }
+    written = dict(written_messages())
+    assert len(written) >= 7
+    # Text and fields of `progress` are those of the view.
+    assert set(told) == {*written, "progress"}
+    assert {message for message, fields in written.items() if fields - told[message]} == set()

@@ -23,6 +23,7 @@ from oncehouse.cli import metrics as command
 from oncehouse.cli.app import app, run_command
 from oncehouse.doors import make_door
 from oncehouse.errors import ConfigurationError
+from oncehouse.ledger.records import RequestKind
 from oncehouse.metrics import names, serving
 from oncehouse.metrics.collecting import Sample, collect, stream_samples
 from oncehouse.metrics.exposition import make_registry, write_text
@@ -113,6 +114,13 @@ def test_the_figures_are_those_of_the_ledger(scrape, lookout):
     assert value(scrape, "oncehouse_lease_held", pipeline="orders", stage="retention") == 0
     assert value(scrape, "oncehouse_etl_failures", topic="Refunds") == 1
     assert value(scrape, "oncehouse_spark_phase_seconds", pipeline="orders", phase="addBatch") == 1
+
+
+def test_a_refusal_that_nobody_has_seen_yet_is_told_as_zero(scrape):
+    """A series that is born at 1 has no increase."""
+    for kind in RequestKind:
+        for pipeline in ("orders", "clicks"):
+            assert value(scrape, "oncehouse_requests_refused_total", pipeline=pipeline, kind=kind) >= 0
 
 
 def test_what_cannot_be_read_is_told_and_costs_nothing_else(world, scrape, tmp_path):

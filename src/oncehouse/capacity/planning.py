@@ -2,7 +2,7 @@
 
 Formulas err on the side of more, and where a step of the code would make more load cheaper they take the line above
 it: more events, larger ones, a longer window or more duplicates never need less. What machines cannot do is an error
-that says what stands in the way, and what would help (`refusals.py`).
+that says what stands in the way, and what would help (`judging.py`).
 """
 
 from __future__ import annotations

@@ -75,7 +75,10 @@ def refuse_senseless(wish: Wish) -> None:
 
 
 def _rules(wish: Wish) -> list[tuple[str, float, str, bool]]:
-    machine, buckets = wish.machine, wish.buckets or 1
+    machine = wish.machine
+    buckets, partitions, machines = (
+        1 if given is None else given for given in (wish.buckets, wish.partitions, wish.machines)
+    )
     return [
         (
             "the events a day",
@@ -98,7 +101,7 @@ def _rules(wish: Wish) -> list[tuple[str, float, str, bool]]:
         ),
         ("the peak", wish.peak, "1 or more times the average", wish.peak >= 1),
         ("the number of tables", wish.tables, "1 or more", wish.tables >= 1),
-        ("the number of partitions", wish.partitions or 1, "1 or more", (wish.partitions or 1) >= 1),
+        ("the number of partitions", partitions, "1 or more", partitions >= 1),
         (
             "the number of buckets",
             buckets,
@@ -121,12 +124,7 @@ def _rules(wish: Wish) -> list[tuple[str, float, str, bool]]:
             "1 or more",
             machine.disk_reads_a_second >= 1,
         ),
-        (
-            "the number of machines",
-            wish.machines or 1,
-            "1 or more",
-            wish.machines is None or wish.machines >= 1,
-        ),
+        ("the number of machines", machines, "1 or more", machines >= 1),
         ("the number of replicas", wish.replicas, "1 or more", wish.replicas >= 1),
         ("a price", wish.price_a_gigabyte or 0.0, "0 or more", (wish.price_a_gigabyte or 0.0) >= 0),
         ("a price", wish.price_a_machine or 0.0, "0 or more", (wish.price_a_machine or 0.0) >= 0),

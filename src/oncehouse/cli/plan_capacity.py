@@ -173,14 +173,14 @@ def _from_file(
         return {
             "window_seconds": default if window is None else window,
             "buckets": buckets,
-            "tables": tables or 1,
+            "tables": 1 if tables is None else tables,
         }
     routed = [table for table in pipeline.tables if table.route is not None]
     return {
         "window_seconds": pipeline.identity.window if window is None else window,
-        "buckets": buckets or pipeline.identity.buckets,
+        "buckets": pipeline.identity.buckets if buckets is None else buckets,
         # Tables with a route share the events; which of them takes how many is not known here.
-        "tables": tables or len(pipeline.tables) - len(routed) + bool(routed),
+        "tables": len(pipeline.tables) - len(routed) + bool(routed) if tables is None else tables,
         "epoch": pipeline.epoch,
         "batch": pipeline.batch,
     }
