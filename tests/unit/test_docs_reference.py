@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from oncehouse import errors
 from oncehouse.cli import app as command_line
@@ -39,6 +41,34 @@ def rows(page: str) -> Iterator[list[str]]:
     for line in (REFERENCE / page).read_text(encoding="utf-8").splitlines():
         if line.startswith("|"):
             yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    heading: str
+    lead: str
+    """The line before it, empty right under the heading."""
+    rows: tuple[list[str], ...]
+
+    @property
+    def keys(self) -> set[str]:
+        return {key for first, *_ in self.rows for key in re.findall(r"`(\w+)`", first)}
+
+
+def tables(page: str) -> Iterator[Table]:
+    heading = lead = ""
+    found: list[list[str]] = []
+    for line in [*(REFERENCE / page).read_text(encoding="utf-8").splitlines(), ""]:
+        if line.startswith("|"):
+            found.append([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+            continue
+        if found:
+            yield Table(heading=heading, lead=lead, rows=tuple(found[2:]))
+            found, lead = [], ""
+        if line.startswith("#"):
+            heading, lead = line.lstrip("# "), ""
+        elif line:
+            lead = line
 
 
 def commands_named(page: str) -> set[str]:
@@ -108,10 +138,31 @@ def test_the_python_of_the_page_on_errors_runs(capsys):
 
 
 def test_every_key_of_the_pipeline_file_has_a_row_in_the_reference():
-    told = {key for cells in rows("pipeline-file.md") for key in re.findall(r"`(\w+)`", cells[0])}
-    schema = json_schema()
-    sections = (schema, *schema["$defs"].values())
-    assert {key for section in sections for key in section["properties"]} - told == set()
+    there = set(pipeline_keys(json_schema()))
+    assert {"lease", "source.protobuf.registry.url", "tables.batch.sizes", "spark.cache"} <= there
+    told = {path for table in tables("pipeline-file.md") for path in told_paths(table)}
+    assert told == there
+
+
+def pipeline_keys(
+    schema: dict[str, Any], section: dict[str, Any] | None = None, prefix: str = ""
+) -> Iterator[str]:
+    """Every key by its path; entries of lists and of maps have that of the list or map."""
+    for name, declared in (section or schema)["properties"].items():
+        yield f"{prefix}{name}"
+        for below in re.findall(r"#/\$defs/(\w+)", json.dumps(declared)):
+            yield from pipeline_keys(schema, schema["$defs"][below], f"{prefix}{name}.")
+
+
+def told_paths(table: Table) -> Iterator[str]:
+    """The line before a table names the sections that have its keys; else the heading does."""
+    if table.heading in {"Values", "When something is wrong"}:
+        return
+    named = re.findall(r"`([a-z_]+(?:(?:\[\])?\.[a-z_]+)*(?:\[\])?)`", table.lead) or [table.heading]
+    places = [""] if table.heading == "Keys" else [place.replace("[]", "") + "." for place in named]
+    for first, default, *_ in table.rows:
+        of = [place for place in places if "envelope only" not in default or place.endswith("envelope.")]
+        yield from (f"{place}{key}" for place in of for key in re.findall(r"`(\w+)`", first))
 
 
 def messaging_keys(section: type[Section], prefix: str = "") -> Iterator[str]:
@@ -135,11 +186,19 @@ def test_every_key_of_the_messaging_file_has_a_row_in_the_reference():
 
 
 def test_every_key_of_the_schedulers_files_has_a_row_in_the_reference():
-    told = {key for cells in rows("etl.md") for key in re.findall(r"`(\w+)`", cells[0])}
-    sections = (EtlSettings, Offsets, TopicSection, ExpectationSection)
-    there = {field.alias or name for section in sections for name, field in section.model_fields.items()}
-    assert {"late_every", "depends_on", "at_least"} <= there
-    assert there - told == set()
+    sections = {
+        ("Settings: `etl.yaml`", ""): EtlSettings,
+        ("Settings: `etl.yaml`", "`offsets`:"): Offsets,
+        ("Lineage files", ""): TopicSection,
+        ("Expectations", ""): ExpectationSection,
+    }
+    told = {
+        (table.heading, table.lead if table.lead.startswith("`offsets`") else ""): table.keys
+        for table in tables("etl.md")
+    }
+    for place, section in sections.items():
+        there = {field.alias or name for name, field in section.model_fields.items()}
+        assert told[place] == there, place
 
 
 def test_every_setting_of_model_sync_is_in_its_page():
