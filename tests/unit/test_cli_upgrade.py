@@ -1,7 +1,9 @@
 """`oncehouse upgrade`: what is missing, doing it, and giving the catalog back."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -40,6 +42,14 @@ def test_the_plan_tells_the_missing_steps_and_changes_nothing(old_file, capsys):
     assert "step 2: the catalog remembers which oncehouse brought it to which version" in told
     assert f"the catalog has version 1, this oncehouse works with {VERSION}; nothing was changed" in told
     assert version_of(old_file) == 1
+
+
+def test_the_page_on_upgrades_shows_the_plan_and_every_version(old_file, capsys):
+    run_command(["upgrade", str(old_file), "--plan"])
+    page = (Path(__file__).parents[2] / "docs" / "upgrading.md").read_text(encoding="utf-8")
+    assert f"```text\n{capsys.readouterr().out}```" in page
+    versions = re.findall(r"^\| (\d+) \| [\d.]+ \|", page, re.MULTILINE)
+    assert versions == [str(version) for version in range(1, VERSION + 1)]
 
 
 def test_it_upgrades_and_then_finds_nothing_to_do(old_file, capsys):
