@@ -319,7 +319,9 @@ class Simulation:
         """Let the rule that was prepared take effect."""
         self.follow()
         if self.wanted is not None:
-            self.rekeying().finish()
+            changing = self.rekeying()
+            changing.forget_lost()
+            changing.finish()
             self.follow()
 
     def rekeying(self) -> Rekeying:

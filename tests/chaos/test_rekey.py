@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from simulation import Simulation, Step, simulate
 
 from oncehouse.errors import ConfigurationError, PermanentError
@@ -12,7 +14,7 @@ from oncehouse.ledger import batches, epochs, keyindex, rekeying, requests, segm
 from oncehouse.ledger.records import RequestKind, Stage
 from oncehouse.pipeline import rekey
 from oncehouse.pipeline.adopting import check_rule, identity_of
-from oncehouse.pipeline.rekey import Forecast, forecast
+from oncehouse.pipeline.rekey import Forecast, Round, forecast, plan_round
 
 pytestmark = pytest.mark.short
 
@@ -283,7 +285,7 @@ def test_what_was_prepared_by_one_process_is_not_made_again_by_the_next():
         simulation.retain()
         assert made <= set(simulation.store.walk("road/index")), "what a dead process prepared is not swept"
         assert rekeying.read_progress(simulation.catalog, 1).key_files_done == prepared
-        left = rekeying.list_unprepared(simulation.catalog, 1)
+        left = rekeying.list_unprepared(simulation.catalog, 1, limit=100)
         simulation.finish()
         again = {path for path in simulation.store.walk("road/index") if ".keys." in path} - made
         assert len(again) == len(left)
@@ -356,7 +358,7 @@ def test_events_that_came_since_the_last_round_are_not_left_out(monkeypatch):
     with simulate() as simulation:
         begin_beside(simulation)
         before = state(simulation)
-        monkeypatch.setattr(rekeying, "list_unprepared", lambda *_: ())
+        monkeypatch.setattr(rekeying, "list_unprepared", lambda *_, **__: ())
         with pytest.raises(PermanentError, match="key files are not prepared"):
             simulation.finish()
         assert state(simulation) == before
@@ -376,20 +378,60 @@ def test_segments_that_a_round_forgot_are_noticed(monkeypatch):
             simulation.assert_exact()
 
 
+ROUND = rekey.ROUND_EVENTS
+
+
 @pytest.mark.parametrize(
     ("left", "before", "near"),
     [
         (0, None, True),
         (rekey.NEAR_EVENTS, None, True),
         (rekey.NEAR_EVENTS + 1, None, False),
-        (200_000, 600_000, False),
-        (400_000, 600_000, True),
-        (5 * rekey.ROUND_EVENTS, 6 * rekey.ROUND_EVENTS, False),
-        (5 * rekey.ROUND_EVENTS, 5 * rekey.ROUND_EVENTS, True),
+        (200_000, Round(left=600_000, taken=ROUND), False),
+        (400_000, Round(left=600_000, taken=ROUND), True),
+        (ROUND, Round(left=ROUND, taken=ROUND), True),
+        (ROUND + 1, Round(left=ROUND, taken=ROUND), False),
+        (5 * ROUND, Round(left=5 * ROUND, taken=ROUND), False),
+        (1_000_000_000, Round(left=1_000_000_000, taken=ROUND), False),
     ],
 )
-def test_the_rest_is_done_while_events_wait_when_it_is_little_or_does_not_get_less(left, before, near):
-    assert rekey.is_near(left, before) is near
+def test_the_rest_is_done_while_events_wait_when_it_is_little_or_within_a_round_and_hardly_less(
+    left, before, near
+):
+    assert (plan_round(left, before) is None) is near
+
+
+def test_rounds_grow_and_then_take_all_cores_while_events_come_in_as_fast():
+    first = Round(left=10 * ROUND, taken=ROUND)
+    assert plan_round(9 * ROUND, first) == Round(left=9 * ROUND, taken=ROUND)
+    second = plan_round(10 * ROUND, first)
+    assert second == Round(left=10 * ROUND, times=2)
+    third = plan_round(10 * ROUND, replace(second, taken=2 * ROUND))
+    assert third == Round(left=10 * ROUND, times=4, aside=False)
+    all_taken = replace(third, taken=10 * ROUND)
+    assert plan_round(10 * ROUND, all_taken) == Round(left=10 * ROUND, times=4, aside=False), "no use to grow"
+
+
+@given(
+    kept=st.integers(0, 10**9),
+    per_second=st.integers(1, 90_000),
+    epoch_seconds=st.floats(1.0, 10.0),
+    share=st.floats(0.0, 0.9),
+)
+def test_a_change_ends_at_every_rate_that_ingest_sustains_and_the_rest_is_at_most_a_round(
+    kept, per_second, epoch_seconds, share
+):
+    """A model: 100,000 events a second on all cores, half of them aside; a round over an epoch costs less than it."""
+    round_seconds = share * epoch_seconds * (1 - per_second / 100_000)
+    left, before, seconds, rounds = kept, None, 0.0, 0
+    while (planned := plan_round(left, before)) is not None:
+        taken = min(left, planned.times * ROUND)
+        seconds += round_seconds + taken / (50_000 if planned.aside else 100_000)
+        settled, seconds = divmod(seconds, epoch_seconds)
+        left += int(settled * epoch_seconds * per_second) - taken
+        before, rounds = replace(planned, taken=taken), rounds + 1
+        assert rounds < 20_000
+    assert left <= ROUND
 
 
 def test_a_change_begins_anew_where_files_that_were_prepared_are_gone():

@@ -10,10 +10,10 @@ from unittest.mock import patch
 import pytest
 from simulation import InlineSpark, InlineTasks, Simulation, simulate
 
-from oncehouse.errors import ConfigurationError, PermanentError
+from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.ledger import epochs, rekeying, requests
 from oncehouse.ledger.records import RequestKind, Stage
-from oncehouse.pipeline import rekey
+from oncehouse.pipeline import perform, rekey
 from oncehouse.pipeline.adopting import identity_of, spell_section, under_ledgers_rule
 from oncehouse.pipeline.deciding import Deciding
 
@@ -42,6 +42,7 @@ def hold(simulation: Simulation) -> Deciding:
         report=SimpleNamespace(add_epoch=lambda counts: None),
         say=simulation.said.append,
         filing=threading.Lock(),
+        stop=threading.Event(),
     )
     deciding = Deciding(stages)
     deciding._performer.rekeys = False
@@ -114,8 +115,185 @@ def test_a_round_beside_epochs_leaves_half_of_the_cores_to_them(monkeypatch):
         deciding = hold(simulation)
         ask(simulation, fields=("id", "note"))
         assert deciding._change_rule(), "the first call makes a round"
-        assert max(deciding._spark.at_once) == 2
-        assert len(deciding._spark.at_once) >= 6 // 2
+        assert deciding._spark.at_once == [2, 1], "one job for the keys and one for the index"
+
+
+@pytest.mark.usefixtures("small_rounds")
+def test_rounds_take_all_cores_when_events_come_in_as_fast_and_reading_does_not_wait_for_them(monkeypatch):
+    monkeypatch.setattr(PooledSpark, "defaultParallelism", 4)
+    with simulate() as simulation:
+        simulation.produce(0, *range(48))
+        for _ in range(16):
+            simulation.settle(3, 1)
+        deciding = hold(simulation)
+        number = ask(simulation, fields=("id", "note"))
+        done = []
+        for rounds in range(4):
+            assert deciding._change_rule()
+            done.append(rekeying.read_progress(simulation.catalog, number).events_done)
+            settle(simulation, deciding, 0, *range(100 * rounds, 100 * rounds + 3))
+            settle(simulation, deciding, 0, *range(100 * rounds + 3, 100 * rounds + 6))
+        assert done == [3, 9, 21, 33], "rounds of 3, 6 and 12 events"
+        assert deciding._spark.at_once[:4] == [1, 1, 2, 1]
+        assert deciding._spark.at_once[4] == 4, "the third takes all cores"
+        assert change_all(simulation, deciding)
+        simulation.drain()
+        simulation.assert_exact()
+
+
+@pytest.mark.usefixtures("small_rounds")
+def test_reading_does_not_wait_for_more_than_a_round_and_the_epoch_that_was_under_way():
+    with simulate() as simulation:
+        simulation.pipeline = simulation.pipeline.model_copy(
+            update={"epoch": simulation.pipeline.epoch.model_copy(update={"max_rows": 4})}
+        )
+        simulation.produce(0, 1, 2)
+        simulation.settle(10, 1)
+        deciding, before = hold(simulation), simulation.catalog.identity()
+        ask(simulation, buckets=16)
+        assert deciding._change_rule()
+
+        class Busy:
+            """Lets so many events in before it is held."""
+
+            def __init__(self, *ids: int) -> None:
+                self.ids = ids
+
+            def __enter__(self) -> None:
+                settle(simulation, deciding, 0, *self.ids)
+
+            def __exit__(self, *_: object) -> None: ...
+
+        deciding._deciding = Busy(*range(3, 11))
+        assert deciding._change_rule(), "8 events are more than 3 and an epoch of 4"
+        assert simulation.catalog.identity() == before
+        deciding._deciding = Busy(20, 21, 22, 23)
+        for _ in range(20):
+            if not deciding._change_rule():
+                break
+        assert simulation.catalog.identity() != before
+        simulation.pipeline = deciding._pipeline
+        simulation.drain()
+        simulation.assert_exact()
+
+
+@pytest.mark.usefixtures("small_rounds")
+def test_a_round_asks_the_catalog_for_its_own_epochs_alone(monkeypatch):
+    with simulate() as simulation:
+        simulation.produce(0, *range(30))
+        for _ in range(10):
+            simulation.settle(3, 1)
+        rows = []
+        listed, found = rekeying.list_unprepared, epochs.list_duplicate_files
+
+        def count_listed(*given, **named):
+            rows.append(len(listed(*given, **named)))
+            return listed(*given, **named)
+
+        asked = []
+
+        def note_asked(catalog, *, epochs_between=None):
+            asked.append(epochs_between)
+            return found(catalog, epochs_between=epochs_between)
+
+        monkeypatch.setattr(rekey, "ROUND_FILES", 2)
+        monkeypatch.setattr(rekeying, "list_unprepared", count_listed)
+        monkeypatch.setattr(epochs, "list_duplicate_files", note_asked)
+        deciding = hold(simulation)
+        ask(simulation, buckets=16)
+        for _ in range(3):
+            assert deciding._change_rule()
+        assert asked == [(1, 1), (2, 2), (3, 3)]
+        assert rows == [2, 2, 2]
+
+
+@pytest.mark.usefixtures("small_rounds")
+def test_files_that_were_prepared_and_are_gone_are_made_again_before_reading_waits():
+    with simulate() as simulation:
+        simulation.produce(0, *range(9))
+        for _ in range(3):
+            simulation.settle(3, 1)
+        deciding = hold(simulation)
+        number = ask(simulation, buckets=16)
+        while rekeying.count_unprepared(simulation.catalog, number):
+            assert deciding._change_rule()
+        for path in rekeying.prepared_paths(simulation.catalog):
+            simulation.store.delete(path)
+        assert deciding._change_rule(), "rounds begin anew"
+        assert rekeying.count_unprepared(simulation.catalog, number) == 9
+        assert change_all(simulation, deciding)
+        simulation.drain()
+        simulation.assert_exact()
+
+
+def lose_answers(monkeypatch: pytest.MonkeyPatch, *, committed: bool) -> None:
+    """The catalog goes away when the rule is changed, for longer than a write tries, before or after its commit."""
+    change, asked = rekeying.change_identity, rekeying.has_changed
+    away = [TransientError("the catalog does not answer")] * 3
+
+    def lose(*given: Any, **named: Any) -> None:
+        monkeypatch.setattr(rekeying, "change_identity", change)
+        if committed:
+            change(*given, **named)
+        raise TransientError("the catalog does not answer")
+
+    def ask_in_vain(*given: Any) -> bool:
+        if away:
+            raise away.pop()
+        return asked(*given)
+
+    monkeypatch.setattr(perform, "_ASK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(rekeying, "change_identity", lose)
+    monkeypatch.setattr(rekeying, "has_changed", ask_in_vain)
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_change_whose_answer_was_lost_is_looked_up_and_the_next_epoch_has_its_rule(monkeypatch, beside):
+    with simulate() as simulation:
+        simulation.produce(0, 1, 2, 3)
+        simulation.settle(10, 1)
+        deciding = hold(simulation)
+        deciding._performer.rekeys = not beside
+        told: list[bool] = []
+        monkeypatch.setattr(deciding, "_on_rule_changed", lambda: told.append(True))
+        ask(simulation, buckets=16)
+        lose_answers(monkeypatch, committed=True)
+        if beside:
+            assert not deciding._change_rule()
+            assert told, "a stream may have to start again under it"
+        else:
+            deciding._perform_requests()
+        assert deciding._pipeline.identity.buckets == 16
+        settle(simulation, deciding, 0, 3, 4)
+        simulation.drain()
+        simulation.assert_exact()
+        assert "took effect, though the answer was lost" in simulation.said[-1]
+
+
+def test_a_change_that_did_not_take_effect_is_tried_again(monkeypatch):
+    with simulate() as simulation:
+        simulation.produce(0, 1, 2, 3)
+        simulation.settle(10, 1)
+        deciding = hold(simulation)
+        ask(simulation, buckets=16)
+        lose_answers(monkeypatch, committed=False)
+        with pytest.raises(TransientError, match="does not answer"):
+            deciding._change_rule()
+        assert deciding._pipeline.identity.buckets == 4
+        assert not deciding._change_rule()
+        assert deciding._pipeline.identity.buckets == 16
+
+
+def test_who_is_to_end_does_not_wait_for_the_catalog(monkeypatch):
+    with simulate() as simulation:
+        simulation.produce(0, 1)
+        simulation.settle(10, 1)
+        deciding = hold(simulation)
+        ask(simulation, buckets=16)
+        lose_answers(monkeypatch, committed=True)
+        deciding._stop.set()
+        with pytest.raises(TransientError, match="does not answer"):
+            deciding._change_rule()
 
 
 def test_the_loop_beside_the_epochs_changes_the_rule_by_itself():

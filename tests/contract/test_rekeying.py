@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import event, text, update
 
 from ledger_examples import IDENTITY, make_file, make_registration, make_segment, register_epochs
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError
 from oncehouse.ledger import epochs, expiry, leases, packs, requests, segments
-from oncehouse.ledger.records import Identity, RequestKind
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.packs import Move, move_files
+from oncehouse.ledger.records import Identity, RequestKind, Stage
 from oncehouse.ledger.registering import register
 from oncehouse.ledger.rekeying import (
     Change,
     RekeyProgress,
     change_identity,
+    count_unprepared,
     give_up,
+    has_changed,
     list_unprepared,
     note_prepared,
     read_progress,
 )
+from oncehouse.ledger.tables import garbage
+from oncehouse.ledger.tables import requests as requests_table
 
 OTHER = Identity(fingerprint="sha256:id(order_id, line)", buckets=32)
 
@@ -101,7 +112,7 @@ def test_a_key_file_that_is_not_prepared_undoes_all_of_it(catalog, token, lacks)
 def test_an_epoch_that_came_meanwhile_has_to_be_prepared_too(catalog, token):
     prepare(catalog, token)
     register(catalog, token, make_registration(3, start=20, end=30))
-    assert [epoch for epoch, _, _ in list_unprepared(catalog, 1)] == [3]
+    assert [epoch for epoch, _, _ in list_unprepared(catalog, 1, limit=9)] == [3]
     assert read_progress(catalog, 1) == RekeyProgress(
         request=1, key_files=3, key_files_done=2, events=30, events_done=20
     )
@@ -113,9 +124,9 @@ def test_what_is_prepared_is_named_until_it_is_given_up(catalog, token):
     prepare(catalog, token)
     assert {"keys/anew", "segments/anew"} <= expiry.registered_paths(catalog)
     give_up(catalog, token, keep=1)
-    assert list_unprepared(catalog, 1) == ()
+    assert list_unprepared(catalog, 1, limit=9) == ()
     give_up(catalog, token)
-    assert len(list_unprepared(catalog, 1)) == 2
+    assert len(list_unprepared(catalog, 1, limit=9)) == 2
     assert packs.kept_garbage(catalog) == {"keys/anew", "segments/anew"}
     assert not {"keys/anew", "segments/anew"} & expiry.registered_paths(catalog)
 
@@ -152,5 +163,102 @@ def test_what_was_prepared_is_forgotten_when_an_older_oncehouse_gets_the_catalog
         leases.release(catalog, lease)
     catalog.give_back(1)
     catalog.prepare()
-    assert len(list_unprepared(catalog, 1)) == 2
+    assert len(list_unprepared(catalog, 1, limit=9)) == 2
     assert [found.request for found in requests.open_requests(catalog)] == [1]
+
+
+def test_the_first_that_are_left_are_listed_and_all_of_them_counted(catalog, token):
+    register(catalog, token, make_registration(3, start=20, end=30))
+    assert [epoch for epoch, _, _ in list_unprepared(catalog, 1, limit=2)] == [1, 2]
+    assert count_unprepared(catalog, 1) == 30
+    prepare(catalog, token, files=2)
+    assert [epoch for epoch, _, _ in list_unprepared(catalog, 1, limit=9)] == [3]
+    for since in (None, 2):
+        assert count_unprepared(catalog, 1, since=since) == 10
+        assert [epoch for epoch, _, _ in list_unprepared(catalog, 1, since=since, limit=9)] == [3]
+    assert count_unprepared(catalog, 2) == 30, "what was prepared for another request does not count"
+    assert count_unprepared(catalog, 1, since=3) == 10, "of the epoch that was begun, what is left"
+
+
+@contextmanager
+def held_before_commit(catalog):
+    """Transactions of this catalog wait at their end, until they are let go."""
+    reached, go = threading.Event(), threading.Event()
+
+    def wait(_connection):
+        reached.set()
+        assert go.wait(30)
+
+    event.listen(catalog.engine, "commit", wait)
+    try:
+        yield reached, go
+    finally:
+        go.set()
+        event.remove(catalog.engine, "commit", wait)
+
+
+def wait_for_a_lock(catalog):
+    """Until somebody waits for another's transaction, where the database can tell."""
+    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    while catalog.engine.dialect.name == "postgresql":
+        with catalog.read() as connection:
+            if connection.execute(waiting).scalar_one():
+                return
+        time.sleep(0.01)
+
+
+def test_a_pack_that_is_under_way_is_waited_for_and_its_own_file_becomes_garbage(catalog, catalog_url, token):
+    prepare(catalog, token)
+    packer = Catalog(catalog_url, "shop", retry_seconds=())
+    retention = leases.acquire(packer, Stage.RETENTION, holder="packer", lease_seconds=60)
+    moves = [
+        Move(old=found.keys, new=replace(make_file("shop/packs/1-x.keys.arrow"), row=number * 10))
+        for number, (_, _, found) in enumerate(epochs.list_key_files(catalog))
+    ]
+    with ThreadPoolExecutor(2) as pool, held_before_commit(packer) as (reached, go):
+        packing = pool.submit(move_files, packer, retention.token, moves)
+        assert reached.wait(30)
+        changing = pool.submit(change, catalog, token)
+        wait_for_a_lock(catalog)
+        go.set()
+        packing.result(30)
+        assert changing.result(30) == Change(events=20, keys=10, segments=1)
+    packer.close()
+    assert {found.keys.path for _, _, found in epochs.list_key_files(catalog)} == {"keys/anew"}
+    assert packs.kept_garbage(catalog) == {"keys/1", "keys/2", "shop/packs/1-x.keys.arrow"}
+
+
+def test_a_pack_that_comes_too_late_changes_nothing(catalog, token):
+    prepare(catalog, token)
+    retention = leases.acquire(catalog, Stage.RETENTION, holder="packer", lease_seconds=60)
+    moves = [Move(old=found.keys, new=make_file("packs/x")) for _, _, found in epochs.list_key_files(catalog)]
+    change(catalog, token)
+    before = state(catalog)
+    with pytest.raises(PermanentError, match="has gone while it was packed"):
+        move_files(catalog, retention.token, moves)
+    assert state(catalog) == before
+
+
+def test_what_is_garbage_already_does_not_refuse_the_change(catalog, token):
+    prepare(catalog, token)
+    rows = {"pipeline": "shop", "file_path": "keys/1", "since": 1.0}
+    catalog.change(lambda connection: connection.execute(garbage.insert().values(rows)))
+    change(catalog, token)
+    assert packs.kept_garbage(catalog) == {"keys/1", "keys/2"}
+
+
+def test_whether_a_rule_took_effect_can_be_asked_by_its_holder_alone(catalog, token):
+    prepare(catalog, token)
+    assert not has_changed(catalog, token, OTHER)
+    change(catalog, token)
+    assert has_changed(catalog, token, OTHER)
+    with pytest.raises(FencedError):
+        has_changed(catalog, token - 1, OTHER)
+
+
+def test_requests_that_are_done_are_not_read_to_find_the_open_ones(catalog, token):
+    requests.finish_request(catalog, token, 1, "done")
+    number = ask(catalog)
+    unreadable = update(requests_table).where(requests_table.c.request == 1).values(kind="of another time")
+    catalog.change(lambda connection: connection.execute(unreadable))
+    assert [found.request for found in requests.open_requests(catalog)] == [number]

@@ -138,11 +138,13 @@ def list_duplicates(
     return {epoch: tuple(files) for epoch, files in found.items()}
 
 
-def list_duplicate_files(catalog: Catalog) -> dict[int, tuple[FileRef, ...]]:
-    """By epoch."""
+def list_duplicate_files(
+    catalog: Catalog, *, epochs_between: tuple[int, int] | None = None
+) -> dict[int, tuple[FileRef, ...]]:
+    """By epoch; of all epochs, or of a first to a last one."""
     return {
         epoch: tuple(duplicates.file for duplicates in found)
-        for epoch, found in list_duplicates(catalog).items()
+        for epoch, found in list_duplicates(catalog, epochs_between=epochs_between).items()
     }
 
 

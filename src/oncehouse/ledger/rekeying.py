@@ -12,7 +12,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    ScalarSelect,
+    Select,
+    and_,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 
 from oncehouse.errors import PermanentError
 from oncehouse.ledger.catalog import Catalog
@@ -21,6 +34,7 @@ from oncehouse.ledger.rows import file_values, finish_request_in, key_file_of, l
 from oncehouse.ledger.tables import (
     garbage,
     key_files,
+    leases,
     pipelines,
     rekeyed_files,
     rekeyed_segments,
@@ -52,18 +66,12 @@ class Change:
 
 
 def read_progress(catalog: Catalog, request: int) -> RekeyProgress:
-    asked = (
-        select(
-            func.count(),
-            func.coalesce(func.sum(key_files.c.events), 0),
-            func.count(rekeyed_files.c.key_file),
-            func.coalesce(func.sum(rekeyed_files.c.events), 0),
-        )
-        .select_from(_joined(request))
-        .where(key_files.c.pipeline == catalog.pipeline)
-    )
+    counted = (func.count(), func.coalesce(func.sum(key_files.c.events), 0))
+    held = select(*counted).where(key_files.c.pipeline == catalog.pipeline)
+    done = select(*counted).select_from(_joined()).where(*_of_request(catalog, request))
     with catalog.read() as connection:
-        all_files, events, files_done, events_done = connection.execute(asked).one()
+        all_files, events = connection.execute(held).one()
+        files_done, events_done = connection.execute(done).one()
     return RekeyProgress(
         request=request,
         key_files=all_files,
@@ -73,13 +81,29 @@ def read_progress(catalog: Catalog, request: int) -> RekeyProgress:
     )
 
 
-def list_unprepared(catalog: Catalog, request: int) -> tuple[tuple[int, float, KeyFile], ...]:
-    """(epoch, registered at, key file) of those whose ids are still to be made, in the order of their settling."""
+def count_unprepared(catalog: Catalog, request: int, *, since: int | None = None) -> int:
+    """Events whose ids are still to be made.
+
+    `since`: the epoch up to which they were made by who asks; key files are prepared in the order of their settling, so
+    that all later ones are counted without a look at each.
+    """
+    left = _lacks(request) if since is None else or_(key_files.c.epoch > since, _lacks(request))
+    asked = select(func.coalesce(func.sum(key_files.c.events), 0)).where(
+        key_files.c.pipeline == catalog.pipeline, key_files.c.epoch >= (since or 0), left
+    )
+    with catalog.read() as connection:
+        return int(connection.execute(asked).scalar_one())
+
+
+def list_unprepared(
+    catalog: Catalog, request: int, *, since: int | None = None, limit: int
+) -> tuple[tuple[int, float, KeyFile], ...]:
+    """(epoch, registered at, key file) of the first whose ids are still to be made, in the order of their settling."""
     asked = (
         select(key_files)
-        .select_from(_joined(request))
-        .where(key_files.c.pipeline == catalog.pipeline, rekeyed_files.c.key_file.is_(None))
+        .where(key_files.c.pipeline == catalog.pipeline, key_files.c.epoch >= (since or 0), _lacks(request))
         .order_by(key_files.c.epoch, key_files.c.ordinal)
+        .limit(limit)
     )
     with catalog.read() as connection:
         return tuple(
@@ -87,14 +111,34 @@ def list_unprepared(catalog: Catalog, request: int) -> tuple[tuple[int, float, K
         )
 
 
-def _joined(request: int) -> Any:
-    """Key files, with what is prepared for them beside."""
-    same = and_(
-        rekeyed_files.c.pipeline == key_files.c.pipeline,
-        rekeyed_files.c.key_file == key_files.c.key_file,
-        rekeyed_files.c.request == request,
+def _lacks(request: int) -> ColumnElement[bool]:
+    """Whether nothing is prepared for a key file.
+
+    A scalar subquery, which is one look into an index for each: for an outer join PostgreSQL may choose nested loops
+    over both tables where autovacuum has not yet seen how much was prepared.
+    """
+    found: ScalarSelect[int] = (
+        select(rekeyed_files.c.request)
+        .where(
+            rekeyed_files.c.pipeline == key_files.c.pipeline,
+            rekeyed_files.c.key_file == key_files.c.key_file,
+            rekeyed_files.c.request == request,
+        )
+        .scalar_subquery()
     )
-    return key_files.outerjoin(rekeyed_files, same)
+    return found.is_(None)
+
+
+def _joined() -> Any:
+    """Key files for which something is prepared."""
+    same = and_(
+        rekeyed_files.c.pipeline == key_files.c.pipeline, rekeyed_files.c.key_file == key_files.c.key_file
+    )
+    return key_files.join(rekeyed_files, same)
+
+
+def _of_request(catalog: Catalog, request: int) -> tuple[ColumnElement[bool], ...]:
+    return (rekeyed_files.c.pipeline == catalog.pipeline, rekeyed_files.c.request == request)
 
 
 def note_prepared(
@@ -171,21 +215,29 @@ def give_up(catalog: Catalog, token: int, *, keep: int | None = None) -> None:
 
 
 def _give_up_in(connection: Connection, catalog: Catalog, *, keep: int | None) -> None:
-    paths: set[str] = set()
     for table, column in ((rekeyed_files, "keys_path"), (rekeyed_segments, "file_path")):
         gone = [table.c.pipeline == catalog.pipeline]
         if keep is not None:
             gone.append(table.c.request != keep)
-        paths |= {path for path in connection.execute(select(table.c[column]).where(*gone)).scalars() if path}
+        _discard(connection, catalog, select(table.c[column]).where(*gone))
         connection.execute(delete(table).where(*gone))
-    _discard(connection, catalog, paths)
 
 
-def _discard(connection: Connection, catalog: Catalog, paths: Iterable[str]) -> None:
+def _discard(connection: Connection, catalog: Catalog, named: Select[Any]) -> None:
+    """Make the files that a query names garbage, in the database: there may be as many as key files."""
+    (path,) = named.selected_columns
+    known = (
+        select(garbage.c.since)
+        .where(garbage.c.pipeline == catalog.pipeline, garbage.c.file_path == path)
+        .scalar_subquery()
+    )
     now = catalog.latest_in(connection)
-    rows = [{"pipeline": catalog.pipeline, "file_path": path, "since": now} for path in sorted(paths)]
-    if rows:
-        connection.execute(insert(garbage), rows)
+    found = (
+        named.with_only_columns(literal(catalog.pipeline), path, literal(now))
+        .where(path.is_not(None), known.is_(None))
+        .distinct()
+    )
+    connection.execute(insert(garbage).from_select(["pipeline", "file_path", "since"], found))
 
 
 def change_identity(
@@ -194,6 +246,7 @@ def change_identity(
     """Put what was prepared in the place of what holds, with the new rule; refused while a key file is left out."""
 
     def run(connection: Connection) -> Change:
+        _lock_out_packs(connection, catalog)
         known = catalog.identity_in(connection)
         same_ids = known is not None and known.fingerprint == identity.fingerprint
         events = _replace_keys(connection, catalog, request, same_ids=same_ids)
@@ -212,47 +265,56 @@ def change_identity(
     return catalog.write(Stage.INGEST, token, run)
 
 
+def has_changed(catalog: Catalog, token: int, identity: Identity) -> bool:
+    """Whether the ledger has this rule: for who does not know what became of a commit.
+
+    Asked under the lease, so that a commit that is still under way on the server is waited for.
+    """
+    return catalog.write(Stage.INGEST, token, lambda connection: catalog.identity_in(connection) == identity)
+
+
 def spell_change(change: Change) -> str:
     made = f"the ids of {change.events} events" if change.events else "no ids"
     return f"{made} were made anew; the key index holds {change.keys} keys in {change.segments} segments"
 
 
+def _lock_out_packs(connection: Connection, catalog: Catalog) -> None:
+    """Wait for retention's transaction that is under way, and let none begin: packs move key files.
+
+    Its lease is what each of them writes first. What is asked from here on sees what the last one did.
+    """
+    mine = (leases.c.pipeline == catalog.pipeline, leases.c.stage == Stage.RETENTION)
+    connection.execute(select(leases.c.token).where(*mine).with_for_update())
+
+
 def _replace_keys(connection: Connection, catalog: Catalog, request: int, *, same_ids: bool) -> int:
-    """How many events have new ids."""
-    lacking = rekeyed_files.c.key_file if same_ids else rekeyed_files.c.keys_path
-    left = connection.execute(
-        select(func.count())
-        .select_from(_joined(request))
-        .where(key_files.c.pipeline == catalog.pipeline, lacking.is_(None))
-    ).scalar_one()
-    if left:
+    """How many events have new ids. Reading waits for this: a few statements, however many key files there are."""
+    held = key_files.c.pipeline == catalog.pipeline
+    number, events = connection.execute(
+        select(func.count(), func.coalesce(func.sum(key_files.c.events), 0)).where(held)
+    ).one()
+    if same_ids:
+        done = connection.execute(
+            select(func.count()).select_from(_joined()).where(*_of_request(catalog, request))
+        ).scalar_one()
+    else:
+        _discard(connection, catalog, select(key_files.c.keys_path).where(held))
+        done = connection.execute(
+            update(key_files)
+            .where(
+                held,
+                *_of_request(catalog, request),
+                rekeyed_files.c.key_file == key_files.c.key_file,
+                rekeyed_files.c.keys_path.is_not(None),
+            )
+            .values({name: rekeyed_files.c[name] for name in _PREFIXED})
+        ).rowcount
+    if done != number:
         raise PermanentError(
-            f"Pipeline {catalog.pipeline}: {left} key files are not prepared for the new identity rule; nothing "
-            "changed. Ask once more."
+            f"Pipeline {catalog.pipeline}: {number - done} key files are not prepared for the new identity rule; "
+            "nothing changed. Ask once more."
         )
-    prepared = (
-        rekeyed_files.c.pipeline == key_files.c.pipeline,
-        rekeyed_files.c.key_file == key_files.c.key_file,
-        rekeyed_files.c.keys_path.is_not(None),
-    )
-    moved = (
-        key_files.c.pipeline == catalog.pipeline,
-        select(rekeyed_files.c.key_file).where(*prepared).exists(),
-    )
-    old = set(connection.execute(select(key_files.c.keys_path).where(*moved).distinct()).scalars())
-    events = connection.execute(
-        select(func.coalesce(func.sum(key_files.c.events), 0)).where(*moved)
-    ).scalar_one()
-    # One statement for all of them: this is what the pipeline waits for.
-    connection.execute(
-        update(key_files)
-        .where(*moved)
-        .values(
-            {name: select(rekeyed_files.c[name]).where(*prepared).scalar_subquery() for name in _PREFIXED}
-        )
-    )
-    _discard(connection, catalog, old)
-    return int(events)
+    return 0 if same_ids else int(events)
 
 
 def _replace_segments(connection: Connection, catalog: Catalog, request: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Identity, Request, RequestKind, Stage
@@ -39,13 +39,17 @@ def add_request_in(
 
 
 def open_requests(catalog: Catalog) -> tuple[Request, ...]:
-    return tuple(request for request in list_requests(catalog) if request.done_at is None)
+    return _read_requests(catalog, requests.c.done_at.is_(None))
 
 
 def list_requests(catalog: Catalog) -> tuple[Request, ...]:
-    query = select(requests).where(requests.c.pipeline == catalog.pipeline).order_by(requests.c.request)
+    return _read_requests(catalog)
+
+
+def _read_requests(catalog: Catalog, *which: ColumnElement[bool]) -> tuple[Request, ...]:
+    mine = requests.c.pipeline == catalog.pipeline
     with catalog.read() as connection:
-        rows = connection.execute(query).all()
+        rows = connection.execute(select(requests).where(mine, *which).order_by(requests.c.request)).all()
     return tuple(
         Request(
             request=row.request,

@@ -63,8 +63,14 @@ class Deciding:
         self._deciding = threading.Lock()
         # Held by whoever replaces or drops files: merges, requests and retention. Epochs may read meanwhile.
         self._filing = stages.filing
+        self._stop = stages.stop
         self._performer = Performer(
-            self._spark, stages.pipeline, self._catalog, self._lease.token, say=self._say
+            self._spark,
+            stages.pipeline,
+            self._catalog,
+            self._lease.token,
+            say=self._say,
+            is_over=self._is_over,
         )
         self._changing: Rekeying | None = None
         self._is_tidy = False
@@ -73,6 +79,10 @@ class Deciding:
     def _pipeline(self) -> Pipeline:
         """Under the identity rule that holds."""
         return self._performer.pipeline
+
+    def _is_over(self) -> bool:
+        """Whether nothing is to be waited for any more."""
+        return self._stop.is_set()
 
     def _perform_requests(self) -> None:
         # Looked for before any lock is taken: a merge or a round of retention must not hold up the epochs.
@@ -133,7 +143,9 @@ class Deciding:
             return True
         with self._deciding:
             since = time.monotonic()
-            self._performer.finish_rekey(changing)
+            # An epoch may have been under way. Where more has come than that, rounds go on: the pause is bounded.
+            if not self._performer.finish_rekey(changing, epoch_events=self._pipeline.epoch.max_rows):
+                return True
             self._on_rule_changed()
             paused = round(time.monotonic() - since, 3)
         self._changing = None

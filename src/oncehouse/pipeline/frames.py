@@ -55,14 +55,12 @@ class FrameIngest(Deciding):
         super().__init__(stages)
         self._ready = ready
         self._closing = threading.Event()
-        self._stop = threading.Event()
 
     def close(self) -> None:
         self._closing.set()
 
     def run(self, stop: threading.Event, *, once: bool) -> None:
         del once  # it ends when it is closed
-        self._stop = stop
         # What was asked before comes first: it may be about how events are told apart.
         self._perform_requests()
         self._ready.set()
@@ -73,7 +71,7 @@ class FrameIngest(Deciding):
                 self._say(str(error))
 
     def _is_over(self) -> bool:
-        return self._closing.is_set() or self._stop.is_set()
+        return self._closing.is_set() or super()._is_over()
 
     def settle(self, frame: DataFrame, batch: QueryBatch) -> Counts | None:
         """The counts of the new epoch; None when the batch is settled already."""

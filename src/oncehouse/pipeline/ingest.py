@@ -236,12 +236,8 @@ def run_tasks(spark: SparkSession, work: Any, plans: Sequence[Any]) -> list[Any]
 
 def run_tasks_aside(spark: SparkSession, work: Any, plans: Sequence[Any]) -> list[Any]:
     """The same on half of the cores: a task that has a core keeps it to its end, whoever waits for one."""
-    at_once = max(1, spark.sparkContext.defaultParallelism // 2)
-    return [
-        done
-        for first in range(0, len(plans), at_once)
-        for done in run_tasks(spark, work, plans[first : first + at_once])
-    ]
+    slices = min(len(plans), max(1, spark.sparkContext.defaultParallelism // 2))
+    return spark.sparkContext.parallelize(plans, slices).map(work).collect()
 
 
 def assemble(

@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 # How often a registry or folder is asked for schemas that records wait for.
 _LOOK_SECONDS = 5.0
 
+# How often the catalog is asked what became of a change, while it is away.
+_ASK_AGAIN_SECONDS = 1.0
+
 # A request that keeps failing for passing reasons is refused in the end: somebody has to look.
 _MOST_TRIES = 20
 
@@ -69,7 +72,9 @@ class Performer:
         token: int,
         *,
         say: Callable[[str], None],
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_over`: whether the process is to end, and should wait for nothing any more."""
         self.pipeline = under_ledgers_rule(pipeline, catalog) or pipeline
         """Under the rule that holds; it changes when the ledger's does."""
         self.rekeys = True
@@ -79,6 +84,7 @@ class Performer:
         self._catalog = catalog
         self._token = token
         self._say = say
+        self._is_over = is_over
         self._tries: Counter[int] = Counter()
         self._next_look = 0.0
 
@@ -173,11 +179,29 @@ class Performer:
         changing.forget_lost()
         return changing
 
-    def finish_rekey(self, changing: Rekeying) -> None:
-        """No epoch may be settled meanwhile; from then on they have the new rule."""
-        done = changing.finish()
+    def finish_rekey(self, changing: Rekeying, *, epoch_events: int | None = None) -> bool:
+        """No epoch may be settled meanwhile; from then on they have the new rule. False: it is too early for it."""
+        try:
+            done = changing.finish(epoch_events=epoch_events)
+        except TransientError as error:
+            if not self._has_changed(changing):
+                raise
+            done = f"it took effect, though the answer was lost ({error})"
+        if done is None:
+            return False
         self.pipeline = changing.pipeline
         self._say(f"The ledger has the new identity rule: {done}.")
+        return True
+
+    def _has_changed(self, changing: Rekeying) -> bool:
+        """What became of a change whose answer is missing: under the wrong rule nothing can be settled."""
+        while True:
+            try:
+                return rekeying.has_changed(self._catalog, self._token, changing.identity)
+            except TransientError:
+                if self._is_over():
+                    raise
+                time.sleep(_ASK_AGAIN_SECONDS)
 
     def refuse_rekey(self, request: Request, error: Exception) -> None:
         self._refuse(request, error)

@@ -44,9 +44,11 @@ if TYPE_CHECKING:
     from oncehouse.config import Pipeline
     from oncehouse.pipeline.decoding import Decoder
 
-# A round is short enough that merges and retention, which wait for it, are not held up for long.
+# A process that dies loses one round. So many at the most, an epoch apart, are made up for while events wait.
 ROUND_EVENTS = 500_000
-# So few are made up for while events wait; about as many as a small epoch has.
+# Small epochs have key files of a few events, and each costs something by itself.
+ROUND_FILES = 5_000
+# So few are always made up for while events wait; about as many as a small epoch has.
 NEAR_EVENTS = 50_000
 
 Registered = tuple[int, float, KeyFile]
@@ -55,14 +57,37 @@ Registered = tuple[int, float, KeyFile]
 RunTasks = Callable[["SparkSession", Any, Sequence[Any]], list[Any]]
 
 
-def is_near(left: int, before: int | None) -> bool:
-    """Whether the rest may be done while events wait: it is little, or rounds do not make it less any more. Pure.
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """A round beside the epochs."""
 
-    `before`: what was left one round earlier.
+    left: int
+    """Events that were to be prepared when it began."""
+    taken: int = 0
+    """Of these, how many it prepared."""
+    times: int = 1
+    """How many times as large as the first it may be."""
+    aside: bool = True
+    """Whether it leaves half of the cores to epochs."""
+
+
+def plan_round(left: int, before: Round | None) -> Round | None:
+    """The next round, with so many events left; None: the rest may be done while events wait. Pure.
+
+    It may when it is little, or within a round and not even half as much as one round earlier. Where events come in
+    nearly as fast as rounds prepare them, rounds grow until they are faster, first in size, for each has a cost of its
+    own, and then by taking all cores: an event costs less here than it did when it was settled.
     """
-    if left <= NEAR_EVENTS or before is None:
-        return left <= NEAR_EVENTS
-    return left >= before or before // 2 < left <= ROUND_EVENTS
+    if left <= NEAR_EVENTS:
+        return None
+    if before is None:
+        return Round(left=left)
+    if before.left // 2 < left <= ROUND_EVENTS:
+        return None
+    if before.left - left > before.taken // 4:
+        return replace(before, left=left)
+    larger = before.times * 2 if before.taken < before.left else before.times
+    return Round(left=left, times=larger, aside=before.times == 1)
 
 
 def choose_round(left: Sequence[Registered], *, most_events: int) -> tuple[Registered, ...]:
@@ -93,62 +118,81 @@ class Rekeying:
         self, spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int, *, request: int
     ) -> None:
         self.pipeline = pipeline
+        self.identity = identity_of(pipeline, catalog)
+        """The one that the ledger is to have."""
         self.request = request
         self._spark = spark
         self._catalog = catalog
         self._token = token
-        self._before: int | None = None
+        self._before: Round | None = None
+        self._since: int | None = None
         self._chosen: set[str] = set()
 
-    def forget_lost(self) -> None:
-        """Begin anew where files are gone that were prepared.
+    def forget_lost(self) -> bool:
+        """Begin anew where files are gone that were prepared; says whether it did.
 
         Retention of 0.1.0 knows no names for them and sweeps, if it has its lease between two processes of ours.
         """
         named = rekeying.prepared_paths(self._catalog)
-        if named and not named <= set(
+        if not named or named <= set(
             FileStore(self.pipeline.ledger.files).walk(f"{self.pipeline.pipeline}/index")
         ):
-            rekeying.give_up(self._catalog, self._token)
+            return False
+        rekeying.give_up(self._catalog, self._token)
+        self._before, self._since = None, None
+        return True
 
     def prepare_round(self) -> bool:
         """Prepare some of what is left, beside epochs; says whether the rest may be made up for while they wait."""
         _demand_own_ids(self.pipeline, self._catalog)
-        left = rekeying.list_unprepared(self._catalog, self.request)
-        events = _count_events(left)
-        if is_near(events, self._before):
-            return True
-        self._before = events
-        self._prepare(choose_round(left, most_events=ROUND_EVENTS), run_tasks_aside)
+        planned = plan_round(self._count_left(), self._before)
+        if planned is None:
+            return not self.forget_lost()
+        taken = self._prepare(self._choose(planned.times), run_tasks_aside if planned.aside else run_tasks)
+        self._before = replace(planned, taken=taken)
         return False
+
+    def _count_left(self) -> int:
+        return rekeying.count_unprepared(self._catalog, self.request, since=self._since)
+
+    def _choose(self, times: int = 1) -> tuple[Registered, ...]:
+        left = rekeying.list_unprepared(
+            self._catalog, self.request, since=self._since, limit=ROUND_FILES * times
+        )
+        return choose_round(left, most_events=ROUND_EVENTS * times)
 
     def lost_files(self) -> bool:
         """Whether key files of the last round have left the ledger since."""
         known = {key_file.key_file for _, _, key_file in epochs.list_key_files(self._catalog)}
         return not self._chosen <= known
 
-    def finish(self) -> str:
-        """Make up for what came since, and change the rule; no epoch may be settled meanwhile."""
+    def finish(self, *, epoch_events: int | None = None) -> str | None:
+        """Make up for what came since, and change the rule; no epoch may be settled meanwhile.
+
+        None: more is left than a round and an epoch of `epoch_events`; nothing was done.
+        """
         _demand_own_ids(self.pipeline, self._catalog)
-        self.forget_lost()
-        while left := rekeying.list_unprepared(self._catalog, self.request):
-            self._prepare(choose_round(left, most_events=ROUND_EVENTS), run_tasks)
+        if epoch_events is not None and self._count_left() > ROUND_EVENTS + epoch_events:
+            return None
+        while chosen := self._choose():
+            self._prepare(chosen, run_tasks)
         crash.reach("before changing the rule")
         change = rekeying.change_identity(
             self._catalog,
             self._token,
-            identity_of(self.pipeline, self._catalog),
+            self.identity,
             request=self.request,
             rule=spell_section(self.pipeline),
         )
         crash.reach("after changing the rule")
         return rekeying.spell_change(change)
 
-    def _prepare(self, chosen: Sequence[Registered], run: RunTasks) -> None:
+    def _prepare(self, chosen: Sequence[Registered], run: RunTasks) -> int:
+        """Returns the number of events."""
         self._chosen = {key_file.key_file for _, _, key_file in chosen}
-        known, asked = self._catalog.identity(), identity_of(self.pipeline, self._catalog)
+        known = self._catalog.identity()
         made: dict[str, FileRef] = {}
-        if known is None or known.fingerprint != asked.fingerprint:
+        if known is None or known.fingerprint != self.identity.fingerprint:
             made = self._rewrite_keys([key_file for _, _, key_file in chosen], run)
         plans = _plan_segments(
             self.pipeline,
@@ -167,6 +211,8 @@ class Rekeying:
             [(key_file, made.get(key_file.key_file)) for _, _, key_file in chosen],
             [segment for segment in found if segment is not None],
         )
+        self._since = chosen[-1][0]
+        return _count_events(chosen)
 
     def _rewrite_keys(self, chosen: Sequence[KeyFile], run: RunTasks) -> dict[str, FileRef]:
         """Where the new keys of each lie."""
@@ -216,7 +262,7 @@ def _plan_segments(
     cores: int,
 ) -> list[RebuildPlan]:
     """Segments of the new index over these key files, those of one age together, in ranges as an epoch has them."""
-    duplicates = epochs.list_duplicate_files(catalog)
+    duplicates = epochs.list_duplicate_files(catalog, epochs_between=(chosen[0][0], chosen[-1][0]))
     age_seconds = max(pipeline.identity.window * AGE_SHARE, 1.0)
     oldest = catalog.earliest() - pipeline.identity.window
     by_age: dict[int, list[Registered]] = {}

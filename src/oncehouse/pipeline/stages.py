@@ -67,7 +67,8 @@ class Stages:
         self._given_spark = spark
         self._jars = jars
         self._tables_unseen = tables_unseen
-        self._stop = stop
+        self.stop = stop
+        """Set when all of them are to end."""
         self._drain = threading.Event()
         self._failure: BaseException | None = None
         self._failed_while_ending = False
@@ -84,7 +85,7 @@ class Stages:
         try:
             # Started only now: whoever waits for a lease, or is refused one, needs no Spark.
             self.spark = self._given_spark or open_session(
-                self.pipeline, self._jars, say=self.say, stop=self._stop
+                self.pipeline, self._jars, say=self.say, stop=self.stop
             )
             try:
                 self._work(once=once)
@@ -102,20 +103,20 @@ class Stages:
         ingest = self._make_ingest(self)
         loading = [self._thread("load", self._load)] if Stage.LOAD in self.leases else []
         others = [
-            self._thread("compact", lambda: ingest.keep_compact(self._stop)),
+            self._thread("compact", lambda: ingest.keep_compact(self.stop)),
             self._thread("report", self._keep_reporting),
         ]
         if Stage.RETENTION in self.leases:
             others.append(self._thread("retention", self._retain))
         try:
-            ingest.run(self._stop, once=once)
+            ingest.run(self.stop, once=once)
         except BaseException as error:  # noqa: BLE001 - raised again below, when all threads have ended
             self._fail(error)
         finally:
             self._drain.set()
             for thread in loading:
                 thread.join()
-            self._stop.set()
+            self.stop.set()
             for thread in others:
                 thread.join()
 
@@ -139,7 +140,7 @@ class Stages:
             say=self.say,
             tables_unseen=self._tables_unseen,
         )
-        loading.run(self._stop, self._drain)
+        loading.run(self.stop, self._drain)
 
     def _acquire(self, *, wait: bool) -> tuple[Lease, ...]:
         """All leases asked for, or none when the wait was ended."""
@@ -147,7 +148,7 @@ class Stages:
         told = False
         holder = describe_holder()
         for stage in self._stages:
-            while not self._stop.is_set():
+            while not self.stop.is_set():
                 try:
                     held.append(take_lease(self.pipeline, self.catalog, stage, holder))
                     logs.write(_log, logging.INFO, "lease taken", stage=stage, token=held[-1].token)
@@ -159,8 +160,8 @@ class Stages:
                     if not told:
                         self.say(f"{error} Waiting.")
                         told = True
-                    self._stop.wait(1.0)
-        if self._stop.is_set():
+                    self.stop.wait(1.0)
+        if self.stop.is_set():
             self._release(held)
             return ()
         return tuple(held)
@@ -186,14 +187,14 @@ class Stages:
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
             self._failure = error
-            self._failed_while_ending = self._stop.is_set()
-        self._stop.set()
+            self._failed_while_ending = self.stop.is_set()
+        self.stop.set()
 
     def _retain(self) -> None:
         rounds = 0
         told, told_error = False, ""
         # A run that has nothing to wait for still does one round.
-        while not self._stop.is_set() or (rounds == 0 and self._failure is None):
+        while not self.stop.is_set() or (rounds == 0 and self._failure is None):
             try:
                 told = told or self._tell_of_jump()
                 with self.filing, naming_own_errors(self.pipeline.pipeline):
@@ -213,7 +214,7 @@ class Stages:
                     self.say(str(error))
                 told_error = str(error)
             rounds += 1
-            self._stop.wait(RETENTION_SECONDS)
+            self.stop.wait(RETENTION_SECONDS)
 
     def _tell_of_jump(self) -> bool:
         jump = self.catalog.jump_seconds()
@@ -233,7 +234,7 @@ class Stages:
         return max((lease.token for lease in known if lease.stage is Stage.INGEST), default=0)
 
     def _keep_reporting(self) -> None:
-        while not self._stop.wait(0.5):
+        while not self.stop.wait(0.5):
             self.report.tell()
 
 
