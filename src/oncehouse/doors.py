@@ -53,7 +53,7 @@ def make_door(listen: str, *, token: str | None, names: Iterable[str] = ()) -> D
     if token is None and not own:
         raise ConfigurationError(
             f"{listen} can be reached from other machines, so a token is needed: put one into the "
-            "environment as ONCEHOUSE_TOKEN, or listen on 127.0.0.1"
+            "environment as ONCEHOUSE_TOKEN or into a file that --token-file names, or listen on 127.0.0.1"
         )
     if token is not None and (len(token) < LEAST_TOKEN_CHARACTERS or not token.isprintable()):
         raise ConfigurationError(

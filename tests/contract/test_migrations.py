@@ -291,6 +291,11 @@ def test_a_catalog_is_given_back_only_to_a_version_that_a_release_had(catalog, v
         catalog.give_back(version)
 
 
+def test_a_catalog_of_the_oldest_version_has_nothing_to_be_given_back_to(old):
+    with pytest.raises(ConfigurationError, match="can be given back to no older one, not to 1"):
+        old.give_back(1)
+
+
 def test_a_table_that_somebody_reads_is_waited_for_in_turns(postgres_url, monkeypatch):
     """Readers of SQLite hold up nobody."""
     catalog = Catalog(postgres_url, "shop", retry_seconds=())

@@ -41,7 +41,8 @@ def test_the_page_shows_what_the_command_prints(capsys):
     assert words[0] == "oncehouse"
     assert run_command(words[1:]) == 0
     assert trim(capsys.readouterr().out) == trim(shown)
-    assert run_command(["plan-capacity", "--events-a-day", "1.5B", "--event-size", "1KB"]) == 2
+    asked, _, refusal = refusal.strip().partition("\n")
+    assert run_command(shlex.split(asked.removeprefix("$ oncehouse "))) == 2
     assert " ".join(capsys.readouterr().err.split()) == " ".join(refusal.split())
 
 
@@ -86,6 +87,7 @@ def test_the_pipeline_file_of_the_folder_is_taken(capsys):
         (["--events-a-day", "many", "--event-size", "213"], "write it like 50000"),
         (["--events-a-day", "1M", "--event-size", "big"], "is not a size"),
         ([*LOAD, "--window", "soon"], "is not a duration"),
+        ([*LOAD, "--window", "60"], "is not a duration"),
         ([*LOAD, "--duplicates", "1.5"], "share of duplicates must be from 0 to below 1"),
         ([*LOAD, "--buckets", "100"], "power of two"),
         ([*LOAD, "--buckets", "0"], "the number of buckets must be a power of two up to 4096, not 0"),
@@ -98,6 +100,14 @@ def test_the_pipeline_file_of_the_folder_is_taken(capsys):
 def test_a_wish_that_means_nothing_ends_with_exit_2(capsys, arguments, told):
     assert run_command(["plan-capacity", *arguments]) == 2
     assert told in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+def test_where_no_machines_are_enough_the_obstacles_are_those_of_the_ones_that_come_closest(capsys):
+    """A thousand machines have as many more files, which a driver of theirs would list."""
+    assert run_command(["plan-capacity", "--events-a-day", "5B", "--event-size", "300"]) == 2
+    told = capsys.readouterr().err
+    assert "look-ups in the key index" in told
+    assert "for its processes" not in told
 
 
 @pytest.mark.parametrize(

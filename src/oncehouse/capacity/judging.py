@@ -32,10 +32,12 @@ def plan_capacity(wish: Wish) -> Plan:
 
 def _find_fewest(wish: Wish) -> Plan:
     """Doubles the machines until they are enough, then looks for the fewest between there and the half."""
-    number = 1
+    number, tried_in_vain = 1, []
     while obstacles := list(find_obstacles(plan_for(wish, number))):
+        tried_in_vain.append(obstacles)
         if number >= _MOST_MACHINES:
-            raise ConfigurationError(_tell_refusal(wish, obstacles))
+            # Of those that come closest: too many machines have obstacles of their own, which fewer do not have.
+            raise ConfigurationError(_tell_refusal(wish, min(tried_in_vain, key=len)))
         number *= 2
     tried = range(number // 2 + 1, number + 1)
     fewest = bisect_left(tried, 1, key=lambda count: not list(find_obstacles(plan_for(wish, count))))

@@ -48,20 +48,19 @@ def _reads(parse: Callable[[str], Value]) -> Callable[[str], Value]:
     return read
 
 
-def _read_number(parse: Callable[[object], object]) -> Callable[[str], float]:
-    """Of a parser that passes plain numbers on as they are."""
+def _parse_size(text: str) -> float:
+    plain = re.fullmatch(r"\s*[0-9]+(\.[0-9]+)?\s*", text)
+    return float(text) if plain else float(parse_size(text))  # type: ignore[arg-type]
 
-    def read(text: str) -> float:
-        plain = re.fullmatch(r"\s*[0-9]+(\.[0-9]+)?\s*", text)
-        value = float(text) if plain else parse(text)
-        return float(value)  # type: ignore[arg-type]
 
-    return read
+def _parse_duration(text: str) -> float:
+    """With its unit: whoever writes 60 may mean days, and would plan for a minute."""
+    return float(parse_duration(text))  # type: ignore[arg-type]
 
 
 read_count = _reads(parse_count)
-read_duration = _reads(_read_number(parse_duration))
-read_size = _reads(_read_number(parse_size))
+read_duration = _reads(_parse_duration)
+read_size = _reads(_parse_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +103,10 @@ def plan_capacity(
         typer.Option(help="What raw bytes and parts take of an event's bytes, where yours was measured."),
     ] = None,
     cores: Annotated[int, typer.Option(help="Of a machine.")] = 8,
-    memory: Annotated[float, typer.Option(parser=read_size, help="Of a machine.")] = 32 << 30,
-    disk: Annotated[float, typer.Option(parser=read_size, help="Of a machine.")] = 1 << 40,
+    memory: Annotated[float, typer.Option(parser=read_size, show_default="32GB", help="Of a machine.")] = 32
+    << 30,
+    disk: Annotated[float, typer.Option(parser=read_size, show_default="1TB", help="Of a machine.")] = 1
+    << 40,
     disk_reads: Annotated[
         int,
         typer.Option(
@@ -116,7 +117,7 @@ def plan_capacity(
         int | None, typer.Option(help="How many there are; else as few as are enough.")
     ] = None,
     outage: Annotated[
-        float, typer.Option(parser=read_duration, help="What has to be caught up with.")
+        float, typer.Option(parser=read_duration, show_default="1h", help="What has to be caught up with.")
     ] = 3_600.0,
     replicas: Annotated[int, typer.Option(help="How often the ledger is stored.")] = 1,
     price_per_gb: Annotated[float | None, typer.Option(help="Of storage, a month.")] = None,

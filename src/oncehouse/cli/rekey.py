@@ -172,7 +172,7 @@ def _facts(known: Identity, asked: Identity, found: Forecast | None) -> dict[str
     }
     if found is not None:
         facts |= {
-            "events with new ids": found.events,
+            "kept events, duplicates among them": found.events,
             "one event by the new rule, two in ClickHouse": found.doubled,
             "duplicates by the old rule only, which stay out": found.dropped,
         }

@@ -232,9 +232,9 @@ def give_back(connection: Connection, version: int) -> None:
     """Let the oncehouse of an older version work with the catalog again: what was added stays, and it looks past it."""
     found = read_version(connection)
     if not OLDEST <= version < found:
+        older = "no older one" if found == OLDEST else f"{OLDEST} to {found - 1}"
         raise ConfigurationError(
-            f"The ledger's catalog has version {found}; it can be given back to {OLDEST} and up to {found - 1}, not "
-            f"to {version}."
+            f"The ledger's catalog has version {found}; it can be given back to {older}, not to {version}."
         )
     if hard := next((step for step in steps_after(version) if step.fences), None):
         raise ConfigurationError(
