@@ -34,6 +34,7 @@ ALL = tuple(
     Kind(format=format_, large=large, duplicates=share)
     for format_, large, share in product(FORMATS, (False, True), SHARES)
 )
+COMPARED = tuple(Kind(format=format_) for format_ in FORMATS)
 FEW = (Kind(), Kind(format="protobuf"))
 SOME = (
     *FEW,
@@ -45,14 +46,15 @@ SOME = (
 
 
 def run_kinds(
-    place: Place, spark: SparkSession, kinds: Sequence[Kind], events: int
+    place: Place, spark: SparkSession, kinds: Sequence[Kind], events: int, compared: int
 ) -> Iterator[tuple[Topic, float]]:
     """Each kind's topic and the seconds of its road; what it left behind is removed again."""
     for format_ in dict.fromkeys(kind.format for kind in kinds):
         run_road(place, spark, fill_topic(place, f"warm_{format_}", WARM_UP_EVENTS, Kind(format=format_)))
     for kind in kinds:
         # A fifth of the events where they are eight times as large.
-        topic = fill_topic(place, kind.name, events // 5 if kind.large else events, kind)
+        number = compared if kind in COMPARED else events // 5 if kind.large else events
+        topic = fill_topic(place, kind.name, number, kind)
         place.say(f"{kind.label}, load average {os.getloadavg()[0]:.1f}")
         yield topic, run_road(place, spark, topic).seconds
         place.client.command(f"DROP TABLE {topic.name} SYNC")
@@ -80,11 +82,17 @@ def tell(found: Mapping[Kind, tuple[Topic, float]]) -> list[Figure]:
     return figures
 
 
-def measure(kinds: Sequence[Kind] = SOME, events: int = EVENTS) -> list[Figure]:
+def measure(
+    kinds: Sequence[Kind] = SOME, events: int = EVENTS, *, compared: int | None = None
+) -> list[Figure]:
+    """`compared`: events of the kinds that ratios are made of, where a start and an end must not count."""
     with ExitStack() as at_end:
         place = at_end.enter_context(open_place(say))
         spark = at_end.enter_context(open_spark(make_pipeline(place, "nothing")))
-        found = {topic.kind: (topic, seconds) for topic, seconds in run_kinds(place, spark, kinds, events)}
+        found = {
+            topic.kind: (topic, seconds)
+            for topic, seconds in run_kinds(place, spark, kinds, events, compared or events)
+        }
     print("\n".join(lay_out(found)))
     speeds = {kind.label: topic.produced / seconds for kind, (topic, seconds) in found.items()}
     draw_bars("bench-throughput", title="events a second, end to end", values=speeds)
