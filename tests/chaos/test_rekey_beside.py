@@ -69,6 +69,13 @@ def small_rounds(monkeypatch):
     monkeypatch.setattr(rekey, "ROUND_EVENTS", 3)
 
 
+def settle_epochs(simulation: Simulation, number: int, *, events: int) -> None:
+    """So many epochs of so many new events each, before anybody asks for another rule."""
+    simulation.produce(0, *range(number * events))
+    for _ in range(number):
+        simulation.settle(events, 1)
+
+
 def settle(simulation: Simulation, deciding: Deciding, partition: int, *ids: int) -> None:
     """An epoch as the holder settles it, under the rule that it has."""
     simulation.produce(partition, *ids)
@@ -90,9 +97,7 @@ def change_all(simulation: Simulation, deciding: Deciding) -> int:
 @pytest.mark.parametrize("changes", [{"buckets": 16}, {"fields": ("id",), "buckets": 8}])
 def test_epochs_go_on_until_the_rule_has_changed_and_then_have_it(changes):
     with simulate() as simulation:
-        simulation.produce(0, *range(12))
-        for _ in range(4):
-            simulation.settle(3, 1)
+        settle_epochs(simulation, 4, events=3)
         deciding = hold(simulation)
         ask(simulation, **changes)
         assert change_all(simulation, deciding) > 1
@@ -109,9 +114,7 @@ def test_a_round_beside_epochs_leaves_half_of_the_cores_to_them(monkeypatch):
     monkeypatch.setattr(rekey, "NEAR_EVENTS", 0)
     monkeypatch.setattr(PooledSpark, "defaultParallelism", 4)
     with simulate() as simulation:
-        simulation.produce(0, *range(12))
-        for _ in range(6):
-            simulation.settle(2, 1)
+        settle_epochs(simulation, 6, events=2)
         deciding = hold(simulation)
         ask(simulation, fields=("id", "note"))
         assert deciding._change_rule(), "the first call makes a round"
@@ -122,9 +125,7 @@ def test_a_round_beside_epochs_leaves_half_of_the_cores_to_them(monkeypatch):
 def test_rounds_take_all_cores_when_events_come_in_as_fast_and_reading_does_not_wait_for_them(monkeypatch):
     monkeypatch.setattr(PooledSpark, "defaultParallelism", 4)
     with simulate() as simulation:
-        simulation.produce(0, *range(48))
-        for _ in range(16):
-            simulation.settle(3, 1)
+        settle_epochs(simulation, 16, events=3)
         deciding = hold(simulation)
         number = ask(simulation, fields=("id", "note"))
         done = []
@@ -180,9 +181,7 @@ def test_reading_does_not_wait_for_more_than_a_round_and_the_epoch_that_was_unde
 @pytest.mark.usefixtures("small_rounds")
 def test_a_round_asks_the_catalog_for_its_own_epochs_alone(monkeypatch):
     with simulate() as simulation:
-        simulation.produce(0, *range(30))
-        for _ in range(10):
-            simulation.settle(3, 1)
+        settle_epochs(simulation, 10, events=3)
         rows = []
         listed, found = rekeying.list_unprepared, epochs.list_duplicate_files
 
@@ -210,9 +209,7 @@ def test_a_round_asks_the_catalog_for_its_own_epochs_alone(monkeypatch):
 @pytest.mark.usefixtures("small_rounds")
 def test_files_that_were_prepared_and_are_gone_are_made_again_before_reading_waits():
     with simulate() as simulation:
-        simulation.produce(0, *range(9))
-        for _ in range(3):
-            simulation.settle(3, 1)
+        settle_epochs(simulation, 3, events=3)
         deciding = hold(simulation)
         number = ask(simulation, buckets=16)
         while rekeying.count_unprepared(simulation.catalog, number):
@@ -358,9 +355,7 @@ def test_a_process_that_lacks_what_the_rule_needs_stops_and_leaves_the_request()
 @pytest.mark.usefixtures("small_rounds")
 def test_a_request_that_is_taken_back_on_the_way_leaves_nothing_behind():
     with simulate() as simulation:
-        simulation.produce(0, *range(9))
-        for _ in range(3):
-            simulation.settle(3, 1)
+        settle_epochs(simulation, 3, events=3)
         before, deciding = simulation.catalog.identity(), hold(simulation)
         ask(simulation, buckets=16)
         assert deciding._change_rule()
@@ -374,9 +369,7 @@ def test_a_request_that_is_taken_back_on_the_way_leaves_nothing_behind():
 def test_the_next_process_goes_on_where_the_last_one_was_whichever_file_it_has():
     with simulate() as simulation:
         simulation.catalog.adopt(identity_of(simulation.pipeline), rule=spell_section(simulation.pipeline))
-        simulation.produce(0, *range(9))
-        for _ in range(3):
-            simulation.settle(3, 1)
+        settle_epochs(simulation, 3, events=3)
         number = ask(simulation, buckets=16)
         assert hold(simulation)._change_rule()
         done = rekeying.read_progress(simulation.catalog, number).key_files_done
@@ -397,9 +390,7 @@ def test_the_next_process_goes_on_where_the_last_one_was_whichever_file_it_has()
 
 def test_key_files_that_retention_dropped_under_a_round_are_left_out_next_time():
     with simulate() as simulation:
-        simulation.produce(0, *range(6))
-        for _ in range(2):
-            simulation.settle(3, 1)
+        settle_epochs(simulation, 2, events=3)
         simulation.drain()
         deciding = hold(simulation)
         ask(simulation, key=False, fields=("note",))

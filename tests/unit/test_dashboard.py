@@ -271,36 +271,27 @@ def test_no_secret_reaches_a_page(browser, lookout, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("path", "says"),
+    ("path", "status", "says"),
     [
-        ("/pipelines/nothing", "There is no pipeline"),
-        ("/pipelines/orders/batches/nope", "has no batch nope"),
-        ("/pipelines/orders/batches?after=gone", "has no batch gone"),
-        ("/pipelines/orders/epochs/x", "is no epoch"),
-        ("/pipelines/orders/letters?after=gone:1", "There is no place"),
-        ("/pipelines/orders/letters/replay?reason=not_jsn", "did you mean"),
-        ("/pipelines/orders/tables/nope/replay", "has no table"),
-        ("/etl/Nothing/pause", "no topic"),
-        ("/outbox/7/retry", "is not the id of a message"),
-        ("/nowhere", "There is no such page"),
+        ("/pipelines/nothing", 404, "There is no pipeline"),
+        ("/pipelines/orders/batches/nope", 404, "has no batch nope"),
+        ("/pipelines/orders/batches?after=gone", 404, "has no batch gone"),
+        ("/pipelines/orders/epochs/x", 404, "is no epoch"),
+        ("/pipelines/orders/letters?after=gone:1", 404, "There is no place"),
+        ("/pipelines/orders/letters/replay?reason=not_jsn", 404, "did you mean"),
+        ("/pipelines/orders/tables/nope/replay", 404, "has no table"),
+        ("/etl/Nothing/pause", 404, "no topic"),
+        ("/outbox/7/retry", 404, "is not the id of a message"),
+        ("/nowhere", 404, "There is no such page"),
+        ("/pipelines/orders/batches?status=x", 400, "is no status of a batch"),
+        ("/pipelines/orders/epochs?before=x", 400, "is no epoch"),
     ],
 )
-def test_what_is_not_there_is_told_with_what_to_do(browser, path, says):
+def test_what_is_not_there_and_what_cannot_be_asked_for_are_told_apart_and_with_what_to_do(
+    browser, path, status, says
+):
     answer = browser.get(path)
-    assert answer.status_code == 404
-    assert says in answer.text
-
-
-@pytest.mark.parametrize(
-    ("path", "says"),
-    [
-        ("/pipelines/orders/batches?status=x", "is no status of a batch"),
-        ("/pipelines/orders/epochs?before=x", "is no epoch"),
-    ],
-)
-def test_what_cannot_be_asked_for_is_told_apart_from_what_is_not_there(browser, path, says):
-    answer = browser.get(path)
-    assert answer.status_code == 400
+    assert answer.status_code == status
     assert says in answer.text
 
 
@@ -350,8 +341,15 @@ def of_each_size(tmp_path_factory) -> list[Visitor]:
 
 
 def count_work(browser: Visitor, path: str) -> tuple[int, int, int]:
-    """Statements that any database is asked, bytes of the page, and rows of its tables."""
+    """Statements that any database is asked, bytes of the page, and rows of its tables.
+
+    The least of some looks: what is asked beside a looker, on a thread of its own, may be heard too.
+    """
     browser.get(path)  # once, so that connections and what is looked at once are there
+    return min(count_once(browser, path) for _ in range(3))
+
+
+def count_once(browser: Visitor, path: str) -> tuple[int, int, int]:
     asked = []
 
     def note(_connection, _cursor, statement, *_more) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _COUNT = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kKmMbB]?)\s*")
 _TIMES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 
+_MEMORY_BYTES, _DISK_BYTES = 32 << 30, 1 << 40
+
 Value = TypeVar("Value")
 
 
@@ -103,10 +105,12 @@ def plan_capacity(
         typer.Option(help="What raw bytes and parts take of an event's bytes, where yours was measured."),
     ] = None,
     cores: Annotated[int, typer.Option(help="Of a machine.")] = 8,
-    memory: Annotated[float, typer.Option(parser=read_size, show_default="32GB", help="Of a machine.")] = 32
-    << 30,
-    disk: Annotated[float, typer.Option(parser=read_size, show_default="1TB", help="Of a machine.")] = 1
-    << 40,
+    memory: Annotated[
+        float, typer.Option(parser=read_size, show_default="32GB", help="Of a machine.")
+    ] = _MEMORY_BYTES,
+    disk: Annotated[
+        float, typer.Option(parser=read_size, show_default="1TB", help="Of a machine.")
+    ] = _DISK_BYTES,
     disk_reads: Annotated[
         int,
         typer.Option(

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Select, func, select
 
 from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.letters import are_open
 from oncehouse.ledger.records import (
     Counts,
     DeadLetterFile,
@@ -152,10 +153,7 @@ def list_dead_letter_files(
     catalog: Catalog, *, kind: LetterKind = LetterKind.DEAD
 ) -> tuple[DeadLetterFile, ...]:
     """Those that were not tried again."""
-    query = _letter_files(catalog).where(
-        dead_letter_files.c.tried_in_epoch.is_(None), dead_letter_files.c.kind == kind
-    )
-    return _read_letter_files(catalog, query)
+    return _read_letter_files(catalog, _letter_files(catalog).where(*are_open(catalog, kind)))
 
 
 def list_all_letter_files(catalog: Catalog) -> tuple[DeadLetterFile, ...]:

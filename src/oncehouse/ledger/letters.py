@@ -24,7 +24,7 @@ def count_reasons(catalog: Catalog, *, kind: LetterKind = LetterKind.DEAD) -> di
     """Open letters by reason, by its name; those that wait, by schema."""
     query = (
         select(dead_letter_files.c.reasons, func.count())
-        .where(*_open(catalog, kind))
+        .where(*are_open(catalog, kind))
         .group_by(dead_letter_files.c.reasons)
     )
     counted: dict[str, int] = {}
@@ -40,7 +40,7 @@ def find_open_file(catalog: Catalog, name: str) -> DeadLetterFile | None:
     if not (name.isascii() and name.isprintable() and len(name) <= _LONGEST_NAME):
         return None
     query = select(dead_letter_files).where(
-        *_open(catalog, LetterKind.DEAD), dead_letter_files.c.dead_letter_file == name
+        *are_open(catalog, LetterKind.DEAD), dead_letter_files.c.dead_letter_file == name
     )
     with catalog.read() as connection:
         row = connection.execute(query).first()
@@ -52,7 +52,7 @@ def walk_newest_files(
 ) -> Iterator[DeadLetterFile]:
     """Files of open dead letters from the newest on, or from `start` on; those without the reason are left out."""
     names = dead_letter_files.c.dead_letter_file
-    query = select(dead_letter_files).where(*_open(catalog, LetterKind.DEAD))
+    query = select(dead_letter_files).where(*are_open(catalog, LetterKind.DEAD))
     if reason is not None:
         # As it stands in the text. No LIKE: a reason may hold its wildcards.
         spelt = json.dumps(reason)
@@ -77,7 +77,8 @@ def _up_to(last: DeadLetterFile, same_epoch: ColumnElement[bool]) -> ColumnEleme
     return and_(epoch <= last.epoch, or_(epoch < last.epoch, same_epoch))
 
 
-def _open(catalog: Catalog, kind: LetterKind) -> tuple[ColumnElement[bool], ...]:
+def are_open(catalog: Catalog, kind: LetterKind) -> tuple[ColumnElement[bool], ...]:
+    """What holds of the files of letters that were not tried again."""
     return (
         dead_letter_files.c.pipeline == catalog.pipeline,
         dead_letter_files.c.kind == kind,
