@@ -31,7 +31,9 @@ from oncehouse.pipeline.json_new_fields import (
     notice,
     notice_in_sample,
 )
-from oncehouse.pipeline.json_screen import screen
+from oncehouse.pipeline.json_screen import Block, screen_bytes, screen_structure
+from oncehouse.pipeline.json_times import null_mask
+from oncehouse.pipeline.json_uniform import Layout, find_layout, read_uniform
 from oncehouse.pipeline.verdict import Problem, Reason, Rejection
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 _RUN_BYTES = 32 << 20
 _RUN_OBJECTS = 400_000
 _PIECES = 8
+LEAST_ALIKE = 500
+_MOST_PASSED = 31  # blocks that are parsed before messages that differed are looked at again
 _SMALL = 1024
 _MOST_STUMBLES = 64  # above this share of odd messages it is cheaper to look at each of a small block
 _ROW = re.compile(r" in row ([0-9]+)$")
@@ -92,6 +96,9 @@ class JsonDecoder:
         self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
         self._options: dict[Shape, pa_json.ParseOptions] = {}
         self._usual_shape = Shape()
+        self._layout: Layout | None = None
+        self._blocks_passed = 0
+        self._blocks_to_pass = 0
         digits = [found for type_ in fields.values() if (found := wrapping_digits(type_)) is not None]
         self._huge_number = _HUGE_NUMBER % min(digits) if digits else None
         self._holds_maps = any(holds_map(type_) for type_ in fields.values())
@@ -104,28 +111,57 @@ class JsonDecoder:
         return self._schema
 
     def decode(self, values: pa.Array) -> Decoded:
-        screened = screen(
-            values,
-            max_message_bytes=self._max_message_bytes,
-            max_depth=self._max_depth,
-            explain=self._explain_rejected,
-        )
         self._new_fields = {}
-        rejected = list(screened.rejected)
-        batches: list[tuple[Offsets, pa.RecordBatch]] = []
-        for index, texts in _split_runs(screened.index, screened.texts):
-            batches += [self._convert(read, rejected) for read in self._read(index, texts, rejected)]
+        block = screen_bytes(values, max_message_bytes=self._max_message_bytes)
+        rejected: list[Rejection] = []
+        alike = self._read_alike(block.texts)
+        if alike is not None:
+            batches = [self._convert(_Read(block.index, block.texts, alike), rejected)]
+        else:
+            batches = self._parse_block(block, rejected)
+        rejected += block.rejected
         taken, rows = _merge(batches, self._schema)
         rejected.sort(key=lambda rejection: rejection.index)
         return Decoded(
             rows=rows,
             taken=taken,
             rejected=tuple(rejected),
-            skipped=screened.skipped,
+            skipped=np.flatnonzero(null_mask(values)).astype(np.int64),
             new_fields=self._new_fields,
         )
 
+    # -- reading: without a parser where messages are alike ------------------------------------------------
+
+    def _read_alike(self, texts: pa.Array) -> pa.Table | None:
+        """Messages of one layout; None where they differ, which is then not tried again for some blocks."""
+        if self._holds_maps or len(texts) < LEAST_ALIKE:
+            return None
+        if self._blocks_to_pass:
+            self._blocks_to_pass -= 1
+            return None
+        schema = self._options_of(self._usual_shape).explicit_schema
+        table = None
+        if self._layout is not None:
+            table = read_uniform(texts, schema, self._layout)
+        if table is None:
+            self._layout = find_layout(texts[0].as_py())
+            if self._layout is not None and not (self._watch and self._layout.keys - set(schema.names)):
+                table = read_uniform(texts, schema, self._layout)
+        if table is None:
+            self._blocks_to_pass = self._blocks_passed = min(2 * self._blocks_passed + 1, _MOST_PASSED)
+        else:
+            self._blocks_passed = 0
+        return table
+
     # -- reading: the block at once, and smaller only when it fails ---------------------------------------
+
+    def _parse_block(self, block: Block, rejected: list[Rejection]) -> list[tuple[Offsets, pa.RecordBatch]]:
+        screen_structure(block, max_depth=self._max_depth, explain=self._explain_rejected)
+        return [
+            self._convert(read, rejected)
+            for index, texts in _split_runs(block.index, block.texts)
+            for read in self._read(index, texts, rejected)
+        ]
 
     def _read(self, index: Offsets, texts: pa.Array, rejected: list[Rejection]) -> Iterator[_Read]:
         parsed = self._parse(texts, self._usual_shape)

@@ -8,7 +8,6 @@ messages prove one row each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,20 +26,12 @@ _SPACE = " \t\r\n"
 _NEWLINE, _TAB, _RETURN = 10, 9, 13
 
 
-@dataclass(frozen=True, kw_only=True)
-class Screened:
-    index: Offsets
-    """Place in the block of each text that is left."""
-    texts: pa.Array
-    rejected: list[Rejection]
-    skipped: Offsets
-
-
-class _Block:
+class Block:
     """The messages still standing; each step takes some of them out, with a reason."""
 
     def __init__(self, index: Offsets, texts: pa.Array) -> None:
         self.index = index
+        """Place in the block of each text that is left."""
         self.texts = texts
         self.rejected: list[Rejection] = []
 
@@ -58,29 +49,27 @@ class _Block:
         return text_buffers(self.texts)
 
 
-def screen(
-    values: pa.Array,
-    *,
-    max_message_bytes: int,
-    max_depth: int,
-    explain: Callable[[bytes], Problem],
-) -> Screened:
+def screen_bytes(values: pa.Array, *, max_message_bytes: int) -> Block:
+    """Without messages that have no value, are too large, or are no text; white space at their ends is gone."""
+    block = Block(np.arange(len(values), dtype=np.int64), values)
     nulls = null_mask(values)
-    block = _Block(np.arange(len(values), dtype=np.int64), values)
     if nulls.any():
         block.keep(~nulls)
     _reject_size(block, max_message_bytes)
     _reject_utf8(block)
     _reject_control(block)
     _trim(block)
+    return block
+
+
+def screen_structure(block: Block, *, max_depth: int, explain: Callable[[bytes], Problem]) -> None:
+    """Without messages that are nested too deeply or are surely no object."""
     _reject_depth(block, max_depth)
     framed = _framed(*block.buffers())
     block.reject(~framed, lambda row: explain(block.texts[row].as_py()))
-    skipped = np.flatnonzero(nulls).astype(np.int64)
-    return Screened(index=block.index, texts=block.texts, rejected=block.rejected, skipped=skipped)
 
 
-def _reject_size(block: _Block, limit: int) -> None:
+def _reject_size(block: Block, limit: int) -> None:
     lengths = np.diff(block.buffers()[0])
     block.reject(
         lengths > limit,
@@ -90,14 +79,14 @@ def _reject_size(block: _Block, limit: int) -> None:
     )
 
 
-def _reject_utf8(block: _Block) -> None:
+def _reject_utf8(block: Block) -> None:
     _, bad = cast_where_possible(
         block.texts, pa.large_string() if pa.types.is_large_binary(block.texts.type) else pa.string()
     )
     block.reject(bad, lambda _: Problem(reason=Reason.BAD_UTF8, detail="the bytes are not UTF-8"))
 
 
-def _reject_control(block: _Block) -> None:
+def _reject_control(block: Block) -> None:
     """No raw control byte belongs to JSON, except white space; ends of lines become tabs.
 
     Inside a string both are wrong, outside both mean nothing: the message keeps its meaning, or its fault.
@@ -125,7 +114,7 @@ def _binary_array(offsets: Offsets, data: Bytes) -> pa.Array:
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
-def _trim(block: _Block) -> None:
+def _trim(block: Block) -> None:
     if _framed(*block.buffers()).all():
         return
     texts = block.texts
@@ -135,7 +124,7 @@ def _trim(block: _Block) -> None:
     block.reject(empty, lambda _: Problem(reason=Reason.EMPTY, detail="nothing but white space"))
 
 
-def _reject_depth(block: _Block, max_depth: int) -> None:
+def _reject_depth(block: Block, max_depth: int) -> None:
     """Depth bombs, and messages of very many objects, which would make a row each before they are refused."""
     offsets, data = block.buffers()
     suspects = np.flatnonzero(count_opening(data, offsets, enough=max_depth) > max_depth)
