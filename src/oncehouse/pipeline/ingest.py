@@ -35,6 +35,7 @@ from oncehouse.ledger.records import (
     Segment,
 )
 from oncehouse.pipeline.adopting import remembered
+from oncehouse.pipeline.blocks import OutsizeRecordError, demand_usual, hand_over
 from oncehouse.pipeline.dedup import DecidePlan, Decision, decide, plan_ranges
 from oncehouse.pipeline.evolution import meet_new_fields
 from oncehouse.pipeline.job_errors import naming_own_errors
@@ -180,9 +181,13 @@ def read_frame(records: DataFrame, plan: ReadPlan) -> list[TaskManifest]:
         context = TaskContext.get()
         attempt = f"r{context.taskAttemptId() if context else 0}-{uuid.uuid4().hex[:8]}"
         with logs.bound(pipeline=plan.pipeline, epoch=plan.epoch):
-            manifest = read_records(plan, attempt, blocks)
+            try:
+                manifest = read_records(plan, attempt, demand_usual(blocks) if plan.counted else blocks)
+            except OutsizeRecordError:
+                manifest = TaskManifest(read=0, skipped=0, chunks=(), letters=(), outsize=True)
         yield pa.record_batch([pa.array([manifest.to_json()])], names=["manifest"])
 
+    records = hand_over(records, plan.counted)
     if plan.whole:
         records = records.coalesce(1)
     rows = records.mapInArrow(task, MANIFEST_SCHEMA).collect()

@@ -12,6 +12,7 @@ from typing import Any
 
 from oncehouse.columns import ColumnType
 from oncehouse.ledger.records import FileRef, LetterKind, Schema
+from oncehouse.pipeline.blocks import Counted
 from oncehouse.pipeline.decoding import Format
 from oncehouse.pipeline.identity_rule import Rule
 from oncehouse.pipeline.shape_plan import ShapePlan
@@ -53,6 +54,8 @@ class ReadPlan:
     schemas: tuple[Schema, ...] = ()
     """Those known when the epoch began; records of others wait."""
     shape: ShapePlan | None = None
+    counted: Counted | None = None
+    """How records are handed over; None: in blocks that are weighed."""
 
     @property
     def columns(self) -> dict[str, ColumnType]:
@@ -109,6 +112,8 @@ class TaskManifest:
     """Of values and keys."""
     new_fields: dict[str, str | None] = field(default_factory=dict)
     """Fields that nobody declared and their types; None: no column can hold it."""
+    outsize: bool = False
+    """A record was too large to be handed over: nothing of this counts, and all is to be read by weight."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -123,6 +128,7 @@ class TaskManifest:
             letters=tuple(_letters(letters) for letters in found["letters"]),
             read_bytes=found["read_bytes"],
             new_fields=found["new_fields"],
+            outsize=found["outsize"],
         )
 
 

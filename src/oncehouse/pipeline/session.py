@@ -18,6 +18,7 @@ from oncehouse import logs
 from oncehouse.config_values import SECRET_SETTINGS, is_secret_setting
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger.file_cache import BYTES_VARIABLE
+from oncehouse.pipeline import blocks
 from oncehouse.pipeline.executors import (
     PYTHON_VARIABLE,
     await_executors,
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 
-BLOCK_ROWS = 50_000
-BLOCK_BYTES = 32 << 20
-
 # What Kafka's client fetches is about a megabyte at a time, which Java's collector would call humongous, and look at
 # the whole heap for. Under what the user's own options say, which may choose another collector.
 _JAVA_OPTIONS = "-XX:G1HeapRegionSize=8m"
@@ -55,8 +53,7 @@ _SETTINGS = {
     # Loads and reads share the cores instead of waiting for each other.
     "spark.scheduler.mode": "FAIR",
     # A worker gets records in blocks, and holds one beside the chunk that it fills: large records make small ones.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": str(BLOCK_ROWS),
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(BLOCK_BYTES),
+    **blocks.SETTINGS,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "false",
     # Checkpoints are scratch: keep no more of them than the stream itself needs.

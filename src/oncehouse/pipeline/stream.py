@@ -12,6 +12,7 @@ import shutil
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from oncehouse.errors import DataLossError, OncehouseError, TransientError
 from oncehouse.ledger import epochs
 from oncehouse.ledger.records import EpochKind
 from oncehouse.pipeline.adopting import under_ledgers_rule
+from oncehouse.pipeline.blocks import Counting
 from oncehouse.pipeline.deciding import Deciding
 from oncehouse.pipeline.epoch_size import EpochSize, Settled, first_size, see_epoch
 from oncehouse.pipeline.formats import needs_headers
@@ -69,6 +71,7 @@ class Ingest(Deciding):
         # Set when the stream has to start again with another bound, or with headers; no epoch begins before that.
         self._resizing = threading.Event()
         self._has_headers = False
+        self._counting = Counting(self._pipeline.spark.settings)
 
     def run(self, stop: threading.Event, *, once: bool) -> None:
         """Until `stop` is set, or with `once` until all that was there at the start is settled."""
@@ -221,7 +224,11 @@ class Ingest(Deciding):
             self._resizing.set()
 
     def _read(self, frame: DataFrame, plan: ReadPlan) -> list[TaskManifest]:
-        manifests = read_frame(frame, plan)
+        known_bytes = self._size.record_bytes if self._size and not self._has_headers else 0.0
+        manifests = read_frame(frame, replace(plan, counted=self._counting.choose(known_bytes)))
+        if any(task.outsize for task in manifests):
+            self._counting.found_outsize()
+            manifests = read_frame(frame, plan)
         self._read_bytes = sum(task.read_bytes for task in manifests)
         # Asked after the records were read: a topic made anew meanwhile may go on with the same offsets.
         check_topics(self._topics.describe(), self._topic_ids, {}, {})
