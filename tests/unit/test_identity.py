@@ -108,6 +108,16 @@ def test_every_row_has_its_own_id_in_slices_and_after_nulls():
     assert np.stack(unique_ids(rule("a", "b"), rows.slice(1, 2))).tolist() == whole[:, 1:3].tolist()
 
 
+@pytest.mark.parametrize("others", [[], ["x" * 300]])
+def test_long_texts_are_encoded_as_short_ones_are(others):
+    texts = ["", "ä", "x" * 255, "x" * 256, None, *others]
+    found = encode_identity(rule("a"), pa.record_batch({"a": pa.array(texts)})).to_pylist()
+    assert found == [
+        b"n;" if text is None else b"s%d:%s" % (len(text.encode()), text.encode()) for text in texts
+    ]
+    assert encode_identity(rule("a"), pa.record_batch({"a": pa.array(texts[:3])})).to_pylist() == found[:3]
+
+
 def test_a_known_event_keeps_its_id_for_ever():
     rows = pa.record_batch({"p": ["shop"], "e": ["view"], "n": pa.array([42], pa.int64())})
     high, low = unique_ids(rule("p", "e", "n"), rows)

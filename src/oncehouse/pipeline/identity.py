@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
 _NULL = b"n;"
+_TEXT_MARKS = pa.array([b"s%d:" % length for length in range(256)], pa.binary())
 
 
 def unique_ids(
@@ -149,7 +150,7 @@ def _concatenate(pieces: list[Any]) -> pa.Array:
 def _pieces(column: pa.Array) -> list[Any]:  # noqa: PLR0911 - one way out for each kind
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return [_mark(b"s"), _texts(pc.binary_length(column)), _mark(b":"), column.cast(pa.binary())]
+        return [*_text_marks(pc.binary_length(column)), column.cast(pa.binary())]
     if pa.types.is_fixed_size_binary(kind):
         return [_mark(b"x%d:" % kind.byte_width), column.cast(pa.binary())]
     if pa.types.is_integer(kind):
@@ -165,6 +166,14 @@ def _pieces(column: pa.Array) -> list[Any]:  # noqa: PLR0911 - one way out for e
     if pa.types.is_floating(kind):
         return [_mark(b"f%d:" % (kind.bit_width // 8)), _float_bytes(column)]
     raise ConfigurationError(f"a column of {kind} cannot make an event unique; choose scalar fields")
+
+
+def _text_marks(lengths: pa.Array) -> list[Any]:
+    """What stands before texts of these lengths: looked up where all are short, for pieces are what costs."""
+    longest = pc.max(lengths).as_py()
+    if longest is not None and longest < len(_TEXT_MARKS):
+        return [_TEXT_MARKS.take(lengths)]
+    return [_mark(b"s"), _texts(lengths), _mark(b":")]
 
 
 def _mark(letters: bytes) -> pa.Scalar:
