@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BARE_READS = 3
+_LEAST_WARM_UP_EVENTS = 50_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +106,11 @@ def fill_topic(place: Place, name: str, events: int, kind: Kind = USUAL) -> Topi
     return Topic(
         name=name, produced=events, unique=int(serials.max()) + 1, value_bytes=value_bytes, kind=kind
     )
+
+
+def warm_up_size(events: int) -> int:
+    """How many events go first, untimed: Java goes on compiling for millions, and the steady state is asked for."""
+    return max(_LEAST_WARM_UP_EVENTS, events // 2)
 
 
 def make_pipeline(place: Place, topic: Topic | str, *, name: str | None = None, **sections: Any) -> Pipeline:

@@ -28,12 +28,12 @@ from measure import (
     open_place,
     open_spark,
     run_road,
+    warm_up_size,
 )
 from peer_runs import Found, Peer, PeerCommand, count, own_in_pieces, run_killed
 from plots import draw_bars
 
 EVENTS = 2_000_000
-WARM_UP_EVENTS = 50_000
 
 OURS = "oncehouse"
 PEERS = (
@@ -208,7 +208,7 @@ def measure(events: int = EVENTS, names: Sequence[str] = NAMES, *, kills: bool =
     """On servers of its own, ourselves first."""
     with ExitStack() as at_end:
         place = at_end.enter_context(open_place(say))
-        warm, topic = fill_topic(place, "warm", WARM_UP_EVENTS), fill_topic(place, "bench", events)
+        warm, topic = fill_topic(place, "warm", warm_up_size(events)), fill_topic(place, "bench", events)
         with open_spark(make_pipeline(place, topic)) as spark:
             run_road(place, spark, warm)
             road = run_road(place, spark, topic)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from figures import OUT, Figure, figure, rate, say, show_and_save
-from measure import Place, Topic, fill_topic, make_pipeline, open_place, open_spark, run_road
+from measure import Place, Topic, fill_topic, make_pipeline, open_place, open_spark, run_road, warm_up_size
 from plots import draw_bars
 from traffic import Kind
 
@@ -49,6 +49,8 @@ def run_kinds(
     place: Place, spark: SparkSession, kinds: Sequence[Kind], events: int, compared: int
 ) -> Iterator[tuple[Topic, float]]:
     """Each kind's topic and the seconds of its road; what it left behind is removed again."""
+    # What Java compiles is the same for all formats, so that a long way of one warms them all.
+    run_road(place, spark, fill_topic(place, "warm", warm_up_size(compared)))
     for format_ in dict.fromkeys(kind.format for kind in kinds):
         run_road(place, spark, fill_topic(place, f"warm_{format_}", WARM_UP_EVENTS, Kind(format=format_)))
     for kind in kinds:

@@ -30,13 +30,15 @@ _DRIVER = (
     ("oncehouse.pipeline.stream", "read_frame", "epoch: read job"),
     ("oncehouse.pipeline.ingest", "_decide_all", "epoch: decide job"),
     ("oncehouse.ledger.registering", "register", "epoch: register"),
-    ("oncehouse.pipeline.stream", "compact", "between epochs: compaction"),
+    ("oncehouse.pipeline.deciding", "compact", "between epochs: compaction"),
     ("oncehouse.pipeline.loading", "load", "beside ingest: load"),
 )
 _TASK = (
     ("oncehouse.pipeline.reading", "read_records", "read: blocks and the rest"),
     ("oncehouse.pipeline.json_decode", "JsonDecoder.decode", "read: decode, the rest"),
-    ("oncehouse.pipeline.json_decode", "screen", "read: decode, screen"),
+    ("oncehouse.pipeline.json_decode", "screen_bytes", "read: decode, screen"),
+    ("oncehouse.pipeline.json_decode", "screen_structure", "read: decode, screen what is parsed"),
+    ("oncehouse.pipeline.json_decode", "JsonDecoder._read_alike", "read: decode, by one layout"),
     ("oncehouse.pipeline.json_decode", "JsonDecoder._parse", "read: decode, parse"),
     ("oncehouse.pipeline.json_decode", "JsonDecoder._convert", "read: decode, convert"),
     ("oncehouse.pipeline.reading", "unique_ids", "read: unique ids"),
