@@ -56,6 +56,8 @@ def topic_of(query: str) -> str:
     return f"{_QUERY_PREFIX}{query}"
 
 
+# A block of records is handed to the encoder at once.
+_AT_ONCE_ROWS = 1 << 16
 # A reader of letters holds one row group at a time.
 _GROUP_ROWS = 10_000
 _GROUP_BYTES = 8 << 20
@@ -112,6 +114,7 @@ class PartFile:
             path,
             self._schema,
             compression="lz4",
+            write_batch_size=_AT_ONCE_ROWS,
             use_dictionary=self._repeating,
             write_statistics=False,
             write_page_checksum=True,
@@ -138,6 +141,7 @@ def write_raw(path: str, blocks: list[pa.Table]) -> None:
         path,
         RAW_SCHEMA,
         compression="lz4",
+        write_batch_size=_AT_ONCE_ROWS,
         use_dictionary=["topic", "row", "schema"],
         write_statistics=["partition", "offset"],
         write_page_checksum=True,
@@ -196,14 +200,17 @@ def epoch_path(pipeline: str, epoch: int, token: int, name: str) -> str:
 
 
 def read_rows(store: FileStore, file: FileRef, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of a part or of raw bytes, also where they are a range of a pack. Pages check themselves."""
+    """The rows of a part or of raw bytes, also where they are a range of a pack. Pages check themselves.
+
+    By one thread: there is a task for every core already.
+    """
     try:
         opened = pq.ParquetFile(store.local(file), memory_map=True, page_checksum_verification=True)
         wanted = None if columns is None else list(columns)
         if file.rows is None:
-            return opened.read(wanted)
+            return opened.read(wanted, use_threads=False)
         groups, before = _groups(opened.metadata, file.row, file.row + file.rows)
-        return opened.read_row_groups(groups, wanted).slice(file.row - before, file.rows)
+        return opened.read_row_groups(groups, wanted, use_threads=False).slice(file.row - before, file.rows)
     except (OSError, pa.ArrowException) as error:
         raise CorruptFileError(
             f"The ledger's file {file.path} cannot be read ({error}): it is damaged. {REPAIR_ADVICE}"
