@@ -34,6 +34,7 @@ from measure import (
     open_spark,
     read_bare,
     run_road,
+    warm_up,
     warm_up_size,
 )
 from plots import draw_stacks
@@ -63,7 +64,7 @@ def measure(
         warm, topic = fill_topic(place, "warm", warm_up_size(events)), fill_topic(place, "bench", events)
         with open_spark(make_pipeline(place, topic)) as spark:
             say("warming up")
-            run_road(place, spark, warm)
+            warm_up(place, spark, warm)
             found, seconds = measure_road(place, spark, topic, profile=profile)
         lines = peers.compare(place, topic, warm, our_seconds=seconds, names=names, kills=kills)
         return found + peers.report(lines, topic)

@@ -94,6 +94,8 @@ def main() -> None:
         # What is warmed is the session; its state has a checkpoint of its own, which nobody meets again.
         warm = {**task, "scratch": str(Path(task["scratch"]) / uuid.uuid4().hex)}
         run_stream(spark, warm, task["warm_topic"], task["warm_table"])
+        client = clickhouse_connect.get_client(host=task["host"], port=task["port"])
+        client.command(f"DROP TABLE {task['warm_table']} SYNC")
     print(json.dumps({"started_at": time.time()}), flush=True)
     run_stream(spark, task, task["topic"], task["table"])
     spark.stop()

@@ -28,6 +28,7 @@ from measure import (
     open_place,
     open_spark,
     run_road,
+    warm_up,
     warm_up_size,
 )
 from peer_runs import Found, Peer, PeerCommand, count, own_in_pieces, run_killed
@@ -210,7 +211,7 @@ def measure(events: int = EVENTS, names: Sequence[str] = NAMES, *, kills: bool =
         place = at_end.enter_context(open_place(say))
         warm, topic = fill_topic(place, "warm", warm_up_size(events)), fill_topic(place, "bench", events)
         with open_spark(make_pipeline(place, topic)) as spark:
-            run_road(place, spark, warm)
+            warm_up(place, spark, warm)
             road = run_road(place, spark, topic)
         lines = compare(place, topic, warm, our_seconds=road.seconds, names=names, kills=kills)
         own = rate("end_to_end_events_per_s", topic.produced, road.seconds)

@@ -18,7 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from figures import OUT, Figure, figure, rate, say, show_and_save
-from measure import Place, Topic, fill_topic, make_pipeline, open_place, open_spark, run_road, warm_up_size
+from measure import (
+    Place,
+    Topic,
+    fill_topic,
+    make_pipeline,
+    open_place,
+    open_spark,
+    run_road,
+    warm_up,
+    warm_up_size,
+)
 from plots import draw_bars
 from traffic import Kind
 
@@ -50,9 +60,9 @@ def run_kinds(
 ) -> Iterator[tuple[Topic, float]]:
     """Each kind's topic and the seconds of its road; what it left behind is removed again."""
     # What Java compiles is the same for all formats, so that a long way of one warms them all.
-    run_road(place, spark, fill_topic(place, "warm", warm_up_size(compared)))
+    warm_up(place, spark, fill_topic(place, "warm", warm_up_size(compared)))
     for format_ in dict.fromkeys(kind.format for kind in kinds):
-        run_road(place, spark, fill_topic(place, f"warm_{format_}", WARM_UP_EVENTS, Kind(format=format_)))
+        warm_up(place, spark, fill_topic(place, f"warm_{format_}", WARM_UP_EVENTS, Kind(format=format_)))
     for kind in kinds:
         # A fifth of the events where they are eight times as large.
         number = compared if kind in COMPARED else events // 5 if kind.large else events
