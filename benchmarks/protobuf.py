@@ -4,7 +4,8 @@
 
 Both make the same Arrow columns out of the same bytes, which is checked. Events have 9 fields and about 120
 bytes: texts, numbers, an enum, a Timestamp, a nested message and a list. Times are processor time, the best of
-three, taken in turns. `measure` gives the figures to `make bench`.
+three, taken in turns. `measure` gives the figures to `make bench`. Last come the events of `traffic.py`, as the other
+benchmarks send them: what decoding one costs, and what of that is reading its bytes.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from google.protobuf.message_factory import GetMessageClass
 
 from oncehouse.columns import arrow_type, parse_type
 from oncehouse.pipeline.decoding import Limits
+from oncehouse.pipeline.formats import demand_section, format_of
 from oncehouse.pipeline.framing import Framing, VersionPlace
 from oncehouse.pipeline.protobuf_format import ProtobufFormat
-from oncehouse.pipeline.protobuf_sources import make_schema
+from oncehouse.pipeline.protobuf_sources import make_schema, read_files
 from oncehouse.protobuf.definition import describe, read_definition
+from traffic import Kind, make_encoder, make_source, plan_serials
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,7 +184,32 @@ def measure(count: int = MESSAGES) -> list[dict[str, str | float]]:
     ]
 
 
+def weigh_traffic(count: int) -> dict[str, float]:
+    """Processor time of an event of the road's benchmarks, in microseconds: decoded, and its wire format alone."""
+    kind = Kind(format="protobuf")
+    values = make_encoder(kind)(plan_serials(count, kind.duplicates))
+    blocks = [
+        pa.record_batch({"value": pa.array(values[start : start + BLOCK], pa.binary())})
+        for start in range(0, count, BLOCK)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        source = make_source(kind, "nowhere:9092", "events", Path(folder))
+        (schema,) = read_files(demand_section(source.protobuf, "protobuf"))
+        format_ = format_of(source)
+    types = {name: parse_type(text) for name, text in source.fields.items()}
+    decoder = format_.make_decoder(types, [schema], Limits(max_message_bytes=1 << 20, max_depth=64))
+    descriptor = describe(read_definition(schema.definition))
+    handler = ptars.HandlerPool([descriptor.file]).get_for_message(descriptor)
+    work: dict[str, Callable[[], object]] = {
+        "decoded": lambda: [decoder.decode(block) for block in blocks],
+        "ptars alone": lambda: [handler.array_to_record_batch(block.column("value")) for block in blocks],
+    }
+    return {name: taken / count * 1e6 for name, taken in best_seconds(work).items()}
+
+
 if __name__ == "__main__":
     speeds = compare(int(sys.argv[1]) if len(sys.argv) > 1 else MESSAGES, more=True)
     for name, speed in speeds.items():
         print(f"{name:<32} {speed:>12,.0f} messages/s {speed / speeds['row_by_row']:6.2f} of row by row")
+    for name, microseconds in weigh_traffic(MESSAGES).items():
+        print(f"{'events of the road, ' + name:<32} {microseconds:>12.2f} µs of a core an event")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import math
+import re
 import uuid
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fuzzing import examples
 from oncehouse.columns import Integer, arrow_type, parse_type
 from oncehouse.pipeline.fit import fit
 from oncehouse.pipeline.fit_explain import explain_misfit, find_misfit
@@ -204,6 +206,38 @@ def test_texts_are_decimals_digit_by_digit(declared, data):
     )
     expected = [decimal_or_bad(D(text), *declared) for text in texts]
     assert fitted(texts, pa.string(), "Decimal({}, {})".format(*declared)) == expected
+
+
+@given(DECIMALS, st.lists(st.text("0159+-.,/ ", max_size=12), max_size=4))
+@examples(200)
+def test_short_texts_are_decimals_only_where_they_are_written_like_one(declared, texts):
+    written = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)")
+    expected = [decimal_or_bad(D(text), *declared) if written.fullmatch(text) else BAD for text in texts]
+    assert fitted(texts, pa.string(), "Decimal({}, {})".format(*declared)) == expected
+
+
+@given(DECIMALS, st.integers(1, 90), st.integers(0, 90))
+@examples(200)
+def test_a_decimal_of_many_digits_never_wraps_around(declared, whole, behind):
+    """Alone, so that no neighbour sends it another way; nines and a one differ in where they wrap."""
+    for text in ("9" * whole + "." + "9" * behind, "1" + "0" * whole, "-" + "9" * whole):
+        expected = decimal_or_bad(D(text), *declared)
+        assert fitted([text], pa.string(), "Decimal({}, {})".format(*declared)) == [expected]
+
+
+@pytest.mark.parametrize("unusual", ["abc", "", "1e2", "0" * 50 + "7", "1.005", None])
+@pytest.mark.parametrize("places", [{0}, {4999}, {1, 2500, 2501}])
+def test_an_unusual_text_among_many_costs_no_other_its_value(unusual, places):
+    texts = [unusual if row in places else f"{row}.25" for row in range(5000)]
+    (alone,) = fitted([unusual], pa.string(), "Nullable(Decimal(18, 2))")
+    expected = [alone if row in places else D(f"{row}.25") for row in range(5000)]
+    assert fitted(texts, pa.string(), "Nullable(Decimal(18, 2))") == expected
+
+
+@pytest.mark.parametrize("text", ["1e-77", "1e-1000000000", "1.e-2147483647", "1e2147483647"])
+def test_a_decimal_with_a_far_exponent_is_bad(text):
+    """Arrow's cast would look beyond its table of powers: zero at best, the end of the process at worst."""
+    assert fitted([text], pa.string(), "Decimal(18, 2)") == [BAD]
 
 
 @pytest.mark.parametrize("text", ["", ".", "-", "1,5", "NaN", "1e", "0x1", "1 "])

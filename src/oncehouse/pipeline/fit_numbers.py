@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse import columns as c
-from oncehouse.pipeline.json_bytes import fixed_array, integers_from_decimals
+from oncehouse.pipeline.json_bytes import fixed_array, integers_from_decimals, text_buffers
 from oncehouse.pipeline.json_times import Mask, cast_where_possible, null_mask
 
 _WIDE = pa.decimal256(76, 0)
@@ -272,6 +272,39 @@ def _zero(array: pa.Array, where: Mask) -> pa.Array:
 
 
 def _decimals_from_texts(array: pa.Array, leaf: c.Decimal) -> Numbers:
+    """By Arrow's cast, as far as it can be trusted; only texts that are written in another way take the long one."""
+    target = c.arrow_type(leaf)
+    if _are_short_and_plain(array, leaf):
+        try:
+            return array.cast(target), None
+        except pa.ArrowInvalid:
+            pass  # one of them is no number, or does not fit
+    usual = _flags(pc.match_substring_regex(array, _usual_number(leaf)))
+    fitted = _only(array, usual).cast(target)
+    rest = np.flatnonzero(~usual)
+    put, put_bad = _decimals_from_any_texts(array.take(pa.array(rest)), leaf)
+    bad = np.zeros(len(array), dtype=np.bool_)
+    bad[rest] = put_bad
+    return pc.replace_with_mask(fitted, pa.array(~usual), put), bad
+
+
+def _usual_number(leaf: c.Decimal) -> str:
+    """Texts with no more digits on either side of the point than the type has."""
+    before = leaf.precision - leaf.scale
+    return rf"^[+-]?{f'[0-9]{{1,{before}}}' if before else '0'}(\.[0-9]{{0,{leaf.scale}}})?$"
+
+
+def _are_short_and_plain(texts: pa.Array, leaf: c.Decimal) -> bool:
+    """Whether there are no exponents, and so few digits that no step of Arrow's cast wraps around."""
+    most = (_MOST_DIGITS if pa.types.is_decimal256(c.arrow_type(leaf)) else _MOST_DIGITS // 2) - leaf.scale
+    offsets, data = text_buffers(texts)
+    if np.diff(offsets).max(initial=0) > most:
+        return False
+    # From the plus sign to the 9 there are, beside what numbers are written with, only the comma and the slash.
+    return bool((data[offsets[0] : offsets[-1]] - np.uint8(ord("+")) <= ord("9") - ord("+")).all())
+
+
+def _decimals_from_any_texts(array: pa.Array, leaf: c.Decimal) -> tuple[pa.Array, Mask]:
     plain = _flags(pc.match_substring_regex(array, _PLAIN_NUMBER)) & _flags(
         pc.match_substring_regex(array, _HAS_DIGIT)
     )
@@ -285,7 +318,9 @@ def _decimals_from_texts(array: pa.Array, leaf: c.Decimal) -> Numbers:
     return (fitted, ~fits) if not powers.any() else _put_powers(fitted, ~fits, array, powers, leaf)
 
 
-def _put_powers(fitted: pa.Array, bad: Mask, texts: pa.Array, powers: Mask, leaf: c.Decimal) -> Numbers:
+def _put_powers(
+    fitted: pa.Array, bad: Mask, texts: pa.Array, powers: Mask, leaf: c.Decimal
+) -> tuple[pa.Array, Mask]:
     """Texts with an exponent, one at a time: the very large and the very small, which decimals seldom hold."""
     places = np.flatnonzero(powers)
     values = [_exact(text, leaf) for text in texts.take(pa.array(places)).to_pylist()]
