@@ -46,6 +46,7 @@ _RUN_BYTES = 32 << 20
 _RUN_OBJECTS = 400_000
 _PIECES = 8
 LEAST_ALIKE = 500
+"""Fewer messages are parsed at once, whatever they look like."""
 _MOST_PASSED = 31  # blocks that are parsed before messages that differed are looked at again
 _SMALL = 1024
 _MOST_STUMBLES = 64  # above this share of odd messages it is cheaper to look at each of a small block
@@ -140,18 +141,22 @@ class JsonDecoder:
             self._blocks_to_pass -= 1
             return None
         schema = self._options_of(self._usual_shape).explicit_schema
-        table = None
-        if self._layout is not None:
-            table = read_uniform(texts, schema, self._layout)
+        known = self._layout
+        table = None if known is None else read_uniform(texts, schema, known)
         if table is None:
-            self._layout = find_layout(texts[0].as_py())
-            if self._layout is not None and not (self._watch and self._layout.keys - set(schema.names)):
+            self._layout = self._find_layout(texts[0].as_py())
+            if self._layout is not None and self._layout != known:
                 table = read_uniform(texts, schema, self._layout)
         if table is None:
             self._blocks_to_pass = self._blocks_passed = min(2 * self._blocks_passed + 1, _MOST_PASSED)
         else:
             self._blocks_passed = 0
         return table
+
+    def _find_layout(self, message: bytes) -> Layout | None:
+        layout = find_layout(message)
+        # Of keys that nobody declared only the parser tells the types.
+        return None if self._watch and layout is not None and layout.keys - self._fields.keys() else layout
 
     # -- reading: the block at once, and smaller only when it fails ---------------------------------------
 

@@ -2,14 +2,13 @@
 
 A program writes its events with the same keys in the same order and the same white space. The first message tells that
 layout; a message follows it when all that stands between its values is the same, byte for byte. Then each value is
-where it must be, and nothing else can be in the message. What has an escape, a null among values, an array or an object
-is left to the parser, as is everything that this module is not sure of: it may refuse any block, but never reads one in
-another way than the parser does.
+where it must be, and nothing else can be in the message. What has an escape, a tab in a text, a null among values, an
+array or an object is left to the parser, as is everything that this module is not sure of: it may refuse any block, but
+never reads one in another way than the parser does.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,19 +17,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.pipeline.json_bytes import text_buffers
+from oncehouse.pipeline.json_explain import Constant, Pairs, load
 
 if TYPE_CHECKING:
     from oncehouse.pipeline.json_bytes import Bytes, Offsets
 
 # So many messages at a time that what is made of them stays in the processor's cache.
 _SLICE = 8192
-_QUOTE, _BACKSLASH = ord('"'), ord("\\")
+_QUOTE, _BACKSLASH, _BLANK = ord('"'), ord("\\"), ord(" ")
 _MOST_BYTES = 1 << 30
 _INTEGER = r"^-?(0|[1-9][0-9]*)$"
 _FRACTION = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?$"
-_NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
+# The parser refuses exponents that no float has, of whatever number: 0e400 too. With two digits there is none.
+_NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?$"
 _WORD = r"^(true|false)$"
-_ANYTHING = r"^(-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null)$"
+_ANYTHING = r"^(-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?|true|false|null)$"
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Layout:
     literals: tuple[bytes, ...]
     """What stands before the first value, between values, and behind the last."""
     quotes: int
+    tabs: int
 
 
 def find_layout(message: bytes) -> Layout | None:
@@ -63,28 +65,24 @@ def find_layout(message: bytes) -> Layout | None:
     if b"\\" in message:
         return None
     try:
-        pairs = json.loads(message, object_pairs_hook=list, parse_constant=_refuse)
+        pairs = load(message.decode())
     except (ValueError, RecursionError):
         return None
-    if not isinstance(pairs, list) or not pairs or len({key for key, _ in pairs}) < len(pairs):
+    if not isinstance(pairs, Pairs) or len({key for key, _ in pairs}) < len(pairs):
         return None
-    if any(isinstance(value, list | dict) for _, value in pairs):
+    if any(isinstance(value, list | Constant) for _, value in pairs):
         return None
     return _lay_out(message, pairs)
 
 
-def _refuse(_: str) -> None:
-    raise ValueError
-
-
-def _lay_out(message: bytes, pairs: list[tuple[str, object]]) -> Layout | None:
+def _lay_out(message: bytes, pairs: Pairs) -> Layout | None:
     quotes = [place for place, letter in enumerate(message) if letter == _QUOTE]
     values: list[_Value] = []
     literals: list[bytes] = []
     at, number = 0, 0
     for key, value in pairs:
         closing = number + 1
-        if isinstance(value, str):
+        if type(value) is str:  # numbers come as texts of another class
             start, end = quotes[closing + 1] + 1, quotes[closing + 2]
             found = _Value(key, True, closing + 1, 1, closing + 2, 0)
             number += 4
@@ -105,13 +103,19 @@ def _lay_out(message: bytes, pairs: list[tuple[str, object]]) -> Layout | None:
     if not values:
         return None
     literals.append(message[at:])
-    return Layout(frozenset(key for key, _ in pairs), tuple(values), tuple(literals), len(quotes))
+    return Layout(
+        keys=frozenset(key for key, _ in pairs),
+        values=tuple(values),
+        literals=tuple(literals),
+        quotes=len(quotes),
+        tabs=message.count(b"\t"),
+    )
 
 
 def read_uniform(texts: pa.Array, schema: pa.Schema, layout: Layout) -> pa.Table | None:
     """The declared keys of messages in that layout as the JSON reader takes them; None where it cannot be told.
 
-    The texts are valid UTF-8 without control bytes.
+    The texts are valid UTF-8 without control bytes but tabs.
     """
     offsets, data = text_buffers(texts)
     columns: dict[str, list[pa.Array]] = {value.key: [] for value in layout.values}
@@ -135,7 +139,7 @@ def _read_slice(
 ) -> dict[str, pa.Array] | None:
     base, messages = int(offsets[0]), len(offsets) - 1
     inside = data[base : offsets[-1]]
-    if len(inside) > _MOST_BYTES or (inside == _BACKSLASH).any():
+    if not _may_follow(inside, messages, layout):
         return None
     quotes = np.flatnonzero(inside == _QUOTE).astype(np.int32)
     if len(quotes) != messages * layout.quotes:
@@ -162,6 +166,15 @@ def _read_slice(
         if type_ is not None:
             columns[value.key] = column
     return columns
+
+
+def _may_follow(inside: Bytes, messages: int, layout: Layout) -> bool:
+    if len(inside) > _MOST_BYTES or (inside == _BACKSLASH).any():
+        return False
+    # Between tokens a tab is white space, which a literal has; in a text it is a fault.
+    return bool(inside.min(initial=_BLANK) == _BLANK) or (
+        int(np.count_nonzero(inside < _BLANK)) == messages * layout.tabs
+    )
 
 
 def _bound_values(
