@@ -7,6 +7,7 @@ import decimal
 import json
 import pickle
 import uuid
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -15,12 +16,22 @@ from hypothesis import strategies as st
 
 from oncehouse.columns import parse_type
 from oncehouse.errors import ConfigurationError
+from oncehouse.pipeline import json_decode
 from oncehouse.pipeline.decoding import Decoded
 from oncehouse.pipeline.json_decode import JsonDecoder
 from oncehouse.pipeline.verdict import Reason
 
 GOOD = b'{"a":1}'
 UUID_BYTES = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff").bytes
+
+
+@pytest.fixture(scope="module", autouse=True, params=[json_decode.LEAST_ALIKE, 1], ids=["parsed", "alike"])
+def _however_it_is_read(request) -> Iterator[None]:
+    """By the parser, and by the layout of messages wherever that can be."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_decode, "LEAST_ALIKE", request.param)
+        patch.setattr(json_decode, "_MOST_PASSED", 0)
+        yield
 
 
 def make(max_message_bytes: int = 1 << 20, max_depth: int = 64, **fields: str) -> JsonDecoder:
