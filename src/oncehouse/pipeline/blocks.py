@@ -8,6 +8,7 @@ is read once more, by weight. So a block never holds more than a few times the b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 from oncehouse.errors import OncehouseError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 BLOCK_ROWS = 50_000
 BLOCK_BYTES = 32 << 20
@@ -73,16 +74,11 @@ class Counting:
 
 
 def hand_over(records: DataFrame, counted: Counted | None) -> DataFrame:
-    """The records as `demand_usual` takes them in a worker."""
+    """The records as `demand_usual` takes them in a worker, in a job inside of `cutting`."""
     from pyspark.sql import functions as f
 
-    settings = records.sparkSession.conf
     if counted is None:
-        for name, value in SETTINGS.items():
-            settings.set(name, value)
         return records
-    settings.set(ROWS_SETTING, str(counted.rows))
-    settings.set(BYTES_SETTING, _NEVER_WEIGHED)
     size = f.coalesce(f.length("value"), f.lit(0)) + f.coalesce(f.length("key"), f.lit(0))
     usual = size <= f.lit(counted.record_bytes)
     changed = {
@@ -91,6 +87,22 @@ def hand_over(records: DataFrame, counted: Counted | None) -> DataFrame:
         "value": f.when(usual, f.col("value")).alias("value"),
     }
     return records.select(*(changed.get(name, f.col(name)) for name in records.columns))
+
+
+@contextmanager
+def cutting(spark: SparkSession, counted: Counted | None) -> Iterator[None]:
+    """Around a job that hands records over; by weight it is as the session says, which may be the user's word."""
+    if counted is None:
+        yield
+        return
+    before = {name: spark.conf.get(name) for name in SETTINGS}
+    spark.conf.set(ROWS_SETTING, str(counted.rows))
+    spark.conf.set(BYTES_SETTING, _NEVER_WEIGHED)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
 def demand_usual(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -35,7 +35,7 @@ from oncehouse.ledger.records import (
     Segment,
 )
 from oncehouse.pipeline.adopting import remembered
-from oncehouse.pipeline.blocks import OutsizeRecordError, demand_usual, hand_over
+from oncehouse.pipeline.blocks import OutsizeRecordError, cutting, demand_usual, hand_over
 from oncehouse.pipeline.dedup import DecidePlan, Decision, decide, plan_ranges
 from oncehouse.pipeline.evolution import meet_new_fields
 from oncehouse.pipeline.job_errors import naming_own_errors
@@ -190,7 +190,8 @@ def read_frame(records: DataFrame, plan: ReadPlan) -> list[TaskManifest]:
     records = hand_over(records, plan.counted)
     if plan.whole:
         records = records.coalesce(1)
-    rows = records.mapInArrow(task, MANIFEST_SCHEMA).collect()
+    with cutting(records.sparkSession, plan.counted):
+        rows = records.mapInArrow(task, MANIFEST_SCHEMA).collect()
     return [TaskManifest.from_json(row.manifest) for row in rows]
 
 

@@ -228,6 +228,8 @@ class Ingest(Deciding):
         manifests = read_frame(frame, replace(plan, counted=self._counting.choose(known_bytes)))
         if any(task.outsize for task in manifests):
             self._counting.found_outsize()
+            # What the first reading wrote has no row in the catalog, and is swept.
+            logs.write(_log, logging.INFO, "epoch read again", record_bytes=round(known_bytes))
             manifests = read_frame(frame, plan)
         self._read_bytes = sum(task.read_bytes for task in manifests)
         # Asked after the records were read: a topic made anew meanwhile may go on with the same offsets.

@@ -18,11 +18,11 @@ from oncehouse.pipeline.versions import demand_driver_versions
 
 # Arrow's allocator gives memory back that was free for so long.
 _KEPT_MS = 10_000
-# The C library's, by the variable that a user may set: numbers of its parameters, and bytes.
+# The C library's, by the names under which a user may set them: numbers of its parameters, and bytes.
 _GLIBC = {
-    "MALLOC_MMAP_THRESHOLD_": (-3, 32 << 20),
-    "MALLOC_TRIM_THRESHOLD_": (-1, 256 << 20),
-    "MALLOC_TOP_PAD_": (-2, 16 << 20),
+    ("MALLOC_MMAP_THRESHOLD_", "glibc.malloc.mmap_threshold="): (-3, 32 << 20),
+    ("MALLOC_TRIM_THRESHOLD_", "glibc.malloc.trim_threshold="): (-1, 256 << 20),
+    ("MALLOC_TOP_PAD_", "glibc.malloc.top_pad="): (-2, 16 << 20),
 }
 
 
@@ -58,8 +58,9 @@ def keep_memory() -> None:
     library = ctypes.CDLL(None)
     if not hasattr(library, "gnu_get_libc_version"):
         return
-    for name, (parameter, value) in _GLIBC.items():
-        if name not in os.environ:
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    for (variable, tunable), (parameter, value) in _GLIBC.items():
+        if variable not in os.environ and tunable not in tunables:
             library.mallopt(parameter, value)
 
 
