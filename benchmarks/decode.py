@@ -3,9 +3,9 @@
     python benchmarks/decode.py [messages]
 
 Events have 7 flat fields and about 213 bytes; times are processor time, so that neighbours on the machine
-disturb less. The messages are alike, as those of one program are, and are read without a parser; the line below shows
-what the parser takes for them. The other lines show what looking for new fields, a map column, texts for 64-bit integers
-and bad messages cost.
+disturb less. The messages are alike, as those of one program are, and are read without a parser; the next line shows
+what the parser takes for them. The other lines show what looking for new fields, a map column, texts for 64-bit
+integers and bad messages cost.
 """
 
 from __future__ import annotations

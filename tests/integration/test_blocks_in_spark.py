@@ -11,7 +11,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from oncehouse.pipeline import stream
-from oncehouse.pipeline.blocks import BYTES_SETTING, ROWS_SETTING, SETTINGS, Counted, cutting, hand_over
+from oncehouse.pipeline.blocks import (
+    BYTES_SETTING,
+    ROWS_SETTING,
+    SETTINGS,
+    Counted,
+    OutsizeRecordError,
+    cutting,
+    demand_usual,
+    hand_over,
+)
 from road import make_event
 
 SMALL = 100
@@ -118,6 +127,25 @@ def test_the_sessions_settings_are_what_they_were_also_after_a_failure(session, 
     with pytest.raises(ZeroDivisionError), cutting(session, counted):
         raise ZeroDivisionError
     assert {name: session.conf.get(name) for name in SETTINGS} == before
+
+
+def test_a_task_may_end_at_the_mark_and_leave_the_rest_unread(session):
+    """Blocks enough that Spark still writes to the worker when it has gone."""
+
+    def stop_at_mark(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = 0
+        try:
+            for block in demand_usual(blocks):
+                rows += block.num_rows
+        except OutsizeRecordError:
+            rows = -1
+        yield pa.record_batch({"rows": pa.array([rows])})
+
+    records = make_records(session, large_at=10).crossJoin(session.range(0, 200, 1, 1).select())
+    for _ in range(3):
+        with cutting(session, COUNTED):
+            told = hand_over(records, COUNTED).coalesce(1).mapInArrow(stop_at_mark, "rows long").collect()
+        assert [row.rows for row in told] == [-1]
 
 
 # -- on the road -------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def cutting(spark: SparkSession, counted: Counted | None) -> Iterator[None]:
     if counted is None:
         yield
         return
-    before = {name: spark.conf.get(name) for name in SETTINGS}
+    before = {name: value for name in SETTINGS if (value := spark.conf.get(name)) is not None}
     spark.conf.set(ROWS_SETTING, str(counted.rows))
     spark.conf.set(BYTES_SETTING, _NEVER_WEIGHED)
     try:
