@@ -59,6 +59,19 @@ def leaf_types(leaf: c.ColumnType) -> tuple[pa.DataType, pa.DataType | None]:  #
             return pa.string(), None
 
 
+def holds_decimal(type_: c.ColumnType) -> bool:
+    """Whether any of it is read as a decimal."""
+    match c.bare(type_):
+        case c.Array(item=item):
+            return holds_decimal(item)
+        case c.Map(value=value):
+            return holds_decimal(value)
+        case c.Tuple(fields=fields):
+            return any(holds_decimal(inner) for _, inner in fields)
+        case leaf:
+            return bool(pa.types.is_decimal(leaf_types(leaf)[0]))
+
+
 def wrapping_digits(type_: c.ColumnType) -> int | None:
     """So many digits before the point may become another number in the reader; None where that cannot be.
 

@@ -20,8 +20,8 @@ from oncehouse import columns as c
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.decoding import Decoded
 from oncehouse.pipeline.json_bytes import text_buffers
-from oncehouse.pipeline.json_columns import Shape, convert, engine_type, wrapping_digits
-from oncehouse.pipeline.json_explain import explain
+from oncehouse.pipeline.json_columns import Shape, convert, engine_type, holds_decimal, wrapping_digits
+from oncehouse.pipeline.json_explain import explain, find_far_exponent
 from oncehouse.pipeline.json_maps import holds_map, rewrite_maps
 from oncehouse.pipeline.json_new_fields import (
     MOST_NOTICED,
@@ -31,7 +31,7 @@ from oncehouse.pipeline.json_new_fields import (
     notice,
     notice_in_sample,
 )
-from oncehouse.pipeline.json_screen import Block, screen_bytes, screen_structure
+from oncehouse.pipeline.json_screen import Block, find_small_exponents, screen_bytes, screen_structure
 from oncehouse.pipeline.json_times import null_mask
 from oncehouse.pipeline.json_uniform import Layout, find_layout, read_uniform
 from oncehouse.pipeline.verdict import Problem, Reason, Rejection
@@ -102,6 +102,7 @@ class JsonDecoder:
         self._blocks_to_pass = 0
         digits = [found for type_ in fields.values() if (found := wrapping_digits(type_)) is not None]
         self._huge_number = _HUGE_NUMBER % min(digits) if digits else None
+        self._holds_decimals = any(holds_decimal(type_) for type_ in fields.values())
         self._holds_maps = any(holds_map(type_) for type_ in fields.values())
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -162,11 +163,23 @@ class JsonDecoder:
 
     def _parse_block(self, block: Block, rejected: list[Rejection]) -> list[tuple[Offsets, pa.RecordBatch]]:
         screen_structure(block, max_depth=self._max_depth, explain=self._explain_rejected)
+        if self._holds_decimals:
+            self._reject_far_exponents(block)
         return [
             self._convert(read, rejected)
             for index, texts in _split_runs(block.index, block.texts)
             for read in self._read(index, texts, rejected)
         ]
+
+    def _reject_far_exponents(self, block: Block) -> None:
+        problems: dict[int, Problem] = {}
+        for row in find_small_exponents(block):
+            if (problem := find_far_exponent(block.texts[row].as_py(), self._fields)) is not None:
+                problems[row] = problem
+        if problems:
+            bad = np.zeros(len(block.index), dtype=np.bool_)
+            bad[list(problems)] = True
+            block.reject(bad, problems.__getitem__)
 
     def _read(self, index: Offsets, texts: pa.Array, rejected: list[Rejection]) -> Iterator[_Read]:
         parsed = self._parse(texts, self._usual_shape)

@@ -28,6 +28,9 @@ _SHORT_INFINITY = re.compile(r"\bInf\b")
 _GREATEST_FLOAT32 = 3.4028235677973366e38
 _GREATEST_FLOAT64 = 1.7976931348623157e308
 _GREATEST_READ = 10**76 - 1
+_SMALL_EXPONENT = re.compile(r"[eE]-0*([0-9]+)$")
+# Arrow 26 divides by a power of ten that it looks up without a look at how far its table goes.
+_MOST_DIVIDED = 38
 _KINDS = {bool: "a boolean", str: "a text", list: "an array"}
 
 
@@ -80,6 +83,19 @@ def explain(message: bytes, fields: Mapping[str, c.ColumnType], *, fully: bool) 
     return Explanation(Shape(walk.second_way), walk.problem)
 
 
+def find_far_exponent(message: bytes, fields: Mapping[str, c.ColumnType]) -> Problem | None:
+    """A number among the declared decimals that the reader must not meet, for it would end the process."""
+    text = message.decode()
+    try:
+        value = load(text)
+    except (ValueError, RecursionError):
+        return _explain_syntax(text)
+    walk = _Walk(fully=False)
+    if isinstance(value, Pairs):
+        walk.look_into_object(value, fields, (), "")
+    return walk.far_exponent
+
+
 def _shape_of_lenient(text: str, fields: Mapping[str, c.ColumnType]) -> Shape:
     """The block-wise reader also takes `Inf`, so a message with it has a shape too."""
     try:
@@ -117,6 +133,7 @@ class _Walk:
         self.fully = fully
         self.second_way: set[Path] = set()
         self.problem: Problem | None = None
+        self.far_exponent: Problem | None = None
 
     def note(self, reason: Reason, where: str, what: str) -> None:
         if self.problem is None:
@@ -172,6 +189,10 @@ class _Walk:
             self.note(Reason.NOT_JSON, where, f"{value} is not JSON")
             return
         usual, second = leaf_types(leaf)
+        if pa.types.is_decimal(usual) and isinstance(value, str) and _is_far(value):
+            self.far_exponent = Problem(
+                reason=Reason.OUT_OF_RANGE, detail=f"{where}: an exponent below -{_MOST_DIVIDED}"
+            )
         is_number, is_text = isinstance(value, RawNumber), type(value) is str
         text_first = pa.types.is_string(usual)
         if second is not None and (is_number if text_first else is_text):
@@ -186,6 +207,11 @@ class _Walk:
             self._note_kind(value, leaf, where)
         elif reason is not None:
             self.note(reason, where, f"outside of {c.clickhouse_name(leaf)}")
+
+
+def _is_far(number: str) -> bool:
+    exponent = _SMALL_EXPONENT.search(number)
+    return exponent is not None and (len(exponent[1]) > 2 or int(exponent[1]) > _MOST_DIVIDED)
 
 
 def _has_half_surrogate(text: str) -> bool:

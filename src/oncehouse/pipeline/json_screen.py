@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _SPACE = " \t\r\n"
 _NEWLINE, _TAB, _RETURN = 10, 9, 13
+_LETTER_CASE = 0x20
+_NOWHERE = np.zeros(0, dtype=np.int64)
+_SMALL_EXPONENT = r'[:,\[ \t]-?[0-9][0-9.]*[eE]-[0-9]{2,}|"[+-]?[0-9.]+[eE]-[0-9]{2,}"'
 
 
 class Block:
@@ -67,6 +70,25 @@ def screen_structure(block: Block, *, max_depth: int, explain: Callable[[bytes],
     _reject_depth(block, max_depth)
     framed = _framed(*block.buffers())
     block.reject(~framed, lambda row: explain(block.texts[row].as_py()))
+
+
+def find_small_exponents(block: Block) -> list[int]:
+    """Messages with a number, or a text that is one, whose exponent is negative and has two digits or more."""
+    offsets, data = block.buffers()
+    inside = data[offsets[0] : offsets[-1]]
+    # Bytes alone leave nearly none to be looked at: an e between a digit or a point and a minus.
+    marks = np.flatnonzero((inside[1:-1] | _LETTER_CASE) == ord("e")) + 1 if len(inside) > 2 else _NOWHERE
+    before = inside[marks - 1]
+    marks = marks[(inside[marks + 1] == ord("-")) & (before >= ord(".")) & (before <= ord("9"))]
+    if not len(marks):
+        return []
+    rows = np.unique(np.searchsorted(offsets, marks + offsets[0], side="right") - 1)
+    texts = block.texts.take(pa.array(rows))
+    text_type = pa.large_string() if pa.types.is_large_binary(texts.type) else pa.string()
+    found: Mask = pc.match_substring_regex(texts.view(text_type), _SMALL_EXPONENT).to_numpy(
+        zero_copy_only=False
+    )
+    return [int(row) for row in rows[found]]
 
 
 def _reject_size(block: Block, limit: int) -> None:

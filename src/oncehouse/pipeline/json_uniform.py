@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # So many messages at a time that what is made of them stays in the processor's cache.
 _SLICE = 8192
-_QUOTE, _BACKSLASH, _BLANK = ord('"'), ord("\\"), ord(" ")
+_QUOTE, _BACKSLASH, _BLANK, _PLUS = ord('"'), ord("\\"), ord(" "), ord("+")
 _MOST_BYTES = 1 << 30
 _INTEGER = r"^-?(0|[1-9][0-9]*)$"
 _FRACTION = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?$"
@@ -227,6 +227,11 @@ def _read_bare(texts: pa.Array, type_: pa.DataType | None) -> pa.Array | None:
 def _read_decimals(texts: pa.Array, type_: pa.DataType) -> pa.Array | None:
     # The reader counts the digits as they are written, a cast those that are left: with so few both agree.
     if pc.max(pc.binary_length(texts)).as_py() > type_.precision:
+        return None
+    offsets, data = text_buffers(texts)
+    letters = data[offsets[0] : offsets[-1]]
+    # No exponents: of some the reader must not even see the number.
+    if letters.min(initial=_PLUS) < _PLUS or letters.max(initial=_PLUS) > ord("9"):
         return None
     return _cast(texts, type_)
 
