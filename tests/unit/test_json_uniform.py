@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from decimal import Decimal
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -77,7 +78,7 @@ def decode_both(ways, monkeypatch):
         decoder = make(fields, watch=watch)
         for _ in range(times):
             done = decoder.decode(values)
-            assert outcome(done) == parsed
+            assert outcome(done) == parsed, (fields, block)
         return done
 
     return decode
@@ -95,7 +96,7 @@ WHOLE = ("0", "1", "-1", "-0", "42", "127", "128", "255", "-128", "65535", "4294
 GREATEST = ("18446744073709551615", "9223372036854775807", "-9223372036854775808")
 WIDE = ("340282366920938463463374607431768211455", "-170141183460469231731687303715884105728", "9" * 76)
 FRACTIONS = ("0.5", "-0.25", "12.30", "1.50000", "1e5", "2E-3", "-0.0", "0", "7", "1e30", "3.4028235e38")
-AMOUNTS = ("0.5", "12.30", "-12.34", "1.50000", "0", "-0", "9999.99", "123456789012345.67", "00012.5")
+AMOUNTS = ("0.5", "12.30", "-12.34", "1.50000", "0", "-0", "9999.99", "123456789012345.67")
 TIMES = quoted(
     "2024-01-01 00:00:00", "2024-01-01T10:11:12.123Z", "2024-03-31 02:30:00", "2024-01-01T00:00+02:00"
 )
@@ -160,47 +161,37 @@ NUMBERS = (
     ),
     *("9" * 19, "9" * 39, "9" * 77, "9" * 400, f"0.{'1' * 90}", f"{'1' * 20}e60", "1e70", "1e-70", "1e76"),
 )
-ODD_VALUES = (
+ODD_BARE = (
     *NUMBERS,
+    *WORDS,
+    *("null", "True", "nul", "tru", "[]", "[1]", "{}", '{"a": 1}', "x", 'x"', '1, "a": 2', '1, "zz": 1'),
+    *("1}", '1}{"a": 1', '1 "b": 2', '1, "": null'),
+)
+ODD_QUOTED = (
     *quoted(*NUMBERS),
     *TEXTS,
-    *WORDS,
-    *("null", "True", "nul", "tru", "[]", "[1]", "{}", '{"a": 1}', '"x', 'x"', '"x""', '"', "x"),
-    *('"a\\nb"', '"\\u00e9"', '"\\""', '"\\ud800"', '"x\ty"', '"x\ny"', '"x\\', '"\x7f"', '"\x01"'),
-    *('"", "a": "', '1, "a": 2', '1, "zz": 1', "1}", '1}{"a": 1', '"}{"', '1 "b": 2', '1, "": null'),
+    *(
+        '"x',
+        '"x""',
+        '"',
+        '"a\\nb"',
+        '"\\u00e9"',
+        '"\\""',
+        '"\\ud800"',
+        '"x\ty"',
+        '"x\ny"',
+        '"x\\',
+        '"\x7f"',
+        '"\x01"',
+    ),
+    *('"", "a": "', '"}{"', '"", "zz": "'),
 )
-SPACES = st.sampled_from(["", "", " ", "  ", "\t", "\n"])
+SPACES = ("", "", " ", "  ", "\t", "\n")
 DECLARED = ("a", "b", "ключ", "with space", "{}")
 NOT_DECLARED = ("zz", "", "a,b")
-
-
-@dataclass(frozen=True)
-class Key:
-    name: str
-    values: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Style:
-    """White space between tokens."""
-
-    ends: tuple[str, str]
-    inner: tuple[str, str]
-    colon: tuple[str, str]
-    comma: tuple[str, str]
-
-    def write(self, keys: list[str], values: list[str]) -> bytes:
-        colon, comma = (
-            before + sign + after for sign, (before, after) in ((":", self.colon), (",", self.comma))
-        )
-        pairs = comma.join(f'"{key}"{colon}{value}' for key, value in zip(keys, values, strict=True))
-        return f"{self.ends[0]}{{{self.inner[0]}{pairs}{self.inner[1]}}}{self.ends[1]}".encode()
-
-
-STYLES = st.builds(Style, *(st.tuples(SPACES, SPACES) for _ in range(4))) | st.just(
-    Style(("", ""), ("", ""), ("", " "), ("", " "))
-)
-WHOLE_MESSAGES = (
+NESTED = ("Array(Int64)", "Tuple(k Int64)", "Map(String, Int64)")
+PLAIN = [type_ for type_ in KINDS if type_ not in NESTED]
+ODD_MESSAGES = (
     *(
         None,
         b"",
@@ -221,83 +212,118 @@ WHOLE_MESSAGES = (
         b'{"a": 1, "a": 1}',
         b'[["a", 1], ["b", 2]]',
         b"{" * 9,
-        b'{"a": {"b": [[[[[[1]]]]]]}}',
+        b'{"a": [[[[[[1]]]]]]}',
     ),
 )
+
+
+@dataclass(frozen=True)
+class Style:
+    """White space between tokens."""
+
+    ends: tuple[str, str] = ("", "")
+    inner: tuple[str, str] = ("", "")
+    colon: tuple[str, str] = ("", " ")
+    comma: tuple[str, str] = ("", " ")
+
+    def write(self, pairs: list[tuple[str, str]]) -> bytes:
+        colon = self.colon[0] + ":" + self.colon[1]
+        comma = self.comma[0] + "," + self.comma[1]
+        inside = comma.join(f'"{key}"{colon}{value}' for key, value in pairs)
+        return f"{self.ends[0]}{{{self.inner[0]}{inside}{self.inner[1]}}}{self.ends[1]}".encode()
+
+
+def make_style(chance: Random) -> Style:
+    if chance.random() < 0.5:
+        return Style()
+    return Style(*((chance.choice(SPACES), chance.choice(SPACES)) for _ in range(4)))
 
 
 def bare(type_: str) -> str:
     return type_[len("Nullable(") : -1] if type_.startswith("Nullable(") else type_
 
 
-@st.composite
-def a_key(draw, name: str, type_: str | None) -> Key:
+def choose_fields(chance: Random) -> dict[str, str]:
+    fields = {name: chance.choice(PLAIN) for name in chance.sample(DECLARED, chance.randint(1, 3))}
+    for name, type_ in fields.items():
+        if chance.random() < 0.5 and "Low" not in type_:
+            fields[name] = f"Nullable({type_})"
+    return fields | ({"nested": chance.choice(NESTED)} if chance.random() < 0.05 else {})
+
+
+def choose_values(chance: Random, type_: str | None) -> list[str]:
+    """Some of one way in which values of this type come, nearly always."""
     ways = UNDECLARED if type_ is None else KINDS[bare(type_)]
-    pool = st.sampled_from(draw(st.sampled_from([*ways, ways[0], ("null",)])))
-    return Key(name, tuple(draw(st.lists(pool, min_size=1, max_size=3))))
+    way = ("null",) if chance.random() < 0.1 else chance.choice(ways)
+    return [chance.choice(way) for _ in range(chance.randint(1, 3))]
 
 
-@st.composite
-def blocks(draw) -> tuple[dict[str, str], list[bytes | None], bool]:
-    """Fields, messages of one layout, and whether one of them, or all, were then spoilt."""
-    names = draw(st.lists(st.sampled_from(DECLARED), min_size=1, unique=True))
-    plain = [type_ for type_ in KINDS if not type_.startswith(("Array", "Tuple", "Map"))]
-    fields = {name: draw(st.sampled_from(plain)) for name in names}
-    fields = {
-        name: f"Nullable({type_})" if draw(st.booleans()) and "Low" not in type_ else type_
-        for name, type_ in fields.items()
-    }
-    if draw(st.integers(0, 9)) == 0:
-        fields["nested"] = draw(st.sampled_from(["Array(Int64)", "Tuple(k Int64)", "Map(String, Int64)"]))
-    written = draw(
-        st.permutations([*fields, *draw(st.lists(st.sampled_from(NOT_DECLARED), max_size=2, unique=True))])
+@dataclass(frozen=True)
+class Case:
+    fields: dict[str, str]
+    messages: list[bytes | None]
+    spoilt: bool
+
+
+def make_case(chance: Random) -> Case:
+    """Messages of one layout, of which one, or all, may then be spoilt."""
+    fields = choose_fields(chance)
+    keys = [*fields, *chance.sample(NOT_DECLARED, chance.choice([0, 0, 1, 2]))]
+    chance.shuffle(keys)
+    if len(keys) > 1 and chance.random() < 0.15:
+        keys.pop()
+    values = {key: choose_values(chance, fields.get(key)) for key in keys}
+    style = make_style(chance)
+    rows = [[(key, values[key][at % len(values[key])]) for key in keys] for at in range(MESSAGES)]
+    messages: list[bytes | None] = [style.write(row) for row in rows]
+    if chance.random() < 0.35:
+        return Case(fields, messages, spoilt=False)
+    spoil = chance.choice(
+        [spoil_value] * 5 + [spoil_message, spoil_bytes, spoil_style, spoil_keys, spoil_quotes]
     )
-    if draw(st.integers(0, 4)) == 0:
-        written = written[1:]
-    keys = [draw(a_key(name, fields.get(name))) for name in written]
-    style = draw(STYLES)
-    rows = [
-        [key.values[(number + place) % len(key.values)] for place, key in enumerate(keys)]
-        for number in range(MESSAGES)
-    ]
-    messages: list[bytes | None] = [style.write(written, row) for row in rows]
-    if not keys or not (spoilt := draw(st.booleans())):
-        return fields, messages, False
-    places = draw(st.sampled_from([range(MESSAGES), *([place] for place in range(MESSAGES))]))
-    for place, message in spoil(draw, places, written, rows, style):
-        messages[place] = message
-    return fields, messages, spoilt
+    for place in range(MESSAGES) if chance.random() < 0.2 else [chance.randrange(MESSAGES)]:
+        spoil(chance, style, rows, messages, place)
+    return Case(fields, messages, spoilt=True)
 
 
-def spoil(draw, places, written: list[str], rows: list[list[str]], style: Style):
-    """What stands at these places instead."""
-    kind = draw(st.sampled_from(["value"] * 4 + ["whole", "bytes", "style", "keys", "quotes"]))
-    at, odd = draw(st.integers(0, len(written) - 1)), draw(st.sampled_from(ODD_VALUES))
-    other, whole = draw(STYLES), draw(st.sampled_from(WHOLE_MESSAGES))
-    order = draw(st.permutations(range(len(written))))
-    extra = draw(st.sampled_from(["", '"', " ", "}", "{", ",", "\\", "\n", "\x00", "é"]))
-    cut = draw(st.integers(0, 200))
-    for place in places:
-        row = rows[place]
-        message = style.write(written, row)
-        match kind:
-            case "value":
-                yield place, style.write(written, [*row[:at], odd, *row[at + 1 :]])
-            case "whole":
-                yield place, draw(st.sampled_from([whole, BOM + message, message + message, message[:-1]]))
-            case "bytes":
-                cut %= len(message) + 1
-                yield place, message[:cut] + extra.encode() + message[cut + (not extra) :]
-            case "style":
-                yield place, other.write(written, row)
-            case "keys":
-                chosen = list(order)[cut % 2 :]
-                yield place, style.write([written[key] for key in chosen], [row[key] for key in chosen])
-            case _:
-                # One has a quote too few and the next one too many: together they have as many as two.
-                yield place, message.replace(b'"', b"", 1)
-                if place + 1 < len(rows):
-                    yield place + 1, message + b'"'
+def spoil_value(chance, style, rows, messages, place) -> None:
+    row = list(rows[place])
+    at = chance.randrange(len(row))
+    key, value = row[at]
+    fitting = ODD_QUOTED if value.startswith('"') else ODD_BARE
+    row[at] = (key, chance.choice(fitting if chance.random() < 0.8 else ODD_QUOTED + ODD_BARE))
+    messages[place] = style.write(row)
+
+
+def spoil_message(chance, style, rows, messages, place) -> None:
+    message = style.write(rows[place])
+    messages[place] = chance.choice(
+        [BOM + message, message + message, message[:-1], message[1:], *chance.sample(ODD_MESSAGES, 4)]
+    )
+
+
+def spoil_bytes(chance, style, rows, messages, place) -> None:
+    message = style.write(rows[place])
+    at = chance.randrange(len(message))
+    put = chance.choice([b"", b'"', b" ", b"}", b"{", b",", b"\\", b"\n", b"\0", "é".encode()])
+    messages[place] = message[:at] + put + message[at + chance.choice([0, 1]) :]
+
+
+def spoil_style(chance, style, rows, messages, place) -> None:
+    messages[place] = make_style(chance).write(rows[place])
+
+
+def spoil_keys(chance, style, rows, messages, place) -> None:
+    row = chance.sample(rows[place], len(rows[place]))
+    messages[place] = style.write(chance.choice([row, row[1:], [*row, row[0]], [*row, ("zz", "1")]]))
+
+
+def spoil_quotes(chance, style, rows, messages, place) -> None:
+    """One has a quote too few and the next one too many: together they have as many as two."""
+    message, other = style.write(rows[place]), (place + 1) % MESSAGES
+    at = chance.choice([number for number, letter in enumerate(message) if letter == ord('"')])
+    messages[place] = message[:at] + message[at + 1 :]
+    messages[other] = style.write(rows[other])[:at] + b'"' + style.write(rows[other])[at:]
 
 
 def test_a_block_is_read_as_the_parser_would_read_it_whatever_its_layout_and_its_odd_message(
@@ -305,22 +331,22 @@ def test_a_block_is_read_as_the_parser_would_read_it_whatever_its_layout_and_its
 ):
     seen: Counter = Counter()
 
-    @examples(150)
-    @given(blocks(), st.booleans())
-    def hold(block, watch):
-        fields, messages, spoilt = block
+    @examples(300)
+    @given(st.randoms(use_true_random=True))
+    def hold(chance):
+        case = make_case(chance)
         ways.clear()
         # Twice: shapes are learnt from what was parsed, and layouts are remembered.
-        decode_both(fields, messages, times=2, watch=watch)
+        decode_both(case.fields, case.messages, times=2, watch=chance.random() < 0.3)
         seen["blocks"] += 1
-        seen["whole and taken"] += bool(ways["taken"]) and not spoilt
-        seen["spoilt and refused"] += bool(ways["refused"]) and spoilt
-        seen["spoilt and taken"] += bool(ways["taken"]) and spoilt
+        seen["whole and taken"] += bool(ways["taken"]) and not case.spoilt
+        seen["spoilt and taken"] += bool(ways["taken"]) and case.spoilt
+        seen["spoilt and refused"] += bool(ways["refused"]) and case.spoilt
 
     hold()
-    assert seen["whole and taken"] > seen["blocks"] / 12, seen
-    assert seen["spoilt and refused"] > seen["blocks"] / 20, seen
-    assert seen["spoilt and taken"], seen
+    assert seen["whole and taken"] > seen["blocks"] / 10, seen
+    assert seen["spoilt and taken"] > seen["blocks"] / 50, seen
+    assert seen["spoilt and refused"] > seen["blocks"] / 10, seen
 
 
 # -- what is taken, and what is left to the parser ---------------------------------------------------------
@@ -472,6 +498,12 @@ def test_quotes_that_one_message_lacks_and_the_next_has_too_many_are_not_counted
     usual = '{"a": "x", "b": "y"}'
     assert read(schema, usual, '{"a": "x, "b": "y"}', '{"a": "x"", "b": "y"}') is None
     assert read(schema, usual, '{"a": "x", "b": "y}', '"{"a": "x", "b": "y"}') is None
+
+
+def test_a_value_that_is_missing_is_not_made_up_of_what_stands_around_it():
+    """The white space before it, and that behind it, may be the same byte."""
+    schema = {"a": pa.int64(), "b": pa.string()}
+    assert read(schema, '{"a": 1 , "b": "x"}', '{"a": , "b": "x"}') is None
 
 
 def test_no_messages_are_a_table_without_rows():
