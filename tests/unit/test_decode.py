@@ -517,3 +517,11 @@ def test_messages_with_and_without_a_value_are_read_together_from_the_second_blo
 
     monkeypatch.setattr("oncehouse.pipeline.json_decode.explain", never)
     assert run(decoder, *messages).rows.equals(first.rows)
+
+
+@pytest.mark.parametrize("number", ["NaN", "-NaN", "Inf", "-Inf", "Infinity", "-Infinity"])
+def test_what_only_the_reader_takes_for_a_number_has_one_verdict_whichever_shape_was_learnt(number):
+    message = f'{{"a": 1, "undeclared": {number}}}'.encode()
+    fresh, learnt = make(a="DateTime"), make(a="DateTime")
+    run(learnt, *[b'{"a": 1}'] * 100)
+    assert [run(decoder, message).taken.tolist() for decoder in (fresh, learnt)] == [[0], [0]]

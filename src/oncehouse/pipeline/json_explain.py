@@ -97,9 +97,9 @@ def find_far_exponent(message: bytes, fields: Mapping[str, c.ColumnType]) -> Pro
 
 
 def _shape_of_lenient(text: str, fields: Mapping[str, c.ColumnType]) -> Shape:
-    """The block-wise reader also takes `Inf`, so a message with it has a shape too."""
+    """The block-wise reader also takes `Inf` and `-NaN`, so a message with them has a shape too."""
     try:
-        value = load(_SHORT_INFINITY.sub("Infinity", text))
+        value = load(_SHORT_INFINITY.sub("Infinity", text).replace("-NaN", "NaN"))
     except (ValueError, RecursionError):
         return Shape()
     walk = _Walk(fully=False)
