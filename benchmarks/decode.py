@@ -122,6 +122,10 @@ def main() -> None:
         best_rate(make_decoder(FIELDS | {"tags": "Map(String, String)"}).decode, maps),
         bare,
     )
+    escaped = encode(
+        [event | {"url": 'a "b"'} if number % 100 == 17 else event for number, event in enumerate(events)]
+    )
+    show("an escape in one of 100", best_rate(make_decoder(FIELDS).decode, escaped), bare)
     for share in (1_000_000, 10_000, 100):
         spoilt = [b'{"project":1}' if number % share == 17 else text for number, text in enumerate(messages)]
         show(f"one bad message in {share:,}", best_rate(decoder.decode, spoilt), bare)

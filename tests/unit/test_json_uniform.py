@@ -439,14 +439,14 @@ def test_plain_values_are_taken(type_, values, expected):
     [
         *(
             (pa.int64(), "1", odd)
-            for odd in ("007", "+5", "0x1F", "1.0", "1e5", "1 ", "", "null", "9" * 19, "true")
+            for odd in ("007", "+5", "0x1F", "1.0", "1e5", "1 ", "", "nul", "9" * 19, "true")
         ),
         *((pa.uint64(), "1", odd) for odd in ("-1", "-0", "9" * 20)),
         *(
             (pa.float64(), "1", odd)
             for odd in ("NaN", "Infinity", "1.", ".5", "0e400", "1e400", "007", "0x1F", "\u0661")
         ),
-        *((pa.bool_(), "true", odd) for odd in ("True", "1", "null", "")),
+        *((pa.bool_(), "true", odd) for odd in ("True", "1", "NULL", "")),
         *((pa.decimal128(6, 2), "1", odd) for odd in ("1.505", "1e2", "0000001", "1234567", "+1", "NaN")),
         *((pa.decimal128(6, 2), '"1"', odd) for odd in ('"x"', '""', '"1 "', '"1234567"', '"1.505"')),
         *(
@@ -591,3 +591,63 @@ def test_a_large_block_of_usual_events_is_taken_as_it_comes(monkeypatch):
     done = make({"a": "Int64", "b": "String"}).decode(block)
     assert taken[0].num_rows == 20_000
     assert done.rows.column("a").to_pylist() == list(range(20_000))
+
+
+# -- odd messages among many of one layout -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "read"),
+    [
+        (pa.int64(), "-12", -12),
+        (pa.uint64(), "7", 7),
+        (pa.bool_(), "true", True),
+        (pa.float64(), "1.5", 1.5),
+        (pa.decimal128(6, 2), "1.5", Decimal("1.50")),
+    ],
+)
+def test_null_stands_for_a_number_or_a_word(type_, value, read):
+    assert column(type_, value, "null", value) == [read, None, read]
+    assert column(type_, value, value, value, "null", "null", "null") == [read] * 3 + [None] * 3
+
+
+ODD = {
+    "an escape": '{"a": 1, "b": "x\\ny"}',
+    "a null for a text": '{"a": 1, "b": null}',
+    "a key more": '{"a": 1, "b": "x", "c": 2}',
+    "a key less": '{"b": "x"}',
+    "no JSON": '{"a": 1, "b": "x',
+    "a tab in a text": '{"a": 1, "b": "x\ty"}',
+}
+
+
+@pytest.fixture
+def parsed(monkeypatch) -> list[int]:
+    """How many messages each call of the parser got."""
+    seen: list[int] = []
+    right = JsonDecoder._parse_block
+
+    def counting(self, block, rejected):
+        seen.append(len(block.index))
+        return right(self, block, rejected)
+
+    monkeypatch.setattr(JsonDecoder, "_parse_block", counting)
+    return seen
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_an_odd_message_alone_is_parsed_and_rows_keep_their_order(decode_both, parsed, odd, place):
+    fields = {"a": "Nullable(Int64)", "b": "Nullable(String)"}
+    block = [b'{"a": %d, "b": "x%d"}' % (number, number) for number in range(MESSAGES)]
+    block[place] = odd.encode()
+    decode_both(fields, block, times=2)
+    by_the_parser_alone, *by_layout = parsed
+    assert by_the_parser_alone == MESSAGES
+    assert by_layout == [1, 1]
+
+
+def test_a_block_of_which_half_is_odd_is_parsed_whole(decode_both, parsed):
+    block = [b'{"a": 1}', b'{"a": 1, "b": 2}'] * 3 + [b'{"c": "x"}']
+    decode_both({"a": "Int64"}, block)
+    assert parsed == [MESSAGES, MESSAGES]

@@ -33,7 +33,7 @@ from oncehouse.pipeline.json_new_fields import (
 )
 from oncehouse.pipeline.json_screen import Block, find_small_exponents, screen_bytes, screen_structure
 from oncehouse.pipeline.json_times import null_mask
-from oncehouse.pipeline.json_uniform import Layout, find_layout, read_uniform
+from oncehouse.pipeline.json_uniform import Layout, find_followers, find_layout, read_uniform
 from oncehouse.pipeline.verdict import Problem, Reason, Rejection
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ class JsonDecoder:
         self._options: dict[Shape, pa_json.ParseOptions] = {}
         self._usual_shape = Shape()
         self._layout: Layout | None = None
+        self._sorts_out = False
         self._blocks_passed = 0
         self._blocks_to_pass = 0
         digits = [found for type_ in fields.values() if (found := wrapping_digits(type_)) is not None]
@@ -116,11 +117,10 @@ class JsonDecoder:
         self._new_fields = {}
         block = screen_bytes(values, max_message_bytes=self._max_message_bytes)
         rejected: list[Rejection] = []
-        alike = self._read_alike(block.texts)
-        if alike is not None:
-            batches = [self._convert(_Read(block.index, block.texts, alike), rejected)]
-        else:
-            batches = self._parse_block(block, rejected)
+        batches = []
+        if (alike := self._read_alike(block)) is not None:
+            batches.append(self._convert(alike, rejected))
+        batches += self._parse_block(block, rejected)
         rejected += block.rejected
         taken, rows = _merge(batches, self._schema)
         rejected.sort(key=lambda rejection: rejection.index)
@@ -134,25 +134,51 @@ class JsonDecoder:
 
     # -- reading: without a parser where messages are alike ------------------------------------------------
 
-    def _read_alike(self, texts: pa.Array) -> pa.Table | None:
-        """Messages of one layout; None where they differ, which is then not tried again for some blocks."""
+    def _read_alike(self, block: Block) -> _Read | None:
+        """Messages of one layout, taken out of the block; None where too many differ.
+
+        That is then not tried again for some blocks.
+        """
+        texts = block.texts
         if self._holds_maps or len(texts) < LEAST_ALIKE:
             return None
         if self._blocks_to_pass:
             self._blocks_to_pass -= 1
             return None
-        schema = self._options_of(self._usual_shape).explicit_schema
-        known = self._layout
-        table = None if known is None else read_uniform(texts, schema, known)
-        if table is None:
-            self._layout = self._find_layout(texts[0].as_py())
-            if self._layout is not None and self._layout != known:
-                table = read_uniform(texts, schema, self._layout)
-        if table is None:
+        found = self._follow_layouts(texts)
+        if found is None:
             self._blocks_to_pass = self._blocks_passed = min(2 * self._blocks_passed + 1, _MOST_PASSED)
-        else:
-            self._blocks_passed = 0
-        return table
+            return None
+        self._blocks_passed = 0
+        follows, table = found
+        read = _Read(block.index[follows], texts if follows.all() else texts.filter(pa.array(follows)), table)
+        block.keep(~follows)
+        return read
+
+    def _follow_layouts(self, texts: pa.Array) -> tuple[Mask, pa.Table] | None:
+        """By the layout that is known, or by that of the first message, or of one in the middle."""
+        tried = [self._layout]
+        found = self._follow(texts, self._layout) if self._layout else None
+        for place in (0, len(texts) // 2):
+            layout = self._find_layout(texts[place].as_py()) if found is None else None
+            if layout is not None and layout not in tried:
+                tried.append(layout)
+                found = self._follow(texts, layout)
+                self._layout = layout
+        return found
+
+    def _follow(self, texts: pa.Array, layout: Layout) -> tuple[Mask, pa.Table] | None:
+        schema = self._options_of(self._usual_shape).explicit_schema
+        table = None if self._sorts_out else read_uniform(texts, schema, layout)
+        if table is not None:
+            return np.ones(len(texts), dtype=np.bool_), table
+        follows = find_followers(texts, layout)
+        # Odd messages seldom come alone: they are then sought before anything is read.
+        tried, self._sorts_out = not self._sorts_out, not follows.all()
+        if (tried and follows.all()) or np.count_nonzero(follows) < len(texts) / 2:
+            return None
+        table = read_uniform(texts.filter(pa.array(follows)), schema, layout)
+        return None if table is None else (follows, table)
 
     def _find_layout(self, message: bytes) -> Layout | None:
         layout = find_layout(message)

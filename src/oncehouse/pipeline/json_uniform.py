@@ -2,9 +2,9 @@
 
 A program writes its events with the same keys in the same order and the same white space. The first message tells that
 layout; a message follows it when all that stands between its values is the same, byte for byte. Then each value is
-where it must be, and nothing else can be in the message. What has an escape, a tab in a text, a null among values, an
-array or an object is left to the parser, as is everything that this module is not sure of: it may refuse any block, but
-never reads one in another way than the parser does.
+where it must be, and nothing else can be in the message. What has an escape, a tab in a text, a null in place of a
+text, an array or an object is left to the parser, as is everything that this module is not sure of: it may refuse any
+block, but never reads one in another way than the parser does.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from oncehouse.pipeline.json_explain import Constant, Pairs, load
 
 if TYPE_CHECKING:
     from oncehouse.pipeline.json_bytes import Bytes, Offsets
+    from oncehouse.pipeline.json_times import Mask
 
 # So many messages at a time that what is made of them stays in the processor's cache.
 _SLICE = 8192
@@ -110,6 +111,22 @@ def _lay_out(message: bytes, pairs: Pairs) -> Layout | None:
         quotes=len(quotes),
         tabs=message.count(b"\t"),
     )
+
+
+def find_followers(texts: pa.Array, layout: Layout) -> Mask:
+    """Messages that may be in that layout, as far as their escapes, quotes and tabs tell."""
+    offsets, data = text_buffers(texts)
+    bounds = offsets - offsets[0]
+    inside = data[offsets[0] : offsets[-1]]
+
+    def count(marks: Mask) -> Offsets:
+        counts: Offsets = np.diff(np.searchsorted(np.flatnonzero(marks), bounds))
+        return counts
+
+    follows: Mask = count(inside == _QUOTE) == layout.quotes
+    follows &= count(inside == _BACKSLASH) == 0
+    follows &= count(inside < _BLANK) == layout.tabs
+    return follows
 
 
 def read_uniform(texts: pa.Array, schema: pa.Schema, layout: Layout) -> pa.Table | None:
@@ -210,9 +227,22 @@ def _read_quoted(texts: pa.Array, type_: pa.DataType | None) -> pa.Array | None:
 
 
 def _read_bare(texts: pa.Array, type_: pa.DataType | None) -> pa.Array | None:
-    """Numbers, or words; the grammar of numbers is JSON's, which is narrower than that of Arrow's casts."""
+    """Numbers, or words, of which some may be null."""
     if type_ is None:
         return texts if _match(texts, _ANYTHING) else None
+    column = _read_values(texts, type_)
+    if column is not None:
+        return column
+    present = pc.not_equal(texts, b"null")
+    if pc.all(present).as_py():
+        return None
+    if not pc.any(present).as_py():
+        return pa.nulls(len(texts), type_)
+    return _read_values(pc.if_else(present, texts, None), type_)
+
+
+def _read_values(texts: pa.Array, type_: pa.DataType) -> pa.Array | None:
+    """By JSON's grammar of numbers, which is narrower than that of Arrow's casts."""
     if pa.types.is_boolean(type_):
         return pc.equal(texts, b"true") if _match(texts, _WORD) else None
     if pa.types.is_integer(type_):
@@ -228,7 +258,7 @@ def _read_decimals(texts: pa.Array, type_: pa.DataType) -> pa.Array | None:
     # The reader counts the digits as they are written, a cast those that are left: with so few both agree.
     if pc.max(pc.binary_length(texts)).as_py() > type_.precision:
         return None
-    offsets, data = text_buffers(texts)
+    offsets, data = text_buffers(texts.drop_null())
     letters = data[offsets[0] : offsets[-1]]
     # No exponents: of some the reader must not even see the number.
     if letters.min(initial=_PLUS) < _PLUS or letters.max(initial=_PLUS) > ord("9"):
