@@ -8,6 +8,7 @@ own query log. A run whose rows are not exactly the events that were produced ha
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -185,6 +186,8 @@ def run_road(place: Place, spark: SparkSession, topic: Topic, pipeline: Pipeline
     """All of the topic through a new pipeline; its table must hold every event once."""
     pipeline = pipeline or make_pipeline(place, topic)
     create_table(place, pipeline)
+    # What was produced a moment ago is still on its way to the disk, and would be waited for.
+    os.sync()
     started_at = time.time()
     run_pipeline(pipeline, once=True, spark=spark)
     inserts = look_at_inserts(place.client, pipeline.tables[0].name)

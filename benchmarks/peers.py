@@ -110,6 +110,7 @@ class Line:
 def run_calm(place: Place, peer: Peer, topic: Topic, warm: Topic) -> tuple[float, Found]:
     """Seconds from its first poll to the end of its last insert, and what is in its table then."""
     command = PeerCommand(place, peer, topic, f"calm_{peer.name}", warm)
+    os.sync()
     with command.start() as process:
         command.wait(process)
     inserts = look_at_inserts(place.client, command.table)
