@@ -27,6 +27,7 @@ from answer_schemas import hold_answers
 from chaos_report import ChaosReport
 from clickhouse_users import add_users
 from fresh_databases import fresh_clickhouse, fresh_postgres
+from oncehouse import redaction
 from oncehouse.devstack.clickhouse import ClickHouse
 from oncehouse.devstack.connect import Connect
 from oncehouse.devstack.kafka import Kafka
@@ -158,6 +159,15 @@ def _stop_what_dead_sessions_left() -> None:
         session = folder.name.removeprefix(_FOLDER_PREFIX).split("-")[0]
         if folder.stat().st_uid == os.getuid() and not Path(f"/proc/{session}").exists():
             Stack(folder=folder).discard()
+
+
+@pytest.fixture(autouse=True)
+def _forget_secrets_of_other_tests() -> Iterator[None]:
+    """What one test called a secret may be what another has to find in the output."""
+    before = set(redaction._known)
+    yield
+    redaction._known.clear()
+    redaction._known.update(before)
 
 
 @pytest.fixture(autouse=True)
