@@ -165,7 +165,7 @@ def readings(monkeypatch) -> list[tuple[int, bool]]:
     return seen
 
 
-@pytest.mark.parametrize("small_epoch", [stream.SMALL_EPOCH_RECORDS, 0])
+@pytest.mark.parametrize("small_epoch", [pytest.param(stream.SMALL_EPOCH_RECORDS, marks=pytest.mark.long), 0])
 def test_a_large_record_among_small_ones_costs_a_second_reading_and_nothing_else(
     make_road, readings, monkeypatch, small_epoch
 ):
@@ -199,6 +199,7 @@ def test_a_large_record_among_small_ones_costs_a_second_reading_and_nothing_else
     road.assert_exact()
 
 
+@pytest.mark.long
 def test_with_settings_of_the_users_own_every_epoch_is_weighed(make_road, readings):
     road = make_road(spark={"settings": {BYTES_SETTING: "1000000"}})
     road.send([make_event(number) for number in range(50)])

@@ -651,3 +651,9 @@ def test_a_block_of_which_half_is_odd_is_parsed_whole(decode_both, parsed):
     block = [b'{"a": 1}', b'{"a": 1, "b": 2}'] * 3 + [b'{"c": "x"}']
     decode_both({"a": "Int64"}, block)
     assert parsed == [MESSAGES, MESSAGES]
+
+
+@pytest.mark.parametrize(("keys", "length", "told"), [(200, 1, True), (201, 1, False), (2, 70_000, False)])
+def test_messages_of_very_many_keys_or_bytes_are_left_to_the_parser(keys, length, told):
+    message = b"{" + b", ".join(b'"k%d": "%s"' % (key, b"x" * length) for key in range(keys)) + b"}"
+    assert (find_layout(message) is not None) == told

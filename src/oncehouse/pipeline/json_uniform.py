@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _SLICE = 8192
 _QUOTE, _BACKSLASH, _BLANK, _PLUS = ord('"'), ord("\\"), ord(" "), ord("+")
 _MOST_BYTES = 1 << 30
+# Each key costs some calls a slice: beside many of them, or in long messages, the parser is as fast.
+_MOST_KEYS = 200
+_LONG_BYTES = 1 << 16
 _INTEGER = r"^-?(0|[1-9][0-9]*)$"
 _FRACTION = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?$"
 # The parser refuses exponents that no float has, of whatever number: 0e400 too. With two digits there is none.
@@ -63,13 +66,13 @@ class Layout:
 
 def find_layout(message: bytes) -> Layout | None:
     """The layout of a message; None where messages like it have to be parsed."""
-    if b"\\" in message:
+    if len(message) > _LONG_BYTES or b"\\" in message:
         return None
     try:
         pairs = load(message.decode())
     except (ValueError, RecursionError):
         return None
-    if not isinstance(pairs, Pairs) or len({key for key, _ in pairs}) < len(pairs):
+    if not isinstance(pairs, Pairs) or len(pairs) > _MOST_KEYS or len({key for key, _ in pairs}) < len(pairs):
         return None
     if any(isinstance(value, list | Constant) for _, value in pairs):
         return None
