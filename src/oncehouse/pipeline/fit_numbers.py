@@ -15,7 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse import columns as c
-from oncehouse.pipeline.json_bytes import fixed_array, integers_from_decimals, text_buffers
+from oncehouse.pipeline.json_bytes import (
+    are_written_plainly,
+    fixed_array,
+    integers_from_decimals,
+    text_buffers,
+)
 from oncehouse.pipeline.json_times import Mask, cast_where_possible, null_mask
 
 _WIDE = pa.decimal256(76, 0)
@@ -297,11 +302,7 @@ def _usual_number(leaf: c.Decimal) -> str:
 def _are_short_and_plain(texts: pa.Array, leaf: c.Decimal) -> bool:
     """Whether there are no exponents, and so few digits that no step of Arrow's cast wraps around."""
     most = (_MOST_DIGITS if pa.types.is_decimal256(c.arrow_type(leaf)) else _MOST_DIGITS // 2) - leaf.scale
-    offsets, data = text_buffers(texts)
-    if np.diff(offsets).max(initial=0) > most:
-        return False
-    # From the plus sign to the 9 there are, beside what numbers are written with, only the comma and the slash.
-    return bool((data[offsets[0] : offsets[-1]] - np.uint8(ord("+")) <= ord("9") - ord("+")).all())
+    return bool(np.diff(text_buffers(texts)[0]).max(initial=0) <= most) and are_written_plainly(texts)
 
 
 def _decimals_from_any_texts(array: pa.Array, leaf: c.Decimal) -> tuple[pa.Array, Mask]:

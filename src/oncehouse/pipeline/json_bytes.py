@@ -42,6 +42,20 @@ def text_buffers(array: pa.Array) -> tuple[Offsets, Bytes]:
     return offsets, np.frombuffer(data_buffer, dtype=np.uint8)
 
 
+def text_type(array: pa.Array) -> pa.DataType:
+    """Of a binary array whose bytes are text."""
+    return pa.large_string() if pa.types.is_large_binary(array.type) else pa.string()
+
+
+def are_written_plainly(numbers: pa.Array) -> bool:
+    """Whether texts have no bytes but digits, signs and points: no exponents, which Arrow's decimals cannot be given.
+
+    From the plus sign to the 9 there are, beside what numbers are written with, only the comma and the slash.
+    """
+    offsets, data = text_buffers(numbers)
+    return bool((data[offsets[0] : offsets[-1]] - np.uint8(ord("+")) <= ord("9") - ord("+")).all())
+
+
 def fixed_array(matrix: Bytes, nulls: Mask) -> pa.Array:
     rows, width = matrix.shape
     validity = pa.array(~nulls).buffers()[1] if nulls.any() else None

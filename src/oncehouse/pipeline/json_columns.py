@@ -7,6 +7,8 @@ come the second way are a `Shape`, and a message has exactly one. Why a row is b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -61,15 +63,7 @@ def leaf_types(leaf: c.ColumnType) -> tuple[pa.DataType, pa.DataType | None]:  #
 
 def holds_decimal(type_: c.ColumnType) -> bool:
     """Whether any of it is read as a decimal."""
-    match c.bare(type_):
-        case c.Array(item=item):
-            return holds_decimal(item)
-        case c.Map(value=value):
-            return holds_decimal(value)
-        case c.Tuple(fields=fields):
-            return any(holds_decimal(inner) for _, inner in fields)
-        case leaf:
-            return bool(pa.types.is_decimal(leaf_types(leaf)[0]))
+    return any(pa.types.is_decimal(leaf_types(leaf)[0]) for leaf in _leaves(type_))
 
 
 def wrapping_digits(type_: c.ColumnType) -> int | None:
@@ -78,20 +72,26 @@ def wrapping_digits(type_: c.ColumnType) -> int | None:
     Arrow 26 shifts digits without a look at overflow, in 128 or 256 bits. What has wrapped around is anywhere in
     them, so it is seen to be out of range where the type's own range is a vanishing part of that.
     """
+    found = []
+    for leaf in _leaves(type_):
+        match leaf:
+            case c.Decimal(precision=precision, scale=scale) if precision > _SAFE_DIGITS:
+                found.append(max(76 - scale, 1))
+            case c.Integer(bits=256):
+                found.append(76)
+    return min(found, default=None)
+
+
+def _leaves(type_: c.ColumnType) -> Iterator[c.ColumnType]:
+    """The scalars that a value of this type may hold; keys of maps are texts to the reader."""
     match c.bare(type_):
-        case c.Array(item=item):
-            return wrapping_digits(item)
-        case c.Map(value=value):
-            return wrapping_digits(value)
+        case c.Array(item=inner) | c.Map(value=inner):
+            yield from _leaves(inner)
         case c.Tuple(fields=fields):
-            found = [digits for _, inner in fields if (digits := wrapping_digits(inner)) is not None]
-            return min(found, default=None)
-        case c.Decimal(precision=precision, scale=scale) if precision > _SAFE_DIGITS:
-            return max(76 - scale, 1)
-        case c.Integer(bits=256):
-            return 76
-        case _:
-            return None
+            for _, inner in fields:
+                yield from _leaves(inner)
+        case leaf:
+            yield leaf
 
 
 def convert(array: pa.Array, type_: c.ColumnType) -> Fitted:

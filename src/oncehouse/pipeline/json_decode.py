@@ -19,7 +19,7 @@ from pyarrow import json as pa_json
 from oncehouse import columns as c
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.decoding import Decoded
-from oncehouse.pipeline.json_bytes import text_buffers
+from oncehouse.pipeline.json_bytes import text_buffers, text_type
 from oncehouse.pipeline.json_columns import Shape, convert, engine_type, holds_decimal, wrapping_digits
 from oncehouse.pipeline.json_explain import explain, find_far_exponent
 from oncehouse.pipeline.json_maps import holds_map, rewrite_maps
@@ -364,10 +364,7 @@ class JsonDecoder:
         wrapped = np.zeros(len(texts), dtype=np.bool_)
         if self._huge_number is None:
             return wrapped
-        large = pa.types.is_large_binary(texts.type)
-        suspects = pc.match_substring_regex(
-            texts.view(pa.large_string() if large else pa.string()), self._huge_number
-        )
+        suspects = pc.match_substring_regex(texts.view(text_type(texts)), self._huge_number)
         for row in np.flatnonzero(suspects.to_numpy(zero_copy_only=False)).tolist():
             problem = explain(texts[row].as_py(), self._fields, fully=False).problem
             wrapped[row] = problem is not None and problem.reason is Reason.OUT_OF_RANGE

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.pipeline.json_bytes import Bytes, Offsets, text_buffers
+from oncehouse.pipeline.json_bytes import Bytes, Offsets, text_buffers, text_type
 from oncehouse.pipeline.json_structure import count_opening, measure_depth
 from oncehouse.pipeline.json_times import Mask, cast_where_possible, null_mask
 from oncehouse.pipeline.verdict import Problem, Reason, Rejection
@@ -84,8 +84,7 @@ def find_small_exponents(block: Block) -> list[int]:
         return []
     rows = np.unique(np.searchsorted(offsets, marks + offsets[0], side="right") - 1)
     texts = block.texts.take(pa.array(rows))
-    text_type = pa.large_string() if pa.types.is_large_binary(texts.type) else pa.string()
-    found: Mask = pc.match_substring_regex(texts.view(text_type), _SMALL_EXPONENT).to_numpy(
+    found: Mask = pc.match_substring_regex(texts.view(text_type(texts)), _SMALL_EXPONENT).to_numpy(
         zero_copy_only=False
     )
     return [int(row) for row in rows[found]]
@@ -102,9 +101,7 @@ def _reject_size(block: Block, limit: int) -> None:
 
 
 def _reject_utf8(block: Block) -> None:
-    _, bad = cast_where_possible(
-        block.texts, pa.large_string() if pa.types.is_large_binary(block.texts.type) else pa.string()
-    )
+    _, bad = cast_where_possible(block.texts, text_type(block.texts))
     block.reject(bad, lambda _: Problem(reason=Reason.BAD_UTF8, detail="the bytes are not UTF-8"))
 
 
@@ -140,8 +137,7 @@ def _trim(block: Block) -> None:
     if _framed(*block.buffers()).all():
         return
     texts = block.texts
-    text_type = pa.large_string() if pa.types.is_large_binary(texts.type) else pa.string()
-    block.texts = pc.ascii_trim(texts.view(text_type), _SPACE).view(texts.type)
+    block.texts = pc.ascii_trim(texts.view(text_type(texts)), _SPACE).view(texts.type)
     empty = np.diff(block.buffers()[0]) == 0
     block.reject(empty, lambda _: Problem(reason=Reason.EMPTY, detail="nothing but white space"))
 

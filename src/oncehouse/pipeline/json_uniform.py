@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.pipeline.json_bytes import text_buffers
+from oncehouse.pipeline.json_bytes import are_written_plainly, text_buffers
 from oncehouse.pipeline.json_explain import Constant, Pairs, load
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # So many messages at a time that what is made of them stays in the processor's cache.
 _SLICE = 8192
-_QUOTE, _BACKSLASH, _BLANK, _PLUS = ord('"'), ord("\\"), ord(" "), ord("+")
+_QUOTE, _BACKSLASH, _BLANK = ord('"'), ord("\\"), ord(" ")
 _MOST_BYTES = 1 << 30
 # Each key costs some calls a slice: beside many of them, or in long messages, the parser is as fast.
 _MOST_KEYS = 200
@@ -261,12 +261,7 @@ def _read_decimals(texts: pa.Array, type_: pa.DataType) -> pa.Array | None:
     # The reader counts the digits as they are written, a cast those that are left: with so few both agree.
     if pc.max(pc.binary_length(texts)).as_py() > type_.precision:
         return None
-    offsets, data = text_buffers(texts.drop_null())
-    letters = data[offsets[0] : offsets[-1]]
-    # No exponents: of some the reader must not even see the number.
-    if letters.min(initial=_PLUS) < _PLUS or letters.max(initial=_PLUS) > ord("9"):
-        return None
-    return _cast(texts, type_)
+    return _cast(texts, type_) if are_written_plainly(texts.drop_null()) else None
 
 
 def _are_plain_counts(texts: pa.Array) -> bool:
