@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from oncehouse.backoff import Turns
 from oncehouse.errors import OncehouseError
 
 if TYPE_CHECKING:
@@ -54,23 +55,18 @@ class Counting:
     def __init__(self, spark_settings: Mapping[str, str]) -> None:
         """`spark_settings`: the user's own, which are kept to."""
         self._allowed = SETTINGS.keys().isdisjoint(spark_settings)
-        self._weighed_last = 0
-        self._to_weigh = 0
+        self._weighed = Turns(_MOST_EPOCHS)
 
     def choose(self, record_bytes: float) -> Counted | None:
         """For records of this size on average, 0 where it is not known; None means by weight."""
-        if self._to_weigh:
-            self._to_weigh -= 1
-            return None
-        if not self._allowed or not 0 < record_bytes <= _SMALL_BYTES:
+        if self._weighed.passes() or not self._allowed or not 0 < record_bytes <= _SMALL_BYTES:
             return None
         rows = min(BLOCK_ROWS, int(BLOCK_BYTES / record_bytes))
         return Counted(rows=rows, record_bytes=_OUTSIZE * BLOCK_BYTES // rows)
 
     def found_outsize(self) -> None:
         """Weigh for some epochs, and for longer each time: where sizes differ so much they may go on to."""
-        self._weighed_last = min(2 * self._weighed_last + 1, _MOST_EPOCHS)
-        self._to_weigh = self._weighed_last
+        self._weighed.fail()
 
 
 def hand_over(records: DataFrame, counted: Counted | None) -> DataFrame:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import json as pa_json
 
 from oncehouse import columns as c
+from oncehouse.backoff import Turns
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.decoding import Decoded
 from oncehouse.pipeline.json_bytes import text_buffers, text_type
@@ -99,8 +100,7 @@ class JsonDecoder:
         self._usual_shape = Shape()
         self._layout: Layout | None = None
         self._sorts_out = False
-        self._blocks_passed = 0
-        self._blocks_to_pass = 0
+        self._blocks = Turns(_MOST_PASSED)
         digits = [found for type_ in fields.values() if (found := wrapping_digits(type_)) is not None]
         self._huge_number = _HUGE_NUMBER % min(digits) if digits else None
         self._holds_decimals = any(holds_decimal(type_) for type_ in fields.values())
@@ -140,16 +140,13 @@ class JsonDecoder:
         That is then not tried again for some blocks.
         """
         texts = block.texts
-        if self._holds_maps or len(texts) < LEAST_ALIKE:
-            return None
-        if self._blocks_to_pass:
-            self._blocks_to_pass -= 1
+        if self._holds_maps or len(texts) < LEAST_ALIKE or self._blocks.passes():
             return None
         found = self._follow_layouts(texts)
         if found is None:
-            self._blocks_to_pass = self._blocks_passed = min(2 * self._blocks_passed + 1, _MOST_PASSED)
+            self._blocks.fail()
             return None
-        self._blocks_passed = 0
+        self._blocks.succeed()
         follows, table = found
         read = _Read(block.index[follows], texts if follows.all() else texts.filter(pa.array(follows)), table)
         block.keep(~follows)

@@ -50,8 +50,8 @@ def _is_archive_in(home: Path, path: str) -> bool:
 def keep_memory() -> None:
     """Let a worker keep what it frees for the next block, instead of giving it back to the kernel at once.
 
-    Taking memory anew costs a fault and a cleared page for every 4 kB, which was a fifth of all that workers did. What
-    is kept is never more than a worker has used before, and Spark ends workers that are idle for a minute. Under what
+    Taking memory anew costs a fault and a cleared page for every 4 kB, which was much of what workers did. What is
+    kept is never more than a worker has used before, and Spark ends workers that are idle for a minute. Under what
     the user's environment says.
     """
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", str(_KEPT_MS))
