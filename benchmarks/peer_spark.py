@@ -68,7 +68,10 @@ def run_stream(spark: SparkSession, task: dict[str, Any], topic: str, table: str
             client.close()
         yield pa.record_batch({"rows": pa.array([sum(block.num_rows for block in found)], pa.int64())})
 
-    def insert(frame: DataFrame, _number: int) -> None:
+    def insert(frame: DataFrame, number: int) -> None:
+        if number == 0:
+            # Nothing has been polled yet: what a warm-up tells is told again.
+            print(json.dumps({"started_at": time.time()}), flush=True)
         frame.drop("timestamp").mapInArrow(send, "rows LONG").collect()
 
     records = (
@@ -96,7 +99,6 @@ def main() -> None:
         run_stream(spark, warm, task["warm_topic"], task["warm_table"])
         client = clickhouse_connect.get_client(host=task["host"], port=task["port"])
         client.command(f"DROP TABLE {task['warm_table']} SYNC")
-    print(json.dumps({"started_at": time.time()}), flush=True)
     run_stream(spark, task, task["topic"], task["table"])
     spark.stop()
 

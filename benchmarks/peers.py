@@ -5,8 +5,8 @@
 Every peer inserts into a table of its own with the same columns. Time is taken from its first poll to the end of its
 last insert, by ClickHouse's query log; the start of its process is left out, and Spark's streams are warmed by another
 topic. Then each is started anew, killed with -9 when half of the events are in its table, and started again: `lost` are
-events that are not in the table, `doubled` rows beyond one for each event, and those beyond what the calm run left are
-`by the kill`.
+events that are not in the table, `doubled` rows beyond one for each event, and those of them
+that were not sent twice are `by the kill`. That is played on the topic of the warm-up, if it is long enough.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from measure import (
     warm_up,
     warm_up_size,
 )
-from peer_runs import Found, Peer, PeerCommand, count, own_in_pieces, run_killed
+from peer_runs import Found, OwnCommand, Peer, PeerCommand, count, own_in_pieces, run_killed
 from plots import draw_bars
 
 EVENTS = 2_000_000
+_ENOUGH_TO_KILL = 5_000_000
 
 OURS = "oncehouse"
 PEERS = (
@@ -96,19 +97,27 @@ class Line:
     label: str
     dedups: bool
     seconds: float
-    calm: Found
-    killed: Found | None
-
-    def lost(self, topic: Topic) -> int:
-        return topic.unique - (self.killed or self.calm).distinct
-
-    @property
-    def by_the_kill(self) -> int:
-        return self.killed.doubled - self.calm.doubled if self.killed else 0
+    killed: Killed | None
 
 
-def run_calm(place: Place, peer: Peer, topic: Topic, warm: Topic) -> tuple[float, Found]:
-    """Seconds from its first poll to the end of its last insert, and what is in its table then."""
+@dataclass(frozen=True, kw_only=True)
+class Killed:
+    """What is in the table after a kill half-way through a topic."""
+
+    lost: int
+    doubled: int
+    by_the_kill: int
+
+
+def tell_killed(found: Found, topic: Topic, *, dedups: bool) -> Killed:
+    sent_twice = 0 if dedups else topic.produced - topic.unique
+    return Killed(
+        lost=topic.unique - found.distinct, doubled=found.doubled, by_the_kill=found.doubled - sent_twice
+    )
+
+
+def run_calm(place: Place, peer: Peer, topic: Topic, warm: Topic) -> float:
+    """Seconds from its first poll to the end of its last insert."""
     command = PeerCommand(place, peer, topic, f"calm_{peer.name}", warm)
     os.sync()
     with command.start() as process:
@@ -118,7 +127,7 @@ def run_calm(place: Place, peer: Peer, topic: Topic, warm: Topic) -> tuple[float
     expected = topic.unique if peer.dedups else topic.produced
     if (found.rows, found.distinct) != (expected, topic.unique):
         raise SystemExit(f"No figures: {peer.label} left {found} of {expected} rows in {command.table}")
-    return inserts.last_finished_at - command.read_started_at(), found
+    return inserts.last_finished_at - command.read_started_at()
 
 
 def compare(
@@ -130,28 +139,29 @@ def compare(
     names: Sequence[str] = NAMES,
     kills: bool = True,
 ) -> list[Line]:
-    """The table, beginning with ourselves, whose road has been run on the topic already."""
-    ours = Found(rows=topic.unique, distinct=topic.unique)
-    killed = run_killed(place, own_in_pieces(place, topic, "killed_oncehouse")) if kills else None
-    lines = [Line(name=OURS, label=OURS, dedups=True, seconds=our_seconds, calm=ours, killed=killed)]
+    """The table, beginning with ourselves, whose road has been run on the topic already.
+
+    They are killed on the topic of the warm-up where that is long enough to have a half-way for all of them.
+    """
+    short = warm if warm.produced >= _ENOUGH_TO_KILL else topic
+
+    def kill(command: PeerCommand | OwnCommand, *, dedups: bool) -> Killed | None:
+        if not kills:
+            return None
+        found = run_killed(place, command)
+        place.client.command(f"DROP TABLE {command.table} SYNC")
+        return tell_killed(found, short, dedups=dedups)
+
+    ours = kill(own_in_pieces(place, short, f"killed_{OURS}"), dedups=True)
+    lines = [Line(name=OURS, label=OURS, dedups=True, seconds=our_seconds, killed=ours)]
     for peer in (peer for peer in PEERS if peer.name in names):
         place.say(f"{peer.label}, load average {os.getloadavg()[0]:.1f}")
-        seconds, calm = run_calm(place, peer, topic, warm)
+        seconds = run_calm(place, peer, topic, warm)
         place.say(f"{peer.label}: {topic.produced / seconds:,.0f} events/s")
-        killed = None
-        if kills:
-            killed = run_killed(place, PeerCommand(place, peer, topic, f"killed_{peer.name}"))
-            place.client.command(f"DROP TABLE killed_{peer.name} SYNC")
         place.client.command(f"DROP TABLE calm_{peer.name} SYNC")
+        killed = kill(PeerCommand(place, peer, short, f"killed_{peer.name}"), dedups=peer.dedups)
         lines.append(
-            Line(
-                name=peer.name,
-                label=peer.label,
-                dedups=peer.dedups,
-                seconds=seconds,
-                calm=calm,
-                killed=killed,
-            )
+            Line(name=peer.name, label=peer.label, dedups=peer.dedups, seconds=seconds, killed=killed)
         )
     return lines
 
@@ -167,7 +177,11 @@ def lay_out(lines: Sequence[Line], topic: Topic) -> list[str]:
             "exact" if line.dedups else "none",
         ]
         if line.killed is not None:
-            cells += [f"{line.lost(topic):,}", f"{line.killed.doubled:,}", f"{line.by_the_kill:,}"]
+            cells += [
+                f"{line.killed.lost:,}",
+                f"{line.killed.doubled:,}",
+                f"{line.killed.by_the_kill:,}",
+            ]
         table.append(f"{line.label:<42}" + "".join(f"{cell:>12}" for cell in cells))
     return table
 
@@ -183,8 +197,8 @@ def tell(lines: Sequence[Line], topic: Topic) -> list[Figure]:
             figures.append(rate(f"{line.name}_events_per_s", topic.produced, line.seconds))
         if line.killed is not None:
             figures += [
-                figure(f"{line.name}_lost_by_kill", line.lost(topic), "events"),
-                figure(f"{line.name}_doubled_by_kill", line.by_the_kill, "rows"),
+                figure(f"{line.name}_lost_by_kill", line.killed.lost, "events"),
+                figure(f"{line.name}_doubled_by_kill", line.killed.by_the_kill, "rows"),
             ]
     return figures
 

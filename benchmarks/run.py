@@ -5,7 +5,7 @@
 Parts are the other programs of this folder, each of which also runs alone. Prints their tables, then all figures with
 their change since the last run of the same length; writes build/bench.json (a list of {name, value, unit}) and plots
 (build/bench-*.png and .svg). A part that fails costs only its own figures. --quick takes about two minutes, the usual
-length about ten, --full more than an hour.
+length about ten, --full more than an hour and a half.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ PARTS: dict[str, Part] = {
     "end_to_end": Part(
         quick=lambda: end_to_end.measure(500_000, names=_FEW_PEERS, kills=False),
         usual=lambda: end_to_end.measure(2_000_000, names=("spark_state", *_FEW_PEERS)),
-        full=lambda: end_to_end.measure(10_000_000),
+        full=lambda: end_to_end.measure(15_000_000),
     ),
     "throughput": Part(
         quick=lambda: throughput.measure(throughput.FEW, 300_000),

@@ -2,7 +2,7 @@
 
     python benchmarks/throughput.py [--events 1000000] [--all]
 
-From the call that starts the pipeline to the end of the last insert, each kind with a topic, a ledger and a table of
+From the beginning of the first epoch to the end of the last insert, each kind with a topic, a ledger and a table of
 its own. Without --all some of the eighteen kinds: each format, size and share once beside the usual ones.
 """
 
