@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 import capacity_catalog
 from oncehouse.clickhouse.insert import InsertRequest, encode
@@ -267,10 +266,10 @@ def _read_large(folder: str, events: int, *, block_rows: int) -> Callable[[], ob
 def _grow_by_loading(folder: str, _events: int) -> Callable[[], object]:
     """A batch of the parts that were read before, from the files to what is sent."""
     place = Path(folder) / "large"
-    paths = sorted(place.rglob("*-grow-32-*.part.parquet"))
+    paths = sorted(place.rglob("*-grow-32-*.part.arrow"))
 
     def load() -> object:
-        rows = pa.concat_tables(pq.read_table(path, memory_map=True) for path in paths)
+        rows = pa.concat_tables(pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in paths)
         rows = rows.drop_columns(EVENT_COLUMN)
         request = InsertRequest(
             table="bench",

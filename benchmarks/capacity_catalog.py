@@ -106,7 +106,7 @@ def _registration(epoch: int, ranges: int, parts: int) -> Registration:
                 ordinal=at,
                 events=_EVENTS,
                 keys=_file(epoch, f"r{at}-{uuid.uuid4().hex[:8]}.keys.arrow"),
-                raw=_file(epoch, f"r{at}-{uuid.uuid4().hex[:8]}.raw.parquet"),
+                raw=_file(epoch, f"r{at}-{uuid.uuid4().hex[:8]}.raw.arrow"),
             )
             for at, name in enumerate(names)
         ),
@@ -121,7 +121,7 @@ def _registration(epoch: int, ranges: int, parts: int) -> Registration:
                 live_rows=_EVENTS,
                 size_bytes=_EVENTS * 100,
                 shape="0123456789abcdef",
-                file=_file(epoch, f"r{at}-{uuid.uuid4().hex[:8]}.part.parquet"),
+                file=_file(epoch, f"r{at}-{uuid.uuid4().hex[:8]}.part.arrow"),
             )
             for at, name in enumerate(names)
         ),

@@ -44,7 +44,7 @@ def fill(catalog: Catalog, number: int) -> int:
         held.append(
             {**mine, "key_file": name, "epoch": epoch, "ordinal": 0, "registered_at": 1.0}
             | file_values("keys", _file(f"shop/epochs/{name}.keys.arrow"))
-            | file_values("raw", _file(f"shop/epochs/{name}.raw.parquet"))
+            | file_values("raw", _file(f"shop/epochs/{name}.raw.arrow"))
         )
         prepared.append(
             {**mine, "key_file": name, "request": 1}

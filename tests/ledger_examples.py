@@ -10,7 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+from sqlalchemy import delete, insert
 
+from oncehouse.databases import DatabaseClock
 from oncehouse.ledger.batches import NewBatch
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
@@ -29,6 +31,7 @@ from oncehouse.ledger.records import (
     Stage,
 )
 from oncehouse.ledger.registering import register
+from oncehouse.ledger.tables import upgrades
 from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.parts import LETTER_SCHEMA, write_letters
 
@@ -36,6 +39,14 @@ TOPIC = "orders"
 TOPIC_ID = "topic-1"
 TABLE = "shop.orders"
 IDENTITY = Identity(fingerprint="sha256:id(order_id)", buckets=16)
+
+
+def come_from_release(catalog: Catalog, *, days_ago: float = 0.0) -> None:
+    """As if 0.1.0 had made the catalog, and an upgrade so long ago had brought it here."""
+    with catalog.engine.begin() as connection:
+        upgraded_at = DatabaseClock() - days_ago * 86_400
+        connection.execute(delete(upgrades).where(upgrades.c.version == 2))
+        connection.execute(insert(upgrades).values(version=2, oncehouse="0.2.0", upgraded_at=upgraded_at))
 
 
 def make_file(path: str) -> FileRef:

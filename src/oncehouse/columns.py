@@ -1,7 +1,7 @@
 """Column types: ClickHouse's spelling, read once into a frozen tree, and the Arrow type that carries each.
 
 `parse_type` reads a type as the pipeline file spells it, `clickhouse_name` writes the canonical spelling,
-and `arrow_type` names the type in a part's Parquet file, which ClickHouse takes as ArrowStream without loss.
+and `arrow_type` names the type in a part's file, which ClickHouse takes as ArrowStream without loss.
 Values are none of this module's business: what JSON may stand for a type is decided in `pipeline/json_decode.py`.
 """
 
@@ -166,7 +166,7 @@ def unit_of(type_: DateTime64) -> str:
 
 
 def arrow_type(type_: ColumnType) -> pa.DataType:
-    """The type in a part's Parquet file and on the wire, verified to enter ClickHouse without loss.
+    """The type in a part's file and on the wire, verified to enter ClickHouse without loss.
 
     UUIDs are their 16 bytes in the order of the text; integers beyond 64 bits are little-endian bytes.
     """

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Text, create_engine, inspect, select, text
 
 import old_ledger
-from ledger_examples import IDENTITY, make_registration, race, take_lease
+from ledger_examples import IDENTITY, come_from_release, make_registration, race, take_lease
 from old_ledger import OldLedger
 from oncehouse import __version__
 from oncehouse.errors import (
@@ -219,6 +219,26 @@ def test_a_catalog_is_given_back_to_the_release_and_taken_again(old):
     assert after == before
 
 
+def test_for_a_while_what_is_written_can_be_read_by_the_release(old):
+    old.prepare()
+    assert old.has_way_back
+
+
+def test_after_a_while_there_is_no_way_back_to_the_release(catalog):
+    come_from_release(catalog, days_ago=migrations.WAY_BACK_DAYS + 1)
+    assert not catalog.has_way_back
+    with pytest.raises(ConfigurationError, match="an older one cannot read"):
+        catalog.give_back(1)
+    assert catalog.version() == tables.VERSION
+
+
+def test_a_ledger_that_the_release_never_had_is_not_given_to_it(catalog):
+    assert not catalog.has_way_back
+    with pytest.raises(ConfigurationError, match="This oncehouse made the ledger"):
+        catalog.give_back(1)
+    assert catalog.version() == tables.VERSION
+
+
 RELEASE = "v0.1.0"
 WORK_OF_RELEASE = """
 import sys
@@ -272,6 +292,7 @@ def test_whoever_was_overlooked_cannot_write_into_a_catalog_that_was_given_back(
     token = take_lease(catalog)
     (lease,) = leases.list_leases(catalog)
     leases.release(catalog, lease)
+    come_from_release(catalog)
     catalog.give_back(1)
     with pytest.raises(FencedError):
         catalog.write(Stage.INGEST, token, lambda connection: None)

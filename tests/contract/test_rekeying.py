@@ -11,7 +11,14 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import event, text, update
 
-from ledger_examples import IDENTITY, make_file, make_registration, make_segment, register_epochs
+from ledger_examples import (
+    IDENTITY,
+    come_from_release,
+    make_file,
+    make_registration,
+    make_segment,
+    register_epochs,
+)
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError
 from oncehouse.ledger import epochs, expiry, leases, packs, requests, segments
 from oncehouse.ledger.catalog import Catalog
@@ -161,6 +168,7 @@ def test_what_was_prepared_is_forgotten_when_an_older_oncehouse_gets_the_catalog
     prepare(catalog, token)
     for lease in leases.list_leases(catalog):
         leases.release(catalog, lease)
+    come_from_release(catalog)
     catalog.give_back(1)
     catalog.prepare()
     assert len(list_unprepared(catalog, 1, limit=9)) == 2

@@ -40,7 +40,8 @@ from oncehouse.ledger.records import (
 from oncehouse.ledger.registering import register
 from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
-from oncehouse.pipeline.parts import LETTER_SCHEMA, RAW_SCHEMA, write_letters, write_raw
+from oncehouse.pipeline.manifest import Form
+from oncehouse.pipeline.parts import LETTER_SCHEMA, RAW_SCHEMA, write_blocks, write_letters
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 
@@ -87,7 +88,7 @@ def put_key_file(store: FileStore, epoch: int, places: list[tuple[int, int]]) ->
         ordinal=0,
         events=count,
         keys=store.put(f"keys-{epoch}", lambda path: write_keys(path, keys)),
-        raw=store.put(f"raw-{epoch}", lambda path: write_raw(path, [raw(places)])),
+        raw=store.put(f"raw-{epoch}.arrow", lambda path: write_blocks(path, [raw(places)], Form.ARROW)),
     )
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncehouse.columns import parse_type
+from oncehouse.errors import CorruptFileError
 from oncehouse.ledger import keyindex
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import LetterKind, Schema
@@ -20,8 +21,16 @@ from oncehouse.pipeline.decoding import Waiting
 from oncehouse.pipeline.identity import unique_ids
 from oncehouse.pipeline.identity_rule import Rule
 from oncehouse.pipeline.json_format import JsonFormat
-from oncehouse.pipeline.manifest import ReadPlan, TablePlan, TaskManifest
-from oncehouse.pipeline.parts import EVENT_COLUMN, PARTITIONS, epoch_path, read_rows
+from oncehouse.pipeline.manifest import Form, ReadPlan, TablePlan, TaskManifest
+from oncehouse.pipeline.parts import (
+    EVENT_COLUMN,
+    PARTITIONS,
+    RAW_SCHEMA,
+    epoch_path,
+    raw_columns,
+    read_rows,
+    write_blocks,
+)
 from oncehouse.pipeline.reading import read_records
 from plan_examples import make_read_plan
 
@@ -73,7 +82,7 @@ def part_rows(store: FileStore, manifest: TaskManifest, table: int, column: str)
     for chunk in manifest.chunks:
         for part in chunk.parts:
             if part.table == table:
-                found += pq.read_table(store.local(part.file)).column(column).to_pylist()
+                found += read_rows(store, part.file).column(column).to_pylist()
     return found
 
 
@@ -93,7 +102,7 @@ def test_key_files_are_sorted_and_lead_back_to_their_rows(tmp_path):
     keys = keyindex.open_keys(store.local(chunk.keys))
     found = list(zip(keys.hi.tolist(), keys.lo.tolist(), keys.event.tolist(), strict=True))
     assert found == sorted(found)
-    rows = pq.read_table(store.local(chunk.parts[0].file))
+    rows = read_rows(store, chunk.parts[0].file)
     hi, lo = unique_ids(Rule(fields=(("id",),)), rows.select(["id"]).combine_chunks().to_batches()[0])
     assert np.array_equal(hi[keys.event], keys.hi)
     assert np.array_equal(lo[keys.event], keys.lo)
@@ -105,12 +114,59 @@ def test_raw_bytes_are_kept_with_their_position(tmp_path):
     store = FileStore(str(tmp_path))
     records = [(PARTITIONS + 2, 40, encode(1)), (PARTITIONS + 2, 41, None), (PARTITIONS + 2, 45, encode(2))]
     manifest = read_records(make_plan(str(tmp_path)), "r1", make_blocks(records))
-    rows = pq.read_table(store.local(manifest.chunks[0].raw)).to_pylist()
+    rows = read_rows(store, manifest.chunks[0].raw).to_pylist()
     assert [(row["topic"], row["partition"], row["offset"], row["value"]) for row in rows] == [
         ("orders", 2, 40, encode(1)),
         ("orders", 2, 45, encode(2)),
     ]
     assert (manifest.read, manifest.skipped) == (3, 1)
+
+
+@pytest.mark.parametrize("columns", [None, ["id"]])
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.6, 0.999])
+def test_a_changed_byte_of_a_part_is_noticed_wherever_it_is(tmp_path, place, columns):
+    store = FileStore(str(tmp_path))
+    records = [(0, offset, encode(offset)) for offset in range(100)]
+    (chunk,) = read_records(make_plan(str(tmp_path)), "r1", make_blocks(records)).chunks
+    path = store.local(chunk.parts[0].file)
+    content = bytearray(path.read_bytes())
+    content[int(len(content) * place)] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptFileError, match="repair --plan"):
+        read_rows(store, chunk.parts[0].file, columns)
+
+
+def test_files_that_the_release_may_have_to_read_are_parquet(tmp_path):
+    store = FileStore(str(tmp_path))
+    records = [(0, offset, encode(offset)) for offset in range(9)]
+    plan = make_plan(str(tmp_path), form=Form.PARQUET)
+    (chunk,) = read_records(plan, "r1", make_blocks(records, size=4)).chunks
+    part = chunk.parts[0].file
+    assert pq.read_table(store.local(part)).column("id").to_pylist() == list(range(9))
+    assert pq.read_table(store.local(chunk.raw)).column("offset").to_pylist() == list(range(9))
+    assert read_rows(store, part).column("id").to_pylist() == list(range(9))
+    found = read_rows(store, replace(part, row=3, rows=3), ["kind", "id"])
+    assert found.to_pydict() == {"kind": ["view"] * 3, "id": [3, 4, 5]}
+
+
+def test_some_columns_of_a_range_come_as_they_were_asked_for(tmp_path):
+    store = FileStore(str(tmp_path))
+    records = [(0, offset, encode(offset)) for offset in range(9)]
+    (chunk,) = read_records(make_plan(str(tmp_path)), "r1", make_blocks(records, size=4)).chunks
+    found = read_rows(store, replace(chunk.parts[0].file, row=3, rows=3), ["kind", "id"])
+    assert found.to_pydict() == {"kind": ["view"] * 3, "id": [3, 4, 5]}
+
+
+def test_raw_bytes_of_blocks_with_different_topics_stand_in_one_file(tmp_path):
+    store = FileStore(str(tmp_path))
+    blocks = [
+        pa.Table.from_arrays(raw_columns(topics, JsonFormat().unfold(block), None), schema=RAW_SCHEMA)
+        for topics, block in zip(
+            (("a",), ("b", "a")), make_blocks([(0, 1, b"x"), (0, 2, b"y")], size=1), strict=True
+        )
+    ]
+    file = store.put("shop/1.raw.arrow", lambda path: write_blocks(path, blocks, Form.ARROW))
+    assert read_rows(store, file).column("topic").to_pylist() == ["a", "b"]
 
 
 def test_a_chunk_ends_where_another_partition_begins(tmp_path):

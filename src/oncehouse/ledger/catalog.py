@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -107,6 +108,12 @@ class Catalog:
             migrations.give_back(connection, version)
 
         self._retry(lambda: self._transaction(run))
+
+    @cached_property
+    def has_way_back(self) -> bool:
+        """Whether what is written must be such that the oncehouse that made the catalog, an older one, can read it."""
+        with self.read() as connection:
+            return migrations.has_way_back(connection)
 
     def version(self) -> int:
         """0: there are no tables."""

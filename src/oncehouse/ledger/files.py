@@ -62,17 +62,22 @@ class FileStore:
             raise self._wrapped(error, path) from error
         return ref
 
+    def compared(self, ref: FileRef) -> Path:
+        """Like `local`, but every byte is compared with the checksum."""
+        path = self.local(ref)
+        if (found := checksum(path)) == ref.checksum:
+            return path
+        if not self._remote:
+            raise _mismatch(ref, found)
+        # The bytes changed on this machine: the file itself, if it is sound, is fetched again and compared.
+        machine_cache().drop(ref.checksum)
+        return self.local(ref)
+
     def checked(self, ref: FileRef) -> Path:
-        """Like `local`, but every byte is compared with the checksum, once a process and file."""
+        """Like `compared`, once a process and file."""
         path = self.local(ref)
         if (path, ref.checksum) not in _checked:
-            found = checksum(path)
-            if found != ref.checksum and self._remote:
-                # The bytes changed on this machine: the file itself, if it is sound, is fetched again and compared.
-                machine_cache().drop(ref.checksum)
-                path = self.local(ref)
-            elif found != ref.checksum:
-                raise _mismatch(ref, found)
+            path = self.compared(ref)
             _checked.add((path, ref.checksum))
         return path
 
@@ -228,10 +233,7 @@ def checksum(path: Path) -> str:
 
 
 def _digest(source: Any) -> str:
-    digest = hashlib.sha256()
-    while block := source.read(_BLOCK_BYTES):
-        digest.update(block)
-    return digest.hexdigest()
+    return hashlib.file_digest(source, "sha256").hexdigest()
 
 
 def _demand_size(ref: FileRef, root: str, size: int | None) -> None:

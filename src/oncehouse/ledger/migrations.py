@@ -40,6 +40,9 @@ from oncehouse.ledger.tables import VERSION, leases, ledger_version, metadata, u
 OLDEST = 1
 """The version of the first release."""
 
+WAY_BACK_DAYS = 30
+"""For so long after the upgrade files are written as 0.1.0 reads them, and the catalog can be given back to it."""
+
 # A table that somebody reads for long is waited for in short turns, because whoever comes meanwhile waits behind us.
 _LOCK_SECONDS = 5
 
@@ -228,6 +231,13 @@ def _remember(connection: Connection, version: int) -> None:
     )
 
 
+def has_way_back(connection: Connection) -> bool:
+    """Whether 0.1.0 may have to read the ledger again: it made it, and was replaced not long ago."""
+    asked = select(upgrades.c.version, DatabaseClock() - upgrades.c.upgraded_at).order_by(upgrades.c.version)
+    first = connection.execute(asked).first()
+    return first is not None and first[0] == OLDEST + 1 and float(first[1]) < WAY_BACK_DAYS * 86_400
+
+
 def give_back(connection: Connection, version: int) -> None:
     """Let the oncehouse of an older version work with the catalog again: what was added stays, and it looks past it."""
     found = read_version(connection)
@@ -240,6 +250,11 @@ def give_back(connection: Connection, version: int) -> None:
         raise ConfigurationError(
             f"Step {hard.version} ({hard.what}) is one that an older oncehouse cannot live with, so the catalog cannot "
             "be given back. Restore a backup from before the upgrade, then let `oncehouse repair` bring it up to date."
+        )
+    if not has_way_back(connection):
+        raise ConfigurationError(
+            f"This oncehouse made the ledger, or has worked with it for more than {WAY_BACK_DAYS} days: its files are "
+            "written in a form that an older one cannot read, so the catalog cannot be given back. Nothing was changed."
         )
     for step in steps_after(version):
         if step.version <= found and step.forget is not None:

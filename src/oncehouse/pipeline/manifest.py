@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from oncehouse.columns import ColumnType
@@ -18,6 +19,14 @@ from oncehouse.pipeline.identity_rule import Rule
 from oncehouse.pipeline.shape_plan import ShapePlan
 
 MANIFEST_SCHEMA = "manifest string"
+
+
+class Form(StrEnum):
+    """In which form parts and raw bytes are written; how a file's name ends."""
+
+    ARROW = "arrow"
+    PARQUET = "parquet"
+    """What 0.1.0 can read too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +65,7 @@ class ReadPlan:
     shape: ShapePlan | None = None
     counted: Counted | None = None
     """How records are handed over; None: in blocks that are weighed."""
+    form: Form = Form.ARROW
 
     @property
     def columns(self) -> dict[str, ColumnType]:

@@ -24,6 +24,7 @@ from oncehouse.ledger.packs import Bundle, Move
 from oncehouse.ledger.records import FileRef
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
 from oncehouse.pipeline.ingest import run_tasks
+from oncehouse.pipeline.parts import read_columns, read_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,16 +87,15 @@ def pack_task(plan: PackPlan) -> list[Move]:
     store = FileStore(plan.files_root)
     key_files = [found for bundle in plan.bundles for found in bundle.key_files]
     moves = _pack_keys(store, plan.out, [found.keys for found in key_files])
-    moves += _pack_parquet(store, f"{plan.out}.raw.parquet", [found.raw for found in key_files])
+    moves += _pack_rows(store, f"{plan.out}.raw.parquet", [found.raw for found in key_files])
     by_table: dict[tuple[str, pa.Schema], list[FileRef]] = {}
     for part in (part for bundle in plan.bundles for part in bundle.parts):
         # A table's columns may have changed in between: only like goes with like.
-        schema = pq.read_schema(store.local(part.file))
-        key = (part.table, schema)
+        key = (part.table, read_columns(store, part.file))
         if part.file not in by_table.setdefault(key, []):
             by_table[key].append(part.file)
     for number, files in enumerate(by_table.values()):
-        moves += _pack_parquet(store, f"{plan.out}.{number}.part.parquet", files)
+        moves += _pack_rows(store, f"{plan.out}.{number}.part.parquet", files)
     duplicates = [found.file for bundle in plan.bundles for found in bundle.duplicate_files]
     return moves + _pack_duplicates(store, plan.out, duplicates)
 
@@ -125,8 +125,8 @@ def _pack_keys(store: FileStore, out: str, files: Sequence[FileRef]) -> list[Mov
     )
 
 
-def _pack_parquet(store: FileStore, out: str, files: Sequence[FileRef]) -> list[Move]:
-    tables = [pq.read_table(store.local(file), page_checksum_verification=True) for file in files]
+def _pack_rows(store: FileStore, out: str, files: Sequence[FileRef]) -> list[Move]:
+    tables = [read_rows(store, file) for file in files]
     whole = pa.concat_tables(tables).unify_dictionaries()
 
     def write(path: str) -> None:

@@ -50,7 +50,7 @@ class PartMaker:
         """A new file for the part; raises PermanentError where it would not be the same rows."""
         plan = self._part_plan(part)
         decoder = make_decoder(plan)
-        made = PartFile(plan.tables[0], plan.columns)
+        made = PartFile(plan.tables[0], plan.columns, plan.form)
         live = live_events(
             self.store,
             [duplicates.file for duplicates in self.state.duplicates.get(source.epoch, ())],

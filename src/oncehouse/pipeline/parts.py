@@ -1,7 +1,9 @@
 """Files of the road: the columns of parts, raw bytes and dead letters, how they are written and read again.
 
-Every Parquet page carries a checksum, so that a reader of a few columns notices damage in them. Which rows go
-where is decided in `reading.py`; where a file lies and whether it exists is the ledger's business.
+Parts and raw bytes are Arrow files, which cost least to write and to read, and are compared whole with their checksum.
+Packs of them, dead letters, and whatever an oncehouse may have to read that knows nothing else are Parquet, each page
+with a checksum of its own. Which rows go where is decided in `reading.py`; where a file lies and whether it exists is
+the ledger's business.
 """
 
 from __future__ import annotations
@@ -14,16 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from oncehouse.columns import ColumnType, Enum, LowCardinality, arrow_type
+from oncehouse.columns import ColumnType, arrow_type
 from oncehouse.errors import CorruptFileError
 from oncehouse.ledger.files import REPAIR_ADVICE, FileStore
 from oncehouse.ledger.keyindex import UInt32, UInt64
 from oncehouse.ledger.records import FileRef
 from oncehouse.pipeline.decoding import HEADERS
-from oncehouse.pipeline.manifest import (
-    PartManifest,
-    TablePlan,
-)
+from oncehouse.pipeline.manifest import Form, PartManifest, TablePlan
 
 EVENT_COLUMN = "_event"
 
@@ -57,7 +56,7 @@ def topic_of(query: str) -> str:
 
 
 # A block of records is handed to the encoder at once.
-_AT_ONCE_ROWS = 1 << 16
+_GROUPED_ROWS = 1 << 16
 # A reader of letters holds one row group at a time.
 _GROUP_ROWS = 10_000
 _GROUP_BYTES = 8 << 20
@@ -80,12 +79,10 @@ def write_letters(path: str, table: pa.Table) -> None:
 class PartFile:
     """A part being gathered: the rows of one table, each with the number of its event."""
 
-    def __init__(self, table: TablePlan, fields: Mapping[str, ColumnType]) -> None:
+    def __init__(self, table: TablePlan, fields: Mapping[str, ColumnType], form: Form) -> None:
         self._table = table
+        self._form = form
         self._schema = part_schema(table, fields)
-        self._repeating = [
-            name for name, field in table.columns if isinstance(fields[field], Enum | LowCardinality)
-        ]
         self._blocks: list[pa.Table] = []
         self.rows = 0
         self.size_bytes = 0
@@ -110,17 +107,7 @@ class PartFile:
         )
 
     def write(self, path: str) -> None:
-        with pq.ParquetWriter(
-            path,
-            self._schema,
-            compression="lz4",
-            write_batch_size=_AT_ONCE_ROWS,
-            use_dictionary=self._repeating,
-            write_statistics=False,
-            write_page_checksum=True,
-        ) as writer:
-            for block in self._blocks:
-                writer.write_table(block)
+        write_blocks(path, self._blocks, self._form)
 
 
 def name_shape(schema: pa.Schema) -> str:
@@ -136,18 +123,28 @@ def part_schema(table: TablePlan, fields: Mapping[str, ColumnType]) -> pa.Schema
     return pa.schema(columns)
 
 
-def write_raw(path: str, blocks: list[pa.Table]) -> None:
-    with pq.ParquetWriter(
+def write_blocks(path: str, blocks: list[pa.Table], form: Form) -> None:
+    """By one thread: there is a task for every core already."""
+    rows = pa.concat_tables(blocks).unify_dictionaries()
+    if form is Form.PARQUET:
+        _write_parquet(path, rows)
+        return
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, rows.schema, options=options) as writer:
+        writer.write_table(rows)
+
+
+def _write_parquet(path: str, rows: pa.Table) -> None:
+    pq.write_table(
+        rows,
         path,
-        RAW_SCHEMA,
         compression="lz4",
-        write_batch_size=_AT_ONCE_ROWS,
-        use_dictionary=["topic", "row", "schema"],
-        write_statistics=["partition", "offset"],
+        row_group_size=_GROUPED_ROWS,
+        write_batch_size=_GROUPED_ROWS,
+        use_dictionary=False,
+        write_statistics=False,
         write_page_checksum=True,
-    ) as writer:
-        for block in blocks:
-            writer.write_table(block)
+    )
 
 
 def raw_columns(topics: tuple[str, ...], block: pa.RecordBatch, schemas: pa.Array | None) -> list[pa.Array]:
@@ -200,21 +197,47 @@ def epoch_path(pipeline: str, epoch: int, token: int, name: str) -> str:
 
 
 def read_rows(store: FileStore, file: FileRef, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of a part or of raw bytes, also where they are a range of a pack. Pages check themselves.
+    """The rows of a part or of raw bytes, also where they are a range of a pack; damage is noticed.
 
     By one thread: there is a task for every core already.
     """
     try:
-        opened = pq.ParquetFile(store.local(file), memory_map=True, page_checksum_verification=True)
-        wanted = None if columns is None else list(columns)
-        if file.rows is None:
-            return opened.read(wanted, use_threads=False)
-        groups, before = _groups(opened.metadata, file.row, file.row + file.rows)
-        return opened.read_row_groups(groups, wanted, use_threads=False).slice(file.row - before, file.rows)
+        return _read_arrow(store, file, columns) if _is_arrow(file) else _read_parquet(store, file, columns)
     except (OSError, pa.ArrowException) as error:
         raise CorruptFileError(
             f"The ledger's file {file.path} cannot be read ({error}): it is damaged. {REPAIR_ADVICE}"
         ) from error
+
+
+def read_columns(store: FileStore, file: FileRef) -> pa.Schema:
+    """The columns of a part."""
+    path = store.local(file)
+    return pa.ipc.open_file(pa.memory_map(str(path))).schema if _is_arrow(file) else pq.read_schema(path)
+
+
+def _is_arrow(file: FileRef) -> bool:
+    return file.path.endswith(f".{Form.ARROW}")
+
+
+def _read_arrow(store: FileStore, file: FileRef, columns: Sequence[str] | None) -> pa.Table:
+    source = pa.memory_map(str(store.compared(file)))
+    opened = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
+    if columns is not None:
+        found = [opened.schema.get_field_index(name) for name in columns]
+        options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=found)
+        opened = pa.ipc.open_file(source, options=options)
+    rows = opened.read_all()
+    rows = rows if columns is None else rows.select(list(columns))
+    return rows if file.rows is None else rows.slice(file.row, file.rows)
+
+
+def _read_parquet(store: FileStore, file: FileRef, columns: Sequence[str] | None) -> pa.Table:
+    opened = pq.ParquetFile(store.local(file), memory_map=True, page_checksum_verification=True)
+    wanted = None if columns is None else list(columns)
+    if file.rows is None:
+        return opened.read(wanted, use_threads=False)
+    groups, before = _groups(opened.metadata, file.row, file.row + file.rows)
+    return opened.read_row_groups(groups, wanted, use_threads=False).slice(file.row - before, file.rows)
 
 
 def _groups(metadata: pq.FileMetaData, start: int, end: int) -> tuple[list[int], int]:

@@ -14,7 +14,7 @@ from oncehouse.ledger.schemas import list_schemas
 from oncehouse.pipeline.evolution import current
 from oncehouse.pipeline.formats import format_of
 from oncehouse.pipeline.identity_rule import rule_of
-from oncehouse.pipeline.manifest import ReadPlan, TablePlan
+from oncehouse.pipeline.manifest import Form, ReadPlan, TablePlan
 from oncehouse.pipeline.parts import topic_of
 from oncehouse.pipeline.shape_plan import route_column
 from oncehouse.pipeline.shape_planning import plan_shape
@@ -55,7 +55,11 @@ def read_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, w
     plan = plan_reading(
         current(pipeline, catalog), list_schemas(catalog), epoch=epoch, token=token, whole=whole
     )
-    return replace(plan, topics=(*plan.topics, *(topic_of(name) for name in queries.list_queries(catalog))))
+    return replace(
+        plan,
+        topics=(*plan.topics, *(topic_of(name) for name in queries.list_queries(catalog))),
+        form=Form.PARQUET if catalog.has_way_back else Form.ARROW,
+    )
 
 
 def plan_reading(

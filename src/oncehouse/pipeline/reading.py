@@ -32,7 +32,7 @@ from oncehouse.pipeline.parts import (
     epoch_path,
     raw_columns,
     route,
-    write_raw,
+    write_blocks,
 )
 from oncehouse.pipeline.payloads import hash_payloads
 
@@ -209,7 +209,7 @@ class _Chunk:
         self._raw: list[pa.Table] = []
         self._keys: list[tuple[UInt64, ...]] = []
         self._routes: list[UInt32] = []
-        self._parts = [PartFile(table, plan.columns) for table in plan.tables]
+        self._parts = [PartFile(table, plan.columns, plan.form) for table in plan.tables]
 
     @property
     def is_full(self) -> bool:
@@ -242,13 +242,15 @@ class _Chunk:
         for number, part in enumerate(self._parts):
             if not part.rows:
                 continue
-            file = self._store.put(f"{base}.{number}.part.parquet", part.write)
+            file = self._store.put(f"{base}.{number}.part.{plan.form}", part.write)
             parts.append(part.manifest(number, file))
         return ChunkManifest(
             first=self._first,
             events=self._events,
             keys=self._store.put(f"{base}.keys.arrow", lambda target: write_keys(target, keys)),
-            raw=self._store.put(f"{base}.raw.parquet", lambda target: write_raw(target, self._raw)),
+            raw=self._store.put(
+                f"{base}.raw.{plan.form}", lambda target: write_blocks(target, self._raw, plan.form)
+            ),
             parts=tuple(parts),
         )
 

@@ -154,7 +154,7 @@ def refill_task(plan: RefillPlan) -> tuple[int, PartManifest] | None:
     store = FileStore(plan.read.files_root)
     decoder = make_decoder(plan.read)
     live = live_events(store, plan.duplicate_files, ordinal=plan.ordinal, events=plan.events)
-    part = PartFile(plan.read.tables[0], plan.read.columns)
+    part = PartFile(plan.read.tables[0], plan.read.columns, plan.read.form)
     live_rows = events = 0
     for block, decoded in decode_again(store, decoder, plan.raw, may_skip=plan.read.shape is not None):
         routes = route(plan.read.tables, decoded.rows)
@@ -170,7 +170,10 @@ def refill_task(plan: RefillPlan) -> tuple[int, PartManifest] | None:
     if not live_rows:
         return None
     path = epoch_path(
-        plan.read.pipeline, plan.read.epoch, plan.read.token, f"f{uuid.uuid4().hex[:12]}.part.parquet"
+        plan.read.pipeline,
+        plan.read.epoch,
+        plan.read.token,
+        f"f{uuid.uuid4().hex[:12]}.part.{plan.read.form}",
     )
     file = store.put(path, part.write)
     return live_rows, part.manifest(0, file)

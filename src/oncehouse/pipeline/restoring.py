@@ -33,8 +33,8 @@ from oncehouse.pipeline.part_again import PartMaker
 from oncehouse.pipeline.parts import (
     epoch_path,
     read_rows,
+    write_blocks,
     write_letters,
-    write_raw,
 )
 from oncehouse.pipeline.read_planning import read_plan
 from oncehouse.pipeline.rekey import make_ids, sort_ids
@@ -115,7 +115,10 @@ class Restorer:
             if key_file.key_file not in wanted:
                 continue
             blocks = [mine.slice(at, _BLOCK_ROWS) for at in range(0, mine.num_rows, _BLOCK_ROWS)]
-            new = self._store.put(self._path(epoch, "raw.parquet"), partial(write_raw, blocks=blocks))
+            form = self._plain_plan.form
+            new = self._store.put(
+                self._path(epoch, f"raw.{form}"), partial(write_blocks, blocks=blocks, form=form)
+            )
             self._demand_same_ids(key_file, new)
             restored.append(Restored(column="raw", old=key_file.raw, new=new))
         return self._enter(restored)
@@ -225,7 +228,7 @@ class Restorer:
         for repair in repairs:
             part = next(found for found in self._state.parts if found.part == repair.name)
             source = self._find(part.key_file)
-            new = maker.make(part, source, self._path(source.epoch, "part.parquet"))
+            new = maker.make(part, source, self._path(source.epoch, f"part.{maker.plan.form}"))
             restored.append(Restored(column="part", old=part.file, new=new))
         return self._enter(restored)
 

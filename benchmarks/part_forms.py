@@ -1,0 +1,62 @@
+"""What parts and raw bytes cost as Arrow files and as Parquet: processor time to write and to read, and their bytes.
+
+    python benchmarks/part_forms.py [events]
+
+On one thread, with the events of the other benchmarks. Reading is what a task does: damage is looked for too. The
+choice and its reasons stand in docs/decisions/0007-parts-and-packs.md.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.records import FileRef
+from oncehouse.pipeline import reading
+from oncehouse.pipeline.manifest import ChunkManifest, Form
+from oncehouse.pipeline.parts import read_rows, write_blocks
+from read_tasks import make_blocks, make_read_plan
+
+EVENTS = 500_000
+ROUNDS = 5
+
+
+def best_of(work: Callable[[], object]) -> float:
+    found = []
+    for _ in range(ROUNDS):
+        started = time.process_time()
+        work()
+        found.append(time.process_time() - started)
+    return min(found)
+
+
+def measure(store: FileStore, name: str, file: FileRef, form: Form, events: int) -> None:
+    rows = read_rows(store, file)
+    target = str(store.local(file).with_suffix(".again"))
+    writing = best_of(lambda: write_blocks(target, [rows], form))
+    loading = best_of(lambda: read_rows(store, file))
+    cells = (writing / events * 1e6, loading / events * 1e6, file.size_bytes / events)
+    print(f"{name:6} {form:8}" + "".join(f"{cell:10.3f}" for cell in cells))
+
+
+def main() -> None:
+    events = int(sys.argv[1]) if len(sys.argv) > 1 else EVENTS
+    blocks = list(make_blocks(events))
+    print(f"{'':15}{'write µs':>10}{'read µs':>10}{'bytes':>10}  an event")
+    with tempfile.TemporaryDirectory() as folder:
+        store = FileStore(folder)
+        for form in Form:
+            plan = replace(make_read_plan(Path(folder)), form=form, part_rows=events, part_bytes=1 << 40)
+            chunk: ChunkManifest
+            (chunk,) = reading.read_records(plan, str(form), iter(blocks)).chunks
+            measure(store, "part", chunk.parts[0].file, form, events)
+            measure(store, "raw", chunk.raw, form, events)
+
+
+if __name__ == "__main__":
+    main()
