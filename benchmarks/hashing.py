@@ -20,8 +20,9 @@ os.environ.setdefault("POLARS_MAX_THREADS", "1")  # before Polars is first impor
 import numpy as np
 import pyarrow as pa
 
+from oncehouse.hashing import xxh3_hashes
 from oncehouse.pipeline.decoding import HEADERS
-from oncehouse.pipeline.identity import encode_identity, payload_hashes, unique_ids
+from oncehouse.pipeline.identity import encode_identity, unique_ids
 from oncehouse.pipeline.identity_rule import Rule
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def measure_payload(values: pa.Array) -> None:
             rows,
             lambda: np.fromiter(map(digest, values.to_pylist()), np.uint64, rows),
         )
-    measure("XXH3, polars-hash (payload_hashes)", rows, lambda: payload_hashes(values))
+    measure("XXH3, polars-hash (xxh3_hashes)", rows, lambda: xxh3_hashes(values))
 
 
 def measure_rules(batch: pa.RecordBatch) -> None:

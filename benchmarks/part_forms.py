@@ -1,4 +1,4 @@
-"""What parts and raw bytes cost as Arrow files and as Parquet: processor time to write and to read, and their bytes.
+"""What parts and raw bytes cost as Arrow files and as Parquet, and how fast their checksums are made.
 
     python benchmarks/part_forms.py [events]
 
@@ -13,8 +13,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from oncehouse.ledger.checksums import checksum, quick_checksum
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import FileRef
 from oncehouse.pipeline import reading
@@ -56,6 +58,10 @@ def main() -> None:
             (chunk,) = reading.read_records(plan, str(form), iter(blocks)).chunks
             measure(store, "part", chunk.parts[0].file, form, events)
             measure(store, "raw", chunk.raw, form, events)
+        for way in (quick_checksum, checksum):
+            path = store.local(chunk.raw)
+            speed = chunk.raw.size_bytes / best_of(partial(way, path)) / 1e9
+            print(f"{way.__name__:16}{speed:8.1f} GB/s")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from oncehouse.errors import ConfigurationError, CorruptFileError, FullDiskError, TransientError
-from oncehouse.ledger.files import FileStore, checksum
+from oncehouse.ledger.checksums import checksum
+from oncehouse.ledger.files import FileStore
 
 CONTENT = b"immutable" * 1000
 

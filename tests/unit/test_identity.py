@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from oncehouse.columns import arrow_type, parse_type
 from oncehouse.errors import ConfigurationError
+from oncehouse.hashing import xxh3_hashes
 from oncehouse.pipeline.decoding import HEADERS, Decoded
 from oncehouse.pipeline.identity import (
     encode_identity,
     find_header,
-    payload_hashes,
     refuse_nameless,
     unique_ids,
 )
@@ -144,7 +144,7 @@ def test_sliced_floats_decimals_and_times_encode_their_own_rows():
 def test_no_rows_have_no_ids():
     rows = pa.record_batch({"a": pa.array([], pa.string())})
     assert [len(half) for half in unique_ids(rule("a"), rows)] == [0, 0]
-    assert len(payload_hashes(pa.array([], pa.binary()))) == 0
+    assert len(xxh3_hashes(pa.array([], pa.binary()))) == 0
 
 
 def test_minus_zero_is_zero():
@@ -301,11 +301,11 @@ def test_a_record_without_the_key_or_a_header_of_the_rule_has_no_identity():
 
 def test_payload_hashes_are_xxh3_and_the_same_in_every_process():
     values = pa.array([b"", b"a", None, b"abc", b"\xff" * 300], pa.binary())
-    hashes = payload_hashes(values)
+    hashes = xxh3_hashes(values)
     assert hashes.dtype == np.uint64
     # Published test values of XXH3 with 64 bits and seed 0.
     assert f"{int(hashes[0]):016x}" == "2d06800538d394c2"
     assert f"{int(hashes[3]):016x}" == "78af5f94892f3950"
     assert hashes[2] == 0
-    assert payload_hashes(values.slice(3)).tolist() == hashes[3:].tolist()
-    assert payload_hashes(values.cast(pa.large_binary())).tolist() == hashes.tolist()
+    assert xxh3_hashes(values.slice(3)).tolist() == hashes[3:].tolist()
+    assert xxh3_hashes(values.cast(pa.large_binary())).tolist() == hashes.tolist()

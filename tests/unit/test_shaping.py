@@ -473,7 +473,7 @@ def test_keys_are_found_alike_in_small_and_large_look_ups(small_rows, known, dat
 
 def test_keys_that_share_a_hash_are_told_apart(monkeypatch):
     monkeypatch.setattr(lookup_join, "SMALL_ROWS", 0)
-    monkeypatch.setattr(lookup_join, "payload_hashes", lambda column: np.zeros(len(column), dtype=np.uint64))
+    monkeypatch.setattr(lookup_join, "xxh3_hashes", lambda column: np.zeros(len(column), dtype=np.uint64))
     one = Joined(pa.table({"key": ["a"], ".v": [1]}))
     assert one.take("v", one.find(pa.array(["a", "b"]))).to_pylist() == [1, None]
     two = Joined(pa.table({"key": ["a", "b"], ".v": [1, 2]}))

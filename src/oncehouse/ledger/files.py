@@ -8,27 +8,33 @@ itself, for a bucket a copy (`file_cache.py`) known by its checksum, never stale
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa
 from pyarrow import fs
 
 from oncehouse.config_values import hide_credentials
 from oncehouse.errors import ConfigurationError, CorruptFileError, FullDiskError, TransientError
+from oncehouse.ledger.checksums import (
+    BLOCK_BYTES,
+    checksum,
+    checksum_like,
+    digest_like,
+    quick_checksum,
+    read_blocks,
+)
 from oncehouse.ledger.file_cache import machine_cache
 from oncehouse.ledger.records import FileRef
 from oncehouse.private_files import make_private_file, make_private_folder
 
 REPAIR_ADVICE = "`oncehouse repair --plan` lists all damaged files and from what each can be made again."
 
-_BLOCK_BYTES = 1 << 22
 # A disk that is full, and a user whose share of it is.
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -46,16 +52,20 @@ class FileStore:
         if not self._remote:
             self._folder = Path(root.removeprefix("file://"))
 
-    def put(self, path: str, write: Callable[[str], object]) -> FileRef:
-        """Let `write` fill a local file, make it durable, and return what the catalog has to remember."""
+    def put(self, path: str, write: Callable[[str], object], *, quick: bool = False) -> FileRef:
+        """Let `write` fill a local file, make it durable, and return what the catalog has to remember.
+
+        `quick`: its checksum, which 0.1.0 does not know.
+        """
+        summed = quick_checksum if quick else checksum
         if self._remote:
-            return self._upload(path, write)
+            return self._upload(path, write, summed)
         target = self._folder / path
         try:
             make_private_folder(target.parent)
             make_private_file(target)
             write(str(target))
-            ref = FileRef(path=path, size_bytes=target.stat().st_size, checksum=checksum(target))
+            ref = FileRef(path=path, size_bytes=target.stat().st_size, checksum=summed(target))
             _sync(target)
         except OSError as error:
             target.unlink(missing_ok=True)
@@ -65,7 +75,7 @@ class FileStore:
     def compared(self, ref: FileRef) -> Path:
         """Like `local`, but every byte is compared with the checksum."""
         path = self.local(ref)
-        if (found := checksum(path)) == ref.checksum:
+        if (found := checksum_like(ref.checksum, path)) == ref.checksum:
             return path
         if not self._remote:
             raise _mismatch(ref, found)
@@ -125,10 +135,13 @@ class FileStore:
         """Compare every byte with the checksum, where the file lies and not in a cache; raises CorruptFileError."""
         self.inspect(ref)
         if self._remote:
+            digest = digest_like(ref.checksum)
             with self.open(ref) as source:
-                found = _digest(source)
+                for block in read_blocks(source):
+                    digest.update(block)
+            found = digest.hexdigest()
         else:
-            found = checksum(self.local(ref))
+            found = checksum_like(ref.checksum, self.local(ref))
         if found != ref.checksum:
             raise _mismatch(ref, found)
 
@@ -180,15 +193,15 @@ class FileStore:
             raise ConfigurationError(f"ledger.files: {self._shown!r} cannot be opened: {error}") from error
         return filesystem, prefix.rstrip("/")
 
-    def _upload(self, path: str, write: Callable[[str], object]) -> FileRef:
+    def _upload(self, path: str, write: Callable[[str], object], summed: Callable[[Path], str]) -> FileRef:
         filesystem, prefix = self._filesystem()
         with tempfile.TemporaryDirectory(prefix="oncehouse-") as folder:
             local = Path(folder) / "file"
             try:
                 write(str(local))
-                ref = FileRef(path=path, size_bytes=local.stat().st_size, checksum=checksum(local))
+                ref = FileRef(path=path, size_bytes=local.stat().st_size, checksum=summed(local))
                 with local.open("rb") as source, filesystem.open_output_stream(f"{prefix}/{path}") as target:
-                    shutil.copyfileobj(source, target, _BLOCK_BYTES)
+                    shutil.copyfileobj(source, target, BLOCK_BYTES)
             except OSError as error:
                 raise self._wrapped(error, path, near=folder) from error
         return ref
@@ -204,13 +217,13 @@ class FileStore:
 
     def _download(self, ref: FileRef, target: BinaryIO) -> None:
         filesystem, prefix = self._filesystem()
-        digest = hashlib.sha256()
+        digest = digest_like(ref.checksum)
         try:
             source = filesystem.open_input_stream(f"{prefix}/{ref.path}")
         except FileNotFoundError as error:
             raise _missing(ref, self._shown) from error
         with source:
-            while block := source.read(_BLOCK_BYTES):
+            for block in read_blocks(source):
                 digest.update(block)
                 target.write(block)
         if digest.hexdigest() != ref.checksum:
@@ -225,15 +238,6 @@ class FileStore:
                 "Nothing is lost: free some space there, and the pipeline goes on from where the ledger ends."
             )
         return TransientError(f"The ledger's file {self._shown}/{path} cannot be written: {error}")
-
-
-def checksum(path: Path) -> str:
-    with path.open("rb", buffering=0) as source:
-        return _digest(source)
-
-
-def _digest(source: Any) -> str:
-    return hashlib.file_digest(source, "sha256").hexdigest()
 
 
 def _demand_size(ref: FileRef, root: str, size: int | None) -> None:

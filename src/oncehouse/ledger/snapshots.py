@@ -27,7 +27,8 @@ from oncehouse.databases import is_damage
 from oncehouse.errors import CorruptFileError, FullDiskError, TransientError
 from oncehouse.ledger import tables
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore, checksum
+from oncehouse.ledger.checksums import checksum
+from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import Stage
 
 KEPT = 3

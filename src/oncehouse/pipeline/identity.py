@@ -1,4 +1,4 @@
-"""Who an event is: the unique id of every row, and the hash that tells payloads apart.
+"""Who an event is: the unique id of every row.
 
 A unique id is SHA-256, cut to 128 bits, over an encoding of the values that the rule names, in which every value
 carries its kind and its length, so that no two different lists of values share it. Wider integers of the same
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.errors import ConfigurationError
+from oncehouse.hashing import Hashes, hash_column
 from oncehouse.pipeline.verdict import Problem, Reason, Rejection
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
     from oncehouse.pipeline.decoding import Decoded
     from oncehouse.pipeline.identity_rule import Rule
-
-Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
 _NULL = b"n;"
 _TEXT_MARKS = pa.array([b"s%d:" % length for length in range(256)], pa.binary())
@@ -40,7 +39,7 @@ def unique_ids(
     if rows.num_rows == 0:
         return np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.uint64)
     encoded = encode_identity(rule, rows, records, schemas)
-    digests = _hash_column(encoded, "chash", "sha2_256").to_arrow()
+    digests = hash_column(encoded, "chash", "sha2_256").to_arrow()
     digits = np.frombuffer(digests.cast(pa.large_string()).buffers()[2], dtype=np.uint8)
     digits = digits[: rows.num_rows * 64].reshape(-1, 64)[:, :32]
     # `0` to `9` end in their value; `a` to `f` end in 1 to 6, and are the ones with bit 6.
@@ -70,24 +69,6 @@ def refuse_nameless(rule: Rule, records: pa.RecordBatch, decoded: Decoded) -> De
         schemas=None if decoded.schemas is None else decoded.schemas.filter(kept),
         rejected=tuple(sorted([*decoded.rejected, *found], key=lambda rejection: rejection.index)),
     )
-
-
-def payload_hashes(values: pa.Array) -> Hashes:
-    """XXH3 (64 bits) of each value's bytes; a missing value has 0."""
-    if len(values) == 0:
-        return np.zeros(0, dtype=np.uint64)
-    hashed = _hash_column(values.cast(pa.large_binary()), "nchash", "xxh3_64")
-    hashes: Hashes = hashed.fill_null(0).to_numpy().astype(np.uint64, copy=False)
-    return hashes
-
-
-def _hash_column(values: pa.Array, family: str, function: str) -> Any:
-    # Imported by the process that hashes: Polars starts threads, which a fork of Spark's daemon would not carry.
-    import polars as pl
-    import polars_hash
-
-    expression = getattr(getattr(polars_hash.col("x"), family), function)()
-    return pl.DataFrame({"x": pl.from_arrow(values)}).select(expression).to_series()
 
 
 # -- the encoding -----------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from oncehouse.hashing import xxh3_hashes
 from oncehouse.ledger.files import FileStore
-from oncehouse.pipeline.identity import payload_hashes
 from oncehouse.pipeline.shape_plan import PinnedLookup
 
 KEY = "key"
@@ -75,7 +75,7 @@ def number_keys(column: pa.Array) -> Numbers:
         return wide
     if pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
         return number_keys(column.view(pa.int32() if pa.types.is_date32(kind) else pa.int64()))
-    return payload_hashes(column.cast(pa.binary()))
+    return xxh3_hashes(column.cast(pa.binary()))
 
 
 def _only_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -127,7 +127,8 @@ def _pack_keys(store: FileStore, out: str, files: Sequence[FileRef]) -> list[Mov
 
 def _pack_rows(store: FileStore, out: str, files: Sequence[FileRef]) -> list[Move]:
     tables = [read_rows(store, file) for file in files]
-    whole = pa.concat_tables(tables).unify_dictionaries()
+    # Arrow files and Parquet may call the values of a list by different names.
+    whole = pa.concat_tables(table.cast(tables[0].schema) for table in tables).unify_dictionaries()
 
     def write(path: str) -> None:
         pq.write_table(

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from oncehouse.hashing import Hashes, xxh3_hashes
 from oncehouse.pipeline.frame_format import is_frame
-from oncehouse.pipeline.identity import Hashes, payload_hashes
 
 _ROW = np.uint64(1 << 63)
 UNKNOWN = np.uint64((1 << 64) - 1)
@@ -22,7 +22,7 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def hash_payloads(values: pa.Array, schemas: pa.Array | None) -> Hashes:
-    hashes = payload_hashes(values) & ~_ROW
+    hashes = xxh3_hashes(values) & ~_ROW
     if schemas is not None and schemas.null_count < len(schemas):
         hashes[is_frame(schemas)] |= _ROW
     return hashes

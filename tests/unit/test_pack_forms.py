@@ -1,0 +1,77 @@
+"""Packs take files of either form together, as a ledger holds them that an older oncehouse began."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from oncehouse.columns import parse_type
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.packs import Bundle
+from oncehouse.ledger.records import KeyFile, Part
+from oncehouse.pipeline.decoding import HEADERS
+from oncehouse.pipeline.manifest import ChunkManifest, Form, TablePlan
+from oncehouse.pipeline.pack import PackPlan, pack_task
+from oncehouse.pipeline.parts import read_rows
+from oncehouse.pipeline.reading import read_records
+from plan_examples import make_read_plan
+
+FIELDS = {"id": parse_type("UInt64"), "marks": parse_type("Array(String)")}
+TABLE = TablePlan(name="t", columns=(("id", "id"), ("marks", "marks")), id_column="_unique_id")
+
+
+def make_block(first: int) -> pa.RecordBatch:
+    numbers = range(first, first + 3)
+    return pa.record_batch(
+        {
+            "source": pa.array([0] * 3, pa.int32()),
+            "offset": pa.array(numbers, pa.int64()),
+            "timestamp": pa.array(numbers, pa.timestamp("us", tz="UTC")),
+            "key": pa.nulls(3, pa.binary()),
+            "value": pa.array(
+                [b'{"id": %d, "marks": ["a", "b"]}' % number for number in numbers], pa.binary()
+            ),
+            "headers": pa.array([[{"key": "trace", "value": b"x"}], [], None], HEADERS),
+        }
+    )
+
+
+def make_bundle(epoch: int, chunk: ChunkManifest) -> Bundle:
+    part = Part(
+        part=f"part-{epoch}",
+        epoch=epoch,
+        table="t",
+        key_file=f"keys-{epoch}",
+        ordinal=0,
+        rows=chunk.events,
+        live_rows=chunk.events,
+        size_bytes=0,
+        file=chunk.parts[0].file,
+    )
+    key_file = KeyFile(
+        key_file=f"keys-{epoch}", ordinal=0, events=chunk.events, keys=chunk.keys, raw=chunk.raw
+    )
+    return Bundle(epoch=epoch, registered_at=0.0, key_files=(key_file,), parts=(part,), duplicate_files=())
+
+
+def test_a_pack_holds_the_rows_of_files_of_both_forms(tmp_path):
+    store = FileStore(str(tmp_path))
+    bundles = []
+    for epoch, form in enumerate((Form.PARQUET, Form.ARROW, Form.PARQUET, Form.ARROW), start=1):
+        plan = make_read_plan(tmp_path, fields=FIELDS, tables=(TABLE,), epoch=epoch, form=form)
+        (chunk,) = read_records(plan, f"r{epoch}", [make_block(epoch * 10)]).chunks
+        bundles.append(make_bundle(epoch, chunk))
+    before = [store_rows(store, bundle) for bundle in bundles]
+    moved = {
+        move.old: move.new
+        for move in pack_task(PackPlan(files_root=str(tmp_path), out="packs/1", bundles=tuple(bundles)))
+    }
+    for bundle, (raw, part) in zip(bundles, before, strict=True):
+        assert read_rows(store, moved[bundle.key_files[0].raw]).to_pylist() == raw
+        assert read_rows(store, moved[bundle.parts[0].file]).to_pylist() == part
+
+
+def store_rows(store: FileStore, bundle: Bundle) -> tuple[list[object], list[object]]:
+    return (
+        read_rows(store, bundle.key_files[0].raw).to_pylist(),
+        read_rows(store, bundle.parts[0].file).to_pylist(),
+    )
