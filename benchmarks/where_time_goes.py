@@ -48,6 +48,7 @@ _TASK = (
     ("oncehouse.pipeline.reading", "write_blocks", "read: raw bytes to a file"),
     ("oncehouse.pipeline.reading", "write_keys", "read: key file"),
     ("oncehouse.ledger.files", "checksum", "files: checksum"),
+    ("oncehouse.ledger.files", "quick_checksum", "files: quick checksum"),
     ("oncehouse.ledger.files", "_sync", "files: fsync"),
     ("oncehouse.pipeline.dedup", "decide", "decide: the rest"),
     ("oncehouse.pipeline.dedup", "_gather", "decide: gather and sort keys"),
