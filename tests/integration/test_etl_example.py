@@ -81,6 +81,7 @@ JOINS = {
 }
 
 
+@pytest.mark.long
 def test_the_join_that_the_facts_are_compared_with_is_the_one_that_spark_computes(example, spark):
     _, shop = example
     # By default Spark would cut these few rows into two hundred pieces for every join and grouping.

@@ -72,18 +72,17 @@ def test_ratios_say_how_much_faster_the_road_is() -> None:
     assert "ratio_to_spark_state" not in told
 
 
-def test_after_a_kill_only_what_the_calm_run_did_not_double_is_blamed_on_it() -> None:
-    calm = Found(rows=1000, distinct=900)
-    line = replace(_line("arroyo", 30), dedups=False, calm=calm, killed=Found(rows=1050, distinct=890))
-    assert line.lost(TOPIC) == 10
-    assert line.by_the_kill == 60
+def test_after_a_kill_only_what_was_not_sent_twice_is_blamed_on_it() -> None:
+    killed = peers.tell_killed(Found(rows=1050, distinct=890), TOPIC, dedups=False)
+    assert killed == peers.Killed(lost=10, doubled=160, by_the_kill=60)
+    line = replace(_line("arroyo", 30), dedups=False, killed=killed)
     text = peers.lay_out([_line("oncehouse", 10), line], TOPIC)[-1].split()
     assert text[-6:] == ["33", "x3.00", "none", "10", "160", "60"]
 
 
 def _line(name: str, seconds: float) -> Any:
-    exact = Found(rows=900, distinct=900)
-    return peers.Line(name=name, label=name, dedups=True, seconds=seconds, calm=exact, killed=exact)
+    exact = peers.tell_killed(Found(rows=900, distinct=900), TOPIC, dedups=True)
+    return peers.Line(name=name, label=name, dedups=True, seconds=seconds, killed=exact)
 
 
 def test_an_index_is_planned_as_epochs_and_merges_would_leave_it() -> None:

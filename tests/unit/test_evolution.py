@@ -98,7 +98,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(st.dictionaries(KEYS, VALUES, max_size=4) | st.binary(max_size=6), max_size=8))
 def test_looking_for_new_keys_changes_no_row_and_no_verdict(messages):
     plain, watched = (
