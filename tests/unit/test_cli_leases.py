@@ -15,7 +15,10 @@ def test_leases_tell_who_runs_each_stage_and_which_are_free(file, catalog, capsy
     leases.release(catalog, load)
     assert run_command(["leases", str(file)]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["ingest", "this", "test", "10m", "1"] in lines
+    (ingest,) = [line for line in lines if line[:1] == ["ingest"]]
+    assert (ingest[1:3], ingest[-1]) == (["this", "test"], "1")
+    # A slow machine has let a moment of the ten minutes pass.
+    assert ingest[3] == "10m" or 540 < int(ingest[3].removesuffix("s")) < 600
     assert ["load", "nobody", "1"] in lines
 
 
