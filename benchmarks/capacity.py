@@ -13,7 +13,6 @@ import argparse
 import multiprocessing
 import shutil
 import tempfile
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,6 +35,7 @@ from oncehouse.pipeline.dedup import DecidePlan, decide
 from oncehouse.pipeline.manifest import TaskManifest
 from oncehouse.pipeline.pack import LEAST_EPOCHS, PackPlan, pack_task
 from oncehouse.pipeline.parts import EVENT_COLUMN
+from processor_time import least_seconds
 from read_tasks import make_blocks, make_read_plan
 
 ROUNDS = 3
@@ -302,13 +302,7 @@ def _grow_by_looking_up(folder: str, keys: int) -> Callable[[], object]:
 
 
 def best(work: Callable[[], object]) -> float:
-    """Least processor seconds."""
-    taken = []
-    for _ in range(ROUNDS):
-        started = time.process_time()
-        work()
-        taken.append(time.process_time() - started)
-    return min(taken)
+    return least_seconds(work, ROUNDS)
 
 
 def make_keys(chance: np.random.Generator, count: int) -> Keys:

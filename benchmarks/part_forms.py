@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,26 +20,18 @@ from oncehouse.ledger.records import FileRef
 from oncehouse.pipeline import reading
 from oncehouse.pipeline.manifest import ChunkManifest, Form
 from oncehouse.pipeline.parts import read_rows, write_blocks
+from processor_time import least_seconds
 from read_tasks import make_blocks, make_read_plan
 
 EVENTS = 500_000
 ROUNDS = 5
 
 
-def best_of(work: Callable[[], object]) -> float:
-    found = []
-    for _ in range(ROUNDS):
-        started = time.process_time()
-        work()
-        found.append(time.process_time() - started)
-    return min(found)
-
-
 def measure(store: FileStore, name: str, file: FileRef, form: Form, events: int) -> None:
     rows = read_rows(store, file)
     target = str(store.local(file).with_suffix(".again"))
-    writing = best_of(lambda: write_blocks(target, [rows], form))
-    loading = best_of(lambda: read_rows(store, file))
+    writing = least_seconds(lambda: write_blocks(target, [rows], form), ROUNDS)
+    loading = least_seconds(lambda: read_rows(store, file), ROUNDS)
     cells = (writing / events * 1e6, loading / events * 1e6, file.size_bytes / events)
     print(f"{name:6} {form:8}" + "".join(f"{cell:10.3f}" for cell in cells))
 
@@ -60,7 +50,7 @@ def main() -> None:
             measure(store, "raw", chunk.raw, form, events)
         for way in (quick_checksum, checksum):
             path = store.local(chunk.raw)
-            speed = chunk.raw.size_bytes / best_of(partial(way, path)) / 1e9
+            speed = chunk.raw.size_bytes / least_seconds(partial(way, path), ROUNDS) / 1e9
             print(f"{way.__name__:16}{speed:8.1f} GB/s")
 
 

@@ -5,8 +5,8 @@
 Every peer inserts into a table of its own with the same columns. Time is taken from its first poll to the end of its
 last insert, by ClickHouse's query log; the start of its process is left out, and Spark's streams are warmed by another
 topic. Then each is started anew, killed with -9 when half of the events are in its table, and started again: `lost` are
-events that are not in the table, `doubled` rows beyond one for each event, and those of them
-that were not sent twice are `by the kill`. That is played on the topic of the warm-up, if it is long enough.
+events that are not in the table, `doubled` rows beyond one for each event, and those of them that were not sent twice
+are `by the kill`. That is played on the topic of the warm-up, if it is long enough.
 """
 
 from __future__ import annotations
