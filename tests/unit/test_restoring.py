@@ -138,6 +138,18 @@ def test_a_shaped_part_that_may_be_in_clickhouse_is_not_made_with_other_bytes(sh
     assert find_batch(shaped.catalog, batch_id).status is expected
 
 
+def test_a_shaped_part_that_may_be_in_clickhouse_is_made_with_the_same_bytes(make_world):
+    world = make_world(shape={"columns": {"made": {"type": "String", "sql": "'always the same'"}}})
+    batch_id = world.make_batch(world.ingest(range(5)))
+    (part,) = list_parts(world.catalog)
+    harm(world, part.file)
+    world.end_attempt(batch_id, BatchStatus.PARKED, "unknown", f"{part.file.path} is damaged")
+    assert not mend(world).refused
+    (made,) = list_parts(world.catalog)
+    assert made.file.path != part.file.path
+    assert made.file.checksum == part.file.checksum
+
+
 def test_a_shaped_part_that_is_on_its_way_under_another_name_is_not_made_either(shaped):
     """A refill sends the same file again: the first batch is settled, the second one may be in ClickHouse."""
     first = shaped.ingest(range(5))

@@ -32,7 +32,7 @@ class _QuickDigest:
     def __init__(self) -> None:
         self._hashes = bytearray()
 
-    def update(self, block: bytes, /) -> None:
+    def update(self, block: bytes | pa.Buffer, /) -> None:
         self._hashes += _hash_blocks(pa.py_buffer(block))
 
     def hexdigest(self) -> str:
@@ -45,10 +45,11 @@ def checksum(path: Path) -> str:
 
 
 def quick_checksum(path: Path) -> str:
-    if not path.stat().st_size:
-        return _QuickDigest().hexdigest()
-    with pa.memory_map(str(path)) as source:
-        return _QUICK + hashlib.sha256(_hash_blocks(source.read_buffer())).hexdigest()
+    digest = _QuickDigest()
+    if path.stat().st_size:
+        with pa.memory_map(str(path)) as source:
+            digest.update(source.read_buffer())
+    return digest.hexdigest()
 
 
 def checksum_like(known: str, path: Path) -> str:

@@ -28,6 +28,11 @@ class Form(StrEnum):
     PARQUET = "parquet"
     """What 0.1.0 can read too."""
 
+    @property
+    def quick(self) -> bool:
+        """Whether its files have quick checksums, which 0.1.0 does not know either."""
+        return self is Form.ARROW
+
 
 @dataclass(frozen=True, kw_only=True)
 class TablePlan:

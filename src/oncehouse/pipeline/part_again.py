@@ -76,7 +76,7 @@ class PartMaker:
                 f"{part.rows} and {part.live_rows}: the pipeline file makes other rows of its events now. Put back the "
                 f"filter, function or route under which it was read. Nothing was changed."
             )
-        new = self.store.put(path, made.write)
+        new = self.store.put(path, made.write, quick=plan.form.quick)
         if plan.shape is not None and new.checksum != part.file.checksum and self._may_be_sent(part):
             self.store.delete(new.path)
             raise PermanentError(

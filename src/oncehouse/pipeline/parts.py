@@ -56,7 +56,7 @@ def topic_of(query: str) -> str:
 
 
 # A block of records is handed to the encoder at once.
-_GROUPED_ROWS = 1 << 16
+_AT_ONCE_ROWS = 1 << 16
 # A reader of letters holds one row group at a time.
 _GROUP_ROWS = 10_000
 _GROUP_BYTES = 8 << 20
@@ -139,8 +139,8 @@ def _write_parquet(path: str, rows: pa.Table) -> None:
         rows,
         path,
         compression="lz4",
-        row_group_size=_GROUPED_ROWS,
-        write_batch_size=_GROUPED_ROWS,
+        row_group_size=_AT_ONCE_ROWS,
+        write_batch_size=_AT_ONCE_ROWS,
         use_dictionary=False,
         write_statistics=False,
         write_page_checksum=True,

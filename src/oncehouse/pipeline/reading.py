@@ -23,7 +23,6 @@ from oncehouse.pipeline.json_new_fields import NewFields, merge_fields
 from oncehouse.pipeline.letter_files import LetterWriter
 from oncehouse.pipeline.manifest import (
     ChunkManifest,
-    Form,
     ReadPlan,
     TaskManifest,
 )
@@ -239,21 +238,22 @@ class _Chunk:
         plan = self._plan
         base = epoch_path(plan.pipeline, plan.epoch, plan.token, self._name)
         keys = self._sorted_keys()
-        quick = plan.form is Form.ARROW
         parts = []
         for number, part in enumerate(self._parts):
             if not part.rows:
                 continue
-            file = self._store.put(f"{base}.{number}.part.{plan.form}", part.write, quick=quick)
+            file = self._store.put(f"{base}.{number}.part.{plan.form}", part.write, quick=plan.form.quick)
             parts.append(part.manifest(number, file))
         return ChunkManifest(
             first=self._first,
             events=self._events,
-            keys=self._store.put(f"{base}.keys.arrow", lambda target: write_keys(target, keys), quick=quick),
+            keys=self._store.put(
+                f"{base}.keys.arrow", lambda target: write_keys(target, keys), quick=plan.form.quick
+            ),
             raw=self._store.put(
                 f"{base}.raw.{plan.form}",
                 lambda target: write_blocks(target, self._raw, plan.form),
-                quick=quick,
+                quick=plan.form.quick,
             ),
             parts=tuple(parts),
         )

@@ -175,5 +175,5 @@ def refill_task(plan: RefillPlan) -> tuple[int, PartManifest] | None:
         plan.read.token,
         f"f{uuid.uuid4().hex[:12]}.part.{plan.read.form}",
     )
-    file = store.put(path, part.write)
+    file = store.put(path, part.write, quick=plan.read.form.quick)
     return live_rows, part.manifest(0, file)

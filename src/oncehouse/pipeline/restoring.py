@@ -117,7 +117,9 @@ class Restorer:
             blocks = [mine.slice(at, _BLOCK_ROWS) for at in range(0, mine.num_rows, _BLOCK_ROWS)]
             form = self._plain_plan.form
             new = self._store.put(
-                self._path(epoch, f"raw.{form}"), partial(write_blocks, blocks=blocks, form=form)
+                self._path(epoch, f"raw.{form}"),
+                partial(write_blocks, blocks=blocks, form=form),
+                quick=form.quick,
             )
             self._demand_same_ids(key_file, new)
             restored.append(Restored(column="raw", old=key_file.raw, new=new))
