@@ -1,6 +1,4 @@
-"""The same topic by oncehouse and by what people use today, in one run; and each once more, killed half-way.
-
-    python benchmarks/peers.py [--events 2000000] [--peer plain_tuned --peer spark_state] [--no-kills]
+"""The same topic by what people use today, in the run of the road (end_to_end.py); and each killed half-way.
 
 Every peer inserts into a table of its own with the same columns. Time is taken from its first poll to the end of its
 last insert, by ClickHouse's query log; the start of its process is left out, and Spark's streams are warmed by another
@@ -11,30 +9,15 @@ are `by the kill`. That is played on the topic of the warm-up, if it is long eno
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from figures import OUT, Figure, figure, rate, say, show_and_save
-from measure import (
-    Place,
-    Topic,
-    fill_topic,
-    look_at_inserts,
-    make_pipeline,
-    open_place,
-    open_spark,
-    run_road,
-    warm_up,
-    warm_up_size,
-)
+from figures import Figure, figure, rate
+from measure import Place, Topic, look_at_inserts
 from peer_runs import Found, OwnCommand, Peer, PeerCommand, count, own_in_pieces, run_killed
 from plots import draw_bars
 
-EVENTS = 2_000_000
 _ENOUGH_TO_KILL = 5_000_000
 
 OURS = "oncehouse"
@@ -87,6 +70,7 @@ RATIOS = {
     "ratio_to_plain_consumer": "plain_tuned",
     "ratio_to_raw_consumer": "raw_tuned",
 }
+COMPARED = tuple(RATIOS.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +100,14 @@ def tell_killed(found: Found, topic: Topic, *, dedups: bool) -> Killed:
     )
 
 
-def run_calm(place: Place, peer: Peer, topic: Topic, warm: Topic) -> float:
+def named(name: str) -> Peer:
+    return next(peer for peer in PEERS if peer.name == name)
+
+
+def run_calm(place: Place, peer: Peer, topic: Topic, warm: Topic, *, turn: int = 0) -> float:
     """Seconds from its first poll to the end of its last insert."""
-    command = PeerCommand(place, peer, topic, f"calm_{peer.name}", warm)
+    place.say(f"{peer.label}, load average {os.getloadavg()[0]:.1f}")
+    command = PeerCommand(place, peer, topic, f"calm_{peer.name}_{turn}", warm)
     os.sync()
     with command.start() as process:
         command.wait(process)
@@ -127,7 +116,11 @@ def run_calm(place: Place, peer: Peer, topic: Topic, warm: Topic) -> float:
     expected = topic.unique if peer.dedups else topic.produced
     if (found.rows, found.distinct) != (expected, topic.unique):
         raise SystemExit(f"No figures: {peer.label} left {found} of {expected} rows in {command.table}")
-    return inserts.last_finished_at - command.read_started_at()
+    for table in (command.table, f"{command.table}_warm"):
+        place.client.command(f"DROP TABLE IF EXISTS {table} SYNC")
+    seconds = inserts.last_finished_at - command.read_started_at()
+    place.say(f"{peer.label}: {topic.produced / seconds:,.0f} events/s")
+    return seconds
 
 
 def compare(
@@ -135,11 +128,11 @@ def compare(
     topic: Topic,
     warm: Topic,
     *,
-    our_seconds: float,
+    taken: Mapping[str, float],
     names: Sequence[str] = NAMES,
     kills: bool = True,
 ) -> list[Line]:
-    """The table, beginning with ourselves, whose road has been run on the topic already.
+    """The table, beginning with ourselves; `taken` are the seconds of those that have been run on the topic already.
 
     They are killed on the topic of the warm-up where that is long enough to have a half-way for all of them.
     """
@@ -153,12 +146,9 @@ def compare(
         return tell_killed(found, short, dedups=dedups)
 
     ours = kill(own_in_pieces(place, short, f"killed_{OURS}"), dedups=True)
-    lines = [Line(name=OURS, label=OURS, dedups=True, seconds=our_seconds, killed=ours)]
+    lines = [Line(name=OURS, label=OURS, dedups=True, seconds=taken[OURS], killed=ours)]
     for peer in (peer for peer in PEERS if peer.name in names):
-        place.say(f"{peer.label}, load average {os.getloadavg()[0]:.1f}")
-        seconds = run_calm(place, peer, topic, warm)
-        place.say(f"{peer.label}: {topic.produced / seconds:,.0f} events/s")
-        place.client.command(f"DROP TABLE calm_{peer.name} SYNC")
+        seconds = taken[peer.name] if peer.name in taken else run_calm(place, peer, topic, warm)
         killed = kill(PeerCommand(place, peer, short, f"killed_{peer.name}"), dedups=peer.dedups)
         lines.append(
             Line(name=peer.name, label=peer.label, dedups=peer.dedups, seconds=seconds, killed=killed)
@@ -218,31 +208,3 @@ def report(lines: Sequence[Line], topic: Topic) -> list[Figure]:
     print("\n".join(lay_out(lines, topic)))
     draw(lines, topic)
     return tell(lines, topic)
-
-
-def measure(events: int = EVENTS, names: Sequence[str] = NAMES, *, kills: bool = True) -> list[Figure]:
-    """On servers of its own, ourselves first."""
-    with ExitStack() as at_end:
-        place = at_end.enter_context(open_place(say))
-        warm, topic = fill_topic(place, "warm", warm_up_size(events)), fill_topic(place, "bench", events)
-        with open_spark(make_pipeline(place, topic)) as spark:
-            warm_up(place, spark, warm)
-            road = run_road(place, spark, topic)
-        lines = compare(place, topic, warm, our_seconds=road.seconds, names=names, kills=kills)
-        own = rate("end_to_end_events_per_s", topic.produced, road.seconds)
-        return [own, *report(lines, topic), figure("peers_load_average", os.getloadavg()[0], "1")]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--events", type=int, default=EVENTS)
-    parser.add_argument("--peer", action="append", choices=NAMES, help="these alone; may be repeated")
-    parser.add_argument("--no-kills", action="store_true", help="leave the kills out")
-    parser.add_argument("--out", type=Path, default=OUT, help="where the figures go")
-    asked = parser.parse_args()
-    found = measure(asked.events, asked.peer or NAMES, kills=not asked.no_kills)
-    show_and_save(found, out=asked.out, length=f"peers-{asked.events}")
-
-
-if __name__ == "__main__":
-    main()

@@ -39,23 +39,20 @@ def read_processor_seconds(stack: Stack) -> dict[str, float]:
     return found
 
 
-def show_used(title: str, before: dict[str, float], after: dict[str, float], *, events: int) -> None:
-    used = {name: after[name] - before[name] for name in after}
-    whole = sum(used.values())
-    print(f"{title}: {whole:.1f} processor seconds, {whole / events * 1e6:.2f} a million events")
-    for name, seconds in sorted(used.items(), key=lambda item: -item[1]):
-        print(f"  {seconds / max(whole, 0.01):6.1%} {seconds:8.1f} s  {name}")
-
-
 def use_per_million(before: dict[str, float], after: dict[str, float], *, events: int) -> dict[str, float]:
     return {name: (after[name] - before[name]) / events * 1e6 for name in after}
 
 
-def tell_used(
-    before: dict[str, float], after: dict[str, float], *, events: int, prefix: str = ""
-) -> list[Figure]:
+def show_used(title: str, used: dict[str, float]) -> None:
+    """`used`: a million events."""
+    whole = sum(used.values())
+    print(f"{title}: {whole:.2f} processor seconds a million events")
+    for name, seconds in sorted(used.items(), key=lambda item: -item[1]):
+        print(f"  {seconds / max(whole, 0.01):6.1%} {seconds:8.2f} s  {name}")
+
+
+def tell_used(used: dict[str, float], *, prefix: str = "") -> list[Figure]:
     """Processor seconds a million events, by process and in all."""
-    used = use_per_million(before, after, events=events)
     return [
         *(
             figure(f"{prefix}cpu_s_per_million_{name.lower().replace(' ', '_')}", seconds, "s")

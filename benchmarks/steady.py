@@ -28,7 +28,7 @@ from measure import (
 )
 from paced import under_load
 from plots import draw_lines
-from processor_time import read_processor_seconds, tell_used
+from processor_time import read_processor_seconds, tell_used, use_per_million
 
 SECONDS = 600
 RATE = 20_000
@@ -118,7 +118,8 @@ def measure(seconds: float = SECONDS, rate: int = RATE) -> list[Figure]:
         before = read_processor_seconds(place.stack)
         with under_load(place, spark, [(rate, seconds)], name=NAME) as load:
             looks = watch(place, NAME, seconds)
-        used = tell_used(before, read_processor_seconds(place.stack), events=load.events, prefix="steady_")
+        after = read_processor_seconds(place.stack)
+        used = tell_used(use_per_million(before, after, events=load.events), prefix="steady_")
         starts, rows = list_inserts(place.client, NAME)
     draw(looks, starts, rows)
     return [
