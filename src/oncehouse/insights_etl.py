@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from oncehouse.durations import spell_duration
 from oncehouse.etl.graph_svg import draw_svg
 from oncehouse.etl.positions import spell_position_time
 from oncehouse.etl.records import Topic
 from oncehouse.etl.status import TopicStatus
-from oncehouse.etl.status_text import list_notes, spell_behind, spell_lag, spell_now, spell_position
+from oncehouse.etl.status_text import list_notes, spell_behind, spell_now, spell_position
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ def view_topic(one: TopicStatus) -> TopicView:
         rows=one.rows,
         behind=spell_behind(one),
         sources={
-            table: "empty" if seconds is None else spell_lag(seconds)
+            table: "empty" if seconds is None else spell_duration(seconds)
             for table, seconds in one.lag_seconds.items()
         },
         now=spell_now(one),

@@ -22,7 +22,7 @@ from oncehouse.etl.lineage_table import as_stored
 from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets
 from oncehouse.etl.records import START, Position
 from oncehouse.etl.status import TopicStatus
-from oncehouse.etl.status_text import list_notes, spell_lag, spell_position
+from oncehouse.etl.status_text import list_notes, spell_position
 
 LINEAGE = """\
 topics:
@@ -60,22 +60,6 @@ def test_a_position_without_an_id_is_before_all_rows_of_its_time():
 def test_what_is_no_position_is_refused(text):
     with pytest.raises(ConfigurationError, match=r"is no position|out of range"):
         parse_position(text)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "spelt"),
-    [
-        (0, "0s"),
-        (0.8, "800ms"),
-        (59.5, "59.5s"),
-        (60, "1m"),
-        (3605, "1h"),
-        (3725.4, "1h 2m"),
-        (273600, "3d 4h"),
-    ],
-)
-def test_a_lag_is_spelt_in_two_units_at_most(seconds, spelt):
-    assert spell_lag(seconds) == spelt
 
 
 STATUS = TopicStatus(

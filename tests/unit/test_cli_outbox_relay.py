@@ -79,7 +79,7 @@ def test_ages_and_keys_are_short_and_readable():
         "0.0s",
         "5.0s",
         "5m",
-        "3h",
-        "10d",
+        "2h 46m",
+        "10d 10h",
     ]
     assert [spell_key(key) for key in (None, b"a", b"\xff")] == [None, "a", "\\xff"]

@@ -30,7 +30,7 @@ from oncehouse.web.app import Dashboard
 from oncehouse.web.guarding import SESSION_COOKIE, SESSION_SECONDS, Sessions, safe_next
 from oncehouse.web.live import Shared, write_event
 from oncehouse.web.serving import Server, listen
-from oncehouse.web.spelling import ABSENT, draw_curve, make_visible, spell_duration, spell_short
+from oncehouse.web.spelling import draw_curve, make_visible, spell_short
 from watched_world import EPOCHS, HISTORY, ORDERS, PAYMENTS, StandIn, add_batches, make_world
 
 TOKEN = "correct-horse-battery-staple"
@@ -795,22 +795,6 @@ def test_shared_fragments_stay_few():
 
 
 # How things read.
-
-
-@pytest.mark.parametrize(
-    ("seconds", "spelt"),
-    [
-        (None, ABSENT),
-        (0.04, "0.0s"),
-        (9.94, "9.9s"),
-        (59, "59s"),
-        (125, "2m 5s"),
-        (3600, "1h"),
-        (273600, "3d 4h"),
-    ],
-)
-def test_durations_have_two_units_at_most(seconds, spelt):
-    assert spell_duration(seconds) == spelt
 
 
 @pytest.mark.parametrize(

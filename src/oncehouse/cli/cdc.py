@@ -12,6 +12,7 @@ from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.output import say, show_json, show_table
 from oncehouse.cli.paging import paged
+from oncehouse.durations import spell_duration
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ def status(*, file: MessagingOption = _DEFAULT, as_json: AsJson = False) -> None
 
 
 def _show_status(found: CdcStatus) -> None:
-    from oncehouse.messaging.cdc.slots import spell_bytes, spell_duration
+    from oncehouse.messaging.cdc.slots import spell_bytes
 
     def spell(count: int | None) -> str:
         return "-" if count is None else spell_bytes(count)

@@ -12,7 +12,7 @@ from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, SettingsFile, TopicName, find_topic, open_etl
 from oncehouse.cli.output import say, show_json, show_table
 from oncehouse.cli.paging import paged
-from oncehouse.etl.status_text import spell_lag
+from oncehouse.durations import spell_duration
 
 if TYPE_CHECKING:
     from oncehouse.etl.check_log import CheckRow
@@ -68,7 +68,7 @@ def show(
                 row.ts,
                 row.rows,
                 row.max_ts,
-                spell_lag(row.max_lag_seconds),
+                spell_duration(row.max_lag_seconds),
                 row.duration_ms,
                 f"{row.memory_bytes / (1 << 20):,.1f} MB",
                 ", ".join(

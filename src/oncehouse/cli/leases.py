@@ -11,7 +11,7 @@ from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import show_json, show_table
 from oncehouse.cli.paging import paged
 from oncehouse.config_file import load_pipeline
-from oncehouse.config_values import format_duration
+from oncehouse.durations import spell_duration
 
 if TYPE_CHECKING:
     from oncehouse.insights import LeaseView
@@ -39,7 +39,7 @@ def leases(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
             (
                 view.stage,
                 spell_holder(view.holder) if view.ends_in_seconds else "nobody",
-                format_duration(round(view.ends_in_seconds)) if view.ends_in_seconds else "",
+                spell_duration(view.ends_in_seconds) if view.ends_in_seconds else "",
                 str(view.token),
             )
             for view in found

@@ -13,6 +13,7 @@ from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
 from oncehouse.cli.output import say, show_facts, show_json, show_table
 from oncehouse.cli.paging import paged
+from oncehouse.durations import spell_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,9 +161,4 @@ def spell_key(key: bytes | None) -> str | None:
 
 
 def spell_age(seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= length * 2:
-            return f"{seconds / length:.0f}{unit}"
-    return f"{max(0.0, seconds):.1f}s"
+    return None if seconds is None else spell_duration(max(0.0, seconds))

@@ -16,7 +16,7 @@ from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time
 from oncehouse.cli.paging import paged
 from oncehouse.config_file import load_pipeline
-from oncehouse.config_values import format_duration
+from oncehouse.durations import spell_duration
 from oncehouse.ledger.records import spell_holder
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _show(overview: Overview, room: dict[str, object]) -> None:
         {
             "pipeline": overview.pipeline,
             "lag": overview.lag,
-            "oldest row not in ClickHouse": None if waited is None else format_duration(round(waited)),
+            "oldest row not in ClickHouse": None if waited is None else spell_duration(waited),
             "keys in the index": overview.key_index.keys,
             "one id, two payloads": overview.conflicts,
             **room,
@@ -161,7 +161,7 @@ def _show_people(overview: Overview) -> None:
     say("")
     show_table(
         ["stage", "held by", "for another"],
-        [(x.stage, spell_holder(x.holder), format_duration(round(x.ends_in_seconds))) for x in held],
+        [(x.stage, spell_holder(x.holder), spell_duration(x.ends_in_seconds)) for x in held],
         empty="nobody runs it",
     )
     for lease in held:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from oncehouse.config_values import format_duration
+from oncehouse.durations import spell_duration
 from oncehouse.etl.expectations import Outcome
 from oncehouse.etl.mutex import failures
 from oncehouse.etl.positions import Position, spell_position_time
@@ -74,20 +74,7 @@ def spell_behind(one: TopicStatus) -> str:
     if lag is None:
         return "empty"
     # From the beginning of time the lag would be decades; nobody reads that as "not begun".
-    return "not begun" if lag > _NOT_BEGUN_SECONDS else spell_lag(lag)
-
-
-def spell_lag(seconds: float) -> str:
-    """Two units are enough to see how far something is: `3d 4h`, `12m 5s`, `800ms`."""
-    if abs(seconds) < 60:
-        return format_duration(round(seconds, 3))
-    whole = round(seconds)
-    parts: list[str] = []
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, whole = divmod(whole, length)
-        if count or parts:
-            parts.append(f"{count}{unit}")
-    return " ".join(part for part in parts[:2] if part[:-1] != "0")
+    return "not begun" if lag > _NOT_BEGUN_SECONDS else spell_duration(lag)
 
 
 def spell_position(position: Position) -> str:

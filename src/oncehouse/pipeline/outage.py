@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from oncehouse.clickhouse.findings import Finding, Level
 from oncehouse.config_values import format_duration, format_size
+from oncehouse.durations import spell_duration
 
 _KEY = "source.kafka.longest_outage"
 
@@ -96,7 +97,7 @@ def _judge_size(topic: str, kept_bytes: int, outage: float, bytes_per_second: fl
     lasts = kept_bytes / bytes_per_second
     figures = (
         f"each partition keeps {size}, the busiest grows by about {bytes_per_second:,.0f} bytes a second: "
-        f"that lasts for about {format_duration(round(lasts))}, {_KEY} is {needed}"
+        f"that lasts for about {spell_duration(lasts)}, {_KEY} is {needed}"
     )
     if lasts >= outage:
         return Finding(level=Level.OK, where=where, what=figures)

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup
 
+from oncehouse import durations
 from oncehouse.redaction import redact
 
 ABSENT = "\N{EN DASH}"
-_UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 def spell_number(count: float | None) -> str:
@@ -30,19 +30,7 @@ def spell_short(count: float | None) -> str:
 
 
 def spell_duration(seconds: float | None) -> str:
-    """Two units at most: `3d 4h`, `12m 5s`, `0.8s`."""
-    if seconds is None:
-        return ABSENT
-    if abs(seconds) < 10:
-        return f"{seconds:.1f}s"
-    whole = round(abs(seconds))
-    parts: list[str] = []
-    for unit, length in _UNITS:
-        count, whole = divmod(whole, length)
-        if count or parts:
-            parts.append(f"{count}{unit}")
-    shown = " ".join(part for part in parts[:2] if part[:-1] != "0")
-    return f"−{shown}" if seconds < 0 else shown  # noqa: RUF001 - a minus sign
+    return ABSENT if seconds is None else durations.spell_duration(seconds)
 
 
 def spell_moment(seconds: float | None) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
-from oncehouse.config_values import format_duration
+from oncehouse.durations import spell_duration
 
 _NOW = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_lsn() END"
 _LIST_SLOTS = text(
@@ -165,11 +165,3 @@ def spell_bytes(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TB"
-
-
-def spell_duration(seconds: float) -> str:
-    """Rounded to the unit that a person would say."""
-    for size in (86_400, 3_600, 60):
-        if seconds >= 2 * size:
-            return format_duration(seconds // size * size)
-    return f"{seconds:.0f}s"
