@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pyarrow as pa
+import pytest
 
 from oncehouse.columns import parse_type
+from oncehouse.errors import CorruptFileError
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.packs import Bundle
-from oncehouse.ledger.records import KeyFile, Part
+from oncehouse.ledger.records import DuplicateFile, KeyFile, Part
 from oncehouse.pipeline.decoding import HEADERS
+from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
 from oncehouse.pipeline.manifest import ChunkManifest, Form, TablePlan
 from oncehouse.pipeline.pack import PackPlan, pack_task
 from oncehouse.pipeline.parts import read_rows
@@ -68,6 +74,29 @@ def test_a_pack_holds_the_rows_of_files_of_both_forms(tmp_path):
     for bundle, (raw, part) in zip(bundles, before, strict=True):
         assert read_rows(store, moved[bundle.key_files[0].raw]).to_pylist() == raw
         assert read_rows(store, moved[bundle.parts[0].file]).to_pylist() == part
+
+
+@pytest.mark.parametrize("kind", ["keys", "duplicates"])
+def test_a_file_that_was_damaged_is_not_packed_as_if_it_were_sound(tmp_path, kind):
+    store = FileStore(str(tmp_path))
+    plan = make_read_plan(tmp_path, fields=FIELDS, tables=(TABLE,), epoch=1)
+    (chunk,) = read_records(plan, "r1", [make_block(10)]).chunks
+    bundle = make_bundle(1, chunk)
+    batch = pa.record_batch([[0] * 500, range(500), [False] * 500], schema=DUPLICATE_SCHEMA)
+
+    def write(path: str) -> None:
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, DUPLICATE_SCHEMA) as writer:
+            writer.write_batch(batch)
+
+    duplicates = store.put("1.duplicates.arrow", write)
+    bundle = replace(bundle, duplicate_files=(DuplicateFile(rows=500, file=duplicates),))
+    damaged = chunk.keys if kind == "keys" else duplicates
+    path = tmp_path / damaged.path
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptFileError, match=re.escape(damaged.path)):
+        pack_task(PackPlan(files_root=str(tmp_path), out="packs/1", bundles=(bundle,)))
 
 
 def store_rows(store: FileStore, bundle: Bundle) -> tuple[list[object], list[object]]:

@@ -32,7 +32,7 @@ class _QuickDigest:
     def __init__(self) -> None:
         self._hashes = bytearray()
 
-    def update(self, block: bytes | pa.Buffer, /) -> None:
+    def update(self, block: bytes, /) -> None:
         self._hashes += _hash_blocks(pa.py_buffer(block))
 
     def hexdigest(self) -> str:
@@ -46,9 +46,10 @@ def checksum(path: Path) -> str:
 
 def quick_checksum(path: Path) -> str:
     digest = _QuickDigest()
-    if path.stat().st_size:
-        with pa.memory_map(str(path)) as source:
-            digest.update(source.read_buffer())
+    # Not mapped: a sector that cannot be read would end the process in place of an error.
+    with path.open("rb", buffering=0) as source:
+        for block in read_blocks(source):
+            digest.update(block)
     return digest.hexdigest()
 
 

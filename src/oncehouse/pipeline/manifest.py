@@ -28,6 +28,11 @@ class Form(StrEnum):
     PARQUET = "parquet"
     """What 0.1.0 can read too."""
 
+    @classmethod
+    def of(cls, path: str) -> Form:
+        """Of a file that is there, also of a pack, by how its name ends."""
+        return cls(path.rpartition(".")[2])
+
     @property
     def quick(self) -> bool:
         """Whether its files have quick checksums, which 0.1.0 does not know either."""

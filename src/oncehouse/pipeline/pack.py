@@ -110,7 +110,7 @@ def _moves(files: Sequence[FileRef], rows: Iterable[int], put: Callable[[], File
 
 
 def _pack_keys(store: FileStore, out: str, files: Sequence[FileRef]) -> list[Move]:
-    tables = [keyindex.open_keys(store.local(file)) for file in files]
+    tables = [keyindex.open_keys(store.compared(file)) for file in files]
     # Where an event is routed to was needed only while its epoch was decided.
     together = Keys(
         hi=np.concatenate([keys.hi for keys in tables]),
@@ -146,7 +146,7 @@ def _pack_rows(store: FileStore, out: str, files: Sequence[FileRef]) -> list[Mov
 def _pack_duplicates(store: FileStore, out: str, files: Sequence[FileRef]) -> list[Move]:
     if not files:
         return []
-    batches = [pa.ipc.open_file(pa.memory_map(str(store.local(file)))).get_batch(0) for file in files]
+    batches = [pa.ipc.open_file(pa.memory_map(str(store.compared(file)))).get_batch(0) for file in files]
     whole = pa.Table.from_batches(batches, DUPLICATE_SCHEMA).combine_chunks().to_batches()[0]
 
     def write(path: str) -> None:

@@ -23,6 +23,7 @@ from oncehouse.pipeline.evolution import current, with_learned
 from oncehouse.pipeline.formats import make_decoder
 from oncehouse.pipeline.identity import unique_ids
 from oncehouse.pipeline.loader import UNKNOWN
+from oncehouse.pipeline.manifest import Form
 from oncehouse.pipeline.parts import PartFile, name_shape, part_schema, route
 from oncehouse.pipeline.read_planning import table_plans
 from oncehouse.pipeline.shape_planning import plan_shape
@@ -47,10 +48,15 @@ class PartMaker:
     """How events are decoded now, without any shape."""
 
     def make(self, part: Part, source: RegisteredKeyFile, path: str) -> FileRef:
-        """A new file for the part; raises PermanentError where it would not be the same rows."""
+        """A new file for the part, in the form that its path names.
+
+        Raises PermanentError where it would not be the same rows.
+        """
         plan = self._part_plan(part)
         decoder = make_decoder(plan)
-        made = PartFile(plan.tables[0], plan.columns, plan.form)
+        # The form of the lost file: where its bytes prove that it is the same, no other will do.
+        form = Form.of(path)
+        made = PartFile(plan.tables[0], plan.columns, form)
         live = live_events(
             self.store,
             [duplicates.file for duplicates in self.state.duplicates.get(source.epoch, ())],
@@ -76,7 +82,7 @@ class PartMaker:
                 f"{part.rows} and {part.live_rows}: the pipeline file makes other rows of its events now. Put back the "
                 f"filter, function or route under which it was read. Nothing was changed."
             )
-        new = self.store.put(path, made.write, quick=plan.form.quick)
+        new = self.store.put(path, made.write, quick=form.quick)
         if plan.shape is not None and new.checksum != part.file.checksum and self._may_be_sent(part):
             self.store.delete(new.path)
             raise PermanentError(

@@ -9,7 +9,8 @@ the ledger's business.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -201,18 +202,25 @@ def read_rows(store: FileStore, file: FileRef, columns: Sequence[str] | None = N
 
     By one thread: there is a task for every core already.
     """
-    try:
+    with _naming_damage(file):
         return _read_arrow(store, file, columns) if _is_arrow(file) else _read_parquet(store, file, columns)
-    except (OSError, pa.ArrowException) as error:
-        raise CorruptFileError(
-            f"The ledger's file {file.path} cannot be read ({error}): it is damaged. {REPAIR_ADVICE}"
-        ) from error
 
 
 def read_columns(store: FileStore, file: FileRef) -> pa.Schema:
     """The columns of a part."""
     path = store.local(file)
-    return pa.ipc.open_file(pa.memory_map(str(path))).schema if _is_arrow(file) else pq.read_schema(path)
+    with _naming_damage(file):
+        return pa.ipc.open_file(pa.memory_map(str(path))).schema if _is_arrow(file) else pq.read_schema(path)
+
+
+@contextmanager
+def _naming_damage(file: FileRef) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptFileError(
+            f"The ledger's file {file.path} cannot be read ({error}): it is damaged. {REPAIR_ADVICE}"
+        ) from error
 
 
 def _is_arrow(file: FileRef) -> bool:

@@ -29,6 +29,7 @@ from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
 from oncehouse.pipeline.duplicates_again import find_duplicates, without_known
 from oncehouse.pipeline.epoch_again import EpochAgain, letters_of, read_epoch
 from oncehouse.pipeline.formats import make_decoder
+from oncehouse.pipeline.manifest import Form
 from oncehouse.pipeline.part_again import PartMaker
 from oncehouse.pipeline.parts import (
     epoch_path,
@@ -230,7 +231,7 @@ class Restorer:
         for repair in repairs:
             part = next(found for found in self._state.parts if found.part == repair.name)
             source = self._find(part.key_file)
-            new = maker.make(part, source, self._path(source.epoch, f"part.{maker.plan.form}"))
+            new = maker.make(part, source, self._path(source.epoch, f"part.{Form.of(part.file.path)}"))
             restored.append(Restored(column="part", old=part.file, new=new))
         return self._enter(restored)
 
