@@ -50,6 +50,8 @@ class Way:
     name: str
     p95_little: float
     p95_much: float
+    p95_after: float
+    """Of the small rate again, after the large one."""
     inserts: int
     rows_per_insert: float
 
@@ -63,21 +65,26 @@ def run_with(place: Place, spark: SparkSession, name: str, seconds: float) -> Wa
     inserts = look_at_inserts(place.client, name)
     quiet = read_latency(place, name, LITTLE, first=_LEFT_OUT_SECONDS, last=before)
     busy = read_latency(place, name, MUCH, first=before, last=busy_until)
+    after = read_latency(place, name, LITTLE, first=busy_until)
     return Way(
         name=name,
         p95_little=quiet.p95,
         p95_much=busy.p95,
+        p95_after=after.p95,
         inserts=inserts.count,
         rows_per_insert=inserts.rows / inserts.count,
     )
 
 
 def lay_out(ways: Sequence[Way]) -> Iterator[str]:
-    yield f"{'sizes':<16}{f'p95 at {LITTLE:,}/s':>18}{f'p95 at {MUCH:,}/s':>18}{'inserts':>10}{'rows/insert':>14}"
+    yield (
+        f"{'sizes':<16}{f'p95 at {LITTLE:,}/s':>18}{f'p95 at {MUCH:,}/s':>18}{'afterwards':>18}{'inserts':>10}"
+        f"{'rows/insert':>14}"
+    )
     for way in ways:
         yield (
-            f"{way.name:<16}{way.p95_little:>16.2f} s{way.p95_much:>16.2f} s{way.inserts:>10}"
-            f"{way.rows_per_insert:>14,.0f}"
+            f"{way.name:<16}{way.p95_little:>16.2f} s{way.p95_much:>16.2f} s{way.p95_after:>16.2f} s"
+            f"{way.inserts:>10}{way.rows_per_insert:>14,.0f}"
         )
 
 
@@ -85,7 +92,7 @@ def tell(ways: Sequence[Way]) -> list[Figure]:
     return [
         figure(f"changing_load_{way.name}_p95_s_{phase}", value, "s")
         for way in ways
-        for phase, value in (("little", way.p95_little), ("much", way.p95_much))
+        for phase, value in (("little", way.p95_little), ("much", way.p95_much), ("after", way.p95_after))
     ]
 
 

@@ -1,15 +1,18 @@
 """Figures of the benchmarks: {name, value, unit}, shown as a table beside those of the last run, and saved.
 
-build/bench.json holds the newest figure of every name, whichever program printed it. A run of the same length is
-compared with the one before it, which is kept in build/last/: a tenth of the events gives other figures.
+build/bench.json holds the newest figure of every name, whichever program printed it, with the commit that was measured.
+A run of the same length is compared with the one before it, which is kept in build/last/: a tenth of the events gives
+other figures. A run of all parts begins both anew, so that a part that fails leaves nothing of an older run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 Figure = dict[str, str | float]
@@ -58,17 +61,33 @@ def read(file: Path) -> list[Figure]:
     return json.loads(file.read_text()) if file.exists() else []
 
 
-def write(figures: Sequence[Figure], out: Path = OUT) -> None:
+def write(figures: Sequence[Figure], out: Path = OUT, *, anew: bool = False) -> None:
+    """`anew`: without the figures that the file has."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(merge(read(out), figures), indent=2) + "\n")
+    stamped: list[Figure] = [one | {"commit": read_commit()} for one in figures]
+    out.write_text(json.dumps(merge([] if anew else read(out), stamped), indent=2) + "\n")
 
 
-def show_and_save(figures: Sequence[Figure], *, out: Path = OUT, length: str = "usual") -> None:
+@cache
+def read_commit() -> str:
+    """What is measured; with a plus where files were changed since."""
+    asked = ("git", "describe", "--always", "--dirty=+", "--exclude=*")
+    told = subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return told.stdout.strip() or "unknown"
+
+
+def last_run(length: str, out: Path = OUT) -> Path:
+    return out.parent / "last" / f"{length}.json"
+
+
+def show_and_save(
+    figures: Sequence[Figure], *, out: Path = OUT, length: str = "usual", anew: bool = False
+) -> None:
     """Print the figures and how they changed, then save them as the last run of this length."""
-    last = out.parent / "last" / f"{length}.json"
+    last = last_run(length, out)
     print("\n".join(lay_out(figures, read(last))))
     write(figures, out)
-    write(figures, last)
+    write(figures, last, anew=anew)
 
 
 def main(

@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from figures import OUT, Figure, figure, say, show_and_save
-from measure import Place, fill_topic, look_at_inserts, make_pipeline, open_place, open_spark, run_road
+from measure import (
+    Place,
+    demand_logged,
+    fill_topic,
+    look_at_inserts,
+    make_pipeline,
+    open_place,
+    open_spark,
+    run_road,
+)
 from paced import under_load
 from plots import draw_lines
 
@@ -48,6 +57,8 @@ def read_latency(place: Place, table: str, rate: int, *, first: float, last: flo
     client = place.client
     inserts = look_at_inserts(client, table)
     shares = ", ".join(map(str, _SHARES))
+    ((rows,),) = client.query(f"SELECT count() FROM {table}")
+    demand_logged(inserts, rows)
     ((quantiles, longest),) = client.query(
         f"SELECT quantilesExact({shares})(seconds), max(seconds) FROM ("
         f"SELECT finished - toFloat64(created_at) AS seconds FROM {table} AS event INNER JOIN ("

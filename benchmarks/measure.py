@@ -196,6 +196,7 @@ def run_road(place: Place, spark: SparkSession, topic: Topic, pipeline: Pipeline
     ended_at = time.time()
     inserts = look_at_inserts(place.client, pipeline.tables[0].name)
     demand_exact(place.client, topic, table=pipeline.tables[0].name)
+    demand_logged(inserts, topic.unique)
     polled_at = first_epoch_at(pipeline)
     seconds = inserts.last_finished_at - polled_at
     place.say(
@@ -232,6 +233,12 @@ def look_at_inserts(client: Client, table: str) -> Inserts:
         sustained_per_second=(count - 1) / (last - first) if count > 1 else 0.0,
         least_seconds_between=least if count > 1 else 0.0,
     )
+
+
+def demand_logged(inserts: Inserts, rows: int) -> None:
+    """The log must know all inserts, or the last of them was not the last."""
+    if inserts.rows != rows:
+        raise SystemExit(f"No figures: ClickHouse's query log knows {inserts.rows} of {rows} inserted rows")
 
 
 def list_inserts(client: Client, table: str) -> tuple[list[float], list[int]]:

@@ -115,6 +115,7 @@ class PeerCommand:
             "jars": ",".join(map(str, connector_jars())),
             "scratch": str(self._scratch),
             "micro_batch_events": min(1_000_000, self.topic.produced // _LEAST_EPOCHS),
+            "tuned": self.peer.tuned,
         }
         if warm is not None:
             make_plain_table(self._place, f"{self.table}_warm")

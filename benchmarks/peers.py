@@ -4,7 +4,7 @@ Every peer inserts into a table of its own with the same columns. Time is taken 
 last insert, by ClickHouse's query log; the start of its process is left out, and Spark's streams are warmed by another
 topic. Then each is started anew, killed with -9 when half of the events are in its table, and started again: `lost` are
 events that are not in the table, `doubled` rows beyond one for each event, and those of them that were not sent twice
-are `by the kill`. That is played on the topic of the warm-up, if it is long enough.
+are `by the kill`. That is played on a topic of KILL_EVENTS, where the first is longer.
 """
 
 from __future__ import annotations
@@ -14,17 +14,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from figures import Figure, figure, rate
-from measure import Place, Topic, look_at_inserts
+from measure import Place, Topic, demand_logged, fill_topic, look_at_inserts
 from peer_runs import Found, OwnCommand, Peer, PeerCommand, count, own_in_pieces, run_killed
 from plots import draw_bars
 
-_ENOUGH_TO_KILL = 5_000_000
+KILL_EVENTS = 3_000_000
+"""So many have a half-way for all of them."""
 
 OURS = "oncehouse"
 PEERS = (
     Peer(
         name="spark_state",
         label="Spark, dropDuplicatesWithinWatermark",
+        program="peer_spark.py",
+        tuned=False,
+        dedups=True,
+    ),
+    Peer(
+        name="spark_tuned",
+        label="Spark, the same, rows of state not counted",
         program="peer_spark.py",
         dedups=True,
     ),
@@ -67,10 +75,13 @@ PEERS = (
 NAMES = tuple(peer.name for peer in PEERS)
 RATIOS = {
     "ratio_to_spark_state": "spark_state",
+    "ratio_to_spark_tuned": "spark_tuned",
     "ratio_to_plain_consumer": "plain_tuned",
     "ratio_to_raw_consumer": "raw_tuned",
 }
 COMPARED = tuple(RATIOS.values())
+# Spark's own takes part in the first turn alone: it takes longer than all the others together.
+IN_EVERY_TURN = ("plain_tuned", "raw_tuned")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +111,10 @@ def tell_killed(found: Found, topic: Topic, *, dedups: bool) -> Killed:
     )
 
 
+def tell_dedup(name: str, *, dedups: bool) -> str:
+    return "exact" if name == OURS else "watermark" if dedups else "none"
+
+
 def named(name: str) -> Peer:
     return next(peer for peer in PEERS if peer.name == name)
 
@@ -116,6 +131,7 @@ def run_calm(place: Place, peer: Peer, topic: Topic, warm: Topic, *, turn: int =
     expected = topic.unique if peer.dedups else topic.produced
     if (found.rows, found.distinct) != (expected, topic.unique):
         raise SystemExit(f"No figures: {peer.label} left {found} of {expected} rows in {command.table}")
+    demand_logged(inserts, expected)
     for table in (command.table, f"{command.table}_warm"):
         place.client.command(f"DROP TABLE IF EXISTS {table} SYNC")
     seconds = inserts.last_finished_at - command.read_started_at()
@@ -132,11 +148,9 @@ def compare(
     names: Sequence[str] = NAMES,
     kills: bool = True,
 ) -> list[Line]:
-    """The table, beginning with ourselves; `taken` are the seconds of those that have been run on the topic already.
-
-    They are killed on the topic of the warm-up where that is long enough to have a half-way for all of them.
-    """
-    short = warm if warm.produced >= _ENOUGH_TO_KILL else topic
+    """The table, beginning with ourselves; `taken` are the seconds of those that have been run on the topic already."""
+    is_long = kills and topic.produced > KILL_EVENTS
+    short = fill_topic(place, "short", KILL_EVENTS) if is_long else topic
 
     def kill(command: PeerCommand | OwnCommand, *, dedups: bool) -> Killed | None:
         if not kills:
@@ -164,7 +178,7 @@ def lay_out(lines: Sequence[Line], topic: Topic) -> list[str]:
         cells = [
             f"{topic.produced / line.seconds:,.0f}",
             f"x{line.seconds / ours:.2f}",
-            "exact" if line.dedups else "none",
+            tell_dedup(line.name, dedups=line.dedups),
         ]
         if line.killed is not None:
             cells += [

@@ -1,6 +1,7 @@
 """Processor seconds by who used them: figures that hold on a busy machine too, where the clock says little.
 
-Linux counts them for every process in /proc; children that have ended are counted with their parent.
+Linux counts them for every process in /proc; children that have ended are counted with their parent, but not with this
+process, whose children are programs that load and compare.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def least_seconds(work: Callable[[], object], rounds: int) -> float:
 def read_processor_seconds(stack: Stack) -> dict[str, float]:
     """Since each process began: Kafka, ClickHouse, Spark's JVM, its Python workers, and this driver."""
     parents, seconds, names = _read_all()
-    found = {"driver": seconds.get(os.getpid(), 0.0)}
+    found = {"driver": time.process_time()}
     for part in ("kafka", "clickhouse"):
         process = stack.process(part)
         found[part] = seconds.get(process.pid, 0.0) if process else 0.0

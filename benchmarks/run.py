@@ -63,7 +63,7 @@ _FEW_PEERS = ("plain_tuned", "raw_tuned")
 PARTS: dict[str, Part] = {
     "end_to_end": Part(
         quick=lambda: end_to_end.measure(500_000, names=_FEW_PEERS, kills=False),
-        usual=lambda: end_to_end.measure(2_000_000, names=("spark_state", *_FEW_PEERS)),
+        usual=lambda: end_to_end.measure(2_000_000, names=("spark_state", "spark_tuned", *_FEW_PEERS)),
         full=lambda: end_to_end.measure(15_000_000, turns=3),
     ),
     "throughput": Part(
@@ -124,6 +124,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     length = asked.length or USUAL
     started = time.monotonic()
+    if not asked.only:
+        write([], asked.out, anew=True)
     try:
         parts = {name: part for name, part in PARTS.items() if not asked.only or name in asked.only}
         found, failed = perform(parts, length, asked.out)
@@ -131,7 +133,7 @@ def main() -> int:
         return 130
     if not asked.only:
         found.append(figure(f"bench_{length}_seconds", time.monotonic() - started, "s"))
-    show_and_save(found, out=asked.out, length=length)
+    show_and_save(found, out=asked.out, length=length, anew=not asked.only)
     if failed:
         say(f"no figures of: {', '.join(failed)}")
     return 1 if failed else 0

@@ -170,6 +170,7 @@ def tell(costs: Sequence[Cost]) -> list[Figure]:
         name = f"window_{spell(cost.keys)}"
         figures += [
             figure(f"{name}_us_per_row", cost.seconds_a_row * 1e6, "us"),
+            figure(f"{name}_first_epoch_s", cost.first_epoch_seconds, "s"),
             figure(f"{name}_worker_mib", cost.worker_own_mib, "MiB"),
             figure(f"{name}_worker_mapped_mib", cost.worker_mapped_mib, "MiB"),
         ]

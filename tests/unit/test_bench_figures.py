@@ -57,6 +57,14 @@ def test_runs_are_compared_with_the_last_one_of_their_length(
     assert _values(read(out)) == {"speed": 150}
 
 
+def test_a_run_of_all_parts_leaves_nothing_of_an_older_one(tmp_path: Path) -> None:
+    last = figures.last_run("full", tmp_path / "bench.json")
+    figures.write([figure("old", 1, "1"), figure("speed", 1, "1")], last)
+    figures.show_and_save([figure("speed", 2, "1")], out=tmp_path / "bench.json", length="full", anew=True)
+    assert _values(read(last)) == {"speed": 2}
+    assert all(one["commit"] for one in read(last))
+
+
 def test_plots_are_written_as_png_and_svg_and_the_same_each_time(tmp_path: Path) -> None:
     def draw(folder: Path) -> list[Path]:
         points = [(1.0, 2.0), (10.0, 3.0)]

@@ -14,7 +14,18 @@ MACHINE = "2 cores"
 def test_a_figure_that_was_printed_stands_beside_what_is_asked_of_it() -> None:
     written = page.lay_out({"ratio_to_bare_read": 0.2531}, MACHINE, set())
     assert "| `ratio_to_bare_read` |" in written
-    assert written.rstrip().endswith("| 0.20 or more | 0.253 |")
+    assert written.rstrip().endswith("| 0.2 or more | 0.2531 | yes |")
+
+
+def test_a_figure_says_whether_what_is_asked_was_reached() -> None:
+    values = {"ratio_to_plain_consumer": 1.196, "ratio_to_spark_state": 4.0, "latency_p95_s_at_10k": 3.0}
+    lines = [line for line in page.tell_asked(values) if line.startswith("| `")]
+    assert [line.split(" | ")[-1] for line in lines] == ["yes |", "**no** |", "**no** |"]
+    assert "| 1.196 |" in lines[1]
+
+
+def test_the_page_names_what_was_measured() -> None:
+    assert "commit abc, def." in page.lay_out({}, MACHINE, set(), ["abc", "def"])
 
 
 def test_what_no_run_has_printed_has_no_table() -> None:
