@@ -63,7 +63,7 @@ _FEW_PEERS = ("plain_tuned", "raw_tuned")
 PARTS: dict[str, Part] = {
     "end_to_end": Part(
         quick=lambda: end_to_end.measure(500_000, names=_FEW_PEERS, kills=False),
-        usual=lambda: end_to_end.measure(2_000_000, names=("spark_state", "spark_tuned", *_FEW_PEERS)),
+        usual=lambda: end_to_end.measure(2_000_000, names=("spark_state", *_FEW_PEERS)),
         full=lambda: end_to_end.measure(15_000_000, turns=3),
     ),
     "throughput": Part(
