@@ -18,7 +18,7 @@ from oncehouse.ledger.checksums import (
 )
 from oncehouse.ledger.files import FileStore
 
-SIZES = [0, 1, 1000, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 2 * BLOCK_BYTES + 17]
+SIZES = [0, 1, 1000, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 2 * BLOCK_BYTES + 17, 9 * BLOCK_BYTES + 7]
 
 
 def make_content(size: int) -> bytes:

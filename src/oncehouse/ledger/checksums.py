@@ -17,6 +17,8 @@ import pyarrow as pa
 from oncehouse.hashing import xxh3_hashes
 
 BLOCK_BYTES = 1 << 22
+# Several blocks at once: what a call costs besides hashing is most of it for one.
+_PIECE_BYTES = 8 * BLOCK_BYTES
 _QUICK = "xxh3-"
 
 
@@ -32,7 +34,7 @@ class _QuickDigest:
     def __init__(self) -> None:
         self._hashes = bytearray()
 
-    def update(self, block: bytes, /) -> None:
+    def update(self, block: bytes | pa.Buffer, /) -> None:
         self._hashes += _hash_blocks(pa.py_buffer(block))
 
     def hexdigest(self) -> str:
@@ -47,9 +49,9 @@ def checksum(path: Path) -> str:
 def quick_checksum(path: Path) -> str:
     digest = _QuickDigest()
     # Not mapped: a sector that cannot be read would end the process in place of an error.
-    with path.open("rb", buffering=0) as source:
-        for block in read_blocks(source):
-            digest.update(block)
+    with pa.OSFile(str(path)) as source:
+        while (piece := source.read_buffer(_PIECE_BYTES)).size:
+            digest.update(piece)
     return digest.hexdigest()
 
 
