@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 from clickhouse_connect.driver import exceptions as driver
 
+from oncehouse.clickhouse import insert
 from oncehouse.clickhouse.client import error_class
 from oncehouse.clickhouse.errors import classify
 from oncehouse.clickhouse.insert import (
@@ -100,6 +101,20 @@ def test_the_batch_travels_as_one_record_batch_with_its_id_in_every_row():
     assert [column.num_chunks for column in sent.columns] == [1, 1]
     assert sent.column("n").to_pylist() == list(range(10))
     assert sent.column("_batch_id").to_pylist() == [BATCH] * 10
+
+
+def test_the_time_of_an_insert_begins_with_the_insert(monkeypatch):
+    """Two inserts must not come closer to each other than was asked, so getting ready for one must not count."""
+    now = [0.0]
+    encode = insert.encode
+
+    def take_long(*asked):
+        now[0] += 30.0
+        return encode(*asked)
+
+    monkeypatch.setattr(insert.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(insert, "encode", take_long)
+    assert insert_batch(FakeClient(), FIRST, ROWS) == Inserted(rows=10, seconds=0.0)
 
 
 def test_every_attempt_carries_the_same_token_and_a_query_id_of_its_own():

@@ -105,6 +105,8 @@ def insert_batch(client: Client, request: InsertRequest, rows: pa.Table) -> Outc
         settings = repeatable_settings(client, request.batch_id, query_id(request.batch_id, request.attempt))
         stream = encode(request, rows)
         may_have_written = True
+        # From here on: what is told is how long the insert took, and so when it began.
+        clock = _Clock()
         client.insert_arrow(request.table, (*request.columns, request.batch_column), stream, settings)
         if request.outcome_unknown:
             return _look_again(client, request, clock)
