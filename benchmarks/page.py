@@ -54,6 +54,7 @@ ASKED = (
     ("window_1b_worker_mib", BELOW, 2048, "MiB of a worker's own memory with a billion"),
     ("latency_p95_s_at_10k", BELOW, 3, "seconds from sending to visible, p95 at 10,000 events/s"),
     ("steady_inserts_per_s", MOST, 1, "inserts a second of a table, ten minutes of steady load"),
+    ("steady_most_inserts_in_a_second", MOST, 1, "inserts that began within any one second of them"),
     ("steady_rows_per_insert", LEAST, 10_000, "rows an insert, the same ten minutes"),
     (
         "steady_most_parts_second_half",

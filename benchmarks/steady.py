@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from figures import OUT, Figure, figure, say, show_and_save
@@ -83,6 +84,11 @@ def tell(looks: Sequence[Look], starts: Sequence[float], rows: Sequence[int]) ->
     return [
         figure("steady_inserts_per_s", (len(starts) - 1) / span, "inserts/s"),
         figure("steady_most_inserts_in_a_second", most_in_a_second(starts), "inserts"),
+        figure(
+            "steady_least_seconds_between_inserts",
+            min((later - earlier for earlier, later in pairwise(starts)), default=0.0),
+            "s",
+        ),
         figure("steady_rows_per_insert", sum(rows) / len(rows), "rows"),
         figure("steady_smallest_insert", min(rows[:-1], default=rows[-1]), "rows"),
         figure("steady_most_parts_first_half", before, "parts"),
