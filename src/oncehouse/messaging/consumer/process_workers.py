@@ -121,9 +121,12 @@ class ProcessWorkers:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            workers = [*self._idle, *self._working.values()]
+            idle = [*self._idle]
             self._idle.clear()
-        for worker in workers:
+            # Whoever waits for their answers closes their pipes: closed twice, a pipe's number may be another file's.
+            for worker in self._working.values():
+                worker.process.kill()
+        for worker in idle:
             _end(worker)
         atexit.unregister(self.close)
 
