@@ -12,8 +12,11 @@ from oncehouse.ledger.keyindex import Keys
 
 LARGEST = (1 << 64) - 1
 
-# High halves from a tiny range make long runs of equal ones; the edges of buckets are among them.
-halves = st.sampled_from([0, 1, 1 << 62, (1 << 63) - 1, 1 << 63, LARGEST])
+# High halves from a tiny range make long runs of equal ones, and of those that share their upper bits; the edges of
+# buckets are among them.
+halves = st.sampled_from(
+    [0, 1, 1 << 16, 1 << 32, 1 << 48, 1 << 62, (1 << 63) - 1, 1 << 63, LARGEST - 1, LARGEST]
+)
 ids = st.tuples(halves, st.integers(0, 6) | st.sampled_from([1 << 63, LARGEST]))
 id_lists = st.lists(ids, max_size=60)
 bucket_numbers = st.sampled_from([1, 2, 4, 16, 256])
@@ -36,10 +39,20 @@ def pairs_of(keys: Keys) -> list[tuple[int, int]]:
     return list(zip(keys.hi.tolist(), keys.lo.tolist(), strict=True))
 
 
-@given(id_lists)
-def test_ids_are_ordered_and_equal_ones_stay_in_the_order_they_came(pairs):
-    order = keyindex.sort_order(*split(pairs)).tolist()
+@pytest.mark.parametrize("find_order", [keyindex.sort_order, keyindex.merge_order])
+@given(pairs=id_lists)
+def test_ids_are_ordered_and_equal_ones_stay_in_the_order_they_came(find_order, pairs):
+    order = find_order(*split(pairs)).tolist()
     assert order == sorted(range(len(pairs)), key=lambda at: (pairs[at], at))
+
+
+def test_ids_that_share_their_upper_bits_are_ordered_among_many():
+    random = np.random.default_rng(5)
+    hi, lo = (random.integers(0, 1 << 64, 20_000, dtype=np.uint64) for _ in range(2))
+    hi[random.integers(0, len(hi), 300)] &= np.uint64(LARGEST >> 32)
+    hi[:50] = hi[50]
+    order = keyindex.sort_order(hi, lo)
+    assert np.array_equal(order, np.lexsort((np.arange(len(hi)), lo, hi)))
 
 
 @settings(deadline=None)

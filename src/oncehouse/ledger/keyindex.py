@@ -72,18 +72,34 @@ def open_keys(path: Path) -> Keys:
 
 
 def sort_order(hi: UInt64, lo: UInt64) -> Int64:
-    """The order by (hi, lo), equal ids in the order in which they came.
+    """The order of ids by (hi, lo), equal ones in the order in which they came.
 
-    Different ids hardly ever share a high half, so a stable sort by it does the work; only where some do, runs
-    of equal halves are sorted again by both.
+    By the upper 32 bits alone, sixteen at a time, which NumPy counts in place of comparing: hardly ever do two
+    different ids share them.
     """
-    order = np.argsort(hi, kind="stable").astype(np.int64, copy=False)
+    order = np.argsort(_sixteen_bits(hi, 32), kind="stable")
+    order = order[np.argsort(_sixteen_bits(hi, 48)[order], kind="stable")]
+    return _settle_ties(order, hi, lo)
+
+
+def merge_order(hi: UInt64, lo: UInt64) -> Int64:
+    """The same of ids that are several sorted runs, one behind the other: NumPy finds the runs and merges them."""
+    return _settle_ties(np.argsort(hi, kind="stable"), hi, lo)
+
+
+def _sixteen_bits(hi: UInt64, above: int) -> npt.NDArray[np.uint16]:
+    return (hi >> np.uint64(above)).astype(np.uint16)
+
+
+def _settle_ties(order: Int64, hi: UInt64, lo: UInt64) -> Int64:
+    """An order that is right by the upper 32 bits, made right by all where ids that share them stand wrong."""
     high, low = hi[order], lo[order]
-    equal = high[1:] == high[:-1]
-    if np.any(equal & (low[1:] != low[:-1])):
-        tied = np.zeros(len(order), dtype=np.bool_)
-        tied[1:] |= equal
-        tied[:-1] |= equal
+    wrong = (high[1:] < high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] < low[:-1]))
+    if wrong.any():
+        upper = high >> np.uint64(32)
+        shared = np.unique(upper[1:][wrong])
+        begins, ends = (np.searchsorted(upper, shared, side=side) for side in ("left", "right"))
+        tied = np.concatenate([np.arange(begin, end) for begin, end in zip(begins, ends, strict=True)])
         rows = order[tied]
         order[tied] = rows[np.lexsort((rows, lo[rows], hi[rows]))]
     return order
@@ -132,6 +148,6 @@ def merge(tables: Sequence[Keys]) -> Keys:
     hi = np.concatenate([table.hi for table in tables])
     lo = np.concatenate([table.lo for table in tables])
     payload = np.concatenate([table.payload for table in tables])
-    order = sort_order(hi, lo)
+    order = merge_order(hi, lo)
     merged = Keys(hi=hi[order], lo=lo[order], payload=payload[order])
     return merged.take(first_of_each(merged))

@@ -111,7 +111,7 @@ def _gather(plan: DecidePlan, store: FileStore) -> tuple[Keys, npt.NDArray[np.ui
     if len(slices) == 1:
         return keys, ordinal
     # Equal ids keep the order in which they came, and they came by ordinal and then by event.
-    order = keyindex.sort_order(keys.hi, keys.lo)
+    order = keyindex.merge_order(keys.hi, keys.lo)
     return keys.take(order), ordinal[order]
 
 

@@ -73,7 +73,7 @@ def _gather(store: FileStore, key_files: list[KeyFile]) -> _Epoch:
         payload=np.concatenate([keys.payload for keys in opened]),
         event=np.concatenate([keys.event for keys in opened]),
     )
-    order = keyindex.sort_order(together.hi, together.lo)
+    order = keyindex.merge_order(together.hi, together.lo)
     return _Epoch(keys=together.take(order), ordinal=ordinal[order])
 
 
