@@ -52,6 +52,8 @@ def spell_for_java(options: Mapping[str, str]) -> dict[str, str]:
     _spell_user(spelt)
     _spell_certificates(spelt)
     spelt.pop("enable.ssl.certificate.verification", None)
+    if "fetch.wait.max.ms" in spelt:
+        spelt["fetch.max.wait.ms"] = spelt.pop("fetch.wait.max.ms")
     if spelt.get("ssl.endpoint.identification.algorithm") == "none":
         spelt["ssl.endpoint.identification.algorithm"] = ""
     if "security.protocol" in spelt:

@@ -23,6 +23,7 @@ from oncehouse.pipeline.source import (
     check_topics,
     java_options,
     read_ranges,
+    reader_options,
     starting_positions,
 )
 
@@ -218,6 +219,17 @@ def test_a_key_that_java_cannot_read_is_refused_with_the_command_that_converts_i
     missing = options | {"ssl.certificate.location": str(tmp_path / "absent.pem")}
     with pytest.raises(ConfigurationError, match=r"ssl\.certificate\.location .* cannot be read"):
         java_options(Kafka(bootstrap_servers=SERVERS, topics=["events"], options=missing))
+
+
+def test_fetches_at_the_end_of_a_topic_are_answered_at_once_unless_the_user_says_otherwise():
+    def options_with(**own: str) -> dict[str, str]:
+        return reader_options(Kafka(bootstrap_servers=SERVERS, topics=["events"], options=own))
+
+    # Kafka's own default of 500 ms would be waited for in each partition of an epoch.
+    assert int(options_with()["kafka.fetch.max.wait.ms"]) < 100
+    theirs = options_with(**{"fetch.wait.max.ms": "250"})
+    assert theirs["kafka.fetch.max.wait.ms"] == "250"
+    assert "kafka.fetch.wait.max.ms" not in theirs
 
 
 class LeaderlessAdmin:

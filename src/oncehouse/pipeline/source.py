@@ -36,6 +36,10 @@ _LEADER_TRIES = 10
 _LEADER_SECONDS = 0.2
 # With 500 at a time, as Kafka's Java client has it, the broker works twice as much for the same records.
 _POLLED_RECORDS = 10_000
+# After every poll Spark asks where the partition begins and ends, on the connection on which the client has just asked
+# for what comes next. At the end of the log the broker keeps that request for so long, and answers no other meanwhile:
+# half a second by default, for each partition of every epoch that reads all there is.
+_FETCH_WAIT_MILLISECONDS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,8 +237,7 @@ def open_stream(
         .option("includeHeaders", str(headers).lower())
         .option("failOnDataLoss", "true")
         .option("maxOffsetsPerTrigger", max_rows)
-        .option("kafka.max.poll.records", _POLLED_RECORDS)
-        .options(**java_options(kafka))
+        .options(**reader_options(kafka))
         .option("kafka.isolation.level", "read_committed")
         .option("groupIdPrefix", group)
     )
@@ -294,6 +297,15 @@ def _offsets_json(positions: Positions) -> str:
 def client_settings(kafka: Kafka) -> dict[str, Any]:
     """Settings of a client of our own, in librdkafka's spelling."""
     return kafka_client.client_settings(kafka.bootstrap_servers, kafka.options)
+
+
+def reader_options(kafka: Kafka) -> dict[str, str]:
+    """What Spark's source gives to Kafka's Java client for reading: the road's own under whatever the user says."""
+    own = {
+        "kafka.max.poll.records": str(_POLLED_RECORDS),
+        "kafka.fetch.max.wait.ms": str(_FETCH_WAIT_MILLISECONDS),
+    }
+    return own | java_options(kafka)
 
 
 def java_options(kafka: Kafka) -> dict[str, str]:
