@@ -19,7 +19,7 @@ from oncehouse.pipeline.avro_cursor import Bodies
 from oncehouse.pipeline.avro_lists import GREATEST_DEPTH
 from oncehouse.pipeline.avro_schema import parse_schema
 from oncehouse.pipeline.decoding import Decoded, Limits, Places
-from oncehouse.pipeline.framing import Framing, open_frames
+from oncehouse.pipeline.framing import Framing, open_frames, split_versions
 from oncehouse.pipeline.gathering import Gathering
 from oncehouse.pipeline.json_bytes import text_buffers
 
@@ -46,13 +46,9 @@ class AvroDecoder:
         gathering = Gathering(self._schema)
         places, skipped = gathering.screen(block.column("value"), self._limits.max_message_bytes)
         framed = open_frames(block if len(places) == block.num_rows else block.take(places), self._framing)
-        encoded = framed.schemas.dictionary_encode()
-        numbers = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        unnamed = places[numbers < 0]
-        gathering.reject(unnamed, lambda _: self._framing.no_version)
-        for number, name in enumerate(encoded.dictionary.to_pylist()):
-            mine = np.flatnonzero(numbers == number)
-            bodies = framed.bodies if len(mine) == len(places) else framed.bodies.take(pa.array(mine))
+        nameless, versions = split_versions(framed)
+        gathering.reject(places[nameless], lambda _: self._framing.no_version)
+        for name, mine, bodies in versions:
             self._decode_version(gathering, name, places[mine], bodies)
         return gathering.finish(skipped)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.config_values import MAX_NAME_LENGTH
-from oncehouse.pipeline.json_bytes import text_buffers
+from oncehouse.pipeline.json_bytes import Offsets, text_buffers
 from oncehouse.pipeline.json_times import Mask, cast_where_possible, null_mask
 from oncehouse.pipeline.slices import cut
 from oncehouse.pipeline.verdict import Problem, Reason
@@ -66,6 +66,21 @@ def open_frames(block: pa.RecordBatch, framing: Framing) -> Framed:
             return Framed(only_names(_schemas_of_headers(block.column("headers"), framing.header)), values)
         case VersionPlace.PREFIX:
             return _open_prefixes(values)
+
+
+def split_versions(framed: Framed) -> tuple[Offsets, list[tuple[str, Offsets | slice, pa.Array]]]:
+    """Which messages name no schema; and for each schema its name, which messages name it, and their bodies."""
+    schemas, bodies = framed
+    # As good as always all are of one version, and one look tells.
+    if len(schemas) and schemas.null_count == 0 and pc.all(pc.equal(schemas, schemas[0])).as_py():
+        return np.zeros(0, dtype=np.int64), [(schemas[0].as_py(), slice(None), bodies)]
+    encoded = schemas.dictionary_encode()
+    numbers = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    found: list[tuple[str, Offsets | slice, pa.Array]] = []
+    for number, name in enumerate(encoded.dictionary.to_pylist()):
+        mine = np.flatnonzero(numbers == number)
+        found.append((name, mine, bodies.take(pa.array(mine))))
+    return np.flatnonzero(numbers < 0), found
 
 
 def only_names(texts: pa.Array) -> pa.Array:

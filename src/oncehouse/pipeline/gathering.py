@@ -65,16 +65,18 @@ class Gathering:
             empty = [pa.array([], field.type) for field in self._schema]
             rows = pa.RecordBatch.from_arrays(empty, schema=self._schema)
             return np.zeros(0, dtype=np.int64), rows, None
-        taken = np.concatenate([places for places, _, _ in self._pieces])
-        rows = pa.concat_batches([batch for _, batch, _ in self._pieces])
         schemas = None
         if any(name is not None for _, _, name in self._pieces):
             schemas = pa.concat_arrays(
                 [pa.repeat(pa.scalar(name, pa.string()), len(places)) for places, _, name in self._pieces]
             )
-        order = np.argsort(taken, kind="stable")
-        if (order == np.arange(len(order))).all():
+        taken, rows, _ = self._pieces[0]
+        if len(self._pieces) > 1:
+            taken = np.concatenate([places for places, _, _ in self._pieces])
+            rows = pa.concat_batches([batch for _, batch, _ in self._pieces])
+        if (taken[1:] > taken[:-1]).all():
             return taken, rows, schemas
+        order = np.argsort(taken, kind="stable")
         indices = pa.array(order)
         return taken[order], rows.take(indices), schemas and schemas.take(indices)
 

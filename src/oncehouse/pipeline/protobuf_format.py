@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from oncehouse import columns as c
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.decoding import Decoded, Decoder, Limits, Places, SingleRows
-from oncehouse.pipeline.framing import Framed, Framing, VersionPlace, only_names, open_frames
+from oncehouse.pipeline.framing import Framed, Framing, VersionPlace, only_names, open_frames, split_versions
 from oncehouse.pipeline.gathering import Gathering
 from oncehouse.pipeline.protobuf_prefix import open_message_indexes
 from oncehouse.pipeline.protobuf_reader import Reader
@@ -89,12 +89,9 @@ class ProtobufDecoder:
         places, framed = self._open(
             gathering, places, block if len(places) == block.num_rows else block.take(pa.array(places))
         )
-        encoded = framed.schemas.dictionary_encode()
-        numbers = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        gathering.reject(places[numbers < 0], lambda _: self._no_version())
-        for number, name in enumerate(encoded.dictionary.to_pylist()):
-            mine = np.flatnonzero(numbers == number)
-            bodies = framed.bodies if len(mine) == len(places) else framed.bodies.take(pa.array(mine))
+        nameless, versions = split_versions(framed)
+        gathering.reject(places[nameless], lambda _: self._no_version())
+        for name, mine, bodies in versions:
             self._decode_version(gathering, name, places[mine], bodies)
         return gathering.finish(skipped)
 
