@@ -8,6 +8,7 @@ letter: nothing would tell it from others. Which values are named is `identity_r
 
 from __future__ import annotations
 
+import binascii
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from oncehouse.pipeline.decoding import Decoded
     from oncehouse.pipeline.identity_rule import Rule
 
+# Hexadecimal ones of a SHA-256.
+_DIGITS = 64
 _NULL = b"n;"
 _TEXT_MARKS = pa.array([b"s%d:" % length for length in range(256)], pa.binary())
 
@@ -40,12 +43,9 @@ def unique_ids(
         return np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.uint64)
     encoded = encode_identity(rule, rows, records, schemas)
     digests = hash_column(encoded, "chash", "sha2_256").to_arrow()
-    digits = np.frombuffer(digests.cast(pa.large_string()).buffers()[2], dtype=np.uint8)
-    digits = digits[: rows.num_rows * 64].reshape(-1, 64)[:, :32]
-    # `0` to `9` end in their value; `a` to `f` end in 1 to 6, and are the ones with bit 6.
-    nibbles = (digits & 15) + (digits >> 6) * np.uint8(9)
-    halves = ((nibbles[:, 0::2] << 4) | nibbles[:, 1::2]).view(">u8").astype(np.uint64)
-    return np.ascontiguousarray(halves[:, 0]), np.ascontiguousarray(halves[:, 1])
+    digits = digests.cast(pa.large_string()).buffers()[2].slice(0, rows.num_rows * _DIGITS)
+    words = np.frombuffer(binascii.unhexlify(digits), dtype=">u8").reshape(rows.num_rows, -1)
+    return words[:, 0].astype(np.uint64), words[:, 1].astype(np.uint64)
 
 
 def refuse_nameless(rule: Rule, records: pa.RecordBatch, decoded: Decoded) -> Decoded:
