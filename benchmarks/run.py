@@ -69,7 +69,7 @@ PARTS: dict[str, Part] = {
     "throughput": Part(
         quick=lambda: throughput.measure(throughput.FEW, 300_000),
         usual=lambda: throughput.measure(throughput.SOME, 500_000),
-        full=lambda: throughput.measure(throughput.ALL, 2_000_000, compared=8_000_000, turns=3),
+        full=lambda: throughput.measure(throughput.ALL, 2_000_000, compared=8_000_000, turns=5),
     ),
     "startup": Part(usual=lambda: startup.measure(1), full=startup.measure),
     "latency": Part(usual=lambda: latency.measure((10_000,), 20), full=latency.measure),

@@ -4,7 +4,7 @@
 
 From the beginning of the first epoch to the end of the last insert, each kind with a topic, a ledger and a table of
 its own. Without --all some of the eighteen kinds: each format, size and share once beside the usual ones. `make
-bench-full` takes the median of three turns for the kinds whose ratio is asked for.
+bench-full` takes the median of five turns for the kinds whose ratio is asked for.
 """
 
 from __future__ import annotations
