@@ -311,7 +311,8 @@ class Epoch(Section):
     # is registered. With the same interval for both, what was read waits for up to a second more.
     max_wait: Seconds = 1.25
     """How often Kafka is looked at for new records; a full epoch is followed by the next at once."""
-    part_rows: Count = Field(default=500_000, ge=1)
+    # A quarter of `batch.max_rows`: of larger parts too few fit one batch, and a backlog takes more inserts.
+    part_rows: Count = Field(default=250_000, ge=1)
     """A part rolls over to the next at this many rows, so that a batch is always whole parts."""
     part_bytes: Bytes = 128 << 20
     """A part rolls over to the next at this many bytes."""
