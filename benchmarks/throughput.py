@@ -1,6 +1,6 @@
 """Events a second end to end for each format, size and share of duplicates, in one session.
 
-    python benchmarks/throughput.py [--events 1000000] [--all]
+    python benchmarks/throughput.py [--events 1000000] [--all | --compared] [--turns 5]
 
 From the beginning of the first epoch to the end of the last insert, each kind with a topic, a ledger and a table of
 its own. Without --all some of the eighteen kinds: each format, size and share once beside the usual ones. `make
@@ -128,10 +128,14 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--events", type=int, default=EVENTS, help="events of each kind")
-    parser.add_argument("--all", action="store_true", help="all eighteen kinds")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--all", action="store_true", help="all eighteen kinds")
+    chosen.add_argument("--compared", action="store_true", help="only the three that ratios are made of")
+    parser.add_argument("--turns", type=int, default=1, help="of those three")
     parser.add_argument("--out", type=Path, default=OUT, help="where the figures go")
     asked = parser.parse_args()
-    found = measure(ALL if asked.all else SOME, asked.events)
+    kinds = ALL if asked.all else COMPARED if asked.compared else SOME
+    found = measure(kinds, asked.events, turns=asked.turns)
     show_and_save(found, out=asked.out, length=f"throughput-{asked.events}")
 
 
