@@ -578,9 +578,7 @@ def fill_messaging(folder: Path) -> None:
     stored.close()
     with open_outbox(url) as engine, engine.begin() as connection:
         connection.execute(
-            update(inbox)
-            .where(inbox.c.message_id == "m-2")
-            .values(state="parked", error="no <such> customer")
+            update(inbox).where(inbox.c.offset == 2).values(state="parked", error="no <such> customer")
         )
         now = time.time()
         connection.execute(

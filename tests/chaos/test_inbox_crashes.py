@@ -22,6 +22,7 @@ from sqlalchemy import Engine, select
 from inbox_examples import effects_by_key, message, messages, prepare, read_effects
 from inbox_job import DELIVERED, QUICK, bill, deliver
 from oncehouse.databases import open_engine
+from oncehouse.messaging.inbox.ids import plain_id
 from oncehouse.messaging.inbox.stored import StoredInbox
 from oncehouse.messaging.inbox.tables import State, inbox
 
@@ -130,7 +131,7 @@ def test_a_message_that_kills_its_worker_each_time_is_parked_and_others_go_on(st
     die(*["die@job.dies"] * QUICK.max_attempts)
     stored.worker(bill, settings=QUICK).run(once=True)
     with stored.engine.connect() as connection:
-        rows = {row.message_id: row for row in connection.execute(select(inbox))}
+        rows = {plain_id(row.message_id): row for row in connection.execute(select(inbox))}
     assert rows.pop("deadly").state == State.PARKED
     assert {row.state for row in rows.values()} == {State.DONE}
 

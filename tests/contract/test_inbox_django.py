@@ -84,7 +84,7 @@ def test_what_rolled_back_is_not_remembered(migrated, bill, consumer):
     bill(message("1"))
     assert billed(migrated) == ["1"]
     row = SeenRow.objects.using(migrated).get(consumer=consumer)
-    assert str(row) == f"1 of {consumer}"
+    assert str(row) == f"header:orders/1 of {consumer}"
     assert row.keep_until - row.seen_at == pytest.approx(7 * 86_400, abs=5)
 
 

@@ -222,7 +222,7 @@ def test_cleaning_forgets_what_is_past_its_time_and_nothing_younger(engine, inbo
     assert run_cleaning(engine) == [0]
     make_older(engine, 1_000)
     assert run_cleaning(engine) == [1]
-    assert remembered(engine) == ["week"]
+    assert remembered(engine) == ["header:orders/week"]
     deliver(engine, day, message("day"))
     assert read_effects(engine) == ["week", "day", "day"]
 

@@ -19,6 +19,7 @@ from inbox_examples import effect, effects_by_key, message, messages, prepare, r
 from oncehouse.backoff import Backoff
 from oncehouse.databases import begin, open_engine
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
+from oncehouse.messaging.inbox.ids import plain_id
 from oncehouse.messaging.inbox.records import Stored, WorkerSettings
 from oncehouse.messaging.inbox.stored import StoredInbox
 from oncehouse.messaging.inbox.storing import Receipt
@@ -55,7 +56,7 @@ def bill(session, given):
 def rows(engine: Engine) -> dict[str, object]:
     with engine.connect() as connection:
         found = connection.execute(select(inbox).order_by(inbox.c.sequence)).all()
-    return {row.message_id: row for row in found}
+    return {plain_id(row.message_id): row for row in found}
 
 
 def states(engine: Engine) -> dict[str, str]:
@@ -374,7 +375,9 @@ def test_a_message_held_by_a_frozen_worker_keeps_only_its_key_waiting(engine, st
         pytest.skip("SQLite has one writer at a time")
     stored.store(messages(4, keys=2))
     with Session(engine) as frozen:
-        frozen.execute(update(inbox).where(inbox.c.message_id == "0-0").values(state=State.DONE))
+        frozen.execute(
+            update(inbox).where(inbox.c.message_id == "header:orders/0-0").values(state=State.DONE)
+        )
         frozen.flush()
         worker = stored.worker(bill, settings=QUICK)
         thread = threading.Thread(target=worker.run)
@@ -391,8 +394,12 @@ def test_a_message_held_by_a_frozen_worker_keeps_only_its_key_waiting(engine, st
 def test_what_a_worker_died_of_runs_alone_and_is_parked_in_the_end(engine, stored):
     stored.store([message(str(n), key=str(n)) for n in range(4)])
     with begin(engine, whose="test") as connection:
-        connection.execute(update(inbox).where(inbox.c.message_id.in_(["0", "1"])).values(attempts=2))
-        connection.execute(update(inbox).where(inbox.c.message_id == "1").values(attempts=3))
+        connection.execute(
+            update(inbox)
+            .where(inbox.c.message_id.in_(["header:orders/0", "header:orders/1"]))
+            .values(attempts=2)
+        )
+        connection.execute(update(inbox).where(inbox.c.message_id == "header:orders/1").values(attempts=3))
     running, beside = [0], {}
 
     def handler(_session, one):

@@ -20,6 +20,7 @@ from inbox_examples import message
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.messaging.inbox.once import Counts
 from oncehouse.messaging.inbox.redis_inbox import RedisInbox
+from oncehouse.messaging.message import Message
 
 
 @pytest.fixture
@@ -80,18 +81,66 @@ def test_a_message_that_another_handles_is_refused_for_now_and_the_rest_is_let_g
 
     @inbox.once(consumer="outer", keep="1h")
     def outer(one):
-        with pytest.raises(TransientError, match="message 1 is being handled elsewhere"):
+        with pytest.raises(TransientError, match="message header:orders/1 is being handled elsewhere"):
             outer(one)
         mail(one)
 
     outer(message("1"))
     assert [one.message_id for one in done] == ["1"]
-    client.set(f"{inbox._prefix}:batch:2", "somebody")
+    client.set(f"{inbox._prefix}:batch:header:orders/2", "somebody")
     with pytest.raises(TransientError):
         batch([message("1"), message("2")])
-    client.delete(f"{inbox._prefix}:batch:2")
+    client.delete(f"{inbox._prefix}:batch:header:orders/2")
     batch([message("1"), message("2")])
     assert [one.message_id for one in done] == ["1", "1", "2"]
+
+
+def at(position: str, **headers: str) -> Message:
+    topic, partition, offset = position.split("/")
+    named = tuple((f"oncehouse-{name}", value.encode()) for name, value in headers.items())
+    return Message(
+        topic=topic, partition=int(partition), offset=int(offset), key=b"k", value=b"v", headers=named
+    )
+
+
+def test_no_record_of_another_topic_makes_a_message_skipped(inbox):
+    done: list[str] = []
+    handler = inbox.once(consumer="mail", keep="1h")(lambda one: done.append(one.position))
+    forged = [
+        at("payments/0/1", id="42"),
+        at("payments/0/2", origin="orders/0/7"),
+        at("payments/0/3", id="orders/0/7"),
+        at("payments/0/4", id="header:orders/42"),
+    ]
+    for one in (*forged, at("orders/0/1", id="42"), at("orders/0/7"), *forged):
+        handler(one)
+    assert done == [*(one.position for one in forged), "orders/0/1", "orders/0/7"]
+
+
+def test_a_message_stays_itself_through_its_retry_topics(inbox):
+    done: list[str] = []
+    handler = inbox.once(consumer="mail", keep="1h")(lambda one: done.append(one.position))
+    handler(at("orders.retry.1/0/1", origin="orders/0/7", id="42"))
+    handler(at("orders.retry.2/0/5", origin="orders/0/7", id="42"))
+    handler(at("orders/0/900", origin="orders/0/7", id="42"))
+    assert done == ["orders.retry.1/0/1"]
+
+
+def test_what_was_done_or_claimed_before_the_upgrade_is_not_handled_beside_it(inbox, client):
+    done: list[str] = []
+    batch = inbox.once(consumer="mail", keep="1h")(lambda given: done.extend(one.position for one in given))
+    prefix = f"{inbox._prefix}:mail:"
+    client.set(f"{prefix}42", "done")
+    client.set(f"{prefix}orders/0/7", "the claim of a worker of the version before")
+    messages = [at("orders/0/1", id="42"), at("orders/0/2"), at("orders/0/7")]
+    with pytest.raises(TransientError, match="message place:orders/0/7 is being handled elsewhere"):
+        batch(messages)
+    client.set(f"{prefix}orders/0/7", "done")
+    batch(messages)
+    assert done == ["orders/0/2"]
+    assert sorted(client.keys(f"{prefix}*")) == [
+        f"{prefix}{one}".encode() for one in ("42", "orders/0/7", "place:orders/0/2")
+    ]
 
 
 class CutOffClient(redis_package.Redis):
@@ -131,11 +180,11 @@ def test_a_claim_whose_answer_was_lost_keeps_nobody_waiting(redis):
 def test_a_claim_that_runs_out_while_the_handler_works_is_counted(inbox, client):
     @inbox.once(consumer="mail", keep="1h", claim="1h")
     def handler(_one):
-        client.set(f"{inbox._prefix}:mail:1", "another")  # as after the claim ran out
+        client.set(f"{inbox._prefix}:mail:header:orders/1", "another")  # as after the claim ran out
 
     handler(message("1"))
     assert inbox.overrun == 1
-    assert client.get(f"{inbox._prefix}:mail:1") == b"another"
+    assert client.get(f"{inbox._prefix}:mail:header:orders/1") == b"another"
 
 
 def test_what_redis_forgets_runs_again(inbox, client):
@@ -149,7 +198,7 @@ def test_what_redis_forgets_runs_again(inbox, client):
 
 def test_notes_expire_with_their_time(inbox, client):
     inbox.once(consumer="mail", keep="7d", claim="1m")(lambda _one: None)(message("1"))
-    left_ms = client.pttl(f"{inbox._prefix}:mail:1")
+    left_ms = client.pttl(f"{inbox._prefix}:mail:header:orders/1")
     assert 6 * 86_400_000 < left_ms <= 7 * 86_400_000
 
 
@@ -231,7 +280,7 @@ def test_a_worker_that_dies_loses_nothing_and_may_double_what_it_had_done(
     handler = RedisInbox(client, prefix=prefix).once(consumer="mail", keep="1h")(write)
     with pytest.raises(TransientError, match="handled elsewhere"):
         handler(message("1"))
-    client.delete(f"{prefix}:mail:1")  # as when the claim has run out
+    client.delete(f"{prefix}:mail:header:orders/1")  # as when the claim has run out
     for _ in range(2):
         handler(message("1"))
     assert file.read_text() == effects

@@ -110,7 +110,10 @@ def test_dead_letters_are_listed_with_their_reason(parked, capsys):
 
 def test_messages_are_listed_by_state_inbox_and_place(parked, capsys):
     def ids(*arguments):
-        return [one["message_id"] for one in run_json(capsys, "inbox", "list", *arguments)["messages"]]
+        return [
+            one["message_id"].removeprefix("header:orders/")
+            for one in run_json(capsys, "inbox", "list", *arguments)["messages"]
+        ]
 
     assert ids("--state", "done") == ["good"]
     assert ids("--state", "done", "--state", "parked") == ["good", "bad"]
@@ -133,7 +136,7 @@ def test_a_message_is_shown_with_its_bytes(parked, capsys):
 
 
 def test_a_parked_message_is_tried_again_and_parked_again(parked, capsys):
-    assert run_json(capsys, "inbox", "retry", "--id", "bad") == {"messages": ["bad"]}
+    assert run_json(capsys, "inbox", "retry", "--id", "bad") == {"messages": ["header:orders/bad"]}
     assert run_json(capsys, "inbox", "list", "--state", "waiting")["messages"][0]["attempts"] == 0
     found = run_json(capsys, "inbox", "work", "inbox_shop:bill", "--once")
     assert (found["failed"], found["parked"]) == (2, 1)
@@ -142,7 +145,7 @@ def test_a_parked_message_is_tried_again_and_parked_again(parked, capsys):
 
 
 def test_a_dropped_message_is_never_handled_and_its_repeats_are_skipped(parked, capsys):
-    assert run_json(capsys, "inbox", "drop", "--id", "bad") == {"messages": ["bad"]}
+    assert run_json(capsys, "inbox", "drop", "--id", "bad") == {"messages": ["header:orders/bad"]}
     assert run_json(capsys, "inbox", "list")["messages"] == []
     assert parked.store([message("bad", value=b"bad", key=None)]).repeated == 1
     assert run_json(capsys, "inbox", "work", "inbox_shop:bill", "--once")["done"] == 0
@@ -154,7 +157,9 @@ def test_a_hand_on_what_is_not_parked_changes_nothing(parked, capsys):
         assert "'good' is not among its parked messages, so nothing was changed" in capsys.readouterr().err
         assert run_command(["inbox", command]) == 2
         assert "--id ID, as often as needed, or --all" in capsys.readouterr().err
-    assert [one["message_id"] for one in run_json(capsys, "inbox", "list")["messages"]] == ["bad"]
+    assert [one["message_id"] for one in run_json(capsys, "inbox", "list")["messages"]] == [
+        "header:orders/bad"
+    ]
 
 
 def test_cleanup_tells_what_it_forgot(parked, capsys):

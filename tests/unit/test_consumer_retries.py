@@ -165,3 +165,21 @@ def test_a_restart_goes_on_where_the_waits_were(order):
     second.batch("orders", size=1, wait=0.1, retries=RetryTopics(delays=["1h"], order=order))(handler)
     second.run_until_idle(for_seconds=3 * 3600)
     assert handled == ([b"1", b"2"] if order == "key" else [b"2", b"1"])
+
+
+@pytest.mark.parametrize("base", [None, "billing"])
+def test_messages_of_retry_topics_say_which_topic_they_belong_to(base):
+    broker = MemoryBroker({"orders": 1})
+    met: list[tuple[str, str, str]] = []
+
+    def handler(batch: Batch) -> None:
+        met.extend((one.topic, one.source_topic, one.message_id) for one in batch)
+        assert [batch[0], *batch[1:]] == list(batch)
+        raise PermanentError("no")
+
+    broker.send("orders", b"v", key=b"k")
+    consume(broker, handler, RetryTopics(delays=["10s"], base=base))
+    assert met == [
+        ("orders", "orders", "orders/0/0"),
+        (f"{base or 'orders'}.retry.1", "orders", "orders/0/0"),
+    ]

@@ -154,7 +154,8 @@ def show(
     position: _Position, file: MessagingFile = DEFAULT_MESSAGING_FILE, *, as_json: AsJson = False
 ) -> None:
     """Show one dead letter with its headers and bytes."""
-    from oncehouse.messaging.retries.ladder import own_headers, parse_position
+    from oncehouse.messaging.message import parse_position
+    from oncehouse.messaging.retries.ladder import own_headers
 
     place = parse_position(position)
     if place is None:

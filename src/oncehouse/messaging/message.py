@@ -1,16 +1,18 @@
-"""A Kafka message as handlers see it, and the headers that oncehouse itself writes.
+"""A Kafka message as handlers see it, the headers that oncehouse itself writes, and which of them are believed.
 
 Header values are bytes on the wire; what we write is UTF-8 text. A header may stand several times: the last counts.
+Any producer can write any header, so a header never reaches beyond the topic in which the producer may write.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
 MESSAGE_ID = "oncehouse-id"
-"""The id that a message keeps from its outbox row through every topic: what an inbox remembers."""
+"""The id that a message keeps from its outbox row through its topic, its retries and its replays."""
 
 ORIGIN = "oncehouse-origin"
 """Where a message that was put aside stood first: topic/partition/offset."""
@@ -26,6 +28,27 @@ NOT_BEFORE = "oncehouse-not-before"
 """When a message in a retry topic is due, in milliseconds since 1970."""
 
 
+_POSITION = re.compile(r"([a-zA-Z0-9._-]{1,249})/([0-9]{1,10})/([0-9]{1,18})")
+_SET_ASIDE = re.compile(r"(?:\.[a-zA-Z0-9._-]+)?\.(?:retry\.[0-9]+|dlq)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+
+def parse_position(text: str) -> Position | None:
+    found = _POSITION.fullmatch(text)
+    if found is None:
+        return None
+    return Position(topic=found[1], partition=int(found[2]), offset=int(found[3]))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
     topic: str
@@ -35,6 +58,8 @@ class Message:
     value: bytes | None
     headers: Headers = ()
     timestamp_ms: int | None = None
+    source: str | None = None
+    """The topic whose retry topic this one was read from. A consumer sets it; without it the topic's name decides."""
 
     @property
     def position(self) -> str:
@@ -44,10 +69,44 @@ class Message:
         """The last value under this name."""
         return next((value for key, value in reversed(self.headers) if key == name), None)
 
+    def text_header(self, name: str) -> str:
+        """As text, whatever the bytes; empty where it is absent."""
+        return (self.header(name) or b"").decode("utf-8", errors="backslashreplace")
+
+    @property
+    def source_topic(self) -> str:
+        """The topic that this message belongs to: its own, or the source of the retry topic that it stands in."""
+        if self.source is not None:
+            return self.source
+        claimed = parse_position(self.text_header(ORIGIN))
+        return claimed.topic if claimed and _is_set_aside(self.topic, claimed.topic) else self.topic
+
+    @property
+    def first_position(self) -> Position:
+        """Where the message stood first: what `oncehouse-origin` says, where that may be believed."""
+        return find_first_position(self, self.source_topic)
+
     @property
     def message_id(self) -> str:
-        """What tells this message from every other: its outbox id, or else its first position in Kafka."""
-        for name in (MESSAGE_ID, ORIGIN):
-            if value := self.header(name):
-                return value.decode("utf-8", errors="backslashreplace")
-        return self.position
+        """What its producer calls the message: its outbox id, or else its first position in Kafka.
+
+        Producers of two topics may use one id for two messages: see `inbox.ids` for what tells those apart.
+        """
+        return self.text_header(MESSAGE_ID) or str(self.first_position)
+
+
+def find_first_position(message: Message, source: str) -> Position:
+    """In retry topics of the source, its own consumer has written the origin. In the source itself only a claim to an
+    earlier place of the same partition is believed, which a replay makes. Anywhere else, and for another topic, an
+    origin is any producer's claim and counts for nothing.
+    """
+    here = Position(topic=message.topic, partition=message.partition, offset=message.offset)
+    claimed = parse_position(message.text_header(ORIGIN))
+    if claimed is None or (claimed.topic, claimed.partition) != (source, message.partition):
+        return here
+    return here if message.topic == source and claimed.offset >= message.offset else claimed
+
+
+def _is_set_aside(topic: str, source: str) -> bool:
+    """Whether consumers of the source put failed messages into this topic, by its name."""
+    return topic.startswith(source) and _SET_ASIDE.fullmatch(topic, len(source)) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, overload
 
 from oncehouse.messaging.consumer.records import Records
@@ -22,8 +23,11 @@ class Batch(Sequence[Message]):
         last_offset: int,
         attempt: int = 1,
         is_cancelled: Callable[[], bool] = lambda: False,
+        source: str | None = None,
     ) -> None:
         self.topic = topic
+        self.source = source
+        """The topic whose retry topic this is; None for any other topic."""
         self.partition = partition
         self.first_offset = first_offset
         self.last_offset = last_offset
@@ -54,14 +58,20 @@ class Batch(Sequence[Message]):
         return len(self._records)
 
     def __iter__(self) -> Iterator[Message]:
-        return iter(self._records)
+        return iter(self._records) if self.source is None else map(self._name_source, self._records)
 
     @overload
     def __getitem__(self, place: int) -> Message: ...
     @overload
     def __getitem__(self, place: slice) -> Sequence[Message]: ...
     def __getitem__(self, place: Any) -> Any:
-        return self._records[place]
+        if self.source is None:
+            return self._records[place]
+        found = self._records[place]
+        return self._name_source(found) if isinstance(found, Message) else list(map(self._name_source, found))
+
+    def _name_source(self, message: Message) -> Message:
+        return replace(message, source=self.source)
 
     def __repr__(self) -> str:
         return f"Batch({self.token!r}, {len(self)} messages, attempt {self.attempt})"

@@ -164,6 +164,7 @@ class Handling:
                 last_offset=action.records.last_offset,
                 attempt=action.attempt,
                 is_cancelled=lambda: flag.is_up,
+                source=self._subscriptions[topic].source_of(topic),
             ),
             done=done,
             flag=flag,

@@ -174,12 +174,19 @@ def pack(batch: Batch) -> bytes:
         (message.offset, message.key, message.value, message.headers, message.timestamp_ms)
         for message in batch
     ]
-    where = (batch.topic, batch.partition, batch.first_offset, batch.last_offset, batch.attempt)
+    where = (
+        batch.topic,
+        batch.partition,
+        batch.first_offset,
+        batch.last_offset,
+        batch.attempt,
+        batch.source,
+    )
     return pickle.dumps((where, messages), protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def unpack(packed: bytes) -> Batch:
-    (topic, partition, first, last, attempt), messages = pickle.loads(packed)  # noqa: S301 - the parent wrote it
+    (topic, partition, first, last, attempt, source), messages = pickle.loads(packed)  # noqa: S301 - the parent wrote it
     raw = [MemoryRecord(topic, partition, *message) for message in messages]
     return Batch(
         Records(raw),
@@ -188,6 +195,7 @@ def unpack(packed: bytes) -> Batch:
         first_offset=first,
         last_offset=last,
         attempt=attempt,
+        source=source,
     )
 
 

@@ -25,3 +25,7 @@ class Subscription:
     def beside(self) -> tuple[str, ...]:
         """Topics through which comes back what was put aside."""
         return () if self.aside is None else self.aside.topics(self.rules.topic)
+
+    def source_of(self, topic: str) -> str | None:
+        """The source of a retry topic, whose consumer alone writes to it; None for the source itself."""
+        return None if topic == self.rules.topic else self.rules.topic

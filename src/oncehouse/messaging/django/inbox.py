@@ -24,7 +24,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.database import check_dialect
 from oncehouse.messaging.django.models import SeenRow
 from oncehouse.messaging.inbox.expiry import BATCH_ROWS, expiring_ids
-from oncehouse.messaging.inbox.ids import check_consumer, check_keep
+from oncehouse.messaging.inbox.ids import NO_SOURCES, Sources, check_consumer, check_keep, check_sources
 from oncehouse.messaging.inbox.once import Counter, Counts, delivery_of
 from oncehouse.messaging.inbox.seen import remembering
 from oncehouse.messaging.message import Message
@@ -36,14 +36,17 @@ HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 _counter = Counter()
 
 
-def once(*, consumer: str, keep: str | float, using: str | None = None) -> Callable[[HandlerT], HandlerT]:
+def once(
+    *, consumer: str, keep: str | float, using: str | None = None, sources: Sources = NO_SOURCES
+) -> Callable[[HandlerT], HandlerT]:
     """Wrap a handler `(message)` or `(messages)` that writes through Django to the database `using`.
 
     Without `using` the routers are asked, as they are for models. `keep` is for how long ids are remembered: longer
-    than a message can come again.
+    than a message can come again. `sources` names topics whose ids are those of another topic.
     """
     check_consumer(consumer)
     keep_seconds = check_keep(keep)
+    check_sources(sources)
     _counter.register(consumer)
 
     def decorate(handler: HandlerT) -> HandlerT:
@@ -55,7 +58,7 @@ def once(*, consumer: str, keep: str | float, using: str | None = None) -> Calla
 
         @functools.wraps(handler)
         def run(given: Message | Iterable[Message]) -> Any:
-            delivery, alias = delivery_of(given), using or router.db_for_write(SeenRow)
+            delivery, alias = delivery_of(given, sources), using or router.db_for_write(SeenRow)
             if not delivery.messages:
                 return None
             with transaction.atomic(using=alias):

@@ -1,16 +1,21 @@
 """Names and ids as the inbox writes them down: bounded, printable, and the same for the same message every time.
 
-Ids and keys come from strangers. An id that a text column or an index could not take is kept as its SHA-256; a key
-counts by 64 bits of its SHA-256, so that two keys may at worst share a queue.
+Ids and keys come from any producer, so an id counts for its kind and its topic only: `header:orders/42` for the header
+`oncehouse-id` in the topic orders and its retry topics, `place:orders/0/7` for a place in Kafka, `inlet:orders/42` for
+an `Idempotency-Key`. An id that a text column or an index could not take is kept as its SHA-256; a key counts by 64
+bits of its SHA-256, so that two keys may at worst share a queue.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from oncehouse.config_values import check_name, check_topic, parse_duration
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.message import Message
+from oncehouse.messaging.message import MESSAGE_ID, ORIGIN, Message
 
 BUCKETS = 64
 """Into how many shares an inbox is cut for its workers. Rows remember theirs, so this never changes."""
@@ -18,6 +23,39 @@ BUCKETS = 64
 MAX_ID_LENGTH = 200
 MAX_NAME_LENGTH = 100
 _HASHED = "sha256:"
+_HEADER, _PLACE, _INLET = "header", "place", "inlet"
+_IDENTITY = re.compile(rf"(?:{_HEADER}|{_INLET}):[^/]*/(.+)|{_PLACE}:([^/]*/-?[0-9]+/-?[0-9]+)")
+
+Sources = Mapping[str, str]
+"""Topics whose ids are those of another topic: a mirror of it, its new name, what `dlq replay --to` writes to."""
+NO_SOURCES: Sources = {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    id: str
+    before: str
+    """What 0.1 wrote down for this message, for one kind and all topics together. Such rows are still believed."""
+
+
+def identify(message: Message, sources: Sources = NO_SOURCES) -> Identity:
+    named = message.text_header(MESSAGE_ID)
+    before = spell_id(named or message.text_header(ORIGIN) or message.position)
+    source = message.source_topic
+    if message.partition < 0:
+        found = f"{_INLET}:{message.topic}/{spell_id(named)}"
+    elif named:
+        found = f"{_HEADER}:{sources.get(source, source)}/{spell_id(named)}"
+    else:
+        found = f"{_PLACE}:{message.first_position}"
+    # A producer who writes an id of ours into a header must not reach what it names.
+    return Identity(id=found, before=found if _IDENTITY.fullmatch(before) else before)
+
+
+def plain_id(written: str) -> str:
+    """What the producer calls the message of which the inbox has written down this id."""
+    found = _IDENTITY.fullmatch(written)
+    return (found[1] or found[2]) if found else written
 
 
 def spell_id(message_id: str) -> str:
@@ -33,7 +71,7 @@ def spell_id(message_id: str) -> str:
 def hash_key(message: Message) -> int:
     """What messages in one order have in common: their key. A message without a key is alone."""
     if message.key is None:
-        return _hash64(b"id\0" + message.message_id.encode("utf-8", errors="backslashreplace"))
+        return _hash64(b"id\0" + identify(message).id.encode())
     return _hash64(b"key\0" + message.key)
 
 
@@ -61,6 +99,15 @@ def check_keep(keep: str | float, *, what: str = "keep") -> float:
     if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
         raise ConfigurationError(f'{what} must be longer than nothing, such as "7d"; it is {keep!r}')
     return float(seconds)
+
+
+def check_sources(sources: Sources) -> Sources:
+    try:
+        for topic in (*sources, *sources.values()):
+            check_topic(topic)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"sources: {error}") from None
+    return sources
 
 
 def check_inbox_name(name: str) -> str:

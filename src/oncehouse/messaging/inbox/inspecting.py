@@ -9,11 +9,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, func, null, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, null, or_, select, update
 
 from oncehouse.databases import DatabaseClock
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.bucket_leases import read_members
+from oncehouse.messaging.inbox.ids import plain_id
 from oncehouse.messaging.inbox.rows import message_of
 from oncehouse.messaging.inbox.tables import State, inbox, lease_tables, seen
 from oncehouse.messaging.message import Message
@@ -107,11 +108,17 @@ def list_entries(
 
 
 def find_entries(connection: Connection, message_id: str, *, name: str | None) -> list[Entry]:
-    """The message of this id; one of each inbox that has it, unless one is named."""
-    asked = select(inbox).where(inbox.c.message_id == message_id)
-    if name is not None:
-        asked = asked.where(inbox.c.inbox == name)
-    return [_entry(row) for row in connection.execute(asked.order_by(inbox.c.sequence))]
+    """Messages of this id, as `list` shows it or as their producers call them; of every inbox, unless one is named."""
+
+    def find(which: ColumnElement[bool]) -> list[Entry]:
+        asked = select(inbox).where(which)
+        if name is not None:
+            asked = asked.where(inbox.c.inbox == name)
+        return [_entry(row) for row in connection.execute(asked.order_by(inbox.c.sequence))]
+
+    exact = find(inbox.c.message_id == message_id)
+    # No index helps to find what a producer calls a message; only a person asks for it.
+    return exact or [one for one in find(_ends_with(message_id)) if plain_id(one.message_id) == message_id]
 
 
 def _entry(row: Row[Any]) -> Entry:
@@ -163,15 +170,34 @@ def _change(
     which: ColumnElement[bool],
     changes: dict[str, Any],
 ) -> list[str]:
-    open_ = inbox.c.state.in_([State.WAITING, State.PARKED])
-    statement = update(inbox).where(inbox.c.inbox == name, open_, which)
-    if ids is not None:
-        statement = statement.where(inbox.c.message_id.in_(list(ids)))
+    mine = and_(inbox.c.inbox == name, inbox.c.state.in_([State.WAITING, State.PARKED]), which)
+    wanted = None if ids is None else {_resolve(connection, mine, one) for one in ids}
+    statement = update(inbox).where(mine)
+    if wanted is not None:
+        statement = statement.where(inbox.c.message_id.in_(wanted))
     changed = list(connection.execute(statement.values(**changes).returning(inbox.c.message_id)).scalars())
-    missed = sorted(set(ids or ()) - set(changed))
+    missed = sorted((wanted or set()) - set(changed))
     if missed:
         raise ConfigurationError(
             f"Inbox {name}: {missed[0]!a} is not among its parked messages, so nothing was changed. "
             "`oncehouse inbox list` shows them."
         )
     return sorted(changed)
+
+
+def _resolve(connection: Connection, mine: ColumnElement[bool], given: str) -> str:
+    """The id as it is written down, of the one message that is meant by this id."""
+    rows = select(inbox.c.message_id).where(mine)
+    if connection.execute(rows.where(inbox.c.message_id == given)).first() is not None:
+        return given
+    similar = connection.execute(rows.where(_ends_with(given))).scalars()
+    found = sorted(one for one in similar if plain_id(one) == given)
+    if len(found) > 1:
+        raise ConfigurationError(
+            f"{given!a} is the id of several messages, so nothing was changed; write one of {', '.join(found)}"
+        )
+    return found[0] if found else given
+
+
+def _ends_with(given: str) -> ColumnElement[bool]:
+    return inbox.c.message_id.endswith(given, autoescape=True)

@@ -11,7 +11,8 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
@@ -19,7 +20,15 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.inbox.ids import check_consumer, check_keep, spell_id
+from oncehouse.messaging.inbox.ids import (
+    NO_SOURCES,
+    Identity,
+    Sources,
+    check_consumer,
+    check_keep,
+    check_sources,
+    identify,
+)
 from oncehouse.messaging.inbox.seen import forget, remember
 from oncehouse.messaging.message import Message
 
@@ -68,18 +77,19 @@ class Delivery:
 
     messages: tuple[Message, ...]
     alone: bool
+    sources: Sources = field(default_factory=dict)
 
-    @property
-    def ids(self) -> list[str]:
-        return [spell_id(message.message_id) for message in self.messages]
+    @cached_property
+    def ids(self) -> list[Identity]:
+        return [identify(message, self.sources) for message in self.messages]
 
     def fresh(self, ids: set[str]) -> tuple[Message, ...]:
         """The messages of these ids, in their order; of several copies the first."""
         left = set(ids)
         found = []
-        for message, message_id in zip(self.messages, self.ids, strict=True):
-            if message_id in left:
-                left.discard(message_id)
+        for message, one in zip(self.messages, self.ids, strict=True):
+            if one.id in left:
+                left.discard(one.id)
                 found.append(message)
         return tuple(found)
 
@@ -87,10 +97,10 @@ class Delivery:
         return fresh[0] if self.alone else list(fresh)
 
 
-def delivery_of(given: Message | Iterable[Message]) -> Delivery:
+def delivery_of(given: Message | Iterable[Message], sources: Sources = NO_SOURCES) -> Delivery:
     if isinstance(given, Message):
-        return Delivery(messages=(given,), alone=True)
-    return Delivery(messages=tuple(given), alone=False)
+        return Delivery(messages=(given,), alone=True, sources=sources)
+    return Delivery(messages=tuple(given), alone=False, sources=sources)
 
 
 class Inbox:
@@ -104,20 +114,24 @@ class Inbox:
         """By consumer, since this process started."""
         return self._counter.read()
 
-    def once(self, *, consumer: str, keep: str | float) -> Callable[[HandlerT], HandlerT]:
+    def once(
+        self, *, consumer: str, keep: str | float, sources: Sources = NO_SOURCES
+    ) -> Callable[[HandlerT], HandlerT]:
         """Wrap a handler `(session, message)` or `(session, messages)`.
 
         The session is SQLAlchemy's Session or Connection, AsyncSession or AsyncConnection for an async handler, with
         a transaction that the caller commits. `keep` is for how long ids are remembered: longer than a message can
-        come again. A handler of messages gets the new ones as a list and is not called when there are none.
+        come again. A handler of messages gets the new ones as a list and is not called when there are none. `sources`
+        names topics whose ids are those of another topic, such as {"orders-mirror": "orders"}.
         """
         check_consumer(consumer)
         keep_seconds = check_keep(keep)
+        check_sources(sources)
         self._counter.register(consumer)
 
         def decorate(handler: HandlerT) -> HandlerT:
             wrap = _wrap_async if inspect.iscoroutinefunction(handler) else _wrap_plain
-            wrapped: Any = wrap(_Once(consumer, keep_seconds, self._counter), handler)
+            wrapped: Any = wrap(_Once(consumer, keep_seconds, self._counter, sources), handler)
             return wrapped  # type: ignore[no-any-return]
 
         return decorate
@@ -126,8 +140,8 @@ class Inbox:
 class _Once:
     """The statements of one call, for plain connections; async shells run them by `run_sync`."""
 
-    def __init__(self, consumer: str, keep_seconds: float, counter: Counter) -> None:
-        self.consumer = consumer
+    def __init__(self, consumer: str, keep_seconds: float, counter: Counter, sources: Sources) -> None:
+        self.consumer, self.sources = consumer, sources
         self._keep_seconds = keep_seconds
         self._counter = counter
 
@@ -141,7 +155,7 @@ class _Once:
 
     def undo(self, connection: Connection, fresh: Sequence[Message]) -> None:
         """A caller who swallows the handler's error and commits must not have remembered its messages."""
-        forget(connection, self.consumer, [spell_id(message.message_id) for message in fresh])
+        forget(connection, self.consumer, [identify(message, self.sources).id for message in fresh])
 
 
 def _wrap_plain(once: _Once, handler: Callable[..., Any]) -> Callable[..., Any]:
@@ -149,7 +163,7 @@ def _wrap_plain(once: _Once, handler: Callable[..., Any]) -> Callable[..., Any]:
     def run(session: Any, given: Message | Iterable[Message]) -> Any:
         if isinstance(session, AsyncSession | AsyncConnection):
             raise ConfigurationError(_mismatch(once.consumer, handler, "a plain", "an async session"))
-        delivery = delivery_of(given)
+        delivery = delivery_of(given, once.sources)
         fresh = once.begin(_connection(session), delivery)
         if not fresh:
             return None
@@ -169,7 +183,7 @@ def _wrap_async(once: _Once, handler: Callable[..., Any]) -> Callable[..., Any]:
     async def run(session: Any, given: Message | Iterable[Message]) -> Any:
         if not isinstance(session, AsyncSession | AsyncConnection):
             raise ConfigurationError(_mismatch(once.consumer, handler, "an async", "a plain session"))
-        delivery = delivery_of(given)
+        delivery = delivery_of(given, once.sources)
         fresh = await (await _async_connection(session)).run_sync(once.begin, delivery)
         if not fresh:
             return None

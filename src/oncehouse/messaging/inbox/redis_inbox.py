@@ -21,7 +21,14 @@ import redis.asyncio
 
 from oncehouse import crash
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.messaging.inbox.ids import check_consumer, check_keep
+from oncehouse.messaging.inbox.ids import (
+    NO_SOURCES,
+    Identity,
+    Sources,
+    check_consumer,
+    check_keep,
+    check_sources,
+)
 from oncehouse.messaging.inbox.once import Counter, Counts, delivery_of
 from oncehouse.messaging.message import Message
 
@@ -41,6 +48,10 @@ if held == ARGV[1] or not held then
   return held and 1 or 0
 end
 return 0
+"""
+# What 0.1 wrote is only read.
+_KNOWN = """
+return redis.call('GET', KEYS[1]) or ''
 """
 _RELEASE = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
@@ -74,12 +85,18 @@ class RedisInbox:
             self._overrun += count
 
     def once(
-        self, *, consumer: str, keep: str | float, claim: str | float = "5m"
+        self,
+        *,
+        consumer: str,
+        keep: str | float,
+        claim: str | float = "5m",
+        sources: Sources = NO_SOURCES,
     ) -> Callable[[HandlerT], HandlerT]:
         """Wrap a handler `(message)` or `(messages)`, plain or async.
 
         `keep` is for how long a handled message is known. `claim` is how long one being handled is kept from others:
         longer than the handler ever takes. While another has it, TransientError says so: try again, commit nothing.
+        `sources` names topics whose ids are those of another topic, such as {"orders-mirror": "orders"}.
         """
         check_consumer(consumer)
         once = _Once(
@@ -89,6 +106,7 @@ class RedisInbox:
             claim_ms=_milliseconds(check_keep(claim, what="claim")),
             counter=self._counter,
             overrun=self._count_overrun,
+            sources=check_sources(sources),
         )
         self._counter.register(consumer)
 
@@ -111,10 +129,9 @@ def _milliseconds(seconds: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """One script, run for each id."""
+    """Scripts, each run for one key."""
 
-    script: str
-    ids: Sequence[str]
+    calls: tuple[tuple[str, str], ...]
     arguments: tuple[str, ...]
 
 
@@ -136,12 +153,14 @@ class _Once:
     claim_ms: str
     counter: Counter
     overrun: Callable[[int], None]
+    sources: Sources
 
     def steps(self, given: Message | Iterable[Message]) -> Steps:
-        delivery, mark = delivery_of(given), secrets.token_hex(16)
-        ids = list(dict.fromkeys(delivery.ids))
+        delivery, mark = delivery_of(given, self.sources), secrets.token_hex(16)
+        identities = {one.id: one for one in delivery.ids}
+        ids = list(identities)
         try:
-            mine = yield from self._claim(ids, mark)
+            mine = yield from self._claim(list(identities.values()), mark)
         except redis.RedisError as error:
             # Some may be claimed by now: given back, they need not wait until their claim runs out.
             with suppress(redis.RedisError):
@@ -164,13 +183,20 @@ class _Once:
         yield from self._finish(mine, mark)
         return result
 
-    def _claim(self, ids: Sequence[str], mark: str) -> Generator[Ask, Any, list[str]]:
-        answers = yield self._ask(_CLAIM, ids, mark, self.claim_ms)
+    def _claim(self, ids: Sequence[Identity], mark: str) -> Generator[Ask, Any, list[str]]:
+        old = {one.id: one.before for one in ids if one.before != one.id}
+        calls = [(_CLAIM, one.id) for one in ids] + [(_KNOWN, before) for before in old.values()]
+        answers = yield self._calls(calls, mark, self.claim_ms)
         held = [answer.encode() if isinstance(answer, str) else answer for answer in answers]
-        mine = [message_id for message_id, by in zip(ids, held, strict=True) if not by]
-        busy = next((one for one, by in zip(ids, held, strict=True) if by and by != _DONE), None)
+        claimed = {one.id: by for one, by in zip(ids, held[: len(ids)], strict=True)}
+        before = dict(zip(old, held[len(ids) :], strict=True))
+        holders = {one: [each for each in (by, before.get(one)) if each] for one, by in claimed.items()}
+        mine = [one for one, by in holders.items() if not by]
+        busy = next((one for one, by in holders.items() if by and _DONE not in by), None)
+        given_back = [one for one, by in claimed.items() if not by and (busy is not None or one not in mine)]
+        if given_back:
+            yield self._ask(_RELEASE, given_back, mark)
         if busy is not None:
-            yield self._ask(_RELEASE, mine, mark)
             raise TransientError(
                 f"Inbox of {self.consumer}: message {busy} is being handled elsewhere; try again, and commit nothing "
                 "until then"
@@ -184,12 +210,15 @@ class _Once:
             self.overrun(list(noted).count(0))
 
     def _ask(self, script: str, ids: Sequence[str], *arguments: str) -> Ask:
-        return Ask(script=script, ids=[self.prefix + one for one in ids], arguments=arguments)
+        return self._calls([(script, one) for one in ids], *arguments)
+
+    def _calls(self, calls: Sequence[tuple[str, str]], *arguments: str) -> Ask:
+        return Ask(calls=tuple((script, self.prefix + one) for script, one in calls), arguments=arguments)
 
 
 def _fill(pipe: Any, ask: Ask) -> Any:
-    for key in ask.ids:
-        pipe.eval(ask.script, 1, key, *ask.arguments)
+    for script, key in ask.calls:
+        pipe.eval(script, 1, key, *ask.arguments)
     return pipe
 
 

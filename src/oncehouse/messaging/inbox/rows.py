@@ -6,18 +6,24 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from oncehouse.messaging.inbox.ids import bucket_of, digest_value, hash_key, spell_id
+from oncehouse.messaging.inbox.ids import Sources, bucket_of, digest_value, hash_key, identify
 from oncehouse.messaging.inbox.records import Waiting
 from oncehouse.messaging.inbox.tables import State
 from oncehouse.messaging.message import Message
 from oncehouse.messaging.outbox.headers import decode_headers, encode_headers
 
+_SOURCE = "oncehouse-source"
+"""What the consumer knows of a message's source, beside the headers that the message came with."""
 
-def row_of(name: str, message: Message) -> dict[str, Any]:
+
+def row_of(name: str, message: Message, sources: Sources) -> dict[str, Any]:
     key_hash = hash_key(message)
+    headers = [header for header in message.headers if header[0] != _SOURCE]
+    if message.source is not None:
+        headers.append((_SOURCE, message.source.encode()))
     return {
         "inbox": name,
-        "message_id": spell_id(message.message_id),
+        "message_id": identify(message, sources).id,
         "key_hash": key_hash,
         "bucket": bucket_of(key_hash),
         "topic": message.topic,
@@ -25,7 +31,7 @@ def row_of(name: str, message: Message) -> dict[str, Any]:
         "offset": message.offset,
         "key": message.key,
         "value": message.value,
-        "headers": encode_headers(message.headers),
+        "headers": encode_headers(headers),
         "timestamp_ms": message.timestamp_ms,
         "digest": digest_value(message.value),
         "state": State.WAITING,
@@ -46,12 +52,15 @@ def waiting_of(row: Row[Any]) -> Waiting:
 
 
 def message_of(row: Row[Any]) -> Message:
+    headers = decode_headers(row.headers)
+    source = next((value.decode() for name, value in headers if name == _SOURCE and value), None)
     return Message(
         topic=row.topic,
         partition=row.partition,
         offset=row.offset,
         key=row.key,
         value=row.value,
-        headers=tuple(decode_headers(row.headers)),
+        headers=tuple(header for header in headers if header[0] != _SOURCE),
         timestamp_ms=row.timestamp_ms,
+        source=source,
     )

@@ -1,7 +1,8 @@
 """Ids of handled messages, remembered in whatever transaction the given connection is in.
 
 `remember` is one INSERT … ON CONFLICT DO NOTHING RETURNING for any number of ids. On PostgreSQL a second transaction
-with the same id waits there until the first has ended: then it finds the id taken, or, after a rollback, free.
+with the same id waits there until the first has ended: then it finds the id taken, or, after a rollback, free. Ids as
+0.1 wrote them are looked up in the same statement and never written; such rows expire like all others.
 """
 
 from __future__ import annotations
@@ -11,16 +12,30 @@ from collections.abc import Collection, Iterable
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ARRAY, Connection, Float, Text, bindparam, delete, func, literal_column, select, text
+from sqlalchemy import (
+    ARRAY,
+    Connection,
+    Float,
+    Text,
+    bindparam,
+    delete,
+    exists,
+    func,
+    literal_column,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from oncehouse.databases import DatabaseClock
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.database import check_dialect, wrapped_errors
+from oncehouse.messaging.inbox.ids import Identity
 from oncehouse.messaging.inbox.tables import ABSENT, seen
 
 
-def remember(connection: Connection, consumer: str, ids: Collection[str], keep_seconds: float) -> set[str]:
+def remember(
+    connection: Connection, consumer: str, ids: Collection[Identity], keep_seconds: float
+) -> set[str]:
     """Those of the ids that were not remembered yet, and are from now on if the transaction commits."""
     refuse_autocommit(connection, consumer)
     with wrapped_errors(f"Inbox of {consumer}: looking up {len(ids)} message ids", absent=ABSENT):
@@ -29,13 +44,17 @@ def remember(connection: Connection, consumer: str, ids: Collection[str], keep_s
 
 
 def remembering(
-    dialect: str, consumer: str, ids: Iterable[str], keep_seconds: float
+    dialect: str, consumer: str, ids: Iterable[Identity], keep_seconds: float
 ) -> tuple[Any, dict[str, Any]]:
     """The statement behind `remember` and its values, for those who have a cursor and no SQLAlchemy."""
     # In one order for everybody: two batches that overlap would otherwise wait for each other.
-    ordered = sorted(set(ids))
-    given = ordered if check_dialect(dialect) == "postgresql" else json.dumps(ordered)
-    values = {"the_consumer": consumer, "the_ids": given, "the_keep": keep_seconds}
+    ordered = sorted({one.id: one.before for one in ids}.items())
+    values: dict[str, Any] = {"the_consumer": consumer, "the_keep": keep_seconds}
+    if check_dialect(dialect) == "postgresql":
+        values["the_ids"] = [one for one, _ in ordered]
+        values["the_ids_before"] = [before for _, before in ordered]
+    else:
+        values["the_ids"] = json.dumps(ordered)
     return _insertion(dialect), values
 
 
@@ -46,13 +65,18 @@ def _insertion(dialect: str) -> Any:
     consumer, now = bindparam("the_consumer", type_=Text), DatabaseClock()
     keep_until = DatabaseClock() + bindparam("the_keep", type_=Float(53))
     if dialect == "postgresql":
-        each = func.unnest(bindparam("the_ids", type_=ARRAY(Text)))
-        rows = select(consumer, each, now, keep_until)
+        arrays = [bindparam(name, type_=ARRAY(Text)) for name in ("the_ids", "the_ids_before")]
+        given: Any = func.unnest(*arrays).table_valued("id", "before", name="given").render_derived()
+        one, before = given.c.id, given.c.before
     else:
         given = func.json_each(bindparam("the_ids", type_=Text))
-        rows = select(consumer, literal_column("value", Text), now, keep_until).select_from(given)
-        # Without a WHERE SQLite takes the ON of ON CONFLICT for one of a join.
-        rows = rows.where(text("1 = 1"))
+        one, before = (func.json_extract(literal_column("value"), path) for path in ("$[0]", "$[1]"))
+    known = seen.alias("known")
+    rows = (
+        select(consumer, one, now, keep_until)
+        .select_from(given)
+        .where(~exists().where(known.c.consumer == consumer, known.c.message_id == before))
+    )
     columns = ["consumer", "message_id", "seen_at", "keep_until"]
     return insert.from_select(columns, rows).on_conflict_do_nothing().returning(seen.c.message_id)
 

@@ -25,7 +25,7 @@ from oncehouse.messaging.database import check_dialect, reading, transact
 from oncehouse.messaging.inbox.dispatch import Dispatcher
 from oncehouse.messaging.inbox.expiry import Cleaned, clean_database
 from oncehouse.messaging.inbox.handling import Attempts
-from oncehouse.messaging.inbox.ids import check_inbox_name, check_keep
+from oncehouse.messaging.inbox.ids import NO_SOURCES, Sources, check_inbox_name, check_keep, check_sources
 from oncehouse.messaging.inbox.records import Stored, WorkerSettings
 from oncehouse.messaging.inbox.storing import Receipt, store_answered, store_messages
 from oncehouse.messaging.inbox.tables import ABSENT, create_tables, inbox
@@ -34,9 +34,13 @@ from oncehouse.messaging.message import Message
 
 
 class StoredInbox:
-    def __init__(self, name: str, database: str | Engine) -> None:
-        """`database` is a URL, or an engine of one's own: PostgreSQL or SQLite."""
+    def __init__(self, name: str, database: str | Engine, *, sources: Sources = NO_SOURCES) -> None:
+        """`database` is a URL, or an engine of one's own: PostgreSQL or SQLite.
+
+        `sources` names topics whose ids are those of another topic, such as {"orders-mirror": "orders"}.
+        """
         self.name = check_inbox_name(name)
+        self._sources = check_sources(sources)
         self.engine = open_engine(database, setting="database") if isinstance(database, str) else database
         check_dialect(self.engine.dialect.name)
         self._lock = threading.Lock()
@@ -62,14 +66,14 @@ class StoredInbox:
         """Write messages down, those that are new; returns once they are committed."""
         listed = list(messages)
         with transact(self.engine, f"Inbox {self.name}: storing messages", absent=ABSENT) as connection:
-            stored = store_messages(connection, self.name, listed)
+            stored = store_messages(connection, self.name, listed, self._sources)
         self._count(stored)
         return stored
 
     def store_one(self, message: Message) -> Receipt:
         """As `store`, and tells a repeat from another message under the same id."""
         with transact(self.engine, f"Inbox {self.name}: storing a message", absent=ABSENT) as connection:
-            receipt = store_answered(connection, self.name, message)
+            receipt = store_answered(connection, self.name, message, self._sources)
         new = int(receipt is Receipt.NEW)
         self._count(Stored(new=new, repeated=1 - new))
         return receipt

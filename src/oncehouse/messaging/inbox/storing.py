@@ -5,16 +5,17 @@ The order of arrival is the order of the rows, for messages that are written one
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import ARRAY, Connection, func, literal, select
+from sqlalchemy import ARRAY, Connection, Text, exists, func, literal, literal_column, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from oncehouse.databases import DatabaseClock
 from oncehouse.messaging.database import check_dialect, wrapped_errors
-from oncehouse.messaging.inbox.ids import digest_value, spell_id
+from oncehouse.messaging.inbox.ids import NO_SOURCES, Identity, Sources, digest_value, identify
 from oncehouse.messaging.inbox.records import Stored
 from oncehouse.messaging.inbox.rows import row_of
 from oncehouse.messaging.inbox.tables import ABSENT, inbox
@@ -30,38 +31,63 @@ class Receipt(Enum):
     """Its id is there with another body."""
 
 
-def store_messages(connection: Connection, name: str, messages: Sequence[Message]) -> Stored:
+def store_messages(
+    connection: Connection, name: str, messages: Sequence[Message], sources: Sources = NO_SOURCES
+) -> Stored:
     if not messages:
         return Stored(new=0, repeated=0)
     store = _store_arrays if check_dialect(connection.dialect.name) == "postgresql" else _store_rows
     with wrapped_errors(f"Inbox {name}: storing {len(messages)} messages", absent=ABSENT):
-        new = store(connection, [row_of(name, message) for message in messages])
+        rows = [row_of(name, message, sources) for message in messages]
+        new = store(connection, name, rows, [identify(message, sources) for message in messages])
     return Stored(new=new, repeated=len(messages) - new)
 
 
-def _store_arrays(connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
+def _store_arrays(
+    connection: Connection, name: str, rows: Sequence[dict[str, Any]], ids: Sequence[Identity]
+) -> int:
     """One statement with an array a column, numbered in the order of the messages."""
     names = list(rows[0])
-    arrays = [literal([row[name] for row in rows], ARRAY(inbox.c[name].type)) for name in names]
-    given = func.unnest(*arrays).table_valued(*names, with_ordinality="place", name="given")
+    arrays = [literal([row[column] for row in rows], ARRAY(inbox.c[column].type)) for column in names]
+    arrays.append(literal([one.before for one in ids], ARRAY(Text)))
+    given = func.unnest(*arrays).table_valued(*names, "before", with_ordinality="place", name="given")
     columns = given.render_derived().c
-    ordered = select(*(columns[name] for name in names), DatabaseClock()).order_by(columns.place)
+    known = inbox.alias("known")
+    ordered = (
+        select(*(columns[column] for column in names), DatabaseClock())
+        .where(~exists().where(known.c.inbox == name, known.c.message_id == columns.before))
+        .order_by(columns.place)
+    )
     statement = postgresql.insert(inbox).from_select([*names, "received_at"], ordered)
     return len(connection.execute(statement.on_conflict_do_nothing().returning(inbox.c.sequence)).all())
 
 
-def _store_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
+def _store_rows(
+    connection: Connection, name: str, rows: Sequence[dict[str, Any]], ids: Sequence[Identity]
+) -> int:
+    given = func.json_each(json.dumps([one.before for one in ids])).table_valued("value").alias("given")
+    known = select(inbox.c.message_id).where(
+        inbox.c.inbox == name,
+        inbox.c.message_id.in_(select(literal_column("given.value")).select_from(given)),
+    )
+    before = set(connection.execute(known).scalars())
+    new = [row for row, one in zip(rows, ids, strict=True) if one.before not in before]
+    if not new:
+        return 0
     statement = sqlite.insert(inbox).values(received_at=DatabaseClock()).on_conflict_do_nothing()
-    return len(connection.execute(statement.returning(inbox.c.sequence), rows).all())
+    return len(connection.execute(statement.returning(inbox.c.sequence), new).all())
 
 
-def store_answered(connection: Connection, name: str, message: Message) -> Receipt:
-    if store_messages(connection, name, [message]).new:
+def store_answered(
+    connection: Connection, name: str, message: Message, sources: Sources = NO_SOURCES
+) -> Receipt:
+    if store_messages(connection, name, [message], sources).new:
         return Receipt.NEW
+    mine = identify(message, sources)
     with wrapped_errors(f"Inbox {name}: looking up a message", absent=ABSENT):
         known = connection.execute(
             select(inbox.c.digest).where(
-                inbox.c.inbox == name, inbox.c.message_id == spell_id(message.message_id)
+                inbox.c.inbox == name, inbox.c.message_id.in_([mine.id, mine.before])
             )
         ).scalar()
     same = known is None or known == digest_value(

@@ -7,7 +7,6 @@ anew each time, so that nobody's forged ones travel along.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,6 +20,7 @@ from oncehouse.messaging.message import (
     ORIGIN_TIME,
     Headers,
     Message,
+    find_first_position,
 )
 
 REPLAYED = "oncehouse-replayed"
@@ -30,17 +30,6 @@ BOOKKEEPING = frozenset({ORIGIN, ORIGIN_TIME, ATTEMPT, ERROR, FAILED_AT, NOT_BEF
 
 _ERROR_BYTES = 1000
 _MOST_DIGITS = 18
-_POSITION = re.compile(r"([a-zA-Z0-9._-]{1,249})/([0-9]{1,10})/([0-9]{1,18})")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Position:
-    topic: str
-    partition: int
-    offset: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.partition}/{self.offset}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +59,8 @@ def decide(failure: Failure, ladder: Ladder) -> Placement:
     message, level = failure.message, ladder.levels[failure.message.topic]
     gives_up = level == len(ladder.delays_seconds)
     headers = {
-        ORIGIN: str(origin_of(message, ladder)),
-        ORIGIN_TIME: _carried(message, ORIGIN_TIME) if level else _spell_time(message.timestamp_ms),
+        ORIGIN: str(find_first_position(message, ladder.source)),
+        ORIGIN_TIME: message.text_header(ORIGIN_TIME) if level else _spell_time(message.timestamp_ms),
         **_attempts(failure),
     }
     if not gives_up:
@@ -98,34 +87,14 @@ def due_at(message: Message, ladder: Ladder) -> float | None:
     return min(written / 1000, message.timestamp_ms / 1000 + ladder.delays_seconds[level - 1])
 
 
-def origin_of(message: Message, ladder: Ladder) -> Position:
-    """Where the message stood first.
-
-    In the source only a claim to another place of the source itself is believed, which a replayed message makes: a
-    stranger's header must not lead a later replay into another topic.
-    """
-    here = Position(topic=message.topic, partition=message.partition, offset=message.offset)
-    claimed = parse_position(_carried(message, ORIGIN))
-    if claimed is None or claimed.topic != ladder.source or claimed.partition != message.partition:
-        return here
-    return claimed
-
-
 def own_headers(message: Message) -> Headers:
     """The headers that the message came with, without ours."""
     return tuple(header for header in message.headers if header[0] not in BOOKKEEPING)
 
 
-def parse_position(text: str) -> Position | None:
-    found = _POSITION.fullmatch(text)
-    if found is None:
-        return None
-    return Position(topic=found[1], partition=int(found[2]), offset=int(found[3]))
-
-
 def read_number(message: Message, name: str) -> int | None:
     """A header that holds a whole number; anything else counts as absent."""
-    text = _carried(message, name)
+    text = message.text_header(name)
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
@@ -135,8 +104,8 @@ def _attempts(failure: Failure) -> dict[str, str]:
         # Never tried here: what is known of earlier attempts stays as it was.
         return {
             ATTEMPT: str(failed),
-            ERROR: _carried(failure.message, ERROR),
-            FAILED_AT: _carried(failure.message, FAILED_AT),
+            ERROR: failure.message.text_header(ERROR),
+            FAILED_AT: failure.message.text_header(FAILED_AT),
         }
     return {
         ATTEMPT: str(failed + 1),
@@ -150,10 +119,6 @@ def _cut(error: str) -> str:
     if len(raw) <= _ERROR_BYTES:
         return raw.decode()
     return raw[: _ERROR_BYTES - 3].decode("utf-8", "ignore") + "…"
-
-
-def _carried(message: Message, name: str) -> str:
-    return (message.header(name) or b"").decode("utf-8", "backslashreplace")
 
 
 def _spell_time(milliseconds: int | None) -> str:

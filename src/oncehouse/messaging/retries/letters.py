@@ -12,8 +12,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.message import ATTEMPT, ERROR, FAILED_AT, ORIGIN, ORIGIN_TIME, Message
-from oncehouse.messaging.retries.ladder import REPLAYED, Position, parse_position, read_number
+from oncehouse.messaging.message import (
+    ATTEMPT,
+    ERROR,
+    FAILED_AT,
+    ORIGIN,
+    ORIGIN_TIME,
+    Message,
+    Position,
+    parse_position,
+)
+from oncehouse.messaging.retries.ladder import REPLAYED, read_number
 
 _CLASS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}")
 _KIND_CHARACTERS = 80
@@ -32,7 +41,7 @@ class Letter:
     @property
     def origin(self) -> Position | None:
         """Where the message stood first; none for a letter that somebody else wrote."""
-        return parse_position(self._text(ORIGIN))
+        return parse_position(self.message.text_header(ORIGIN))
 
     @property
     def origin_time(self) -> float | None:
@@ -44,15 +53,12 @@ class Letter:
 
     @property
     def error(self) -> str:
-        return self._text(ERROR)
+        return self.message.text_header(ERROR)
 
     @property
     def failed_at(self) -> float | None:
         """When its last attempt failed; when it was written, where it does not say so."""
         return _seconds(read_number(self.message, FAILED_AT) or self.message.timestamp_ms)
-
-    def _text(self, name: str) -> str:
-        return (self.message.header(name) or b"").decode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True, kw_only=True)
