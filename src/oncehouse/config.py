@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import (
     Field,
     ModelWrapValidatorHandler,
+    PrivateAttr,
     SecretStr,
     ValidationError,
     field_serializer,
@@ -24,7 +25,7 @@ from pydantic import (
 
 from oncehouse.config_agreement import find_contradictions, items, sound_types
 from oncehouse.config_formats import DEBEZIUM_IDENTITY, Avro, Csv, Debezium, Text, check_format_fields
-from oncehouse.config_problems import combine_problems, tell
+from oncehouse.config_problems import Path, combine_problems, tell
 from oncehouse.config_protobuf import Protobuf, derive_missing_fields
 from oncehouse.config_section import Section, SectionT
 from oncehouse.config_shape import (
@@ -134,6 +135,9 @@ class Source(Section):
     stops the pipeline."""
     unused_fields: tuple[Name, ...] = ()
     """Fields that records have and no table takes; they are never new."""
+    optional_fields: tuple[Name, ...] = ()
+    """Fields that versions of the schema may lack, and records may leave out, although ids or the rows of a table
+    depend on them: they count with their default or null. Others without such a field are refused."""
     max_message_bytes: Bytes = 1 << 20
     """A larger record becomes a dead letter."""
     max_depth: Count = Field(default=64, ge=1, le=400)
@@ -418,6 +422,8 @@ class Pipeline(Section):
     spark: Spark = Spark()
     """How Spark is started."""
 
+    _merging_fields: tuple[tuple[str, str], ...] = PrivateAttr(default=())
+
     @model_validator(mode="wrap")
     @classmethod
     def _sections_agree(cls, data: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
@@ -438,6 +444,7 @@ class Pipeline(Section):
             identity=_entry(_entry(made or data, "identity"), "fields"),
             rule=_sound(Identity, _entry(made or data, "identity")),
             new_fields=_entry(_entry(made or data, "source"), "new_fields"),
+            matched=_matched(_entry(made or data, "source")),
             tables=tables,
         )
         types = sound_types(fields) if made is None else made.source.decoded_fields
@@ -460,6 +467,16 @@ class Pipeline(Section):
         """All that a table may name, with its type: fields of the event and what `shape` adds."""
         return {**self.source.fields, **{name: column.type for name, column in self.shape.columns.items()}}
 
+    @property
+    def merging_fields(self) -> tuple[tuple[str, str], ...]:
+        """(table, field): fields that decide which rows a table merges; none before the tables were looked at."""
+        return self._merging_fields
+
+    def with_merging_fields(self, found: Iterable[tuple[str, str]]) -> Self:
+        known = self.model_copy()
+        known._merging_fields = tuple(found)  # noqa: SLF001 - it is this class's own
+        return known
+
     def limits(self, table: str) -> BatchLimits:
         for declared in self.tables:
             if declared.name == table:
@@ -469,6 +486,15 @@ class Pipeline(Section):
 
 def _entry(holder: Any, key: str) -> Any:
     return holder.get(key) if isinstance(holder, Mapping) else getattr(holder, key, None)
+
+
+def _matched(source: Any) -> dict[Path, Any]:
+    """Where declared fields are named to say how they are found, with what stands there."""
+    return {
+        ("protobuf", "numbers"): _entry(_entry(source, "protobuf"), "numbers"),
+        ("avro", "aliases"): _entry(_entry(source, "avro"), "aliases"),
+        ("optional_fields",): _entry(source, "optional_fields"),
+    }
 
 
 def _sound(section: type[SectionT], value: Any) -> SectionT | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from oncehouse.config_problems import Problem, nearest
+from oncehouse.config_problems import Path, Problem, nearest
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def find_contradictions(
     identity: Any,
     rule: Identity | None,
     new_fields: Any,
+    matched: Mapping[Path, Any],
     tables: Sequence[Table | None],
 ) -> list[Problem]:
     """What does not fit together; what is not sound by itself has its own problem and is left out here."""
@@ -41,6 +42,12 @@ def find_contradictions(
             Problem(path=("identity", "fields", at), text=_not_decoded(name, known, shaped or ()))
             for at, name in enumerate(items(identity))
             if isinstance(name, str) and name not in known and not _is_path(name, fields)
+        ]
+        found += [
+            Problem(path=("source", *place, key), text=_unknown_field(name, known))
+            for place, names in matched.items()
+            for key, name in _named_fields(names)
+            if name not in known and not _is_path(name, fields)
         ]
     if rule is not None:
         found += _judge_rule(rule, format_ or "json")
@@ -66,6 +73,12 @@ def find_contradictions(
             for problem in _judge_table(table, known)
         ]
     return found
+
+
+def _named_fields(names: Any) -> list[tuple[str | int, str]]:
+    """The fields that keys of a mapping or items of a list name, each with its key."""
+    listed = [(name, name) for name in names] if isinstance(names, Mapping) else enumerate(items(names))
+    return [(key, name) for key, name in listed if isinstance(name, str)]
 
 
 def _is_path(name: str, fields: Mapping[Any, Any]) -> bool:

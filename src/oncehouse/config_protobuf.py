@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from oncehouse.config_formats import Registry
 from oncehouse.config_section import Section
-from oncehouse.config_values import Name
+from oncehouse.config_values import FieldNumbers, Name
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -54,6 +54,11 @@ class Protobuf(Section):
     """The message that every version can be read as, for `version: field`."""
     registry: Registry | None = None
     """Where schemas come from that are not listed, for `version: prefix`; the ledger keeps what was found."""
+    match: Literal["name", "number"] = "name"
+    """How a version's field is found: by the declared name, or by the number that this name has in the versions that
+    know it. By number where fields are renamed and numbers are never used for anything else."""
+    numbers: dict[Name, FieldNumbers] = Field(default_factory=dict)
+    """Declared fields that are found by number, whatever `match` says: `id: 1`, or a step each: `user.id: [4, 1]`."""
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Self:
@@ -78,6 +83,11 @@ class Protobuf(Section):
         ]
         if self.envelope is not None and self.envelope.message is None:
             found.append("`envelope` needs its own `message`")
+        found += [
+            f"numbers.{name} needs {name.count('.') + 1} numbers, one for each step of the path"
+            for name, path in self.numbers.items()
+            if len(path) != name.count(".") + 1
+        ]
         return found
 
     def load(self, version: str) -> Definition:

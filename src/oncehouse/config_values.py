@@ -86,6 +86,11 @@ def _refuse_switch(value: object) -> object:
     return value
 
 
+def read_number_path(value: object) -> object:
+    """One number as a path of one step."""
+    return (value,) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 def _refuse_structure(value: object) -> object:
     if not isinstance(value, str | int):
         raise ValueError("must be text, a whole number, true or false")  # noqa: TRY004
@@ -314,6 +319,15 @@ FromSchema = Annotated[
     bool | Name,
     BeforeValidator(_read_schema_name),
     WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "integer"}, {"type": "string"}]}),
+]
+FieldNumber = Annotated[int, BeforeValidator(_refuse_switch), Field(ge=1, le=(1 << 29) - 1)]
+FieldNumbers = Annotated[
+    tuple[FieldNumber, ...],
+    BeforeValidator(read_number_path),
+    Field(min_length=1),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "array", "items": {"type": "integer"}}]}
+    ),
 ]
 RouteValue = Annotated[str | int | bool, BeforeValidator(_refuse_structure)]
 Settings = Annotated[dict[str, str], BeforeValidator(read_settings), WithJsonSchema(_SETTINGS_SCHEMA)]

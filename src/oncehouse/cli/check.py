@@ -68,6 +68,7 @@ def examine(pipeline: Pipeline) -> tuple[list[Finding], int]:
     codes: set[int] = set()
     looks = {
         "schemas": look_at_schemas,
+        "versions": look_at_versions,
         "identity": look_at_identity,
         "shape": look_at_shape,
         "kafka": look_at_kafka,
@@ -127,6 +128,14 @@ def look_at_schemas(pipeline: Pipeline) -> Iterable[Finding]:
 
     check_schemas(pipeline)
     return ()
+
+
+def look_at_versions(pipeline: Pipeline) -> Iterable[Finding]:
+    """Whether each known version has the fields that ids and tables depend on."""
+    from oncehouse.pipeline.prepare import inspect_versions
+
+    with open_catalog(pipeline) as catalog:
+        return inspect_versions(pipeline, catalog)
 
 
 def look_at_kafka(pipeline: Pipeline) -> Iterable[Finding]:

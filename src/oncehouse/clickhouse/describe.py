@@ -36,6 +36,7 @@ class Column:
     type: str
     default_kind: str
     """Empty, DEFAULT, MATERIALIZED, ALIAS or EPHEMERAL."""
+    in_sorting_key: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,8 @@ class TableFacts:
     expires_rows: bool
     views: tuple[str, ...]
     """Materialized views that read what is inserted."""
+    engine_columns: tuple[str, ...] = ()
+    """Those that the engine itself names: version, sign, mark of deletion."""
 
     @property
     def name(self) -> TableName:
@@ -73,6 +76,14 @@ class TableFacts:
             self.is_merge_tree
             and self.engine.removeprefix("Replicated").removeprefix("Shared") != "MergeTree"
         )
+
+    @property
+    def merging_columns(self) -> tuple[str, ...]:
+        """The columns that decide which rows the table makes one of, and which of them stays."""
+        if not self.merges_rows:
+            return ()
+        sorting = (column.name for column in self.columns if column.in_sorting_key)
+        return tuple(dict.fromkeys((*sorting, *self.engine_columns)))
 
     @property
     def loses_rows(self) -> bool:
@@ -124,12 +135,20 @@ def describe_named(client: Client, name: TableName) -> TableFacts | None:
         window_seconds=float(windows[1]) if replicated else None,
         expires_rows=has_row_ttl(engine_full),
         views=tuple(views),
+        engine_columns=read_engine_columns(engine_full),
     )
 
 
 def has_row_ttl(engine_full: str) -> bool:
     """Whether the definition has a TTL clause; moves between disks count too, which errs on the safe side."""
     return re.search(r"\bTTL\b", _QUOTED.sub("''", engine_full)) is not None
+
+
+def read_engine_columns(engine_full: str) -> tuple[str, ...]:
+    """The plain names among the engine's arguments; paths and names of replicas stand in quotes."""
+    arguments = re.match(r"\w+\(([^()]*)\)", re.sub(r"'(?:[^'\\]|\\.)*'", "", engine_full))
+    names = arguments[1].split(",") if arguments else []
+    return tuple(name.strip().strip("`") for name in names if name.strip())
 
 
 def read_setting(engine_full: str, name: str) -> int | None:
@@ -165,8 +184,11 @@ def _read_defaults(client: Client, source: str, names: Mapping[str, int]) -> dic
 
 def _read_columns(client: Client, key: dict[str, str]) -> tuple[Column, ...]:
     rows = client.query(
-        "SELECT name, type, default_kind FROM system.columns "
+        "SELECT name, type, default_kind, is_in_sorting_key FROM system.columns "
         "WHERE database = {database:String} AND table = {table:String} ORDER BY position",
         key,
     )
-    return tuple(Column(name=name, type=type_, default_kind=kind) for name, type_, kind in rows)
+    return tuple(
+        Column(name=name, type=type_, default_kind=kind, in_sorting_key=bool(sorting))
+        for name, type_, kind, sorting in rows
+    )

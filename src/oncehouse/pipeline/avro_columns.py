@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,13 @@ from oncehouse import columns as c
 from oncehouse.pipeline import avro_schema as s
 from oncehouse.pipeline.avro_cursor import Bodies, Cursor
 from oncehouse.pipeline.avro_lists import find_items, read_choices, reject_deep, skip, split_branches
+from oncehouse.pipeline.avro_matching import (
+    Aliases,
+    match_field,
+    records_by_name,
+    short_name,
+    split_path,
+)
 from oncehouse.pipeline.avro_values import read_duration, read_leaf
 from oncehouse.pipeline.avro_writer import write_default
 from oncehouse.pipeline.fit import fit
@@ -31,28 +39,34 @@ class Opened(c.ColumnType):
     """Fields of a record that are wanted by their paths: the record itself may be missing."""
 
     fields: tuple[tuple[str, c.ColumnType], ...]
+    aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Names that the pipeline file says a field has in other versions."""
+
+    def aliases_of(self, name: str) -> tuple[str, ...]:
+        return dict(self.aliases).get(name, ())
 
 
-def open_paths(fields: Mapping[str, c.ColumnType], record: s.Record) -> Opened:
-    """The declared fields as a tree; a dot leads into a record, unless a field has it in its name."""
-    names = {entry.name for entry in record.fields}
+def open_paths(fields: Mapping[str, c.ColumnType], record: s.Record, aliases: Aliases) -> Opened:
+    """The declared fields as a tree of records."""
     tree: dict[Any, Any] = {}
     for name, type_ in fields.items():
-        *above, last = [name] if name in names else name.split(".")
+        *above, last = split_path(name, record)
         inner = tree
         for step in above:
             inner = inner.setdefault((step,), {})
         inner[last] = type_
-    return _freeze(tree)
+    return _freeze(tree, aliases, "")
 
 
-def _freeze(tree: Mapping[Any, Any]) -> Opened:
+def _freeze(tree: Mapping[Any, Any], aliases: Aliases, above: str) -> Opened:
     """Steps of paths are keyed by tuples, so that `a` and `a.b` may both be wanted."""
+    names = [key[0] if isinstance(key, tuple) else key for key in tree]
     return Opened(
         fields=tuple(
-            (key[0], _freeze(value)) if isinstance(key, tuple) else (key, value)
-            for key, value in tree.items()
-        )
+            (name, _freeze(value, aliases, f"{above}{name}.") if isinstance(key, tuple) else value)
+            for name, (key, value) in zip(names, tree.items(), strict=True)
+        ),
+        aliases=tuple((name, tuple(aliases[above + name])) for name in names if above + name in aliases),
     )
 
 
@@ -66,19 +80,20 @@ class Reader:
         newest: s.Record,
         fields: Mapping[str, c.ColumnType],
         max_depth: int,
+        aliases: Aliases = MappingProxyType({}),
     ) -> None:
         self._writer = writer
         self._fields = dict(fields)
-        self._wanted = open_paths(fields, newest)
+        self._wanted = open_paths(fields, newest, aliases)
         self._max_depth = max_depth
-        self._newest = _records_by_name(newest)
-        self._newest.setdefault(_short(writer.name), newest)
+        self._newest = records_by_name(newest)
+        self._newest.setdefault(short_name(writer.name), newest)
         self._defaults: dict[tuple[str, str, c.ColumnType], pa.Array | Problem] = {}
 
     def read(self, bodies: Bodies) -> list[pa.Array]:
         """One array a declared field; rows of bodies that are no longer sound mean nothing."""
         cursor = bodies.open()
-        columns = self._read_fields(cursor, self._writer, self._wanted.fields, "", 1)
+        columns = self._read_fields(cursor, self._writer, self._wanted, "", 1)
         over = cursor.left > 0
         left = cursor.left
         cursor.reject(
@@ -98,8 +113,8 @@ class Reader:
         match node, c.bare(type_):
             case s.Union(branches=branches), _:
                 return self._read_union(cursor, branches, type_, path, depth)
-            case s.Record(), (c.Tuple(fields=fields) | Opened(fields=fields)) as wanted:
-                children = self._read_fields(cursor, node, fields, path, depth + 1)
+            case s.Record(), (c.Tuple() | Opened()) as wanted:
+                children = self._read_fields(cursor, node, wanted, path, depth + 1)
                 return _struct(children, wanted, len(cursor))
             case s.Array(), c.Array(item=item):
                 items = find_items(cursor, node, path, depth=depth + 1, max_depth=self._max_depth)
@@ -120,15 +135,17 @@ class Reader:
         self,
         cursor: Cursor,
         record: s.Record,
-        fields: tuple[tuple[str, c.ColumnType], ...],
+        asked: c.Tuple | Opened,
         path: str,
         depth: int,
     ) -> list[pa.Array]:
         reject_deep(cursor, path, depth, self._max_depth)
-        newest = self._newest.get(_short(record.name))
+        fields = asked.fields
+        newest = self._newest.get(short_name(record.name))
         wanted: dict[str, list[int]] = {}
         for place, (name, _) in enumerate(fields):
-            found = _match(record, newest, name)
+            aliases = asked.aliases_of(name) if isinstance(asked, Opened) else ()
+            found = match_field(record, newest, name, aliases)
             wanted.setdefault(found.name if found else "", []).append(place)
         columns: list[pa.Array | None] = [None] * len(fields)
         for field in record.fields:
@@ -255,36 +272,3 @@ def _name_paths(opened: Opened, columns: list[pa.Array], above: str) -> Iterator
             yield from _name_paths(type_, inner, f"{above}{name}.")
         else:
             yield f"{above}{name}", column
-
-
-def _short(name: str) -> str:
-    return name.rpartition(".")[2]
-
-
-def _records_by_name(record: s.Record) -> dict[str, s.Record]:
-    """All records of a schema by their names without namespace, which renaming a package changes."""
-    found: dict[str, s.Record] = {}
-    open_nodes: list[s.Node] = [record]
-    while open_nodes:
-        match open_nodes.pop():
-            case s.Record() as inner if _short(inner.name) not in found:
-                found[_short(inner.name)] = inner
-                open_nodes += [field.node for field in inner.fields]
-            case s.Array(item=node) | s.Map(value=node):
-                open_nodes.append(node)
-            case s.Union(branches=branches):
-                open_nodes += branches
-    return found
-
-
-def _match(record: s.Record, newest: s.Record | None, name: str) -> s.Field | None:
-    """The writer's field of this name, or the one that an alias ties to it, in his schema or the newest."""
-    for field in record.fields:
-        if field.name == name:
-            return field
-    for field in record.fields:
-        if name in field.aliases:
-            return field
-    known = next((entry for entry in newest.fields if entry.name == name), None) if newest else None
-    former = known.aliases if known else ()
-    return next((field for field in record.fields if field.name in former), None)

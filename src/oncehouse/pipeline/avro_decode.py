@@ -6,8 +6,8 @@ together; what the declared fields do not name is passed over. A message of an u
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.avro_columns import Reader
 from oncehouse.pipeline.avro_cursor import Bodies
 from oncehouse.pipeline.avro_lists import GREATEST_DEPTH
-from oncehouse.pipeline.avro_schema import parse_schema
+from oncehouse.pipeline.avro_matching import Aliases, parse_versions
 from oncehouse.pipeline.decoding import Decoded, Limits, Places
 from oncehouse.pipeline.framing import Framing, open_frames, split_versions
 from oncehouse.pipeline.gathering import Gathering
@@ -36,11 +36,12 @@ class AvroDecoder:
         schemas: Sequence[Schema],
         framing: Framing,
         limits: Limits,
+        aliases: Aliases = MappingProxyType({}),
     ) -> None:
         self._framing = framing
         self._limits = limits
         self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
-        self._readers = _make_readers(fields, schemas, min(limits.max_depth, GREATEST_DEPTH))
+        self._readers = _make_readers(fields, schemas, aliases, min(limits.max_depth, GREATEST_DEPTH))
 
     def decode(self, block: pa.RecordBatch) -> Decoded:
         gathering = Gathering(self._schema)
@@ -73,20 +74,19 @@ class AvroDecoder:
 
 
 def _make_readers(
-    fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], max_depth: int
+    fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], aliases: Aliases, max_depth: int
 ) -> dict[str, Reader]:
-    mine = sorted((known for known in schemas if known.format == "avro"), key=_version_order)
-    parsed = {known.schema: parse_schema(known.definition, where=f"schema {known.schema}") for known in mine}
+    parsed = parse_versions(schemas)
     return {
-        name: Reader(writer=record, newest=list(parsed.values())[-1], fields=fields, max_depth=max_depth)
+        name: Reader(
+            writer=record,
+            newest=list(parsed.values())[-1],
+            fields=fields,
+            max_depth=max_depth,
+            aliases=aliases,
+        )
         for name, record in parsed.items()
     }
-
-
-def _version_order(known: Schema) -> list[tuple[int, str]]:
-    """Versions as people count them: 10 after 9, whichever became known first."""
-    pieces = re.split(r"([0-9]+)", known.schema)
-    return [(int(piece), "") if piece.isdigit() else (0, piece) for piece in pieces]
 
 
 def _split_runs(bodies: pa.Array) -> Iterator[tuple[int, int]]:

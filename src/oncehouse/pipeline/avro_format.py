@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from oncehouse.columns import ColumnType
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 def make_avro_format(section: Avro) -> AvroFormat:
     only = next(iter(section.schemas), "") if section.version == "none" else ""
     framing = Framing(place=VersionPlace(section.version), header=section.header, schema=only)
-    return AvroFormat(framing=framing)
+    return AvroFormat(framing=framing, aliases=section.aliases)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AvroFormat(SingleRows):
     framing: Framing
+    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Declared fields and the names that they have in other versions."""
 
     @property
     def needs_headers(self) -> bool:
@@ -33,4 +35,6 @@ class AvroFormat(SingleRows):
     def make_decoder(
         self, fields: Mapping[str, ColumnType], schemas: Sequence[Schema], limits: Limits
     ) -> Decoder:
-        return AvroDecoder(fields=fields, schemas=schemas, framing=self.framing, limits=limits)
+        return AvroDecoder(
+            fields=fields, schemas=schemas, framing=self.framing, limits=limits, aliases=self.aliases
+        )

@@ -8,7 +8,7 @@ which schemas are known is the driver's business, so what a decoder does not kno
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -62,6 +62,21 @@ class Limits:
 
     max_message_bytes: int
     max_depth: int
+
+
+def reject_rows(decoded: Decoded, found: Sequence[Rejection]) -> Decoded:
+    """Without the rows of these places, which are rejected."""
+    if not found:
+        return decoded
+    kept = ~np.isin(decoded.taken, [rejection.index for rejection in found])
+    mask = pa.array(kept)
+    return replace(
+        decoded,
+        rows=decoded.rows.filter(mask),
+        taken=decoded.taken[kept],
+        schemas=None if decoded.schemas is None else decoded.schemas.filter(mask),
+        rejected=tuple(sorted([*decoded.rejected, *found], key=lambda rejection: rejection.index)),
+    )
 
 
 class Decoder(Protocol):

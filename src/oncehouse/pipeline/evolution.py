@@ -76,7 +76,7 @@ def new_fields(
         if pipeline.source.format in {"avro", "protobuf"}
         else set()
     )
-    tied = names_of_one(schemas)
+    tied = names_of_one(schemas, pipeline.source)
     return {name: type_ for name, type_ in found.items() if not known & tied.get(name, {name})}
 
 

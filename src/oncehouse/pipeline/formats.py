@@ -18,19 +18,24 @@ from oncehouse.pipeline.decoding import Decoder, Format, Limits
 from oncehouse.pipeline.frame_format import FORMAT, FrameDecoder, FrameFormat, WithFrames
 from oncehouse.pipeline.json_format import JsonFormat
 from oncehouse.pipeline.protobuf_sources import make_protobuf_format
+from oncehouse.pipeline.required_fields import RefusingDecoder
 from oncehouse.pipeline.text_format import make_text_format
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from oncehouse.config import Pipeline, Source
+    from oncehouse.ledger.records import Schema
     from oncehouse.pipeline.manifest import ReadPlan
 
 
-def format_of(source: Source) -> Format:  # noqa: PLR0911 - one case a format
+def format_of(source: Source, schemas: Sequence[Schema] = ()) -> Format:  # noqa: PLR0911 - one case a format
+    """`schemas` are those that are known: where fields are found by number, they say which."""
     match source.format:
         case "json" | "jsonl":
             return JsonFormat(lines=source.format == "jsonl", watch=source.new_fields != "ignore")
         case "protobuf":
-            return make_protobuf_format(demand_section(source.protobuf, "protobuf"))
+            return make_protobuf_format(demand_section(source.protobuf, "protobuf"), schemas, source.fields)
         case "avro":
             return make_avro_format(demand_section(source.avro, "avro"))
         case "debezium":
@@ -56,13 +61,18 @@ def demand_section(section: SectionT | None, name: str) -> SectionT:
     return section
 
 
-def make_decoder(plan: ReadPlan, given: Decoder | None = None) -> Decoder:
-    """The decoder of a plan's records, or one that is given, and what shapes their rows."""
+def make_decoder(plan: ReadPlan, given: Decoder | None = None, *, refuses: bool = False) -> Decoder:
+    """The decoder of a plan's records, or one that is given, and what shapes their rows.
+
+    With `refuses` it takes no records of versions that the plan refuses: what was settled once is read without.
+    """
     limits = Limits(max_message_bytes=plan.max_message_bytes, max_depth=plan.max_depth)
     decoder = given or plan.format.make_decoder(plan.fields, plan.schemas, limits)
     if given is None and any(schema.format == FORMAT for schema in plan.schemas):
         schema = pa.schema([(name, arrow_type(type_)) for name, type_ in plan.fields.items()])
         decoder = WithFrames(decoder, FrameDecoder(plan.fields, plan.schemas, limits), schema)
+    if refuses and plan.refused:
+        decoder = RefusingDecoder(decoder, plan.refused)
     if plan.shape is None:
         return decoder
     # The engine is loaded where something is shaped, and nowhere else.

@@ -9,7 +9,6 @@ letter: nothing would tell it from others. Which values are named is `identity_r
 from __future__ import annotations
 
 import binascii
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 
 from oncehouse.errors import ConfigurationError
 from oncehouse.hashing import Hashes, hash_column
+from oncehouse.pipeline.decoding import reject_rows
 from oncehouse.pipeline.verdict import Problem, Reason, Rejection
 
 if TYPE_CHECKING:
@@ -48,8 +48,13 @@ def unique_ids(
     return words[:, 0].astype(np.uint64), words[:, 1].astype(np.uint64)
 
 
-def refuse_nameless(rule: Rule, records: pa.RecordBatch, decoded: Decoded) -> Decoded:
-    """Without the rows whose record lacks a header or the key that the rule names: those are rejected."""
+def refuse_nameless(
+    rule: Rule, records: pa.RecordBatch, decoded: Decoded, *, needs_value: bool = False
+) -> Decoded:
+    """Without the rows whose record lacks a header or the key that the rule names: those are rejected.
+
+    With `needs_value` also those of which no field of the rule has a value: all of them would be one event.
+    """
     lacking = np.zeros(len(decoded.taken), dtype=np.bool_)
     found: list[Rejection] = []
     for name, column in _of_record(rule, records):
@@ -59,15 +64,27 @@ def refuse_nameless(rule: Rule, records: pa.RecordBatch, decoded: Decoded) -> De
         )
         found += [problem.at(int(place)) for place in decoded.taken[missing]]
         lacking |= missing
-    if not found:
-        return decoded
-    kept = pa.array(~lacking)
-    return replace(
-        decoded,
-        rows=decoded.rows.filter(kept),
-        taken=decoded.taken[~lacking],
-        schemas=None if decoded.schemas is None else decoded.schemas.filter(kept),
-        rejected=tuple(sorted([*decoded.rejected, *found], key=lambda rejection: rejection.index)),
+    if needs_value and not (rule.headers or rule.key):
+        found += [_without_values(rule).at(int(place)) for place in decoded.taken[_all_null(rule, decoded)]]
+    return reject_rows(decoded, found)
+
+
+def _all_null(rule: Rule, decoded: Decoded) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """The rows in which every field of the rule is null."""
+    empty = np.ones(len(decoded.taken), dtype=np.bool_)
+    for steps in rule.fields:
+        column = _column_at(decoded.rows, steps)
+        if not column.null_count:
+            return np.zeros(len(decoded.taken), dtype=np.bool_)
+        empty &= column.is_null().to_numpy(zero_copy_only=False)
+    return empty
+
+
+def _without_values(rule: Rule) -> Problem:
+    names = ", ".join(".".join(steps) for steps in rule.fields)
+    return Problem(
+        reason=Reason.MISSING_FIELD,
+        detail=f"field {names}: missing or null, and nothing else of the identity tells the record from others",
     )
 
 

@@ -16,6 +16,7 @@ from oncehouse import columns as c
 from oncehouse.config_formats import DEBEZIUM_IDENTITY
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.annotations import marked_fields
+from oncehouse.pipeline.schema_fields import names_of_one
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
@@ -85,7 +86,12 @@ def _agreed_marks(pipeline: Pipeline, schemas: Sequence[Schema]) -> tuple[str, .
                 f"{', '.join(found.schema for found in schemas) or 'none yet; add it with `oncehouse schema add`'}."
             )
         schemas = [schema]
-    marks = {schema.schema: tuple(sorted(marked_fields(schema))) for schema in schemas}
+    tied = names_of_one(schemas, pipeline.source)
+    types = {name: c.parse_type(text) for name, text in pipeline.source.decoded_fields.items()}
+    marks = {
+        schema.schema: tuple(sorted(_declared_name(name, tied, types) for name in marked_fields(schema)))
+        for schema in schemas
+    }
     if len(set(marks.values())) > 1:
         told = "; ".join(f"{name}: {', '.join(fields) or 'nothing'}" for name, fields in marks.items())
         raise ConfigurationError(
@@ -101,6 +107,13 @@ def _agreed_marks(pipeline: Pipeline, schemas: Sequence[Schema]) -> tuple[str, .
             "identity.fields."
         )
     return fields
+
+
+def _declared_name(name: str, tied: Mapping[str, frozenset[str]], types: Mapping[str, c.ColumnType]) -> str:
+    """The name under which the file declares a marked field, where a version calls it otherwise."""
+    first, dot, rest = name.partition(".")
+    names = [name, *(f"{other}{dot}{rest}" for other in sorted(tied.get(first, ())))]
+    return next((known for known in names if c.find_path(known, types) is not None), name)
 
 
 def fingerprint(rule: Rule, types: Mapping[str, c.ColumnType]) -> str:

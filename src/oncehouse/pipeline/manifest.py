@@ -76,6 +76,10 @@ class ReadPlan:
     counted: Counted | None = None
     """How records are handed over; None: in blocks that are weighed."""
     form: Form = Form.ARROW
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Versions of the schema that lack a field which ids or tables depend on, each with what it lacks."""
+    needs_value: bool = False
+    """Whether an event must have a value in at least one field of the identity."""
 
     @property
     def columns(self) -> dict[str, ColumnType]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import connect
@@ -25,11 +26,13 @@ from oncehouse.pipeline.clocks import judge_clocks, read_clocks
 from oncehouse.pipeline.evolution import current
 from oncehouse.pipeline.growth import judge_ledger
 from oncehouse.pipeline.ledger_age import demand_newest
+from oncehouse.pipeline.merging_fields import with_tables
 from oncehouse.pipeline.outage import judge_topic
 from oncehouse.pipeline.protobuf_sources import demand_readable
+from oncehouse.pipeline.required_fields import judge_versions
 from oncehouse.pipeline.room import Room, look_at_disks, read_room
 from oncehouse.pipeline.sampling import Sample, measure_growth, read_sample
-from oncehouse.pipeline.schemas import known_schemas
+from oncehouse.pipeline.schemas import declared_schemas, known_schemas
 from oncehouse.pipeline.shape_planning import check_shape
 from oncehouse.pipeline.source import TopicFacts, Topics, read_facts
 
@@ -126,8 +129,28 @@ def demand_ready(
         if not may_wait or not (catalog.exists() and catalog.identity() is not None):
             raise
         there = False
+    # A version that records brought is no reason not to start: what comes of it becomes dead letters.
+    listed = {schema.schema for schema in declared_schemas(pipeline)}
+    known = know_tables(pipeline) if there else pipeline
+    found += judge_versions(known, known_schemas(pipeline, catalog), listed)
     _refuse_errors(pipeline, found)
     return there
+
+
+def know_tables(pipeline: Pipeline) -> Pipeline:
+    """The pipeline, knowing by which fields its tables merge rows: records without them are refused."""
+    return with_tables(pipeline, read_tables(pipeline))
+
+
+def inspect_versions(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:
+    """Whether each known version of the schema has the fields that ids and tables depend on."""
+    schemas = known_schemas(pipeline, catalog)
+    if not schemas:
+        return ()
+    pipeline = current(pipeline, catalog)
+    with suppress(TransientError):
+        pipeline = know_tables(pipeline)
+    return tuple(judge_versions(pipeline, schemas))
 
 
 def demand_tables(pipeline: Pipeline, catalog: Catalog) -> None:
@@ -161,7 +184,7 @@ def check_ledger(pipeline: Pipeline, catalog: Catalog) -> None:
     store.check()
     demand_newest(catalog, store)
     types = {name: parse_type(text) for name, text in pipeline.source.fields.items()}
-    demand_readable(known_schemas(pipeline, catalog), types)
+    demand_readable(known_schemas(pipeline, catalog), types, pipeline.source.protobuf)
     check_rule(pipeline, catalog)
 
 

@@ -7,7 +7,7 @@ where one schema reads all. A record of a version that nobody knows yet waits.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +41,8 @@ class Envelope:
 class ProtobufFormat(SingleRows):
     framing: Framing
     envelope: Envelope | None = None
+    numbers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of the declared fields that are found by number, the steps of their paths."""
 
     @property
     def needs_headers(self) -> bool:
@@ -111,7 +113,11 @@ class ProtobufDecoder:
         if name not in self._readers:
             newest_first = [self._descriptors[other] for other in reversed(self._descriptors)]
             self._readers[name] = Reader(
-                self._descriptors[name], newest_first, self._fields, max_message_bytes=self._max_message_bytes
+                self._descriptors[name],
+                newest_first,
+                self._fields,
+                max_message_bytes=self._max_message_bytes,
+                numbers=self._format.numbers,
             )
         return self._readers[name]
 

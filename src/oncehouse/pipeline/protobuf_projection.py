@@ -28,7 +28,7 @@ from oncehouse.protobuf.fields import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from google.protobuf.descriptor import Descriptor
 
@@ -125,11 +125,13 @@ def is_json(asked: FieldDescriptor, type_: c.ColumnType) -> bool:
     return isinstance(item_type(type_) if asked.is_repeated else c.bare(type_), c.String)
 
 
-def project(descriptor: Descriptor, types: Mapping[str, c.ColumnType]) -> Wanted:
+def project(
+    descriptor: Descriptor, types: Mapping[str, c.ColumnType], numbers: Mapping[str, Sequence[int]]
+) -> Wanted:
     """Everything that the declared fields need of this version of the message."""
     root = Wanted(descriptor)
     for name, type_ in types.items():
-        found = find(descriptor, name)
+        found = find(descriptor, name, numbers.get(name, ()))
         if found is None:
             continue
         holder = root

@@ -8,6 +8,7 @@ oneof, a key twice in a map) are first written anew by the protobuf library, whi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import ptars
@@ -55,15 +56,20 @@ class Reader:
         fields: Mapping[str, c.ColumnType],
         *,
         max_message_bytes: int,
+        numbers: Mapping[str, Sequence[int]] = MappingProxyType({}),
     ) -> None:
-        """`others` are the other versions, which know fields that this one may lack."""
+        """`others` are the other versions, which know fields that this one may lack; `numbers` are those of the fields
+        that are found by them."""
         self._fields = fields
         self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
         self._message_class = GetMessageClass(descriptor)
-        self._wanted = project(descriptor, fields)
-        self._found = {name: find(descriptor, name) for name in fields}
+        self._wanted = project(descriptor, fields, numbers)
+        self._found = {name: find(descriptor, name, numbers.get(name, ())) for name in fields}
         self._elsewhere = {
-            name: next((found for other in others if (found := find(other, name))), None) for name in fields
+            name: next(
+                (found for other in others if (found := find(other, name, numbers.get(name, ())))), None
+            )
+            for name in fields
         }
         file, message = describe_wanted(self._wanted)
         self._handler = ProtoRegistry([file]).create_for_message(

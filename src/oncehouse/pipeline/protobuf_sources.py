@@ -6,7 +6,7 @@ Everything becomes a definition that holds all it needs, so that workers and lat
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from oncehouse import columns as c
@@ -19,10 +19,10 @@ from oncehouse.protobuf.definition import (
     Definition,
     compile_texts,
     describe,
+    describe_all,
     load_definition,
-    read_definition,
 )
-from oncehouse.protobuf.fields import check_envelope, check_fields
+from oncehouse.protobuf.fields import agreed_numbers, check_envelope, check_fields
 
 if TYPE_CHECKING:
     from oncehouse.config_protobuf import Protobuf
@@ -52,16 +52,33 @@ def read_files(section: Protobuf) -> tuple[Schema, ...]:
     )
 
 
-def demand_readable(schemas: Sequence[Schema], types: Mapping[str, c.ColumnType]) -> None:
+def demand_readable(
+    schemas: Sequence[Schema], types: Mapping[str, c.ColumnType], section: Protobuf | None = None
+) -> None:
     """Refuse declared fields that no known version has, or that can never hold what one brings."""
-    descriptors = [
-        describe(read_definition(schema.definition)) for schema in schemas if schema.format == FORMAT
-    ]
-    if descriptors:
-        check_fields(descriptors, types)
+    if descriptors := describe_all(_texts(schemas)):
+        numbers = {} if section is None else number_paths(section, schemas, types)
+        check_fields(descriptors, types, numbers)
 
 
-def make_protobuf_format(section: Protobuf) -> ProtobufFormat:
+def number_paths(
+    section: Protobuf, schemas: Sequence[Schema], names: Iterable[str]
+) -> dict[str, tuple[int, ...]]:
+    """The declared fields that are found by number, each with the numbers of its path."""
+    if section.match == "name":
+        return dict(section.numbers)
+    open_names = [name for name in names if name not in section.numbers]
+    return {**section.numbers, **agreed_numbers(describe_all(_texts(schemas)), open_names)}
+
+
+def _texts(schemas: Iterable[Schema]) -> Iterator[str]:
+    return (schema.definition for schema in schemas if schema.format == FORMAT)
+
+
+def make_protobuf_format(
+    section: Protobuf, schemas: Sequence[Schema] = (), names: Iterable[str] = ()
+) -> ProtobufFormat:
+    """`schemas` and `names`: what is known, and the declared fields; needed where fields are found by number."""
     match section.version:
         case "none":
             framing = Framing(place=VersionPlace.NONE, schema=next(iter(section.schemas)))
@@ -73,7 +90,8 @@ def make_protobuf_format(section: Protobuf) -> ProtobufFormat:
             framing = Framing(place=VersionPlace.PREFIX)
         case "field":
             framing = Framing(place=VersionPlace.NONE)
-    return ProtobufFormat(framing=framing, envelope=_envelope(section))
+    numbers = number_paths(section, schemas, names)
+    return ProtobufFormat(framing=framing, envelope=_envelope(section), numbers=numbers)
 
 
 def _envelope(section: Protobuf) -> Envelope | None:

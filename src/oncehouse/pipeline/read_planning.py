@@ -16,6 +16,7 @@ from oncehouse.pipeline.formats import format_of
 from oncehouse.pipeline.identity_rule import rule_of
 from oncehouse.pipeline.manifest import Form, ReadPlan, TablePlan
 from oncehouse.pipeline.parts import topic_of
+from oncehouse.pipeline.required_fields import is_optional, refused_versions
 from oncehouse.pipeline.shape_plan import route_column
 from oncehouse.pipeline.shape_planning import plan_shape
 
@@ -65,16 +66,17 @@ def read_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, w
 def plan_reading(
     pipeline: Pipeline, schemas: tuple[Schema, ...], *, epoch: int, token: int, whole: bool
 ) -> ReadPlan:
+    rule = rule_of(pipeline, schemas)
     smallest_batch = min(pipeline.limits(table.name).max_rows for table in pipeline.tables)
     return ReadPlan(
         pipeline=pipeline.pipeline,
         epoch=epoch,
         token=token,
         topics=pipeline.source.topics,
-        format=format_of(pipeline.source),
+        format=format_of(pipeline.source, schemas),
         schemas=schemas,
         fields={name: parse_type(text) for name, text in pipeline.source.decoded_fields.items()},
-        identity=rule_of(pipeline, schemas),
+        identity=rule,
         tables=table_plans(pipeline),
         files_root=pipeline.ledger.files,
         max_message_bytes=pipeline.source.max_message_bytes,
@@ -82,6 +84,8 @@ def plan_reading(
         part_rows=min(pipeline.epoch.part_rows, smallest_batch),
         part_bytes=pipeline.epoch.part_bytes,
         whole=whole,
+        refused=refused_versions(pipeline, schemas, rule),
+        needs_value=not is_optional(pipeline, rule),
     )
 
 

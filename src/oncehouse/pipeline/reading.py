@@ -92,7 +92,7 @@ class ReadTask:
         self._attempt = attempt
         self._ordered = ordered
         self._store = FileStore(plan.files_root)
-        self._decoder = make_decoder(plan, decoder)
+        self._decoder = make_decoder(plan, decoder, refuses=True)
         self._chunk: _Chunk | None = None
         self._chunks: list[ChunkManifest] = []
         self._aside = {kind: LetterWriter(plan, self._store, attempt, kind) for kind in LetterKind}
@@ -124,7 +124,9 @@ class ReadTask:
                     yield rows.slice(start, _BLOCK_ROWS)
 
     def _take(self, block: pa.RecordBatch, source: int) -> None:
-        decoded = refuse_nameless(self._plan.identity, block, self._decoder.decode(block))
+        decoded = refuse_nameless(
+            self._plan.identity, block, self._decoder.decode(block), needs_value=self._plan.needs_value
+        )
         self._read += block.num_rows
         self._skipped += len(decoded.skipped)
         merge_fields(self._new_fields, decoded.new_fields)

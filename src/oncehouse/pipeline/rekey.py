@@ -37,6 +37,7 @@ from oncehouse.pipeline.ingest import run_tasks, run_tasks_aside
 from oncehouse.pipeline.manifest import ReadPlan
 from oncehouse.pipeline.payloads import hash_payloads
 from oncehouse.pipeline.read_planning import read_plan
+from oncehouse.pipeline.required_fields import reject_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -324,13 +325,15 @@ class Ids:
 def make_ids(store: FileStore, read: ReadPlan, decoder: Decoder, key_file: KeyFile) -> Ids:
     found: list[tuple[UInt64, UInt64, UInt64]] = []
     for block, decoded in decode_again(store, decoder, key_file.raw):
-        named = refuse_nameless(read.identity, block, decoded)
+        named = refuse_nameless(read.identity, block, decoded, needs_value=read.needs_value)
+        named = reject_versions(named, read.refused)
         if named.rejected:
             first = named.rejected[0]
             raise PermanentError(
                 f"Pipeline {read.pipeline}: the identity rule cannot be changed: of {tell_place(block, first.index)}, "
                 f"which is in the ledger, {first.detail}. Headers are kept only from the time on that a rule or a "
-                "format asks for them. Choose a rule that every kept event fits."
+                "format asks for them. Choose a rule that every kept event fits, or say in the pipeline file how the "
+                "field is found (source.protobuf.numbers, source.avro.aliases) or that it is in source.optional_fields."
             )
         ids = unique_ids(read.identity, decoded.rows, block, block.column("schema"))
         found.append((*ids, hash_payloads(block.column("value"), block.column("schema"))))

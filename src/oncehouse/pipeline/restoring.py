@@ -156,7 +156,9 @@ class Restorer:
 
     @cached_property
     def _plain_plan(self) -> ReadPlan:
-        return read_plan(self._pipeline, self._catalog, epoch=0, token=self._token, whole=False)
+        plan = read_plan(self._pipeline, self._catalog, epoch=0, token=self._token, whole=False)
+        # What was settled has its ids, whatever would be refused today.
+        return replace(plan, refused={}, needs_value=False)
 
     def _make_keys(self, key_file: KeyFile) -> keyindex.Keys:
         plan = self._plain_plan

@@ -20,7 +20,7 @@ from oncehouse.ledger.records import Stage
 from oncehouse.ledger.schemas import add_schemas
 from oncehouse.pipeline.adopting import adopt
 from oncehouse.pipeline.deciding import Ingesting
-from oncehouse.pipeline.prepare import demand_ready, open_catalog
+from oncehouse.pipeline.prepare import demand_ready, know_tables, open_catalog
 from oncehouse.pipeline.record_sizes import RecordSizes
 from oncehouse.pipeline.report import Report, RunResult
 from oncehouse.pipeline.schemas import declared_schemas
@@ -71,6 +71,7 @@ def run_pipeline(
     topics = Topics(pipeline.source.kafka) if pipeline.source.kafka and Stage.INGEST in stages else None
     try:
         there = prepare(pipeline, catalog, topics, may_wait=not once, say=say)
+        pipeline = know_tables(pipeline) if there else pipeline
         sizes = _look_at_records(catalog, topics)
         running = Stages(
             pipeline,

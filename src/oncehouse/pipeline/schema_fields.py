@@ -5,7 +5,7 @@ Types are derived, not guessed: a field whose values no single column type can h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from oncehouse.protobuf.definition import describe, read_definition
 from oncehouse.protobuf.fields import derive_fields, has_default
 
 if TYPE_CHECKING:
+    from oncehouse.config import Source
     from oncehouse.ledger.records import Schema
 
 
@@ -40,16 +41,36 @@ def fields_of(schema: Schema) -> Mapping[str, FieldFact]:
     return _read(schema.format, schema.definition)
 
 
-def names_of_one(schemas: Iterable[Schema]) -> Mapping[str, frozenset[str]]:
-    """For each name that an alias ties to others: all names of that field, in whichever version."""
+def names_of_one(schemas: Iterable[Schema], source: Source | None = None) -> Mapping[str, frozenset[str]]:
+    """For each name that is tied to others: all names of that field, in whichever version.
+
+    Aliases tie names, those of the schemas and of the pipeline file; numbers do where the file matches by them.
+    """
     groups: dict[str, frozenset[str]] = {}
+    for tied in _ties(tuple(schemas), source):
+        whole = frozenset().union(*(groups.get(known, {known}) for known in tied))
+        groups |= dict.fromkeys(whole, whole)
+    return groups
+
+
+def _ties(schemas: Sequence[Schema], source: Source | None) -> Iterator[set[str]]:
+    avro, protobuf = (source.avro, source.protobuf) if source is not None else (None, None)
+    by_number: dict[int, set[str]] = {}
     for schema in schemas:
         for name, fact in fields_of(schema).items():
             if fact.aliases:
-                tied = {name, *fact.aliases}
-                whole = frozenset().union(*(groups.get(known, {known}) for known in tied))
-                groups |= dict.fromkeys(whole, whole)
-    return groups
+                yield {name, *fact.aliases}
+            if fact.number is not None:
+                by_number.setdefault(fact.number, set()).add(name)
+    for name, others in (avro.aliases if avro is not None else {}).items():
+        yield {name, *others}
+    if protobuf is None:
+        return
+    for name, path in protobuf.numbers.items():
+        if len(path) == 1:
+            yield {name, *by_number.get(path[0], ())}
+    if protobuf.match == "number":
+        yield from (names for names in by_number.values() if len(names) > 1)
 
 
 @lru_cache(maxsize=256)

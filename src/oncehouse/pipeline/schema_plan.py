@@ -22,9 +22,13 @@ from oncehouse.ledger.fields import learn_fields, list_fields
 from oncehouse.ledger.records import LearnedField, Schema
 from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.evolution import new_fields, with_learned
+from oncehouse.pipeline.merging_fields import with_tables
+from oncehouse.pipeline.required_fields import judge_versions
 from oncehouse.pipeline.schema_fields import FieldFact, fields_of, make_nullable, names_of_one
+from oncehouse.pipeline.schemas import known_schemas
 
 if TYPE_CHECKING:
+    from oncehouse.clickhouse.describe import TableFacts
     from oncehouse.config import Pipeline
     from oncehouse.ledger.catalog import Catalog
 
@@ -63,7 +67,7 @@ def plan_fields(
     left_out = [field for field in learned if field.type is None]
     changes: list[FieldChange] = []
     before: dict[str, FieldFact] = {}
-    tied = names_of_one(schemas)
+    tied = names_of_one(schemas, pipeline.source)
     given = {name for schema in schemas for name, fact in fields_of(schema).items() if fact.has_default}
     for schema in schemas:
         facts = _under_known_names(fields_of(schema), now, tied)
@@ -72,7 +76,7 @@ def plan_fields(
         changes += _compare(now, before, facts, schema, given)
         now |= {change.field: change.type for change in changes if change.type is not None}
         before |= facts
-    return (*changes, *_renames(schemas))
+    return (*changes, *_renames(schemas, tied))
 
 
 def _under_known_names(
@@ -167,7 +171,7 @@ def _widen_enum(
     yield FieldChange(field=name, kind=ChangeKind.WIDEN, why=why, type=c.clickhouse_name(type_))
 
 
-def _renames(schemas: Sequence[Schema]) -> Iterator[FieldChange]:
+def _renames(schemas: Sequence[Schema], tied: Mapping[str, frozenset[str]]) -> Iterator[FieldChange]:
     """Fields that a later version calls otherwise: protobuf by their number, Avro by its aliases."""
     before: dict[int, str] = {}
     for schema in schemas:
@@ -177,7 +181,8 @@ def _renames(schemas: Sequence[Schema]) -> Iterator[FieldChange]:
                 yield FieldChange(field=past, kind=ChangeKind.NOTE, why=why)
             old = before.get(fact.number or 0, name)
             if old != name:
-                why = f"version {schema.schema} calls it {name}; the two are two columns"
+                one = "either name reads both" if old in tied.get(name, ()) else "the two are two columns"
+                why = f"version {schema.schema} calls it {name}; {one}"
                 yield FieldChange(field=old, kind=ChangeKind.NOTE, why=why)
             if fact.number is not None:
                 before[fact.number] = name
@@ -188,18 +193,37 @@ def make_plan(pipeline: Pipeline, catalog: Catalog, schemas: Sequence[Schema]) -
     learned = list_fields(catalog) if catalog.exists() else ()
     changes = plan_fields(pipeline, learned, schemas)
     then = with_learned(pipeline, [*learned, *to_learn(pipeline, changes)])
-    return SchemaPlan(fields=changes, columns=tuple(plan_tables(then)))
+    facts = _read_facts(pipeline)
+    demand_fields(with_tables(then, facts), known_schemas(pipeline, catalog), schemas)
+    return SchemaPlan(fields=changes, columns=tuple(plan_tables(then, facts)))
 
 
-def plan_tables(pipeline: Pipeline) -> Iterator[ColumnChange]:
+def demand_fields(pipeline: Pipeline, known: Sequence[Schema], planned: Sequence[Schema]) -> None:
+    """Refuse planned versions without a field that ids or tables depend on."""
+    found = list(judge_versions(pipeline, known, {schema.schema for schema in planned}))
+    if found:
+        lines = "\n".join(f"  {finding.what}\n    → {finding.advice}" for finding in found)
+        raise ConfigurationError(
+            f"Pipeline {pipeline.pipeline}: nothing is planned for these versions:\n{lines}"
+        )
+
+
+def _read_facts(pipeline: Pipeline) -> dict[str, TableFacts]:
     client = connect(pipeline.clickhouse)
+    found: dict[str, TableFacts] = {}
     for table in pipeline.tables:
         facts = describe_table(client, table.name)
         if facts is None:
             raise ConfigurationError(
                 f"{table.name} does not exist, or the user may not see it; run `oncehouse table create` first"
             )
-        yield from plan_columns(facts, needs_of(pipeline, table))
+        found[table.name] = facts
+    return found
+
+
+def plan_tables(pipeline: Pipeline, facts: Mapping[str, TableFacts]) -> Iterator[ColumnChange]:
+    for table in pipeline.tables:
+        yield from plan_columns(facts[table.name], needs_of(pipeline, table))
 
 
 def to_learn(pipeline: Pipeline, changes: Iterable[FieldChange]) -> tuple[LearnedField, ...]:

@@ -13,9 +13,9 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from google.protobuf import descriptor_pool
@@ -92,6 +92,16 @@ def pick_message(serialized: bytes, message: str, *, where: str) -> Definition:
 def describe(definition: Definition) -> Descriptor:
     found = FileDescriptorSet.FromString(definition.descriptor_set)
     return _find_message(_pool_of(found, definition.message), found, definition.message, "the definition")
+
+
+@lru_cache(maxsize=256)
+def describe_text(text: str) -> Descriptor:
+    """The message of a text of `to_text`; kept, because the driver asks for the same ones before each epoch."""
+    return describe(read_definition(text))
+
+
+def describe_all(texts: Iterable[str]) -> list[Descriptor]:
+    return [describe_text(text) for text in texts]
 
 
 def _needed_files(descriptor: Descriptor) -> set[str]:

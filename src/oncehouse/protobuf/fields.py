@@ -7,8 +7,9 @@ Well-known types count as what they mean: a Timestamp is a time, a wrapper is it
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, OneofDescriptor
 
@@ -49,12 +50,15 @@ class Found:
     end: FieldDescriptor | OneofDescriptor
 
 
-def find(descriptor: Descriptor, name: str) -> Found | None:
-    """None where this version of the message has no such field; a path that cannot be read is refused."""
+def find(descriptor: Descriptor, name: str, numbers: Sequence[int] = ()) -> Found | None:
+    """None where this version of the message has no such field; a path that cannot be read is refused.
+
+    `numbers`: those of the path's steps, which are then found by them, whatever their names.
+    """
     through: list[FieldDescriptor] = []
-    *steps, last = name.split(".")
+    *steps, last = numbers or name.split(".")
     for step in steps:
-        field = descriptor.fields_by_name.get(step)
+        field = _field_at(descriptor, step)
         if field is None:
             return None
         if not is_message(field) or field.is_repeated:
@@ -62,12 +66,54 @@ def find(descriptor: Descriptor, name: str) -> Found | None:
             raise ConfigurationError(f"field {name!r}: {field.full_name} is {kind}")
         through.append(field)
         descriptor = message_of(field)
-    end = descriptor.fields_by_name.get(last) or _real_oneof(descriptor, last)
+    end = _field_at(descriptor, last) or _real_oneof(descriptor, last)
     return None if end is None else Found(tuple(through), descriptor, end)
 
 
-def _real_oneof(descriptor: Descriptor, name: str) -> OneofDescriptor | None:
-    oneof = descriptor.oneofs_by_name.get(name)
+def has_steps(
+    descriptor: Descriptor, steps: Sequence[str], numbers: Mapping[str, Sequence[int]] = MappingProxyType({})
+) -> bool:
+    """Whether a version has the field: a declared name, and from there through the parts of a Tuple."""
+    name, *inner = steps
+    found = find(descriptor, name, numbers.get(name, ()))
+    for step in inner:
+        if found is None or not isinstance(found.end, FieldDescriptor) or not is_message(found.end):
+            return False
+        found = find(message_of(found.end), step)
+    return found is not None
+
+
+def _field_at(descriptor: Descriptor, step: str | int) -> FieldDescriptor | None:
+    if isinstance(step, int):
+        return descriptor.fields_by_number.get(step)
+    return descriptor.fields_by_name.get(step)
+
+
+def agreed_numbers(descriptors: Sequence[Descriptor], names: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """The numbers of each field's path, as the versions that know its name have them; a disagreement is refused."""
+    agreed: dict[str, tuple[int, ...]] = {}
+    for name in names:
+        known = {numbers for descriptor in descriptors if (numbers := _numbers_of(descriptor, name))}
+        if len(known) > 1:
+            listed = ", ".join(".".join(map(str, numbers)) for numbers in sorted(known))
+            raise ConfigurationError(
+                f"source.protobuf.match is number, but versions of the schema give field {name!r} different numbers "
+                f"({listed}); name the one that counts under source.protobuf.numbers"
+            )
+        agreed.update((name, numbers) for numbers in known)
+    return agreed
+
+
+def _numbers_of(descriptor: Descriptor, name: str) -> tuple[int, ...] | None:
+    """None where the version does not know the name, or it is that of a oneof, which has no number."""
+    found = find(descriptor, name)
+    if found is None or not isinstance(found.end, FieldDescriptor):
+        return None
+    return (*(step.number for step in found.through), found.end.number)
+
+
+def _real_oneof(descriptor: Descriptor, name: str | int) -> OneofDescriptor | None:
+    oneof = descriptor.oneofs_by_name.get(name) if isinstance(name, str) else None
     return oneof if oneof is not None and is_real(oneof) else None
 
 
@@ -167,10 +213,15 @@ def _message_type(descriptor: Descriptor, inside: Sequence[str]) -> c.ColumnType
     return c.Tuple(fields=tuple((field.name, type_of(field, (*inside, name))) for field in inner))
 
 
-def check_fields(descriptors: Sequence[Descriptor], types: Mapping[str, c.ColumnType]) -> None:
+def check_fields(
+    descriptors: Sequence[Descriptor],
+    types: Mapping[str, c.ColumnType],
+    numbers: Mapping[str, Sequence[int]] = MappingProxyType({}),
+) -> None:
     """Refuse declared fields that no version has, or that can never hold what a message brings."""
     for name, type_ in types.items():
-        ends = [found.end for descriptor in descriptors if (found := find(descriptor, name)) is not None]
+        by_number = numbers.get(name, ())
+        ends = [found.end for descriptor in descriptors if (found := find(descriptor, name, by_number))]
         if not ends:
             raise ConfigurationError(
                 f"source.fields: {name!r} is no field of {_tell_known(descriptors, name)}"

@@ -1,0 +1,183 @@
+"""Fields that every version of a schema must have: without them a default would make different events one.
+
+These are the fields of the identity, and those by which a table merges rows. A version that lacks one is refused
+where the pipeline file lists it; where records bring it, they become dead letters and can be replayed once the file
+says how the field is found, or that it is optional. Pure but for the schemas' own texts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from oncehouse import columns as c
+from oncehouse.clickhouse.findings import Finding, Level
+from oncehouse.pipeline.avro_matching import has_field, parse_versions, split_path
+from oncehouse.pipeline.decoding import reject_rows
+from oncehouse.pipeline.identity_rule import rule_of
+from oncehouse.pipeline.protobuf_sources import number_paths
+from oncehouse.pipeline.verdict import Problem, Reason, Rejection
+from oncehouse.protobuf.definition import describe_text
+from oncehouse.protobuf.fields import has_steps
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from oncehouse.config import Pipeline
+    from oncehouse.ledger.records import Schema
+    from oncehouse.pipeline.decoding import Decoded, Decoder
+    from oncehouse.pipeline.identity_rule import Rule
+
+_IDENTITY = "belongs to the identity"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequiredField:
+    steps: tuple[str, ...]
+    """The declared field, and from there through Tuples."""
+    reason: str
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LackingVersion:
+    """A version of the schema without a required field."""
+
+    schema: str
+    field: RequiredField
+
+    @property
+    def what(self) -> str:
+        return f"schema version {self.schema} has no field {self.field.name}, which {self.field.reason}"
+
+
+def required_fields(pipeline: Pipeline, rule: Rule) -> tuple[RequiredField, ...]:
+    """All that the pipeline file does not call optional."""
+    wanted = [RequiredField(steps=steps, reason=_IDENTITY) for steps in rule.fields]
+    wanted += [
+        RequiredField(steps=(field,), reason=f"decides which rows {table} merges")
+        for table, field in pipeline.merging_fields
+    ]
+    optional = pipeline.source.optional_fields
+    first = {field.steps: field for field in reversed(wanted) if field.name not in optional}
+    return tuple(field for field in wanted if first.get(field.steps) is field)
+
+
+def find_lacking(
+    pipeline: Pipeline, schemas: Sequence[Schema], required: Sequence[RequiredField]
+) -> tuple[LackingVersion, ...]:
+    """Each version without one of the fields, with the first that it lacks."""
+    found: dict[str, LackingVersion] = {}
+    for schema, field in _all_lacking(pipeline, schemas, required):
+        found.setdefault(schema, LackingVersion(schema=schema, field=field))
+    return tuple(found.values())
+
+
+def _all_lacking(
+    pipeline: Pipeline, schemas: Sequence[Schema], required: Sequence[RequiredField]
+) -> Iterator[tuple[str, RequiredField]]:
+    if not required:
+        return
+    source = pipeline.source
+    numbers = {} if source.protobuf is None else number_paths(source.protobuf, schemas, source.fields)
+    aliases = {} if source.avro is None else source.avro.aliases
+    records = parse_versions(schemas)
+    newest = next(reversed(records.values()), None)
+    for schema in schemas:
+        for field in required:
+            match schema.format:
+                case "protobuf":
+                    there = has_steps(describe_text(schema.definition), field.steps, numbers)
+                case "avro" if newest is not None:
+                    first, *inner = field.steps
+                    steps = (*split_path(first, newest), *inner)
+                    there = has_field(records[schema.schema], newest, steps, aliases)
+                case "frame":
+                    types = {name: c.parse_type(text) for name, text in json.loads(schema.definition)}
+                    there = c.find_path(field.name, types) is not None
+                case _:
+                    there = True
+            if not there:
+                yield schema.schema, field
+
+
+def refused_versions(pipeline: Pipeline, schemas: Sequence[Schema], rule: Rule) -> dict[str, str]:
+    """The versions whose records cannot be told from one another, each with what it lacks."""
+    return {
+        lacking.schema: lacking.what
+        for lacking in find_lacking(pipeline, schemas, required_fields(pipeline, rule))
+    }
+
+
+def is_optional(pipeline: Pipeline, rule: Rule) -> bool:
+    """Whether the file allows an event of which no field of the identity has a value."""
+    return {".".join(steps) for steps in rule.fields} <= set(pipeline.source.optional_fields)
+
+
+# -- before data moves ------------------------------------------------------------------------------------
+
+
+def judge_versions(
+    pipeline: Pipeline, schemas: Sequence[Schema], only: Collection[str] | None = None
+) -> Iterator[Finding]:
+    """An error for each known version that lacks a required field, or for those of `only`."""
+    own = [schema for schema in schemas if schema.format == pipeline.source.format]
+    if not own:
+        return
+    for lacking in find_lacking(pipeline, own, required_fields(pipeline, rule_of(pipeline, schemas))):
+        if only is not None and lacking.schema not in only:
+            continue
+        yield Finding(
+            level=Level.ERROR,
+            where="schemas",
+            what=f"{lacking.what}: different events would be taken for one, so its records become dead letters",
+            advice=_advise(pipeline, lacking.field.name),
+        )
+
+
+def _advise(pipeline: Pipeline, field: str) -> str:
+    if pipeline.source.format == "protobuf":
+        found = (
+            f"if it was renamed and kept its number, give that under source.protobuf.numbers ({field}: …) or set "
+            "source.protobuf.match to number"
+        )
+    else:
+        found = f"if it was renamed, give its other name under source.avro.aliases ({field}: […])"
+    return (
+        f"{found}; if its records may all count with the default, list it under source.optional_fields; else leave the "
+        "version out of the file. `oncehouse dead-letters replay` then reads again what has become a dead letter"
+    )
+
+
+# -- where records are read -------------------------------------------------------------------------------
+
+
+class RefusingDecoder:
+    """Rejects the records of versions that lack a required field, before anything is computed from defaults."""
+
+    def __init__(self, decoder: Decoder, refused: Mapping[str, str]) -> None:
+        self._decoder = decoder
+        self._refused = refused
+
+    def decode(self, block: pa.RecordBatch) -> Decoded:
+        return reject_versions(self._decoder.decode(block), self._refused)
+
+
+def reject_versions(decoded: Decoded, refused: Mapping[str, str]) -> Decoded:
+    if decoded.schemas is None or not refused:
+        return decoded
+    found: list[Rejection] = []
+    for name in pc.unique(decoded.schemas).to_pylist():
+        if name in refused:
+            problem = Problem(reason=Reason.MISSING_FIELD, detail=refused[name])
+            mine = pc.equal(decoded.schemas, name).fill_null(fill_value=False)
+            places = decoded.taken[mine.to_numpy(zero_copy_only=False)].tolist()
+            found += [problem.at(place) for place in places]
+    return reject_rows(decoded, found)

@@ -1,0 +1,162 @@
+"""Versions of a schema that rename or lack a field of the identity, through the command line to ClickHouse."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+
+import fastavro
+import pytest
+from confluent_kafka import Producer
+
+from protobuf_examples import FOLDER, message_class
+from road import Road
+
+FIELDS = {"id": "Int64", "note": "String", "amount": "UInt32"}
+PROTO = str(FOLDER / "versions.proto")
+MESSAGES = {"1": "First", "2": "Second", "3": "Third"}
+NAMES = {"1": "id", "2": "event_id"}
+
+
+def command(road: Road, name: str, *arguments: str, before: tuple[str, ...] = (), expect: int = 0) -> str:
+    """One command of oncehouse in a process of its own, and what it printed."""
+    line = road.command_line(name, *before)
+    done = subprocess.run(
+        [*line, *arguments], check=False, capture_output=True, text=True, timeout=300, cwd=road.folder
+    )
+    assert done.returncode == expect, f"{name} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def send(road: Road, records: list[tuple[str, bytes]]) -> None:
+    producer = Producer({"bootstrap.servers": road.document["source"]["kafka"]["bootstrap_servers"]})
+    for version, value in records:
+        producer.produce(road.topic, value, partition=0, headers=[("schema-version", version.encode())])
+    assert producer.flush(60) == 0
+    road.produced += len(records)
+
+
+def write_protobuf(version: str, number: int) -> bytes:
+    values = {"note": f"n{number}", "amount": number}
+    if version in NAMES:
+        values[NAMES[version]] = number
+    return message_class("versions.proto", f"versions.{MESSAGES[version]}")(**values).SerializeToString()
+
+
+def protobuf_schema(version: str) -> dict[str, object]:
+    return {"files": [PROTO], "message": f"versions.{MESSAGES[version]}"}
+
+
+def avro_schema(version: str) -> dict[str, object]:
+    fields: list[dict[str, object]] = [
+        {"name": "note", "type": "string"},
+        {"name": "amount", "type": "int"},
+    ]
+    if version in NAMES:
+        fields.insert(0, {"name": NAMES[version], "type": "long", "default": 0})
+    return {"type": "record", "name": "Event", "fields": fields}
+
+
+def write_avro(version: str, number: int) -> bytes:
+    values: dict[str, object] = {"note": f"n{number}", "amount": number}
+    if version in NAMES:
+        values[NAMES[version]] = number
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, avro_schema(version), values)
+    return out.getvalue()
+
+
+SEVEN = [(version, number) for number, version in enumerate(("1", "1", "1", "2", "2", "3", "3"), start=1)]
+
+
+@pytest.fixture
+def road(make_road) -> Road:
+    road: Road = make_road(tables=False, identity={"fields": ["id"], "window": "60d"})
+    road.document["source"] |= {
+        "format": "protobuf",
+        "fields": FIELDS,
+        "protobuf": {"version": "header", "schemas": {"1": protobuf_schema("1")}},
+    }
+    road.create_tables()
+    return road
+
+
+def rows(road: Road) -> list[tuple[object, ...]]:
+    return [
+        tuple(row)
+        for row in road.client.query(f"SELECT id, amount FROM {road.table} ORDER BY amount").result_rows
+    ]
+
+
+def learn_protobuf(road: Road, *versions: str) -> None:
+    for version in versions:
+        command(
+            road, "schema", "--proto", PROTO, "--message", f"versions.{MESSAGES[version]}",
+            before=("add", version),
+        )  # fmt: skip
+
+
+def test_seven_different_protobuf_events_are_never_four_rows(road):
+    learn_protobuf(road, "2", "3")
+    send(road, [(version, write_protobuf(version, number)) for version, number in SEVEN])
+    refused = command(road, "check", expect=2)
+    assert "version 2 has no field id, which belongs to the identity" in refused
+    assert "version 3 has no field id, which belongs to the identity" in refused
+    assert "source.protobuf.numbers" in refused
+    assert "version 2 has no field id" in command(road, "schema", before=("plan",), expect=2)
+    command(road, "run", "--once")
+    counts = road.counts()
+    assert (counts.new, counts.duplicate, counts.dead_letter) == (3, 0, 4), "events are taken for one another"
+    assert rows(road) == [(1, 1), (2, 2), (3, 3)]
+    listed = command(road, "dead-letters", before=("list",))
+    assert "schema version 2 has no field id" in listed
+    road.assert_settled()
+
+    # The renamed field keeps its number: said so, its records are replayed, and the others stay dead letters.
+    road.document["source"]["protobuf"]["match"] = "number"
+    told = command(road, "check", expect=2)
+    assert "version 2" not in told
+    assert "version 3 has no field id" in told
+    command(road, "dead-letters", before=("replay",))
+    command(road, "run", "--once")
+    assert rows(road) == [(number, number) for number in range(1, 6)]
+    send(road, [("2", write_protobuf("2", 4)), ("1", write_protobuf("1", 5)), ("2", write_protobuf("2", 8))])
+    command(road, "run", "--once")
+    assert rows(road) == [(number, number) for number in (1, 2, 3, 4, 5, 8)], "a name changes no id"
+    assert not road.findings()
+
+
+def test_a_version_that_the_file_lists_without_a_field_of_the_identity_is_not_run(road):
+    road.document["source"]["protobuf"]["schemas"]["3"] = protobuf_schema("3")
+    send(road, [(version, write_protobuf(version, number)) for version, number in SEVEN])
+    refused = command(road, "run", "--once", expect=2)
+    assert "version 3 has no field id, which belongs to the identity" in refused
+    assert "Traceback" not in refused
+    assert not rows(road)
+    # Said to be without it on purpose, all of its events count as one.
+    road.document["source"]["optional_fields"] = ["id"]
+    road.document["source"]["protobuf"]["numbers"] = {"id": 1}
+    road.document["source"]["protobuf"]["schemas"]["2"] = protobuf_schema("2")
+    command(road, "run", "--once")
+    assert rows(road) == [*((number, number) for number in range(1, 6)), (0, 6)]
+
+
+def test_seven_different_avro_events_are_never_four_rows(road):
+    road.document["source"] |= {"format": "avro"}
+    del road.document["source"]["protobuf"]
+    for version in ("1", "2", "3"):
+        (road.folder / f"{version}.avsc").write_text(json.dumps(avro_schema(version)))
+    road.document["source"]["avro"] = {"version": "header", "schemas": {"1": "1.avsc"}}
+    for version in ("2", "3"):
+        command(road, "schema", "--avsc", str(road.folder / f"{version}.avsc"), before=("add", version))
+    send(road, [(version, write_avro(version, number)) for version, number in SEVEN])
+    assert "version 2 has no field id" in command(road, "check", expect=2)
+    command(road, "run", "--once")
+    counts = road.counts()
+    assert (counts.new, counts.duplicate, counts.dead_letter) == (3, 0, 4), "events are taken for one another"
+    road.document["source"]["avro"]["aliases"] = {"id": ["event_id"]}
+    command(road, "dead-letters", before=("replay",))
+    command(road, "run", "--once")
+    assert rows(road) == [(number, number) for number in range(1, 6)]
+    assert not road.findings()
