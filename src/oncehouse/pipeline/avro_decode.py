@@ -54,6 +54,10 @@ class AvroDecoder:
         return gathering.finish(skipped)
 
     def _decode_version(self, gathering: Gathering, name: str, places: Places, bodies: pa.Array) -> None:
+        refusal = self._limits.refuse(name)
+        if refusal is not None:
+            gathering.reject(places, lambda _: refusal)
+            return
         reader = self._readers.get(name)
         if reader is None:
             gathering.wait(places, name)

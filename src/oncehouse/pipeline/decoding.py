@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from oncehouse.columns import ColumnType
 from oncehouse.ledger.records import Schema
-from oncehouse.pipeline.verdict import Rejection
+from oncehouse.pipeline.verdict import Problem, Reason, Rejection
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -58,10 +58,19 @@ class Decoded:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How large and how deep a record may be."""
+    """What a record must keep to, whatever its format."""
 
     max_message_bytes: int
     max_depth: int
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Versions of the schema whose records are rejected, each with what it lacks."""
+    must_be_set: tuple[str, ...] = ()
+    """Declared fields that have no default where the schema says that they may be absent."""
+
+    def refuse(self, schema: str) -> Problem | None:
+        """Why records of a version are rejected; None where they are not."""
+        lacking = self.refused.get(schema)
+        return None if lacking is None else Problem(reason=Reason.MISSING_FIELD, detail=lacking)
 
 
 def reject_rows(decoded: Decoded, found: Sequence[Rejection]) -> Decoded:

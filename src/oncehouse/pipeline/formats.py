@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 import pyarrow as pa
@@ -18,7 +19,6 @@ from oncehouse.pipeline.decoding import Decoder, Format, Limits
 from oncehouse.pipeline.frame_format import FORMAT, FrameDecoder, FrameFormat, WithFrames
 from oncehouse.pipeline.json_format import JsonFormat
 from oncehouse.pipeline.protobuf_sources import make_protobuf_format
-from oncehouse.pipeline.required_fields import RefusingDecoder
 from oncehouse.pipeline.text_format import make_text_format
 
 if TYPE_CHECKING:
@@ -64,15 +64,15 @@ def demand_section(section: SectionT | None, name: str) -> SectionT:
 def make_decoder(plan: ReadPlan, given: Decoder | None = None, *, refuses: bool = False) -> Decoder:
     """The decoder of a plan's records, or one that is given, and what shapes their rows.
 
-    With `refuses` it takes no records of versions that the plan refuses: what was settled once is read without.
+    With `refuses` it takes no records without what their ids depend on; what was settled once is read without.
     """
     limits = Limits(max_message_bytes=plan.max_message_bytes, max_depth=plan.max_depth)
+    if refuses:
+        limits = replace(limits, refused=plan.refused, must_be_set=plan.must_be_set)
     decoder = given or plan.format.make_decoder(plan.fields, plan.schemas, limits)
     if given is None and any(schema.format == FORMAT for schema in plan.schemas):
         schema = pa.schema([(name, arrow_type(type_)) for name, type_ in plan.fields.items()])
         decoder = WithFrames(decoder, FrameDecoder(plan.fields, plan.schemas, limits), schema)
-    if refuses and plan.refused:
-        decoder = RefusingDecoder(decoder, plan.refused)
     if plan.shape is None:
         return decoder
     # The engine is loaded where something is shaped, and nowhere else.

@@ -59,6 +59,7 @@ class FrameFormat(SingleRows):
 class FrameDecoder:
     def __init__(self, fields: Mapping[str, ColumnType], schemas: Sequence[Schema], limits: Limits) -> None:
         self._fields = dict(fields)
+        self._limits = limits
         self._schema = pa.schema([(name, arrow_type(type_)) for name, type_ in fields.items()])
         self._known = {schema.schema: _arrow_schema(schema) for schema in schemas if schema.format == FORMAT}
         self._json = JsonDecoder(
@@ -85,6 +86,10 @@ class FrameDecoder:
         return move(self._json.decode(values.take(pa.array(places))), places)
 
     def _decode_rows(self, values: pa.Array, places: Places, name: str | None) -> Iterator[Decoded]:
+        refusal = self._limits.refuse(name or "")
+        if refusal is not None:
+            yield replace(_nothing(self._schema), rejected=tuple(refusal.at(int(place)) for place in places))
+            return
         known = self._known.get(name or "")
         if known is None:
             yield replace(_nothing(self._schema), rejected=tuple(_NO_ROW.at(int(place)) for place in places))

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -99,7 +99,7 @@ class FrameIngest(Deciding):
         return counts
 
     def _read(self, frame: DataFrame, plan: ReadPlan, batch: QueryBatch) -> list[TaskManifest]:
-        chosen = choose_columns(plan.fields, frame)
+        chosen = choose_columns(plan.fields, frame, needed=plan.must_be_set)
         add_schemas(self._catalog, [schema_of(plan.fields)])
         plan = replace(plan, format=FrameFormat(), topics=(topic_of(batch.query),))
         rows = FramePlan(
@@ -142,8 +142,13 @@ def demand_name(query: str) -> None:
         )
 
 
-def choose_columns(fields: Mapping[str, ColumnType], frame: DataFrame) -> DataFrame:
-    """The frame with the declared fields alone; raises when one cannot be found."""
+def choose_columns(
+    fields: Mapping[str, ColumnType], frame: DataFrame, *, needed: Collection[str] = ()
+) -> DataFrame:
+    """The frame with the declared fields alone; raises when one cannot be found.
+
+    A column may be left out where its field takes null, unless it is `needed` to tell events apart.
+    """
     if not hasattr(frame.sparkSession, "sparkContext"):
         raise ConfigurationError(
             "a frame of Spark Connect cannot be written; run the job in a classic Spark session"
@@ -154,7 +159,7 @@ def choose_columns(fields: Mapping[str, ColumnType], frame: DataFrame) -> DataFr
             raise ConfigurationError(
                 f"the frame has the column {printable(name)} {found.count(name)} times; rename one"
             )
-        may_lack = is_nullable(declared) or isinstance(bare(declared), Array | Map)
+        may_lack = name not in needed and (is_nullable(declared) or isinstance(bare(declared), Array | Map))
         if name not in found and not may_lack:
             near = nearest(name, found)
             hint = (
@@ -162,7 +167,7 @@ def choose_columns(fields: Mapping[str, ColumnType], frame: DataFrame) -> DataFr
             )
             raise ConfigurationError(
                 f"the frame has no column {printable(name)}, which source.fields declares as "
-                f"{clickhouse_name(declared)}; {hint}"
+                f"{clickhouse_name(declared)}{', and which belongs to the identity' * (name in needed)}; {hint}"
             )
     return frame.select(*(quote(name) for name in fields if name in found))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from oncehouse.columns import ColumnType, FixedString, String, bare, is_nullable
+from oncehouse.config_problems import printable
 from oncehouse.config_values import hide_credentials
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger.imports import ImportFile, Piece
@@ -107,10 +108,20 @@ class _Reader:
             parquet = pq.ParquetFile(opened)
             offset = sum(parquet.metadata.row_group(number).num_rows for number in range(piece.first))
             known = [name for name in parquet.schema_arrow.names if name in self._plan.read.fields]
+            self._demand_columns(file, known)
             for found in parquet.iter_batches(
                 _BLOCK_ROWS, row_groups=range(piece.first, piece.last), columns=known, use_threads=False
             ):
                 offset = self._take(found, file, offset)
+
+    def _demand_columns(self, file: ImportFile, names: Collection[str]) -> None:
+        lacking = [name for name in self._plan.read.must_be_set if name not in names]
+        if lacking:
+            raise ConfigurationError(
+                f"{hide_credentials(file.path)} has no column {printable(lacking[0])}, which belongs to the identity: "
+                "different events would be taken for one. Nothing of its batch was settled: add the column, or list it "
+                "under source.optional_fields."
+            )
 
     def _read_csv(self, file: ImportFile) -> None:
         bad: list[tuple[int, bytes]] = []
@@ -125,6 +136,7 @@ class _Reader:
             raise ConfigurationError(
                 f"{hide_credentials(file.path)}: its first line names no column that source.fields declares"
             )
+        self._demand_columns(file, header)
         with (
             self._filesystem.open_input_stream(file.path, compression="detect") as opened,
             pa_csv.open_csv(

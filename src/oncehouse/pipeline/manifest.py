@@ -80,6 +80,8 @@ class ReadPlan:
     """Versions of the schema that lack a field which ids or tables depend on, each with what it lacks."""
     needs_value: bool = False
     """Whether an event must have a value in at least one field of the identity."""
+    must_be_set: tuple[str, ...] = ()
+    """Declared fields of the identity that a record may not leave out."""
 
     @property
     def columns(self) -> dict[str, ColumnType]:

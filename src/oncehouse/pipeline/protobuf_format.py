@@ -68,7 +68,7 @@ class ProtobufDecoder:
         """`schemas` stand in the order in which they became known: the last is the newest."""
         self._format = format_
         self._fields = fields
-        self._max_message_bytes = limits.max_message_bytes
+        self._limits = limits
         self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
         known = [schema for schema in schemas if schema.format == FORMAT]
         self._descriptors = {schema.schema: describe(read_definition(schema.definition)) for schema in known}
@@ -83,11 +83,11 @@ class ProtobufDecoder:
         wanted = {
             name: field_type(descriptor, name) for name in (envelope.field, envelope.body) if name is not None
         }
-        return Reader(descriptor, (), wanted, max_message_bytes=self._max_message_bytes)
+        return Reader(descriptor, (), wanted, max_message_bytes=self._limits.max_message_bytes)
 
     def decode(self, block: pa.RecordBatch) -> Decoded:
         gathering = Gathering(self._schema)
-        places, skipped = gathering.screen(block.column("value"), self._max_message_bytes)
+        places, skipped = gathering.screen(block.column("value"), self._limits.max_message_bytes)
         places, framed = self._open(
             gathering, places, block if len(places) == block.num_rows else block.take(pa.array(places))
         )
@@ -98,6 +98,10 @@ class ProtobufDecoder:
         return gathering.finish(skipped)
 
     def _decode_version(self, gathering: Gathering, name: str, places: Places, bodies: pa.Array) -> None:
+        refusal = self._limits.refuse(name)
+        if refusal is not None:
+            gathering.reject(places, lambda _: refusal)
+            return
         reader = self._reader(name)
         if reader is None:
             gathering.wait(places, name)
@@ -116,8 +120,9 @@ class ProtobufDecoder:
                 self._descriptors[name],
                 newest_first,
                 self._fields,
-                max_message_bytes=self._max_message_bytes,
+                max_message_bytes=self._limits.max_message_bytes,
                 numbers=self._format.numbers,
+                must_be_set=self._limits.must_be_set,
             )
         return self._readers[name]
 

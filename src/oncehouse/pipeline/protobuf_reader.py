@@ -27,6 +27,7 @@ from oncehouse.pipeline.fit_scalars import either
 from oncehouse.pipeline.json_times import Mask
 from oncehouse.pipeline.protobuf_projection import Wanted, describe_wanted, growths, project
 from oncehouse.pipeline.protobuf_values import UnreadableError, child, part_of, several_members, shape
+from oncehouse.pipeline.schema_fields import make_nullable
 from oncehouse.pipeline.verdict import Problem, Reason, Rejection
 from oncehouse.protobuf.fields import Found, find, is_map
 
@@ -57,12 +58,16 @@ class Reader:
         *,
         max_message_bytes: int,
         numbers: Mapping[str, Sequence[int]] = MappingProxyType({}),
+        must_be_set: Sequence[str] = (),
     ) -> None:
         """`others` are the other versions, which know fields that this one may lack; `numbers` are those of the fields
-        that are found by them."""
+        that are found by them; absent fields of `must_be_set` are no defaults."""
         self._fields = fields
         self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
         self._message_class = GetMessageClass(descriptor)
+        self._shapes = dict(fields) | {
+            name: make_nullable(fields[name]) or fields[name] for name in must_be_set
+        }
         self._wanted = project(descriptor, fields, numbers)
         self._found = {name: find(descriptor, name, numbers.get(name, ())) for name in fields}
         self._elsewhere = {
@@ -181,7 +186,7 @@ class Reader:
         if odd is not None and odd.any():
             batch = self._convert(self._write_anew(values, odd))
         try:
-            return [self._column(batch, name, type_) for name, type_ in self._fields.items()]
+            return [self._column(batch, name, type_) for name, type_ in self._shapes.items()]
         except UnreadableError as error:
             raise Refused(Problem(reason=Reason.MALFORMED, detail=str(error))) from error
 
@@ -213,7 +218,7 @@ class Reader:
     def _column(self, batch: pa.Array, name: str, type_: c.ColumnType) -> pa.Array:
         found = self._found[name]
         if found is None:
-            return _missing(len(batch), self._elsewhere[name], type_)
+            return _missing(len(batch), self._elsewhere[name], self._fields[name])
         holder = batch
         for step in found.through:
             holder = child(holder, step.name)

@@ -16,7 +16,7 @@ from oncehouse.pipeline.formats import format_of
 from oncehouse.pipeline.identity_rule import rule_of
 from oncehouse.pipeline.manifest import Form, ReadPlan, TablePlan
 from oncehouse.pipeline.parts import topic_of
-from oncehouse.pipeline.required_fields import is_optional, refused_versions
+from oncehouse.pipeline.required_fields import identity_fields, is_optional, refused_versions
 from oncehouse.pipeline.shape_plan import route_column
 from oncehouse.pipeline.shape_planning import plan_shape
 
@@ -86,6 +86,7 @@ def plan_reading(
         whole=whole,
         refused=refused_versions(pipeline, schemas, rule),
         needs_value=not is_optional(pipeline, rule),
+        must_be_set=identity_fields(pipeline, rule),
     )
 
 

@@ -25,11 +25,10 @@ from oncehouse.protobuf.definition import describe_text
 from oncehouse.protobuf.fields import has_steps
 
 if TYPE_CHECKING:
-    import pyarrow as pa
 
     from oncehouse.config import Pipeline
     from oncehouse.ledger.records import Schema
-    from oncehouse.pipeline.decoding import Decoded, Decoder
+    from oncehouse.pipeline.decoding import Decoded
     from oncehouse.pipeline.identity_rule import Rule
 
 _IDENTITY = "belongs to the identity"
@@ -118,7 +117,13 @@ def refused_versions(pipeline: Pipeline, schemas: Sequence[Schema], rule: Rule) 
 
 def is_optional(pipeline: Pipeline, rule: Rule) -> bool:
     """Whether the file allows an event of which no field of the identity has a value."""
-    return {".".join(steps) for steps in rule.fields} <= set(pipeline.source.optional_fields)
+    return not identity_fields(pipeline, rule)
+
+
+def identity_fields(pipeline: Pipeline, rule: Rule) -> tuple[str, ...]:
+    """The declared fields of the identity that the file does not call optional."""
+    optional = pipeline.source.optional_fields
+    return tuple(dict.fromkeys(steps[0] for steps in rule.fields if ".".join(steps) not in optional))
 
 
 # -- before data moves ------------------------------------------------------------------------------------
@@ -156,21 +161,8 @@ def _advise(pipeline: Pipeline, field: str) -> str:
     )
 
 
-# -- where records are read -------------------------------------------------------------------------------
-
-
-class RefusingDecoder:
-    """Rejects the records of versions that lack a required field, before anything is computed from defaults."""
-
-    def __init__(self, decoder: Decoder, refused: Mapping[str, str]) -> None:
-        self._decoder = decoder
-        self._refused = refused
-
-    def decode(self, block: pa.RecordBatch) -> Decoded:
-        return reject_versions(self._decoder.decode(block), self._refused)
-
-
 def reject_versions(decoded: Decoded, refused: Mapping[str, str]) -> Decoded:
+    """For records that were decoded once, under another rule."""
     if decoded.schemas is None or not refused:
         return decoded
     found: list[Rejection] = []

@@ -1,0 +1,479 @@
+"""Fields that ids and tables depend on: a version without one makes dead letters, never one id of different events."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from oncehouse.clickhouse.describe import Column, TableFacts, read_engine_columns
+from oncehouse.config import Pipeline
+from oncehouse.errors import ConfigurationError
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.records import LetterKind, Schema
+from oncehouse.pipeline.decoding import HEADERS
+from oncehouse.pipeline.evolution import new_fields
+from oncehouse.pipeline.identity_rule import rule_of
+from oncehouse.pipeline.letters import read_letters
+from oncehouse.pipeline.merging_fields import with_tables
+from oncehouse.pipeline.parts import read_rows
+from oncehouse.pipeline.protobuf_sources import make_schema
+from oncehouse.pipeline.read_planning import plan_reading
+from oncehouse.pipeline.reading import read_records
+from oncehouse.pipeline.required_fields import judge_versions
+from oncehouse.pipeline.schema_plan import plan_fields
+from oncehouse.protobuf.definition import describe_text
+from oncehouse.protobuf.fields import find
+from protobuf_examples import FOLDER, message_class
+
+FIELDS = {"id": "Int64", "note": "String", "amount": "UInt32"}
+
+
+def make_pipeline(format_: str, section: dict[str, object] | None = None, **more: object) -> Pipeline:
+    source: dict[str, object] = {"kafka": {"bootstrap_servers": "127.0.0.1:9", "topics": ["events"]}}
+    source |= {"format": format_, "fields": more.pop("fields", FIELDS)}
+    source["optional_fields"] = more.pop("optional_fields", [])
+    if format_ == "protobuf":
+        source["protobuf"] = {"version": "header", "message": "M", "schemas": {"1": {"files": ["1.proto"]}}}
+    elif format_ == "avro":
+        source["avro"] = {"version": "header", "schemas": {"1": "1.avsc"}}
+    if section:
+        source[format_] |= section
+    return Pipeline(
+        **{
+            "pipeline": "events",
+            "source": source,
+            "identity": {"fields": ["id"]},
+            "tables": [{"name": "shop.events"}],
+            "clickhouse": {"url": "http://127.0.0.1:9"},
+            "ledger": {"catalog": "sqlite:///c.db", "files": "files"},
+            **more,
+        }
+    )
+
+
+class Told:
+    """What a read task made of records: rows by their columns, ids, and the details of dead letters."""
+
+    def __init__(
+        self, pipeline: Pipeline, schemas: list[Schema], records: list[tuple[str, bytes]], folder: Path
+    ):
+        plan = plan_reading(
+            pipeline.model_copy(
+                update={"ledger": pipeline.ledger.model_copy(update={"files": str(folder / "files")})}
+            ),
+            tuple(schemas),
+            epoch=1,
+            token=1,
+            whole=True,
+        )
+        count = len(records)
+        block = pa.record_batch(
+            {
+                "source": pa.array(np.zeros(count, dtype=np.int32)),
+                "offset": pa.array(np.arange(count, dtype=np.int64)),
+                "timestamp": pa.array([0] * count, pa.timestamp("us", tz="UTC")),
+                "key": pa.nulls(count, pa.binary()),
+                "value": pa.array([value for _, value in records], pa.binary()),
+                "headers": pa.array(
+                    [[{"key": "schema-version", "value": version.encode()}] for version, _ in records],
+                    HEADERS,
+                ),
+            }
+        )
+        manifest = read_records(plan, "test", [block])
+        store = FileStore(plan.files_root)
+        self.rows = [
+            row
+            for chunk in manifest.chunks
+            for part in chunk.parts
+            for row in read_rows(store, part.file).to_pylist()
+        ]
+        self.ids = {row["_unique_id"] for row in self.rows}
+        dead = [found.file for found in manifest.letters if found.kind == LetterKind.DEAD]
+        self.dead = [(row["reason"], row["detail"]) for row in read_letters(store, dead).to_pylist()]
+        self.waiting = sum(found.rows for found in manifest.letters if found.kind == LetterKind.WAITING)
+
+    @property
+    def keys(self) -> list[object]:
+        return [row["id"] for row in self.rows]
+
+
+# -- protobuf ---------------------------------------------------------------------------------------------
+
+MESSAGES = {"1": "First", "2": "Second", "3": "Third", "4": "Fourth"}
+
+
+def proto(*versions: str) -> list[Schema]:
+    file = str(FOLDER / "versions.proto")
+    return [
+        make_schema(version, files=[file], message=f"versions.{MESSAGES[version]}") for version in versions
+    ]
+
+
+def message(version: str, **values: object) -> tuple[str, bytes]:
+    made = message_class("versions.proto", f"versions.{MESSAGES[version]}")(**values)
+    return version, made.SerializeToString()
+
+
+SEVEN = [
+    *(message("1", id=number, note="a") for number in (1, 2, 3)),
+    *(message("2", event_id=number, note="a") for number in (4, 5)),
+    *(message("3", note=note) for note in ("six", "seven")),
+]
+LACKS = "schema version {} has no field id, which belongs to the identity"
+
+
+def test_events_of_versions_without_the_identity_are_dead_letters_that_say_so(tmp_path):
+    told = Told(make_pipeline("protobuf"), proto("1", "2", "3"), SEVEN, tmp_path)
+    assert told.keys == [1, 2, 3]
+    assert told.dead == [("missing_field", LACKS.format(version)) for version in ("2", "2", "3", "3")]
+
+
+@pytest.mark.parametrize("section", [{"match": "number"}, {"numbers": {"id": 1}}, {"numbers": {"id": [1]}}])
+def test_a_renamed_field_is_found_by_its_number_and_has_the_same_ids(tmp_path, section):
+    pipeline, schemas = make_pipeline("protobuf", section), proto("1", "2", "3")
+    told = Told(pipeline, schemas, SEVEN, tmp_path)
+    assert told.keys == [1, 2, 3, 4, 5]
+    assert [detail for _, detail in told.dead] == [LACKS.format("3")] * 2
+    renamed = Told(pipeline, schemas, [message("2", event_id=1)], tmp_path / "other")
+    assert renamed.ids < told.ids
+
+
+def test_a_version_is_known_by_number_though_only_another_one_has_the_name(tmp_path):
+    """Whichever version became known first."""
+    told = Told(make_pipeline("protobuf", {"match": "number"}), proto("2", "1"), SEVEN[:5], tmp_path)
+    assert told.keys == [1, 2, 3, 4, 5]
+
+
+def test_versions_that_contradict_each_other_in_numbers_are_refused_until_one_is_named(tmp_path):
+    schemas = proto("1", "4")
+    with pytest.raises(
+        ConfigurationError, match=r"'id' different numbers \(1, 4\).*source\.protobuf\.numbers"
+    ):
+        Told(make_pipeline("protobuf", {"match": "number"}), schemas, [], tmp_path)
+    pinned = make_pipeline("protobuf", {"match": "number", "numbers": {"id": 4}})
+    told = Told(pinned, schemas, [message("4", id="7"), message("1", id=7)], tmp_path)
+    assert told.keys == [7]
+    assert [detail for _, detail in told.dead] == [LACKS.format("1")]
+
+
+def test_a_default_that_a_record_has_is_a_value_where_its_version_has_the_field(tmp_path):
+    told = Told(make_pipeline("protobuf"), proto("1"), [message("1", id=0), message("1", id=1)], tmp_path)
+    assert told.keys == [0, 1]
+
+
+def test_a_version_that_may_lack_the_field_counts_with_the_default(tmp_path):
+    pipeline = make_pipeline("protobuf", optional_fields=["id"])
+    told = Told(pipeline, proto("1", "3"), [message("1", id=1), *SEVEN[5:]], tmp_path)
+    assert told.keys == [1, 0, 0]
+    assert len(told.ids) == 2
+
+
+def test_a_number_and_its_text_have_one_id_and_a_text_that_is_none_is_dead(tmp_path):
+    records = [message("1", id=7), message("4", id="7"), message("4", id="x")]
+    told = Told(make_pipeline("protobuf"), proto("1", "4"), records, tmp_path)
+    assert told.keys == [7, 7]
+    assert len(told.ids) == 1
+    assert [reason for reason, _ in told.dead] == ["wrong_type"]
+
+
+EVERYTHING = "everything.proto", "everything.Everything"
+
+
+def everything(**values: object) -> tuple[str, bytes]:
+    return "1", message_class(*EVERYTHING)(**values).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("field", "type_", "present", "absent"),
+    [
+        ("oa", "Int32", {"oa": 0}, {"ob": "other member"}),
+        ("oi", "Int32", {"oi": 0}, {"i32": 5}),
+        ("inner.id", "Int64", {"inner": {"id": 0}}, {"i32": 5}),
+        ("os", "LowCardinality(String)", {"os": ""}, {}),
+        ("oi", "Nullable(Int32)", {"oi": 0}, {"i32": 5}),
+        ("one", "Nullable(String)", {"oa": 0}, {"i32": 5}),
+    ],
+)
+def test_a_record_that_does_not_set_the_identity_is_dead_where_its_schema_can_tell(
+    tmp_path, field, type_, present, absent
+):
+    given = {"fields": {field: type_, "i32": "Int32"}, "identity": {"fields": [field]}}
+    schemas = [make_schema("1", files=[str(FOLDER / EVERYTHING[0])], message=EVERYTHING[1])]
+    records = [everything(**present), everything(**absent)]
+    told = Told(make_pipeline("protobuf", **given), schemas, records, tmp_path)
+    assert len(told.rows) == 1
+    assert [reason for reason, _ in told.dead] == ["missing_field"]
+    assert field in told.dead[0][1]
+    optional = make_pipeline("protobuf", optional_fields=[field], **given)
+    assert len(Told(optional, schemas, records, tmp_path / "optional").rows) == 2
+
+
+def test_a_part_of_a_tuple_that_a_version_lacks_is_found_out(tmp_path):
+    (tmp_path / "one.proto").write_text(
+        'syntax = "proto3"; package t; message U { int64 id = 1; string n = 2; } message M { U user = 1; }'
+    )
+    (tmp_path / "two.proto").write_text(
+        'syntax = "proto3"; package t; message U { string n = 2; } message M { U user = 1; }'
+    )
+    schemas = [
+        make_schema(version, files=[str(tmp_path / f"{file}.proto")], message="t.M")
+        for version, file in (("1", "one"), ("2", "two"))
+    ]
+    fields = {"user": "Tuple(id Int64, n String)"}
+    pipeline = make_pipeline("protobuf", fields=fields, identity={"fields": ["user.id"]})
+    found = list(judge_versions(pipeline, schemas))
+    assert [finding.what.partition(":")[0] for finding in found] == [
+        "schema version 2 has no field user.id, which belongs to the identity"
+    ]
+
+
+def test_a_path_is_found_by_the_numbers_of_its_steps():
+    descriptor = describe_text(
+        make_schema("1", files=[str(FOLDER / EVERYTHING[0])], message=EVERYTHING[1]).definition
+    )
+    found = find(descriptor, "was.called.otherwise"[:10], (17, 1))
+    assert found is not None
+    assert (found.through[0].name, found.end.name) == ("inner", "id")
+    assert find(descriptor, "inner.id", (17, 99)) is None
+
+
+# -- Avro -------------------------------------------------------------------------------------------------
+
+
+def record(*fields: dict[str, object]) -> dict[str, object]:
+    return {"type": "record", "name": "Event", "fields": list(fields)}
+
+
+def field(name: str, type_: object = "long", **more: object) -> dict[str, object]:
+    return {"name": name, "type": type_, **more}
+
+
+NOTE, AMOUNT = field("note", "string"), field("amount", "int")
+AVRO = {
+    "1": record(field("id", default=0), NOTE, AMOUNT),
+    "2": record(field("event_id", default=0), NOTE, AMOUNT),
+    "3": record(NOTE, AMOUNT),
+    "10": record(field("id", default=-1), NOTE, AMOUNT),
+}
+
+
+def avro(*versions: str) -> list[Schema]:
+    return [
+        Schema(schema=version, format="avro", definition=json.dumps(AVRO[version])) for version in versions
+    ]
+
+
+def write(version: str, **values: object) -> tuple[str, bytes]:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, AVRO[version], {"note": "n", "amount": 1, **values})
+    return version, out.getvalue()
+
+
+AVRO_SEVEN = [
+    *(write("1", id=number) for number in (1, 2, 3)),
+    *(write("2", event_id=number) for number in (4, 5)),
+    *(write("3", note=note) for note in ("six", "seven")),
+]
+
+
+def test_avro_takes_no_default_of_the_newest_version_for_the_identity(tmp_path):
+    told = Told(make_pipeline("avro"), avro("1", "2", "3", "10"), AVRO_SEVEN, tmp_path)
+    assert told.keys == [1, 2, 3]
+    assert told.dead == [("missing_field", LACKS.format(version)) for version in ("2", "2", "3", "3")]
+
+
+def test_avro_finds_a_renamed_field_by_an_alias_of_the_pipeline_file(tmp_path):
+    pipeline = make_pipeline("avro", {"aliases": {"id": ["event_id"]}})
+    told = Told(pipeline, avro("1", "2", "3", "10"), AVRO_SEVEN, tmp_path)
+    assert told.keys == [1, 2, 3, 4, 5]
+    assert [detail for _, detail in told.dead] == [LACKS.format("3")] * 2
+    assert Told(pipeline, avro("1", "2"), [write("2", event_id=2)], tmp_path / "other").ids < told.ids
+
+
+def test_an_alias_of_a_schema_is_as_good():
+    aliased = record(field("event_id", aliases=["id"]), NOTE, AMOUNT)
+    schemas = [*avro("1"), Schema(schema="2", format="avro", definition=json.dumps(aliased))]
+    assert not list(judge_versions(make_pipeline("avro"), schemas))
+
+
+USER = {"type": "record", "name": "User", "fields": [field("uid")]}
+OTHER = {"type": "record", "name": "Other", "fields": [field("name", "string")]}
+
+
+@pytest.mark.parametrize(
+    ("type_", "aliases", "lacking"),
+    [
+        (USER, {}, True),
+        (USER, {"user.id": ["uid"]}, False),
+        (["null", USER], {"user.id": ["uid"]}, False),
+        ([USER, OTHER], {"user.id": ["uid"]}, True),
+    ],
+)
+def test_avro_paths_lead_through_every_record_that_may_stand_there(tmp_path, type_, aliases, lacking):
+    schema = record(field("user", type_))
+    schemas = [Schema(schema="1", format="avro", definition=json.dumps(schema))]
+    pipeline = make_pipeline(
+        "avro", {"aliases": aliases}, fields={"user.id": "Int64"}, identity={"fields": ["user.id"]}
+    )
+    assert bool(list(judge_versions(pipeline, schemas))) is lacking
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema, {"user": {"uid": 7}})
+    told = Told(pipeline, schemas, [("1", out.getvalue())], tmp_path)
+    assert [row["user.id"] for row in told.rows] == ([] if lacking else [7])
+
+
+# -- before data moves ------------------------------------------------------------------------------------
+
+
+def test_what_is_found_names_version_field_and_what_to_do():
+    (found,) = judge_versions(make_pipeline("protobuf"), proto("1", "3"))
+    assert (found.level, found.where) == ("error", "schemas")
+    assert found.what.startswith(LACKS.format("3"))
+    for word in ("source.protobuf.numbers", "source.optional_fields", "dead-letters replay"):
+        assert word in found.advice
+    (found,) = judge_versions(make_pipeline("avro"), avro("1", "3"))
+    assert "source.avro.aliases" in found.advice
+
+
+def test_only_versions_that_are_asked_for_are_found():
+    assert not list(judge_versions(make_pipeline("protobuf"), proto("1", "3"), {"1"}))
+    assert list(judge_versions(make_pipeline("protobuf"), proto("1", "3"), {"3"}))
+
+
+def test_marks_under_another_name_are_the_same_rule_where_the_file_says_so():
+    mark = {"oncehouse.identity": True}
+    schemas = [
+        Schema(schema=version, format="avro", definition=json.dumps(record(field(name, **mark), NOTE)))
+        for version, name in (("1", "id"), ("2", "event_id"))
+    ]
+    identity = {"from_schema": True}
+    with pytest.raises(ConfigurationError, match="mark different fields"):
+        rule_of(make_pipeline("avro", identity=identity), schemas)
+    pipeline = make_pipeline("avro", {"aliases": {"id": ["event_id"]}}, identity=identity)
+    assert rule_of(pipeline, schemas).fields == (("id",),)
+
+
+def test_a_renamed_field_is_no_new_one_where_the_file_says_how_it_is_found():
+    noticed = set(new_fields(make_pipeline("protobuf"), (), proto("1", "2"), {}))
+    assert noticed == {"event_id"}
+    for section in ({"match": "number"}, {"numbers": {"id": 1}}):
+        pipeline = make_pipeline("protobuf", section)
+        assert not new_fields(pipeline, (), proto("1", "2"), {})
+        told = {change.field: change.why for change in plan_fields(pipeline, (), proto("1", "2"))}
+        assert told == {"id": "version 2 calls it event_id; either name reads both"}
+    pipeline = make_pipeline("avro", {"aliases": {"id": ["event_id"]}})
+    assert not new_fields(pipeline, (), avro("1", "2"), {})
+
+
+# -- tables that merge rows -------------------------------------------------------------------------------
+
+
+def facts(engine: str, sorting: set[str], *engine_columns: str) -> TableFacts:
+    names = ("id", "note", "amount", "customer")
+    return TableFacts(
+        database="shop",
+        table="events",
+        uuid="",
+        engine=engine,
+        columns=tuple(
+            Column(name=name, type="Int64", default_kind="", in_sorting_key=name in sorting) for name in names
+        ),
+        partition_key="",
+        sorting_key=", ".join(sorting),
+        window_blocks=0,
+        window_seconds=None,
+        expires_rows=False,
+        views=(),
+        engine_columns=engine_columns,
+    )
+
+
+def test_a_field_by_which_a_table_merges_rows_is_required_as_well(tmp_path):
+    fields = {"id": "Int64", "amount": "UInt32", "seen": "UInt32"}
+    pipeline = make_pipeline(
+        "protobuf",
+        fields={**fields, "note": "String"},
+        shape={"columns": {"version": {"type": "UInt32", "sql": "amount + 1"}}},
+        identity={"fields": ["note"]},
+    )
+    merging = facts("ReplacingMergeTree", {"note", "id"}, "version")
+    known = with_tables(pipeline, {"shop.events": merging})
+    assert known.merging_fields == (("shop.events", "id"), ("shop.events", "note"), ("shop.events", "amount"))
+    assert not with_tables(pipeline, {"shop.events": facts("MergeTree", {"id"})}).merging_fields
+    (found,) = judge_versions(known, proto("1", "3"))
+    assert found.what.startswith(
+        "schema version 3 has no field id, which decides which rows shop.events merges"
+    )
+    assert not list(judge_versions(pipeline, proto("1", "3")))
+    told = Told(
+        known.model_copy(update={"shape": Pipeline.model_fields["shape"].default}),
+        proto("1", "3"),
+        SEVEN[5:],
+        tmp_path,
+    )
+    assert len(told.dead) == 2
+
+
+@pytest.mark.parametrize(
+    ("engine", "columns"),
+    [
+        ("ReplacingMergeTree ORDER BY id", ()),
+        ("ReplacingMergeTree(version, is_deleted) ORDER BY (id, f(x))", ("version", "is_deleted")),
+        ("ReplicatedReplacingMergeTree('/t/{shard}', '{replica}', version) ORDER BY id", ("version",)),
+        ("VersionedCollapsingMergeTree(sign, `the version`) ORDER BY id", ("sign", "the version")),
+        ("SharedSummingMergeTree('/t', 'r', (a, b)) ORDER BY id", ()),
+        ("MergeTree PARTITION BY toYYYYMM(at) ORDER BY (id, at)", ()),
+    ],
+)
+def test_an_engine_names_its_columns(engine, columns):
+    assert read_engine_columns(engine) == columns
+
+
+# -- other formats ----------------------------------------------------------------------------------------
+
+
+def test_json_without_any_value_of_the_identity_is_dead_and_a_rest_of_it_is_enough(tmp_path):
+    pipeline = make_pipeline(
+        "json",
+        fields={"id": "Nullable(Int64)", "line": "Nullable(Int64)", "note": "String"},
+        identity={"fields": ["id", "line"]},
+    )
+    values = [{"id": 1}, {"line": 1}, {"id": None, "line": None}, {}, {"id": 0}]
+    records = [("", json.dumps({"note": str(at), **value}).encode()) for at, value in enumerate(values)]
+    told = Told(pipeline, [], records, tmp_path)
+    assert [row["note"] for row in told.rows] == ["0", "1", "4"]
+    assert [reason for reason, _ in told.dead] == ["missing_field"] * 2
+    assert "field id, line: missing or null" in told.dead[0][1]
+
+
+# -- the pipeline file ------------------------------------------------------------------------------------
+
+
+UNDECLARED = ": {!r} is not declared in source.fields; did you mean {!r}?"
+
+
+@pytest.mark.parametrize(
+    ("format_", "section", "more", "told"),
+    [
+        ("protobuf", {"numbers": {"idd": 1}}, {}, "protobuf.numbers.idd" + UNDECLARED.format("idd", "id")),
+        ("protobuf", {"numbers": {"id": [1, 2]}}, {}, "numbers.id needs 1 numbers"),
+        ("protobuf", {"numbers": {"id": 0}}, {}, "source.protobuf.numbers.id"),
+        ("protobuf", {"numbers": {"id": True}}, {}, "source.protobuf.numbers.id"),
+        ("protobuf", {"match": "numbers"}, {}, "number"),
+        ("protobuf", {"macth": "number"}, {}, "match"),
+        ("avro", {"aliases": {"idd": ["x"]}}, {}, "avro.aliases.idd" + UNDECLARED.format("idd", "id")),
+        ("avro", {"alias": {"id": ["x"]}}, {}, "aliases"),
+        ("json", None, {"optional_fields": ["nott"]}, "source.optional_fields[0]" + UNDECLARED.format("nott", "note")),
+    ],
+)  # fmt: skip
+def test_the_file_is_told_what_it_says_wrong(format_, section, more, told):
+    with pytest.raises(ConfigurationError) as caught:
+        make_pipeline(format_, section, **more)
+    assert told in str(caught.value)
