@@ -29,6 +29,7 @@ FAULTS = {
     17: "SIGTERM in the middle",
     18: "the catalog goes away",
     19: "random schedules",
+    26: "a schema version lacks or renames a field of the identity",
 }
 
 
@@ -91,4 +92,5 @@ SCENARIOS = (
     Scenario("catalog away", 18),
     Scenario("commit cut", 18),
     Scenario("random schedules", 19),
+    Scenario("version without the identity", 26),
 )

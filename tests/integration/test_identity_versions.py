@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 
 import fastavro
@@ -160,3 +161,91 @@ def test_seven_different_avro_events_are_never_four_rows(road):
     command(road, "run", "--once")
     assert rows(road) == [(number, number) for number in range(1, 6)]
     assert not road.findings()
+
+
+# -- rules that come with the schema, or with its version -------------------------------------------------
+
+MARKED = """
+syntax = "proto3";
+package marked;
+import "oncehouse/options.proto";
+message First {{ int64 id = 1 [(oncehouse.identity) = true]; string note = 2; uint32 amount = 3; }}
+message Second {{ int64 event_id = 1 {mark}; string note = 2; uint32 amount = 3; }}
+message Third {{ string note = 2; uint32 amount = 3; }}
+"""
+
+
+@pytest.mark.long
+def test_marks_in_schemas_hold_over_versions_that_rename_or_lack_the_field(road):
+    proto = road.folder / "marked.proto"
+    proto.write_text(MARKED.format(mark="[(oncehouse.identity) = true]"))
+    section = road.document["source"]["protobuf"]
+    section["schemas"] = {
+        version: {"files": [str(proto)], "message": f"marked.{MESSAGES[version]}"} for version in ("1", "2")
+    }
+    road.document["identity"] = {"from_schema": True, "window": "60d"}
+    assert "mark different fields" in command(road, "check", expect=2)
+    section["match"] = "number"
+    command(road, "check")
+    send(road, [(version, write_protobuf(version, number)) for version, number in SEVEN[:5]])
+    send(road, [("2", write_protobuf("2", 1)), ("1", write_protobuf("1", 4))])
+    command(road, "run", "--once")
+    assert rows(road) == [(number, number) for number in range(1, 6)]
+    assert road.counts().duplicate == 2, "an event has one id in both versions"
+    # A version without the mark would change the rule; the version that counts can be named.
+    arguments = ("--proto", str(proto), "--message", "marked.Third")
+    command(road, "schema", *arguments, before=("add", "3"))
+    send(road, [("3", write_protobuf("3", number)) for number in (6, 7)])
+    assert "mark different fields" in command(road, "run", "--once", expect=2)
+    road.document["identity"]["from_schema"] = "1"
+    command(road, "run", "--once")
+    assert rows(road) == [(number, number) for number in range(1, 6)]
+    assert road.counts().dead_letter == 2
+    road.assert_settled()
+
+
+@pytest.mark.long
+def test_a_rule_with_the_version_makes_an_event_of_each_version_and_refuses_those_without_the_field(road):
+    road.document["identity"]["schema_version"] = True
+    road.document["source"]["protobuf"] |= {"match": "number"}
+    road.document["source"]["protobuf"]["schemas"]["2"] = protobuf_schema("2")
+    learn_protobuf(road, "3")
+    records = [("1", 1), ("2", 1), ("1", 1), ("2", 1), ("3", 6), ("3", 7)]
+    send(road, [(version, write_protobuf(version, number)) for version, number in records])
+    command(road, "run", "--once")
+    assert rows(road) == [(1, 1), (1, 1)]
+    counts = road.counts()
+    assert (counts.new, counts.duplicate, counts.dead_letter) == (2, 2, 2)
+    road.assert_settled()
+
+
+# -- tables that merge rows -------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_rows_without_the_key_of_a_merging_table_are_not_merged(make_road):
+    road: Road = make_road(tables=False, identity={"fields": ["note"], "window": "60d"})
+    road.document["source"] |= {
+        "format": "protobuf",
+        "fields": FIELDS,
+        "protobuf": {"version": "header", "schemas": {"1": protobuf_schema("1")}},
+    }
+
+    def merging(ddl: str) -> str:
+        ddl = ddl.replace("ENGINE = MergeTree", "ENGINE = ReplacingMergeTree(amount)")
+        return re.sub(r"ORDER BY [^\n]+", "ORDER BY id", ddl)
+
+    road.create_tables(then=merging)
+    engine = f"SELECT engine_full FROM system.tables WHERE database = '{road.database}' AND name = 'events'"
+    assert "ReplacingMergeTree(amount) ORDER BY id" in road.client.query(engine).result_rows[0][0]
+    learn_protobuf(road, "3")
+    lacking = "version 3 has no field id, which decides which rows"
+    assert lacking in command(road, "check", expect=2)
+    assert lacking in command(road, "schema", before=("plan",), expect=2)
+    send(road, [(version, write_protobuf(version, number)) for version, number in SEVEN if version != "2"])
+    command(road, "run", "--once")
+    road.client.command(f"OPTIMIZE TABLE {road.table} FINAL")
+    assert rows(road) == [(1, 1), (2, 2), (3, 3)]
+    assert lacking in command(road, "dead-letters", before=("list",))
+    counts = road.counts()
+    assert (counts.new, counts.dead_letter) == (3, 2)

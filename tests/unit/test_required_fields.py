@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import fastavro
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from oncehouse.clickhouse.describe import Column, TableFacts, read_engine_columns
+from oncehouse.columns import parse_type
 from oncehouse.config import Pipeline
-from oncehouse.errors import ConfigurationError
+from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import LetterKind, Schema
+from oncehouse.ledger.imports import ImportFile, Piece
+from oncehouse.ledger.records import FileFormat, LetterKind, Schema
 from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.evolution import new_fields
-from oncehouse.pipeline.identity_rule import rule_of
+from oncehouse.pipeline.formats import make_decoder
+from oncehouse.pipeline.frame_format import FrameFormat
+from oncehouse.pipeline.frames import choose_columns
+from oncehouse.pipeline.identity_rule import Rule, rule_of
+from oncehouse.pipeline.import_reading import ImportPlan, import_task
 from oncehouse.pipeline.letters import read_letters
 from oncehouse.pipeline.merging_fields import with_tables
 from oncehouse.pipeline.parts import read_rows
 from oncehouse.pipeline.protobuf_sources import make_schema
 from oncehouse.pipeline.read_planning import plan_reading
 from oncehouse.pipeline.reading import read_records
+from oncehouse.pipeline.rekey import make_ids
 from oncehouse.pipeline.required_fields import judge_versions
 from oncehouse.pipeline.schema_plan import plan_fields
 from oncehouse.protobuf.definition import describe_text
 from oncehouse.protobuf.fields import find
+from plan_examples import make_read_plan
 from protobuf_examples import FOLDER, message_class
 
 FIELDS = {"id": "Int64", "note": "String", "amount": "UInt32"}
@@ -86,8 +97,8 @@ class Told:
                 ),
             }
         )
-        manifest = read_records(plan, "test", [block])
-        store = FileStore(plan.files_root)
+        manifest = self.manifest = read_records(plan, "test", [block])
+        store = self.store = FileStore(plan.files_root)
         self.rows = [
             row
             for chunk in manifest.chunks
@@ -477,3 +488,65 @@ def test_the_file_is_told_what_it_says_wrong(format_, section, more, told):
     with pytest.raises(ConfigurationError) as caught:
         make_pipeline(format_, section, **more)
     assert told in str(caught.value)
+
+
+# -- columns of frames and files, and events that are in the ledger ---------------------------------------
+
+
+def test_a_frame_needs_a_column_for_the_identity_though_its_field_takes_null():
+    types = {"id": parse_type("Nullable(Int64)"), "note": parse_type("Nullable(String)")}
+    frame = SimpleNamespace(
+        sparkSession=SimpleNamespace(sparkContext=None), columns=["note"], select=lambda *names: names
+    )
+    assert choose_columns(types, frame) == ("`note`",)
+    with pytest.raises(ConfigurationError, match=r"no column id, .*, and which belongs to the identity"):
+        choose_columns(types, frame, needed=("id",))
+
+
+@pytest.mark.parametrize("format_", ["parquet", "csv"])
+def test_a_file_needs_a_column_for_the_identity_though_its_field_takes_null(tmp_path, format_):
+    path = tmp_path / f"one.{format_}"
+    table = pa.table({"note": ["a", "b"]})
+    if format_ == "parquet":
+        pq.write_table(table, path)
+    else:
+        path.write_text("note\na\nb\n")
+    types = {"id": parse_type("Nullable(Int64)"), "line": parse_type("Int64"), "note": parse_type("String")}
+    plan = make_read_plan(
+        tmp_path / "files",
+        fields=types,
+        identity=Rule(fields=(("id",),)),
+        must_be_set=("id",),
+        format=FrameFormat(),
+    )
+    info = path.stat()
+    file = ImportFile(number=0, path=str(path), size_bytes=info.st_size, modified_ns=info.st_mtime_ns)
+    piece = Piece(batch=0, piece=0, number=0, first=0, last=1, size_bytes=1)
+    task = ImportPlan(
+        read=plan,
+        place=str(tmp_path),
+        format=FileFormat(format_),
+        files=(file,),
+        pieces=(piece,),
+        mark_json=False,
+    )
+    with pytest.raises(ConfigurationError, match=rf"one\.{format_} has no column id, which belongs"):
+        import_task(task)
+    assert import_task(replace(task, read=replace(plan, must_be_set=()))).read == 2
+
+
+def test_a_rule_is_not_changed_to_a_field_that_a_version_of_kept_events_lacks(tmp_path):
+    by_note = make_pipeline("protobuf", identity={"fields": ["note"]})
+    schemas = proto("1", "3")
+    told = Told(by_note, schemas, [message("1", id=1, note="a"), message("3", note="b")], tmp_path)
+    assert len(told.rows) == 2
+    raw = told.manifest.chunks[0].raw
+
+    def ids(pipeline: Pipeline):
+        plan = plan_reading(pipeline, tuple(schemas), epoch=2, token=1, whole=False)
+        return make_ids(told.store, plan, make_decoder(plan), SimpleNamespace(raw=raw))
+
+    with pytest.raises(PermanentError, match="cannot be changed.*" + LACKS.format("3")):
+        ids(make_pipeline("protobuf"))
+    assert len(ids(by_note).hi) == 2
+    assert len(ids(make_pipeline("protobuf", optional_fields=["id"])).hi) == 2
