@@ -34,6 +34,7 @@ from oncehouse.pipeline.parts import read_rows
 from oncehouse.pipeline.protobuf_sources import make_schema
 from oncehouse.pipeline.read_planning import plan_reading
 from oncehouse.pipeline.reading import read_records
+from oncehouse.pipeline.refill import RefillPlan, refill_task
 from oncehouse.pipeline.rekey import make_ids
 from oncehouse.pipeline.required_fields import judge_versions
 from oncehouse.pipeline.schema_plan import plan_fields
@@ -383,6 +384,21 @@ def test_a_renamed_field_is_no_new_one_where_the_file_says_how_it_is_found():
     assert not new_fields(pipeline, (), avro("1", "2"), {})
 
 
+def test_a_renamed_member_of_an_enum_is_told_unless_it_counts_by_its_number(tmp_path):
+    for version, member in (("1", "PAID"), ("2", "SETTLED")):
+        (tmp_path / f"{version}.proto").write_text(
+            f'syntax = "proto3"; package t; enum S {{ NONE = 0; {member} = 1; }} message M {{ S state = 1; }}'
+        )
+    schemas = [
+        make_schema(version, files=[str(tmp_path / f"{version}.proto")], message="t.M") for version in "12"
+    ]
+    rule = {"identity": {"fields": ["state"]}}
+    (found,) = judge_versions(make_pipeline("protobuf", fields={"state": "String"}, **rule), schemas)
+    assert found.level == "warning"
+    assert "PAID and SETTLED" in found.what
+    assert not list(judge_versions(make_pipeline("protobuf", fields={"state": "Int32"}, **rule), schemas))
+
+
 # -- tables that merge rows -------------------------------------------------------------------------------
 
 
@@ -550,3 +566,27 @@ def test_a_rule_is_not_changed_to_a_field_that_a_version_of_kept_events_lacks(tm
         ids(make_pipeline("protobuf"))
     assert len(ids(by_note).hi) == 2
     assert len(ids(make_pipeline("protobuf", optional_fields=["id"])).hi) == 2
+
+
+def test_a_table_that_merges_rows_is_not_filled_with_events_without_its_key(tmp_path):
+    pipeline = make_pipeline("protobuf", identity={"fields": ["note"]})
+    schemas = tuple(proto("1", "3"))
+    told = Told(pipeline, schemas, [message("1", id=1, note="a"), message("3", note="b")], tmp_path)
+    plan = plan_reading(pipeline, schemas, epoch=2, token=1, whole=False)
+    plan = replace(plan, files_root=str(tmp_path / "files"))
+    task = RefillPlan(
+        read=plan,
+        key_file="k",
+        ordinal=0,
+        events=2,
+        raw=told.manifest.chunks[0].raw,
+        duplicate_files=(),
+    )
+    made = refill_task(task)
+    assert made is not None
+    assert made[0] == 2
+    lacking = {"3": "schema version 3 has no field id, which decides which rows shop.events merges"}
+    with pytest.raises(
+        PermanentError, match=r"shop\.events was not filled: .*no field id.*partition 0 offset 1"
+    ):
+        refill_task(replace(task, read=replace(plan, refused=lacking)))

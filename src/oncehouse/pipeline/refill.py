@@ -28,14 +28,17 @@ from oncehouse.ledger.records import (
     Registration,
 )
 from oncehouse.pipeline.adopting import identity_of
-from oncehouse.pipeline.decode_again import decode_again
+from oncehouse.pipeline.decode_again import decode_again, tell_place
+from oncehouse.pipeline.decoding import Decoded, Places
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.formats import make_decoder
 from oncehouse.pipeline.identity import unique_ids
+from oncehouse.pipeline.identity_rule import Rule
 from oncehouse.pipeline.ingest import run_tasks
 from oncehouse.pipeline.manifest import PartManifest, ReadPlan
 from oncehouse.pipeline.parts import PartFile, epoch_path, route
 from oncehouse.pipeline.read_planning import shaped_plan
+from oncehouse.pipeline.required_fields import refused_versions, reject_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,6 +120,10 @@ def _decode_missing(
     known: set[str],
 ) -> list[Part]:
     plan = shaped_plan(pipeline, catalog, epoch=epoch, token=token, whole=False).for_table(table)
+    # What was settled has its id; that the table would merge events without its key is another matter.
+    own = [(name, field) for name, field in pipeline.merging_fields if name == table]
+    lacking = refused_versions(pipeline.with_merging_fields(own), plan.schemas, Rule())
+    plan = replace(plan, refused=lacking)
     duplicates = epochs.list_duplicate_files(catalog)
     plans = [
         RefillPlan(
@@ -149,6 +156,19 @@ def _decode_missing(
     ]
 
 
+def _demand_key(plan: RefillPlan, block: pa.RecordBatch, decoded: Decoded, chosen: Places) -> None:
+    """Refuse events that lack the field by which the table merges rows."""
+    taken = set(decoded.taken[chosen].tolist()) if plan.read.refused else set()
+    for rejection in reject_versions(decoded, plan.read.refused).rejected:
+        if rejection.index in taken:
+            raise PermanentError(
+                f"Pipeline {plan.read.pipeline}: {plan.read.tables[0].name} was not filled: {rejection.detail} "
+                f"({tell_place(block, rejection.index)}), and would make one row of different events. Say in the "
+                "pipeline file how the field is found (source.protobuf.numbers, source.avro.aliases), or that it is in "
+                "source.optional_fields; or fill a table that merges no rows."
+            )
+
+
 def refill_task(plan: RefillPlan) -> tuple[int, PartManifest] | None:
     """(live rows, part) of one key file for the table, or nothing where the table takes none of its events."""
     store = FileStore(plan.read.files_root)
@@ -161,6 +181,7 @@ def refill_task(plan: RefillPlan) -> tuple[int, PartManifest] | None:
         chosen = np.arange(decoded.rows.num_rows) if routes is None else np.flatnonzero(routes)
         numbers = (events + decoded.taken[chosen]).astype(np.uint32)
         rows = decoded.rows.take(pa.array(chosen))
+        _demand_key(plan, block, decoded, chosen)
         if rows.num_rows:
             records = block.take(pa.array(decoded.taken[chosen]))
             ids = unique_ids(plan.read.identity, rows, records, records.column("schema"))

@@ -21,11 +21,10 @@ from oncehouse.pipeline.decoding import reject_rows
 from oncehouse.pipeline.identity_rule import rule_of
 from oncehouse.pipeline.protobuf_sources import number_paths
 from oncehouse.pipeline.verdict import Problem, Reason, Rejection
-from oncehouse.protobuf.definition import describe_text
-from oncehouse.protobuf.fields import has_steps
+from oncehouse.protobuf.definition import describe_all, describe_text
+from oncehouse.protobuf.fields import has_steps, renamed_members
 
 if TYPE_CHECKING:
-
     from oncehouse.config import Pipeline
     from oncehouse.ledger.records import Schema
     from oncehouse.pipeline.decoding import Decoded
@@ -132,11 +131,13 @@ def identity_fields(pipeline: Pipeline, rule: Rule) -> tuple[str, ...]:
 def judge_versions(
     pipeline: Pipeline, schemas: Sequence[Schema], only: Collection[str] | None = None
 ) -> Iterator[Finding]:
-    """An error for each known version that lacks a required field, or for those of `only`."""
+    """An error for each known version that lacks a required field, or for those of `only`; a warning for enums."""
     own = [schema for schema in schemas if schema.format == pipeline.source.format]
     if not own:
         return
-    for lacking in find_lacking(pipeline, own, required_fields(pipeline, rule_of(pipeline, schemas))):
+    rule = rule_of(pipeline, schemas)
+    yield from _judge_members(pipeline, own, rule)
+    for lacking in find_lacking(pipeline, own, required_fields(pipeline, rule)):
         if only is not None and lacking.schema not in only:
             continue
         yield Finding(
@@ -145,6 +146,26 @@ def judge_versions(
             what=f"{lacking.what}: different events would be taken for one, so its records become dead letters",
             advice=_advise(pipeline, lacking.field.name),
         )
+
+
+def _judge_members(pipeline: Pipeline, schemas: Sequence[Schema], rule: Rule) -> Iterator[Finding]:
+    """A warning where versions rename a member of an enum that counts by its name."""
+    if (section := pipeline.source.protobuf) is None:
+        return
+    numbers = number_paths(section, schemas, pipeline.source.fields)
+    descriptors = describe_all(schema.definition for schema in schemas)
+    for name in (steps[0] for steps in rule.fields if len(steps) == 1):
+        if isinstance(c.bare(c.parse_type(pipeline.source.decoded_fields[name])), c.Integer):
+            continue
+        if called := renamed_members(descriptors, name, numbers.get(name, ())):
+            yield Finding(
+                level=Level.WARNING,
+                where="schemas",
+                what=f"versions of the schema call one member of {name}, which {_IDENTITY}, {' and '.join(called)}: "
+                "the same event of two versions would be two",
+                advice=f"declare {name} as an integer, which counts the member by its number (`oncehouse rekey` "
+                "changes a ledger that has events)",
+            )
 
 
 def _advise(pipeline: Pipeline, field: str) -> str:

@@ -16,6 +16,7 @@ from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.column_changes import ChangeKind, ColumnChange, plan_columns
 from oncehouse.clickhouse.comparison import widens
 from oncehouse.clickhouse.describe import describe_table
+from oncehouse.clickhouse.findings import Level
 from oncehouse.clickhouse.needs import needs_of
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.fields import learn_fields, list_fields
@@ -200,8 +201,8 @@ def make_plan(pipeline: Pipeline, catalog: Catalog, schemas: Sequence[Schema]) -
 
 def demand_fields(pipeline: Pipeline, known: Sequence[Schema], planned: Sequence[Schema]) -> None:
     """Refuse planned versions without a field that ids or tables depend on."""
-    found = list(judge_versions(pipeline, known, {schema.schema for schema in planned}))
-    if found:
+    judged = judge_versions(pipeline, known, {schema.schema for schema in planned})
+    if found := [finding for finding in judged if finding.level is Level.ERROR]:
         lines = "\n".join(f"  {finding.what}\n    → {finding.advice}" for finding in found)
         raise ConfigurationError(
             f"Pipeline {pipeline.pipeline}: nothing is planned for these versions:\n{lines}"

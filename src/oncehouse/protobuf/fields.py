@@ -83,6 +83,19 @@ def has_steps(
     return found is not None
 
 
+def renamed_members(
+    descriptors: Sequence[Descriptor], name: str, numbers: Sequence[int] = ()
+) -> tuple[str, ...]:
+    """Names of one member of an enum that versions call differently; none where the field is no enum."""
+    names: dict[int, dict[str, None]] = {}
+    for descriptor in descriptors:
+        found = find(descriptor, name, numbers)
+        enum = getattr(found.end, "enum_type", None) if found is not None else None
+        for value in enum.values if enum is not None else ():
+            names.setdefault(value.number, {})[value.name] = None
+    return next((tuple(called) for called in names.values() if len(called) > 1), ())
+
+
 def _field_at(descriptor: Descriptor, step: str | int) -> FieldDescriptor | None:
     if isinstance(step, int):
         return descriptor.fields_by_number.get(step)
