@@ -45,7 +45,7 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 _PARTS = {
-    *("kafka", "secure_kafka", "clickhouse", "postgres", "redis", "zookeeper", "connect"),
+    *("kafka", "brokers", "secure_kafka", "clickhouse", "postgres", "redis", "zookeeper", "connect"),
     *("s3", "spark_cluster"),
 }
 _FOLDER_PREFIX = "oncehouse-tests-"
@@ -183,6 +183,13 @@ def _restart_what_an_earlier_test_ended(pytestconfig: pytest.Config) -> None:
 def kafka(stack: Stack) -> Kafka:
     stack.up(["kafka"])
     return stack.kafka
+
+
+@pytest.fixture(scope="session")
+def brokers(stack: Stack) -> Kafka:
+    """Three brokers that are one cluster."""
+    stack.up(["brokers"])
+    return stack.brokers
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,8 @@ from typing import IO
 from oncehouse.devstack.clickhouse import ClickHouse
 from oncehouse.devstack.connect import Connect
 from oncehouse.devstack.jars import connect_jars, debezium_jars, kafka_broker_jars, keep_quiet
-from oncehouse.devstack.kafka import Kafka
+from oncehouse.devstack.kafka import CLUSTER as BROKERS
+from oncehouse.devstack.kafka import FirstBroker, Kafka, SecondBroker, ThirdBroker
 from oncehouse.devstack.part import Part, Place
 from oncehouse.devstack.postgres import Postgres
 from oncehouse.devstack.process import ServerProcess, end, is_alive, launch_detached, read_process
@@ -31,7 +32,7 @@ from oncehouse.errors import ConfigurationError, PermanentError
 
 DEFAULT_FOLDER = Path(".oncehouse/dev")
 DEFAULT_PARTS = ("kafka", "clickhouse")
-EXTRA_PARTS = ("postgres", "redis", "zookeeper", "connect", "s3", "spark")
+EXTRA_PARTS = ("postgres", "redis", "zookeeper", "connect", "s3", "spark", "brokers")
 
 _Parts = ZooKeeper | Kafka | ClickHouse | Postgres | Redis | Connect | S3 | SparkMaster | SparkWorker
 
@@ -41,9 +42,10 @@ _PARTS: dict[str, type[_Parts]] = {
     for part in (
         *(ZooKeeper, Kafka, ClickHouse, Postgres, Redis, Connect, S3),
         *(SparkMaster, FirstSparkWorker, SecondSparkWorker),
+        *(FirstBroker, SecondBroker, ThirdBroker),
     )
 }
-_GROUPS = {"spark": CLUSTER}
+_GROUPS = {"spark": CLUSTER, "brokers": BROKERS}
 _STOP_PATIENCE_SECONDS = 20.0
 _LOG_LINES_SHOWN = 15
 
@@ -124,6 +126,11 @@ class Stack:
         return S3(place=self._place("s3"))
 
     @property
+    def brokers(self) -> FirstBroker:
+        """Any of the three, which names all of them to clients."""
+        return FirstBroker(place=self._place(FirstBroker.name))
+
+    @property
     def spark_master(self) -> SparkMaster:
         return SparkMaster(place=self._place("spark-master"))
 
@@ -134,7 +141,7 @@ class Stack:
             for name in wanted:
                 ports = add_ports(ports, part=name, names=_PARTS[name].port_names)
             save_ports(self.folder, ports)
-            if Kafka.name in wanted:
+            if {Kafka.name, *BROKERS} & set(wanted):
                 kafka_broker_jars(say)  # takes a minute the first time, so somebody should hear of it
             if Connect.name in wanted:
                 connect_jars(say)
