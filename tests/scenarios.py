@@ -30,6 +30,7 @@ FAULTS = {
     18: "the catalog goes away",
     19: "random schedules",
     26: "a schema version lacks or renames a field of the identity",
+    25: "a Kafka leader dies, the log is cut and filled again",
 }
 
 
@@ -93,4 +94,9 @@ SCENARIOS = (
     Scenario("commit cut", 18),
     Scenario("random schedules", 19),
     Scenario("version without the identity", 26),
+    Scenario("Kafka leader dies", 25),
+    Scenario("leader dies in a throttled read", 25),
+    Scenario("log cut while the driver is away", 25),
+    Scenario("log cut under a running driver", 25),
+    Scenario("log cut and not filled yet", 25),
 )

@@ -65,6 +65,10 @@ class Kafka:
         except KafkaException:
             return False
 
+    def tool(self, main: str) -> tuple[str, ...]:
+        """How one of Kafka's own command line tools is started, by its class."""
+        return (*self._java(self.place.folder / "log4j2.properties"), "-Xmx128m", main)
+
     @property
     def _data(self) -> Path:
         return self.place.folder / "data"
