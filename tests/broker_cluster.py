@@ -34,7 +34,9 @@ class BrokerCluster:
         admin = self._admin()
         admin.create_topics([new])[name].result(timeout=30)
         self._made.append(name)
-        self._wait(lambda: self.leader(name) == 1 and self.in_sync(name) == {1, 2}, f"{name}: the first leader")
+        self._wait(
+            lambda: self.leader(name) == 1 and self.in_sync(name) == {1, 2}, f"{name}: the first leader"
+        )
         return name
 
     def delete_topics(self) -> None:
@@ -95,7 +97,7 @@ class BrokerCluster:
             timeout=PATIENCE_SECONDS,
         )
 
-    def _describe(self, topic: str, partition: int):  # noqa: ANN202 - the client's own description
+    def _describe(self, topic: str, partition: int):
         admin = self._admin()
         try:
             found = admin.describe_topics(TopicCollection([topic]), request_timeout=5)

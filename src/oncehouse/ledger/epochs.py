@@ -19,7 +19,7 @@ from oncehouse.ledger.records import (
     LetterKind,
     OffsetRange,
 )
-from oncehouse.ledger.rows import epoch_of, file_ref, key_file_of, letter_file_of
+from oncehouse.ledger.rows import epoch_of, file_ref, key_file_of, letter_file_of, offset_range_of
 from oncehouse.ledger.tables import (
     COUNTS,
     dead_letter_files,
@@ -45,6 +45,29 @@ def read_positions(catalog: Catalog) -> dict[tuple[str, int], int]:
     with catalog.read() as connection:
         rows = connection.execute(select(positions).where(positions.c.pipeline == catalog.pipeline)).all()
     return {(row.topic, row.partition_id): row.next_offset for row in rows}
+
+
+def read_leader_epochs(catalog: Catalog) -> dict[tuple[str, int], int]:
+    """Of what stands before the next offset, by topic and partition; those that are not known are left out."""
+    found = {}
+    with catalog.read() as connection:
+        for row in connection.execute(
+            select(positions).where(positions.c.pipeline == catalog.pipeline)
+        ).all():
+            # By the primary key: a window may hold millions of ranges.
+            last = connection.execute(
+                select(ranges.c.end_offset, ranges.c.leader_epoch)
+                .where(
+                    ranges.c.pipeline == catalog.pipeline,
+                    ranges.c.topic == row.topic,
+                    ranges.c.partition_id == row.partition_id,
+                )
+                .order_by(ranges.c.start_offset.desc())
+                .limit(1)
+            ).first()
+            if last is not None and last.end_offset == row.next_offset and last.leader_epoch is not None:
+                found[row.topic, row.partition_id] = int(last.leader_epoch)
+    return found
 
 
 def read_topic_ids(catalog: Catalog) -> dict[str, str]:
@@ -96,9 +119,7 @@ def list_ranges(catalog: Catalog) -> tuple[tuple[int, OffsetRange], ...]:
         return tuple(
             (
                 row.epoch,
-                OffsetRange(
-                    topic=row.topic, partition=row.partition_id, start=row.start_offset, end=row.end_offset
-                ),
+                offset_range_of(row),
             )
             for row in connection.execute(query).all()
         )

@@ -79,11 +79,11 @@ def _merge_ranges(connection: Connection, catalog: Catalog, *, upto: int) -> Non
     joined: list[list[object]] = []
     for row in rows:
         if joined and joined[-1][:2] == [row.topic, row.partition_id] and joined[-1][3] == row.start_offset:
-            joined[-1][3] = row.end_offset
+            joined[-1][3:] = [row.end_offset, row.leader_epoch]
         else:
-            joined.append([row.topic, row.partition_id, row.start_offset, row.end_offset])
+            joined.append([row.topic, row.partition_id, row.start_offset, row.end_offset, row.leader_epoch])
     connection.execute(delete(ranges).where(*mine))
-    for topic, partition, start, end in joined:
+    for topic, partition, start, end, leader_epoch in joined:
         connection.execute(
             insert(ranges).values(
                 pipeline=catalog.pipeline,
@@ -92,6 +92,7 @@ def _merge_ranges(connection: Connection, catalog: Catalog, *, upto: int) -> Non
                 start_offset=start,
                 end_offset=end,
                 epoch=ROLLED_UP,
+                leader_epoch=leader_epoch,
             )
         )
 

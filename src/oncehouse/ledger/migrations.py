@@ -125,6 +125,11 @@ def add_column(connection: Connection, table: str, column: str, kind: TypeEngine
         connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column} {spelt}"))
 
 
+def _add_leader_epochs(connection: Connection) -> None:
+    """Of ranges, not of positions: an older oncehouse that goes on adds ranges without one, which says so."""
+    add_column(connection, "oncehouse_ranges", "leader_epoch", Integer())
+
+
 def _index_open_letters(connection: Connection) -> None:
     connection.execute(
         text(
@@ -150,6 +155,11 @@ STEPS: tuple[Step, ...] = (
         version=4,
         what="open dead letters are found by an index",
         change=_index_open_letters,
+    ),
+    Step(
+        version=5,
+        what="ranges of offsets carry the leader epoch of Kafka's log",
+        change=_add_leader_epochs,
     ),
 )
 

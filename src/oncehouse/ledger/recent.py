@@ -16,7 +16,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.batches import batch_of, part_of, select_batches
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Batch, BatchStatus, EpochRow, OffsetRange, Part
-from oncehouse.ledger.rows import epoch_of
+from oncehouse.ledger.rows import epoch_of, offset_range_of
 from oncehouse.ledger.tables import attempts, batches, epochs, parts, ranges
 
 # Hardly more than one epoch and one batch a second can be; two hours of them are read in some milliseconds.
@@ -116,10 +116,7 @@ def list_epoch_ranges(catalog: Catalog, epoch: int) -> tuple[OffsetRange, ...]:
     query = select(ranges).where(ranges.c.pipeline == catalog.pipeline, ranges.c.epoch == epoch)
     with catalog.read() as connection:
         rows = connection.execute(query.order_by(ranges.c.topic, ranges.c.partition_id)).all()
-    return tuple(
-        OffsetRange(topic=row.topic, partition=row.partition_id, start=row.start_offset, end=row.end_offset)
-        for row in rows
-    )
+    return tuple(offset_range_of(row) for row in rows)
 
 
 def page_batches(

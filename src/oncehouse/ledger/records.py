@@ -86,6 +86,8 @@ class OffsetRange:
     partition: int
     start: int
     end: int
+    leader_epoch: int | None = field(default=None, compare=False)
+    """Of what stands before the end, in the log that was read; None where nobody knows it."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)

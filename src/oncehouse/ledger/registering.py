@@ -142,6 +142,7 @@ def _advance(connection: Connection, catalog: Catalog, span: OffsetRange, topic_
                 start_offset=span.start,
                 end_offset=span.end,
                 epoch=epoch,
+                leader_epoch=span.leader_epoch,
             )
         )
 

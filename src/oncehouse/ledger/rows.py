@@ -19,6 +19,7 @@ from oncehouse.ledger.records import (
     FileRef,
     KeyFile,
     LetterKind,
+    OffsetRange,
 )
 from oncehouse.ledger.tables import (
     epochs,
@@ -89,6 +90,16 @@ def file_ref(row: Row[tuple[object, ...]], prefix: str, *, rows: int | None = No
         checksum=str(found[f"{prefix}_checksum"]),
         row=int(str(found[f"{prefix}_row"])),
         rows=rows,
+    )
+
+
+def offset_range_of(row: Row[tuple[object, ...]]) -> OffsetRange:
+    return OffsetRange(
+        topic=row.topic,
+        partition=row.partition_id,
+        start=row.start_offset,
+        end=row.end_offset,
+        leader_epoch=row.leader_epoch,
     )
 
 

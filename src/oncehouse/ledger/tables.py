@@ -22,7 +22,7 @@ from sqlalchemy import (
     text,
 )
 
-VERSION = 4
+VERSION = 5
 
 metadata = MetaData()
 
@@ -124,6 +124,8 @@ ranges = Table(
     Column("start_offset", BigInteger),
     Column("end_offset", BigInteger, nullable=False),
     Column("epoch", BigInteger, nullable=False),
+    # Kafka's leader epoch of what stands before the end; null where it is not known.
+    Column("leader_epoch", Integer),
     PrimaryKeyConstraint("pipeline", "topic", "partition_id", "start_offset"),
 )
 

@@ -68,6 +68,8 @@ class EpochInput:
 
     kind: EpochKind
     ranges: tuple[OffsetRange, ...] = ()
+    confirm: Callable[[tuple[OffsetRange, ...]], tuple[OffsetRange, ...]] = tuple
+    """Asked when all records were read, before they are registered: the same ranges, with what is known of them now."""
     topic_ids: dict[str, str]
     tried_dead_letter_files: tuple[str, ...] = ()
     request: int | None = None
@@ -101,6 +103,7 @@ def settle(
         registration = replace(
             assemble(plan, manifests, chunks, decisions, given, started_at=started_at),
             identity=remembered(plan.identity, plan.fields, pipeline.identity.buckets),
+            ranges=given.confirm(given.ranges),
         )
         dead = [letters.sample for letters in _letters(manifests, LetterKind.DEAD)]
         demand_sound(pipeline, registration, dead)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, ListOffsetsResultInfo, OffsetSpec
 
 from oncehouse import kafka_client
 from oncehouse.config import Kafka
@@ -23,6 +23,8 @@ from oncehouse.errors import ConfigurationError, DataLossError, OncehouseError, 
 from oncehouse.kafka_client import TIMEOUT_SECONDS, describe_error, plain_options
 from oncehouse.kafka_security import spell_for_java
 from oncehouse.ledger.records import OffsetRange
+from oncehouse.pipeline.leader_epochs import EpochEnd, ask_epoch_ends
+from oncehouse.pipeline.log_history import LogEnd
 from oncehouse.pipeline.outage import TopicSettings, read_settings
 from oncehouse.pipeline.parts import PARTITIONS
 
@@ -31,7 +33,11 @@ if TYPE_CHECKING:
 
 Positions = dict[tuple[str, int], int]
 
-_NO_LEADER = {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART"}
+# The last two: a new leader knows its end, but not yet up to where all others follow it.
+_NO_LEADER = {
+    *("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART"),
+    *("OFFSET_NOT_AVAILABLE", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH"),
+}
 _LEADER_TRIES = 10
 _LEADER_SECONDS = 0.2
 # With 500 at a time, as Kafka's Java client has it, the broker works twice as much for the same records.
@@ -69,10 +75,20 @@ class Topics:
 
         Raises ConfigurationError for a topic that is not there, TransientError for a broker that is away.
         """
+        names = others or self.kafka.topics
+        try:
+            return self._describe(names)
+        except TransientError as error:
+            if not isinstance(error.__cause__, KafkaException) or _code(error.__cause__) != "_TIMED_OUT":
+                raise
+        # The client goes on asking the broker that it knows as the controller, also when that one is dead; it learns
+        # of another one only from metadata that it is told to fetch.
+        self._learn_controller(names[0])
+        return self._describe(names)
+
+    def _describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
         facts = {}
-        futures = self._admin.describe_topics(
-            TopicCollection(list(others or self.kafka.topics)), request_timeout=TIMEOUT_SECONDS
-        )
+        futures = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=TIMEOUT_SECONDS)
         for topic, future in futures.items():
             try:
                 found = future.result(timeout=TIMEOUT_SECONDS + 5)
@@ -82,6 +98,12 @@ class Topics:
                 topic=topic, topic_id=str(found.topic_id), partitions=len(found.partitions)
             )
         return facts
+
+    def _learn_controller(self, topic: str) -> None:
+        try:
+            self._admin.list_topics(topic, timeout=TIMEOUT_SECONDS)
+        except KafkaException as error:
+            raise self._wrapped(topic, error) from error
 
     def settings(self) -> dict[str, TopicSettings | None]:
         """How long each topic keeps its records; None where the user may not know."""
@@ -109,7 +131,26 @@ class Topics:
         """The first offset of this time (seconds since 1970) or later; -1 where there is none."""
         return self._offsets(partitions, OffsetSpec.for_timestamp(int(seconds * 1000)))
 
+    def ends(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], LogEnd]:
+        """Where the logs end, and in which leader epoch their leaders say so."""
+        return {
+            place: LogEnd(offset=found.offset, leader_epoch=_known_epoch(found.leader_epoch))
+            for place, found in self._ask_leaders(partitions, OffsetSpec.latest()).items()
+        }
+
+    def epoch_ends(self, asked: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], EpochEnd]:
+        """Where the records of leader epochs end; without partitions whose broker keeps none."""
+        try:
+            return ask_epoch_ends(client_settings(self.kafka), asked, timeout_seconds=TIMEOUT_SECONDS)
+        except KafkaException as error:
+            raise self._wrapped(", ".join(sorted({topic for topic, _ in asked})), error) from error
+
     def _offsets(self, partitions: Iterable[tuple[str, int]], spec: OffsetSpec) -> Positions:
+        return {place: found.offset for place, found in self._ask_leaders(partitions, spec).items()}
+
+    def _ask_leaders(
+        self, partitions: Iterable[tuple[str, int]], spec: OffsetSpec
+    ) -> dict[tuple[str, int], ListOffsetsResultInfo]:
         asked = {TopicPartition(topic, partition): spec for topic, partition in partitions}
         if not asked:
             return {}
@@ -126,15 +167,16 @@ class Topics:
             time.sleep(_LEADER_SECONDS)
         return self._ask_offsets(asked)
 
-    def _ask_offsets(self, asked: dict[TopicPartition, OffsetSpec]) -> Positions:
+    def _ask_offsets(
+        self, asked: dict[TopicPartition, OffsetSpec]
+    ) -> dict[tuple[str, int], ListOffsetsResultInfo]:
         found = {}
         futures = self._admin.list_offsets(asked, request_timeout=TIMEOUT_SECONDS)
         for partition, future in futures.items():
             try:
-                offset = future.result(timeout=TIMEOUT_SECONDS + 5).offset
+                found[partition.topic, partition.partition] = future.result(timeout=TIMEOUT_SECONDS + 5)
             except KafkaException as error:
                 raise self._wrapped(partition.topic, error) from error
-            found[partition.topic, partition.partition] = offset
         return found
 
     def _notice(self, error: KafkaError) -> None:
@@ -315,6 +357,10 @@ def java_options(kafka: Kafka) -> dict[str, str]:
         f"kafka.{name}": value
         for name, value in (options | {"bootstrap.servers": kafka.bootstrap_servers}).items()
     }
+
+
+def _known_epoch(epoch: int | None) -> int | None:
+    return epoch if epoch is not None and epoch >= 0 else None
 
 
 def _code(error: KafkaException) -> str:

@@ -28,6 +28,7 @@ from oncehouse.pipeline.epoch_size import EpochSize, Settled, first_size, see_ep
 from oncehouse.pipeline.formats import needs_headers
 from oncehouse.pipeline.ingest import SMALL_EPOCH_RECORDS, EpochInput, read_frame, settle
 from oncehouse.pipeline.job_errors import naming_own_errors, revive
+from oncehouse.pipeline.kafka_log import KafkaLog
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.session import scratch_folder
 from oncehouse.pipeline.source import (
@@ -129,6 +130,7 @@ class Ingest(Deciding):
     def _starting_positions(self) -> Positions:
         known = epochs.read_topic_ids(self._catalog)
         self._topic_ids, starting = read_starting(self._topics, known, epochs.read_positions(self._catalog))
+        self._log = KafkaLog(self._topics, starting, epochs.read_leader_epochs(self._catalog))
         return starting
 
     def _on_rule_changed(self) -> None:
@@ -200,7 +202,12 @@ class Ingest(Deciding):
                 self._catalog,
                 self._lease.token,
                 lambda plan: self._read(frame, plan),
-                EpochInput(kind=EpochKind.KAFKA, ranges=ranges, topic_ids=self._topic_ids),
+                EpochInput(
+                    kind=EpochKind.KAFKA,
+                    ranges=ranges,
+                    topic_ids=self._topic_ids,
+                    confirm=self._log.confirm,
+                ),
                 small=records <= SMALL_EPOCH_RECORDS,
             )
         self._settled = True

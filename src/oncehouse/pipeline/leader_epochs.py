@@ -1,0 +1,77 @@
+"""Kafka's OffsetsForLeaderEpoch, which the client has no call for: where the records of a leader epoch end.
+
+librdkafka asks it for a consumer that is assigned an offset with a leader epoch, and refuses the offset where the log
+ends before it. Offsets are assigned here that no log reaches, so every answer is a refusal, whose text holds what the
+broker said. No record is read.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+Place = tuple[str, int]
+
+_BEYOND_ALL = 1 << 62
+_ANSWER = re.compile(r"broker end offset is (-?\d+) \(offset leader epoch (-?\d+)\)")
+_POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochEnd:
+    """What the leader says to a leader epoch; both are -1 where it knows none that is as old."""
+
+    epoch: int
+    """The last one up to the one that was asked for."""
+    end: int
+    """The offset behind its last record."""
+
+
+def ask_epoch_ends(
+    settings: Mapping[str, Any], asked: Mapping[Place, int], *, timeout_seconds: float
+) -> dict[Place, EpochEnd]:
+    """Without those whose broker keeps no leader epochs. Raises KafkaException."""
+    if not asked:
+        return {}
+    found: dict[Place, EpochEnd] = {}
+    unable: set[Place] = set()
+    consumer = Consumer(
+        {
+            **settings,
+            "group.id": "oncehouse-leader-epochs",  # required by the client; the consumer joins no group
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+        }
+    )
+    try:
+        consumer.assign(
+            [TopicPartition(*place, _BEYOND_ALL, leader_epoch=epoch) for place, epoch in asked.items()]
+        )
+        deadline = time.monotonic() + timeout_seconds
+        while len(found) + len(unable) < len(asked):
+            if time.monotonic() > deadline:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - the client's own code
+            message = consumer.poll(_POLL_SECONDS)
+            if message is not None:
+                _sort_in(message, found, unable)
+    finally:
+        consumer.close()
+    return found
+
+
+def _sort_in(message: Message, found: dict[Place, EpochEnd], unable: set[Place]) -> None:
+    error, place = message.error(), (message.topic() or "", message.partition() or 0)
+    if error is None:
+        return
+    if answer := _ANSWER.search(error.str()):
+        found[place] = EpochEnd(end=int(answer[1]), epoch=int(answer[2]))
+    elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the client's own code
+        # A broker from before leader epochs: the offset was tried, and is out of range.
+        unable.add(place)
+    elif not error.retriable():
+        raise KafkaException(error)

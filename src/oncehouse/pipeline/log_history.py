@@ -1,0 +1,100 @@
+"""Whether Kafka's log still holds what was read from it: log ends and leader epochs in, a loud stop out. Pure.
+
+Kafka's own rule (KIP-320): a log holds a record of leader epoch e at an offset if it knows the epoch e and the records
+of that epoch end behind the offset. An unclean election makes a log end earlier, and another epoch goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from oncehouse.errors import DataLossError, TransientError
+from oncehouse.ledger.records import OffsetRange
+from oncehouse.pipeline.leader_epochs import EpochEnd, Place
+
+FIRST_EPOCH = 0
+"""That of a partition's first leader: one that was added meanwhile has had no other."""
+
+_REMEDY = (
+    "Nothing further was read. To load all that Kafka has now, start the pipeline under a new name, with a new ledger "
+    "and into an empty table. Rows of records that Kafka lost stay in the old table. "
+    "docs/guarantees.md says how to keep leaders from being elected uncleanly."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogEnd:
+    """Where the log of a partition ends, as its leader says."""
+
+    offset: int
+    leader_epoch: int | None
+    """The leader's own; None where the broker keeps no leader epochs."""
+
+
+def check_ends(positions: Mapping[Place, int], ends: Mapping[Place, LogEnd]) -> None:
+    """Refuse a log that ends before what was read."""
+    for (topic, partition), next_offset in positions.items():
+        end = ends.get((topic, partition))
+        if end is not None and end.offset < next_offset:
+            raise DataLossError(
+                f"Topic {topic} partition {partition}: Kafka's log ends at offset {end.offset}, but offsets up to "
+                f"{next_offset - 1} were read. Kafka has lost the records at offsets {end.offset} to "
+                f"{next_offset - 1}, as after an unclean leader election, and will give these offsets to other "
+                f"records. {_REMEDY}"
+            )
+
+
+def find_doubtful(known: Mapping[Place, int], ends: Mapping[Place, LogEnd]) -> dict[Place, int]:
+    """The known leader epochs of those whose leader has changed since."""
+    doubtful = {}
+    for (topic, partition), epoch in known.items():
+        end = ends.get((topic, partition))
+        if end is None or end.leader_epoch is None or end.leader_epoch == epoch:
+            continue
+        if end.leader_epoch < epoch:
+            raise TransientError(
+                f"Topic {topic} partition {partition}: a broker of leader epoch {end.leader_epoch} answers, but "
+                f"records of leader epoch {epoch} were read: it does not know yet that it no longer leads."
+            )
+        doubtful[topic, partition] = epoch
+    return doubtful
+
+
+def check_history(
+    positions: Mapping[Place, int], doubtful: Mapping[Place, int], found: Mapping[Place, EpochEnd]
+) -> None:
+    """Refuse a log that holds other records than those that were read. `found`: what it says to each leader epoch."""
+    for (topic, partition), answer in found.items():
+        epoch, next_offset = doubtful[topic, partition], positions[topic, partition]
+        if answer.epoch == epoch and answer.end >= next_offset:
+            continue
+        if 0 <= answer.end < next_offset:
+            what = (
+                f"the records that were read at offsets {answer.end} to {next_offset - 1} are gone, and other records, "
+                "which were never read, have these offsets now"
+            )
+        else:
+            what = (
+                f"the records that were read before offset {next_offset} end with leader epoch {epoch}, which the log "
+                "no longer knows: some of them are gone, and other records, which were never read, have their offsets"
+            )
+        raise DataLossError(
+            f"Topic {topic} partition {partition}: Kafka's log was cut, as by an unclean leader election: {what}. "
+            f"{_REMEDY}"
+        )
+
+
+def check_leaders(
+    leaders: Mapping[Place, int | None], ranges: Iterable[OffsetRange], ends: Mapping[Place, LogEnd]
+) -> None:
+    """Refuse ranges during whose reading a partition got another leader; they are read again."""
+    for span in ranges:
+        place = span.topic, span.partition
+        before, now = leaders.get(place, FIRST_EPOCH), ends[place].leader_epoch
+        if now != before and now is not None:
+            raise TransientError(
+                f"Topic {span.topic} partition {span.partition}: another broker became the leader (leader epoch {now}, "
+                f"before: {'none' if before is None else before}) while offsets {span.start} to {span.end - 1} were "
+                "read. Nothing of this epoch was settled; they are read again."
+            )
