@@ -46,8 +46,8 @@ class BrokerCluster:
                 deleted.exception(timeout=30)
 
     def produce(self, topic: str, values: Sequence[bytes | None], *, partition: int = 0) -> None:
-        """With acks=1: what the leader has is confirmed, whether or not another broker has it too."""
-        producer = Producer({"bootstrap.servers": self.servers, "acks": "1", "log_level": 0})
+        """All in-sync replicas confirm, be it one alone."""
+        producer = Producer({"bootstrap.servers": self.servers, "acks": "all", "log_level": 0})
         for value in values:
             producer.produce(topic, value=value, partition=partition)
         assert producer.flush(60) == 0, f"{topic}: the brokers did not take all messages"

@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from broker_cluster import BrokerCluster
+from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import DataLossError
-from road import Road, make_event
+from oncehouse.ledger import epochs, registering
+from oncehouse.pipeline import kafka_log
+from road import Road, make_event, wait_until
 
 FIRST = [make_event(number) for number in range(40)]
 LOST = [make_event(number) for number in range(100, 120)]
@@ -72,10 +76,99 @@ def cut_while_away(road: Road, cluster: BrokerCluster) -> None:
     road.assert_exact()
 
 
+def cut_and_look_before_it_is_filled(road: Road, cluster: BrokerCluster) -> None:
+    """The driver starts while the log is shorter than what it read, and again when others have written beyond."""
+    read_what_will_be_lost(road, cluster)
+    cluster.elect_the_one_behind(road.topic)
+    road.run()
+    road.send(OTHERS)
+    road.run()
+    road.assert_exact()
+
+
+def cut_while_it_runs(road: Road, cluster: BrokerCluster) -> None:
+    """Whatever ends the driver is raised; if nothing does, the oracle judges what it made of the new log."""
+    road.send(FIRST)
+    with road.start() as running:
+        running.wait_for_rows(len(FIRST))
+        cluster.leave_follower_behind(road.topic)
+        road.send(LOST)
+        wait_until(lambda: running.error is not None or settled(road) == 60, "what will be lost")
+        cut_and_fill(road, cluster)
+        wait_until(
+            lambda: running.error is not None or settled(road) == 100, "an error, or all offsets settled"
+        )
+    road.run()
+    road.assert_exact()
+
+
+def settled(road: Road) -> int:
+    return epochs.read_positions(road.catalog)[road.topic, 0]
+
+
+def ignore_leader_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_log, "find_doubtful", lambda *_: {})
+    monkeypatch.setattr(kafka_log, "check_leaders", lambda *_: None)
+
+
+def demand_named(road: Road, error: DataLossError) -> None:
+    said = str(error)
+    assert f"Topic {road.topic} partition 0" in said, f"no offsets are named: {said}"
+    assert "offsets 40 to 59" in said, f"no offsets are named: {said}"
+
+
 @pytest.mark.scenario("log cut while the driver is away")
 def test_a_log_that_was_cut_and_filled_while_the_driver_was_away_stops_it(road, cluster):
     with pytest.raises(DataLossError) as stopped:
         cut_while_away(road, cluster)
-    said = str(stopped.value)
-    assert f"Topic {road.topic} partition 0" in said
-    assert "offsets 40 to 59" in said
+    demand_named(road, stopped.value)
+    assert settled(road) == 60
+
+
+@pytest.mark.defect("log cut while the driver is away")
+def test_a_driver_that_does_not_compare_leader_epochs_is_noticed(road, cluster, monkeypatch):
+    ignore_leader_epochs(monkeypatch)
+    with pytest.raises(AssertionError, match="events are lost"):
+        cut_while_away(road, cluster)
+
+
+@pytest.mark.scenario("log cut and not filled yet")
+def test_a_log_that_is_shorter_than_what_was_read_stops_the_driver(road, cluster):
+    with pytest.raises(DataLossError, match="Kafka's log ends at offset 40") as stopped:
+        cut_and_look_before_it_is_filled(road, cluster)
+    demand_named(road, stopped.value)
+
+
+@pytest.mark.defect("log cut and not filled yet")
+def test_a_driver_that_leaves_a_shorter_log_to_spark_is_noticed(road, cluster, monkeypatch):
+    """Spark's source stops at it, and names nothing."""
+    ignore_leader_epochs(monkeypatch)
+    monkeypatch.setattr(kafka_log, "check_ends", lambda *_: None)
+    with pytest.raises(DataLossError) as stopped:
+        cut_and_look_before_it_is_filled(road, cluster)
+    with pytest.raises(AssertionError, match="no offsets are named"):
+        demand_named(road, stopped.value)
+
+
+@pytest.mark.scenario("log cut under a running driver")
+def test_a_log_that_is_cut_and_filled_under_a_running_driver_stops_it(road, cluster):
+    with pytest.raises(DataLossError) as stopped:
+        cut_while_it_runs(road, cluster)
+    demand_named(road, stopped.value)
+    assert settled(road) == 60
+
+
+@pytest.mark.defect("log cut under a running driver")
+def test_a_running_driver_that_does_not_compare_leader_epochs_is_noticed(road, cluster, monkeypatch):
+    """And passes over an end of the log that is behind its own, as if it were about to move on."""
+    ignore_leader_epochs(monkeypatch)
+    monkeypatch.setattr(kafka_log, "check_ends", lambda *_: None)
+    right = DataStreamReader.option
+    monkeypatch.setattr(
+        DataStreamReader,
+        "option",
+        lambda reader, name, value: right(reader, name, "false" if name == "failOnDataLoss" else value),
+    )
+    monkeypatch.setattr(registering, "_advance", register_anywhere())
+    with pytest.raises(AssertionError, match="events are lost"):
+        cut_while_it_runs(road, cluster)

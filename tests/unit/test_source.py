@@ -96,7 +96,7 @@ def test_no_bytes_in_an_offset_log_are_taken_for_something_else(tmp_path, text):
     assert all(isinstance(one.end, int) for one in found)
 
 
-FACTS = {"events": TopicFacts(topic="events", topic_id="first", partitions=2)}
+FACTS = {"events": TopicFacts(topic="events", topic_id="first", partitions=2, replicas=1)}
 
 
 def test_a_topic_whose_id_has_changed_stops_the_pipeline():

@@ -2,7 +2,7 @@
 
 A consumer that commits nothing and joins no group is assigned one partition at a time, so records come in Kafka's
 order. Holes among offsets are as they were: aborted transactions. What retention or compaction has taken since is told
-by whoever compares the counts.
+by whoever compares the counts; other records in the place of those that were read are refused by leader epochs.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from oncehouse.errors import TransientError
+from oncehouse.errors import PermanentError, TransientError
 from oncehouse.kafka_client import describe_error
+from oncehouse.pipeline.leader_epochs import ask_epoch_ends
+from oncehouse.pipeline.log_history import holds
 from oncehouse.pipeline.sampling import as_block
 from oncehouse.pipeline.source import client_settings
 
@@ -30,7 +32,11 @@ _PATIENCE_SECONDS = 30.0
 
 
 def read_again(kafka: Kafka, ranges: Sequence[OffsetRange], *, headers: bool) -> Iterator[pa.RecordBatch]:
-    """Blocks as a read task gets them, in the order of topic, partition and offset."""
+    """Blocks as a read task gets them, in the order of topic, partition and offset.
+
+    Raises PermanentError where the log was cut since and holds other records at these offsets.
+    """
+    _demand_same_log(kafka, ranges)
     consumer = Consumer(
         {
             **client_settings(kafka),
@@ -48,12 +54,33 @@ def read_again(kafka: Kafka, ranges: Sequence[OffsetRange], *, headers: bool) ->
                 block = as_block(kafka, messages)
                 yield block if headers else block.drop_columns(["headers"])
     except KafkaException as error:
-        raise TransientError(
-            f"Kafka at {kafka.bootstrap_servers} does not give the records again ({describe_error(error)}). Check that "
-            "the broker is up; nothing was changed."
-        ) from error
+        raise _away(kafka, error) from error
     finally:
         consumer.close()
+
+
+def _demand_same_log(kafka: Kafka, ranges: Sequence[OffsetRange]) -> None:
+    spans = {(span.topic, span.partition): span for span in ranges if span.leader_epoch is not None}
+    asked = {place: span.leader_epoch for place, span in spans.items() if span.leader_epoch is not None}
+    try:
+        answers = ask_epoch_ends(client_settings(kafka), asked, timeout_seconds=_PATIENCE_SECONDS)
+    except KafkaException as error:
+        raise _away(kafka, error) from error
+    for place, answer in answers.items():
+        span = spans[place]
+        if not holds(answer, span.leader_epoch, span.end):
+            raise PermanentError(
+                f"Topic {span.topic} partition {span.partition}: Kafka's log was cut since offsets {span.start} to "
+                f"{span.end - 1} were read (leader epoch {span.leader_epoch}), and holds other records at some of "
+                "them. They cannot be read again; nothing was changed."
+            )
+
+
+def _away(kafka: Kafka, error: KafkaException) -> TransientError:
+    return TransientError(
+        f"Kafka at {kafka.bootstrap_servers} does not give the records again ({describe_error(error)}). Check that "
+        "the broker is up; nothing was changed."
+    )
 
 
 def _read_span(consumer: Consumer, span: OffsetRange) -> Iterator[list[Message]]:

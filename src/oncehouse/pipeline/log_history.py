@@ -61,13 +61,18 @@ def find_doubtful(known: Mapping[Place, int], ends: Mapping[Place, LogEnd]) -> d
     return doubtful
 
 
+def holds(answer: EpochEnd, leader_epoch: int | None, offset: int) -> bool:
+    """Whether the log has what was read up to this offset, of which the last was written under this leader epoch."""
+    return answer.epoch == leader_epoch and answer.end >= offset
+
+
 def check_history(
     positions: Mapping[Place, int], doubtful: Mapping[Place, int], found: Mapping[Place, EpochEnd]
 ) -> None:
     """Refuse a log that holds other records than those that were read. `found`: what it says to each leader epoch."""
     for (topic, partition), answer in found.items():
         epoch, next_offset = doubtful[topic, partition], positions[topic, partition]
-        if answer.epoch == epoch and answer.end >= next_offset:
+        if holds(answer, epoch, next_offset):
             continue
         if 0 <= answer.end < next_offset:
             what = (

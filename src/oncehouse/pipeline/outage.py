@@ -28,6 +28,10 @@ class TopicSettings:
     """`delete`, `compact` or both."""
     compaction_lag_seconds: float
     """A record is not compacted away before it is this old."""
+    unclean_election: bool
+    """Whether a broker may lead that lacks confirmed records."""
+    least_in_sync: int
+    """How many replicas confirm a record to a producer that waits for all of them."""
 
 
 def read_settings(config: Mapping[str, str | None]) -> TopicSettings:
@@ -40,6 +44,8 @@ def read_settings(config: Mapping[str, str | None]) -> TopicSettings:
         retention_bytes=None if size < 0 else size,
         policies=frozenset(policy.strip() for policy in policies),
         compaction_lag_seconds=int(config.get("min.compaction.lag.ms") or 0) / 1000,
+        unclean_election=config.get("unclean.leader.election.enable") == "true",
+        least_in_sync=int(config.get("min.insync.replicas") or 1),
     )
 
 
@@ -79,7 +85,7 @@ def _judge_time(topic: str, settings: TopicSettings, outage: float) -> Finding:
         where=where,
         what=f"Kafka deletes records after {kept}, but the pipeline may be away for {needed} ({_KEY}): what it "
         "has not read by then is lost",
-        advice=f"run: {_alter(topic, f'retention.ms={int(outage * 1000)}')}\nor lower {_KEY}",
+        advice=f"run: {alter_topic(topic, f'retention.ms={int(outage * 1000)}')}\nor lower {_KEY}",
     )
 
 
@@ -92,7 +98,7 @@ def _judge_size(topic: str, kept_bytes: int, outage: float, bytes_per_second: fl
             where=where,
             what=f"each partition keeps {size}, however young its records are; too few records came lately to "
             f"say whether that lasts for {needed} ({_KEY})",
-            advice=f"run: {_alter(topic, 'retention.bytes=-1')}\nor see that {size} hold {needed} of records",
+            advice=f"run: {alter_topic(topic, 'retention.bytes=-1')}\nor see that {size} hold {needed} of records",
         )
     lasts = kept_bytes / bytes_per_second
     figures = (
@@ -105,7 +111,7 @@ def _judge_size(topic: str, kept_bytes: int, outage: float, bytes_per_second: fl
         level=Level.ERROR,
         where=where,
         what=figures,
-        advice=f"run: {_alter(topic, f'retention.bytes={int(bytes_per_second * outage * 2)}')}\n"
+        advice=f"run: {alter_topic(topic, f'retention.bytes={int(bytes_per_second * outage * 2)}')}\n"
         f"or lower {_KEY}",
     )
 
@@ -124,11 +130,11 @@ def _judge_compaction(topic: str, settings: TopicSettings, outage: float) -> Fin
         where=where,
         what=f"the topic is compacted: of records with one key all but the last may go after {lag} "
         f"(min.compaction.lag.ms), read or not; the pipeline may be away for {needed} ({_KEY})",
-        advice=f"run: {_alter(topic, f'min.compaction.lag.ms={int(outage * 1000)}')}\nor lower {_KEY}",
+        advice=f"run: {alter_topic(topic, f'min.compaction.lag.ms={int(outage * 1000)}')}\nor lower {_KEY}",
     )
 
 
-def _alter(topic: str, change: str) -> str:
+def alter_topic(topic: str, change: str) -> str:
     return (
         f"kafka-configs.sh --bootstrap-server … --alter --entity-type topics --entity-name {topic} "
         f"--add-config {change}"

@@ -23,8 +23,10 @@ from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline.adopting import check_rule
 from oncehouse.pipeline.clocks import judge_clocks, read_clocks
+from oncehouse.pipeline.durability import judge_durability
 from oncehouse.pipeline.evolution import current
 from oncehouse.pipeline.growth import judge_ledger
+from oncehouse.pipeline.kafka_log import KafkaLog
 from oncehouse.pipeline.ledger_age import demand_newest
 from oncehouse.pipeline.merging_fields import with_tables
 from oncehouse.pipeline.outage import judge_topic
@@ -52,13 +54,20 @@ def inspect_tables(pipeline: Pipeline) -> tuple[Finding, ...]:
 
 
 def inspect_source(topics: Topics) -> tuple[Finding, ...]:
-    """Whether Kafka keeps records through the longest outage that is allowed."""
+    """Whether Kafka keeps records through the longest outage that is allowed, and through the death of a broker."""
     kafka, found = topics.kafka, topics.settings()
     limited = any(
         settings is not None and settings.retention_bytes is not None for settings in found.values()
     )
     growth = measure_growth(kafka, topics, now=time.time()) if limited else {}
-    return tuple(
+    facts = topics.describe()
+    durability = (
+        finding
+        for topic, settings in found.items()
+        if settings is not None
+        for finding in judge_durability(topic, settings, facts[topic].replicas)
+    )
+    retention = (
         finding
         for topic, settings in found.items()
         for finding in judge_topic(
@@ -68,6 +77,7 @@ def inspect_source(topics: Topics) -> tuple[Finding, ...]:
             bytes_per_second=growth.get(topic),
         )
     )
+    return (*retention, *durability)
 
 
 def inspect_sample(pipeline: Pipeline, catalog: Catalog, topics: Topics) -> tuple[Finding, ...]:
@@ -175,7 +185,12 @@ def check_source(catalog: Catalog, topics: Topics) -> dict[str, TopicFacts]:
     positions = {}
     if catalog.exists():
         known, positions = epochs.read_topic_ids(catalog), epochs.read_positions(catalog)
-    return read_facts(topics, known, positions)[0]
+    facts, _ = read_facts(topics, known, positions)
+    if positions:
+        partitions = {(topic, number) for topic, found in facts.items() for number in range(found.partitions)}
+        read = {place: offset for place, offset in positions.items() if place in partitions}
+        KafkaLog(topics, read, epochs.read_leader_epochs(catalog))
+    return facts
 
 
 def check_ledger(pipeline: Pipeline, catalog: Catalog) -> None:

@@ -53,6 +53,8 @@ class TopicFacts:
     topic: str
     topic_id: str
     partitions: int
+    replicas: int
+    """Of the partition that has the fewest."""
 
 
 class Topics:
@@ -95,7 +97,10 @@ class Topics:
             except KafkaException as error:
                 raise self._wrapped(topic, error) from error
             facts[topic] = TopicFacts(
-                topic=topic, topic_id=str(found.topic_id), partitions=len(found.partitions)
+                topic=topic,
+                topic_id=str(found.topic_id),
+                partitions=len(found.partitions),
+                replicas=min((len(one.replicas) for one in found.partitions), default=0),
             )
         return facts
 
@@ -106,7 +111,7 @@ class Topics:
             raise self._wrapped(topic, error) from error
 
     def settings(self) -> dict[str, TopicSettings | None]:
-        """How long each topic keeps its records; None where the user may not know."""
+        """How each topic keeps its records; None where the user may not know."""
         resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in self.kafka.topics]
         futures = self._admin.describe_configs(resources, request_timeout=TIMEOUT_SECONDS)
         found: dict[str, TopicSettings | None] = {}
