@@ -69,7 +69,10 @@ class BrokerCluster:
         """The leader dies, and the broker without the last records leads: they are gone."""
         self._stack.kill("kafka-1")
         self._stack.start("kafka-2")
-        self._wait(lambda: self.leader(topic) == 2, f"{topic}: an unclean election")
+        self.wait_for_leader(topic, 2)
+
+    def wait_for_leader(self, topic: str, broker: int) -> None:
+        self._wait(lambda: self.leader(topic) == broker, f"{topic}: broker {broker} leads")
 
     def kill_leader(self) -> None:
         self._stack.kill("kafka-1")

@@ -6,46 +6,22 @@ dies, the follower leads without them, and other records are written over their 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from broker_cluster import BrokerCluster
+from broker_fixtures import cluster, kafka, produce, topic
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import DataLossError
 from oncehouse.ledger import epochs, registering
 from oncehouse.pipeline import kafka_log
 from road import Road, make_event, wait_until
 
+__all__ = ["cluster", "kafka", "produce", "topic"]
+
 FIRST = [make_event(number) for number in range(40)]
 LOST = [make_event(number) for number in range(100, 120)]
 OTHERS = [make_event(number) for number in range(200, 260)]
-
-
-@pytest.fixture(scope="session")
-def kafka(brokers):
-    return brokers
-
-
-@pytest.fixture
-def cluster(stack, brokers) -> Iterator[BrokerCluster]:
-    del brokers
-    cluster = BrokerCluster(stack)
-    yield cluster
-    for broker in ("kafka-1", "kafka-2", "kafka-3"):
-        stack.start(broker)
-    cluster.delete_topics()
-
-
-@pytest.fixture
-def topic(cluster):
-    return cluster.make_topic
-
-
-@pytest.fixture
-def produce(cluster):
-    return cluster.produce
 
 
 @pytest.fixture

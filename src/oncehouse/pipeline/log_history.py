@@ -18,8 +18,8 @@ FIRST_EPOCH = 0
 
 _REMEDY = (
     "Nothing further was read. To load all that Kafka has now, start the pipeline under a new name, with a new ledger "
-    "and into an empty table. Rows of records that Kafka lost stay in the old table. "
-    "docs/guarantees.md says how to keep leaders from being elected uncleanly."
+    'and into an empty table; rows of records that Kafka lost stay in the old one. See "When Kafka\'s log was cut" in '
+    "docs/guarantees.md."
 )
 
 

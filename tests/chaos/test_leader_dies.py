@@ -1,0 +1,131 @@
+"""A Kafka leader dies and another broker in step with it leads: read on, exactly, whatever was half read.
+
+Three real brokers. Reading may also be throttled by a quota of the brokers, which makes it slow and nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from broker_cluster import BrokerCluster
+from broker_fixtures import cluster, kafka, produce, topic
+from oncehouse.devstack.chaos.defects import register_anywhere
+from oncehouse.ledger import epochs, registering
+from oncehouse.pipeline import kafka_log, source, stream
+from road import Road, make_event, wait_until
+
+__all__ = ["cluster", "kafka", "produce", "topic"]
+
+EVENTS = [make_event(number) for number in range(150)]
+MANY = [make_event(number) for number in range(600)]
+BYTES_A_SECOND = 8_000
+
+
+@pytest.fixture
+def road(make_road, monkeypatch) -> Road:
+    monkeypatch.setattr(source, "TIMEOUT_SECONDS", 3.0)  # a client may ask a dead broker first
+    return make_road(epoch={"max_rows": 30})
+
+
+def kill_the_leader(road: Road, cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It dies when the records of the second epoch were read and nothing of them is settled."""
+    read_frame, reads, dead = stream.read_frame, [], threading.Event()
+
+    def read_and_kill(frame, plan):
+        manifests = read_frame(frame, plan)
+        reads.append(plan.epoch)
+        if len(reads) == 2:
+            cluster.kill_leader()
+            dead.set()
+        return manifests
+
+    road.send(EVENTS[:90])
+    with monkeypatch.context() as patched, road.start() as running:
+        patched.setattr(stream, "read_frame", read_and_kill)
+        wait_until(dead.is_set, "the leader's death")
+        cluster.wait_for_leader(road.topic, 2)
+        road.send(EVENTS[60:])
+        wait_until(lambda: running.error is not None or settled(road) == 180, "all records")
+    assert reads.count(2) > 1, "what was read from two leaders was not read again"
+    road.run()
+    road.assert_exact()
+
+
+def settled(road: Road) -> int:
+    return epochs.read_positions(road.catalog).get((road.topic, 0), 0)
+
+
+@pytest.mark.scenario("Kafka leader dies")
+def test_a_leader_that_dies_costs_nothing(road, cluster, monkeypatch):
+    kill_the_leader(road, cluster, monkeypatch)
+
+
+@pytest.mark.defect("Kafka leader dies")
+def test_a_driver_that_goes_on_at_the_end_of_the_topic_is_noticed(road, cluster, monkeypatch):
+    """As a consumer does whose offsets were forgotten, with a ledger that takes any offset for the next one."""
+    right = source.starting_positions
+
+    def begin_at_the_end(*facts):
+        again = any("Starting again" in said for said in road.said)
+        return {place: max(at, 90 * again) for place, at in right(*facts).items()}
+
+    monkeypatch.setattr(source, "starting_positions", begin_at_the_end)
+    monkeypatch.setattr(registering, "_advance", register_anywhere())
+    with pytest.raises(AssertionError, match=r"events are lost|was not read again"):
+        kill_the_leader(road, cluster, monkeypatch)
+
+
+@pytest.fixture
+def slow_road(make_road, cluster, monkeypatch) -> Road:
+    """Its range of 600 records takes many requests and, throttled, about ten seconds."""
+    monkeypatch.setattr(source, "TIMEOUT_SECONDS", 3.0)
+    few = {"max.partition.fetch.bytes": "4096", "fetch.max.bytes": "4096"}
+    road = make_road(epoch={"max_rows": 1000})
+    road.document["source"]["kafka"]["options"] = few
+    monkeypatch.setattr(source, "_POLLED_RECORDS", 20)
+    return road
+
+
+def kill_the_leader_half_way(road: Road, cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_frame, begun, done = stream.read_frame, threading.Event(), threading.Event()
+
+    def read_and_tell(frame, plan):
+        begun.set()
+        manifests = read_frame(frame, plan)
+        done.set()
+        return manifests
+
+    for first in range(0, len(MANY), 20):
+        road.send(MANY[first : first + 20])
+    cluster.throttle(BYTES_A_SECOND)
+    try:
+        with monkeypatch.context() as patched, road.start() as running:
+            patched.setattr(stream, "read_frame", read_and_tell)
+            wait_until(begun.is_set, "a range that is being read")
+            done.wait(3)
+            assert not done.is_set(), "the range was read before its leader died"
+            cluster.kill_leader()
+            cluster.wait_for_leader(road.topic, 2)
+            wait_until(lambda: running.error is not None or settled(road) == len(MANY), "all records")
+    finally:
+        cluster.throttle(None)
+    road.run()
+    road.assert_exact()
+
+
+@pytest.mark.scenario("leader dies in a throttled read")
+def test_a_range_whose_leader_dies_half_way_is_read_whole_however_slowly(slow_road, cluster, monkeypatch):
+    kill_the_leader_half_way(slow_road, cluster, monkeypatch)
+
+
+@pytest.mark.defect("leader dies in a throttled read")
+def test_half_a_range_that_is_taken_for_the_whole_is_noticed(slow_road, cluster, monkeypatch):
+    read_frame = stream.read_frame
+    monkeypatch.setattr(
+        stream, "read_frame", lambda frame, plan: read_frame(frame.where("offset < 300"), plan)
+    )
+    monkeypatch.setattr(kafka_log, "check_leaders", lambda *_: None)
+    with pytest.raises(AssertionError, match="events are lost"):
+        kill_the_leader_half_way(slow_road, cluster, monkeypatch)
