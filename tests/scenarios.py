@@ -99,4 +99,5 @@ SCENARIOS = (
     Scenario("log cut while the driver is away", 25),
     Scenario("log cut under a running driver", 25),
     Scenario("log cut and not filled yet", 25),
+    Scenario("log cut while a consumer is away", 25),
 )

@@ -6,6 +6,8 @@ dies, the follower leads without them, and other records are written over their 
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
@@ -14,6 +16,8 @@ from broker_fixtures import cluster, kafka, produce, topic
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import DataLossError
 from oncehouse.ledger import epochs, registering
+from oncehouse.messaging.consumer import Batch, Consumer
+from oncehouse.messaging.consumer import kafka as consumer_kafka
 from oncehouse.pipeline import kafka_log
 from road import Road, make_event, wait_until
 
@@ -148,3 +152,47 @@ def test_a_running_driver_that_does_not_compare_leader_epochs_is_noticed(road, c
     monkeypatch.setattr(registering, "_advance", register_anywhere())
     with pytest.raises(AssertionError, match="events are lost"):
         cut_while_it_runs(road, cluster)
+
+
+# A consumer of a group, which goes by the offsets that the group has committed
+
+
+def handle_all(servers: str, topic: str, group: str, handled: list[bytes], end: bytes) -> None:
+    consumer = Consumer(bootstrap_servers=servers, group=group)
+
+    @consumer.batch(topic, size=10, wait=0.1)
+    def handle(batch: Batch) -> None:
+        handled.extend(value or b"" for value in batch.values)
+        if end in handled:
+            consumer.stop()
+
+    consumer.run()
+
+
+def cut_while_a_consumer_is_away(cluster: BrokerCluster) -> None:
+    topic, group, handled = cluster.make_topic(), uuid.uuid4().hex, []
+    cluster.produce(topic, [b"first"] * 40)
+    cluster.leave_follower_behind(topic)
+    cluster.produce(topic, [b"lost"] * 19 + [b"the last of the lost"])
+    handle_all(cluster.servers, topic, group, handled, b"the last of the lost")
+    cluster.elect_the_one_behind(topic)
+    cluster.produce(topic, [b"other"] * 39 + [b"the last"])
+    cluster.bring_back(topic)
+    handle_all(cluster.servers, topic, group, handled, b"the last")
+    missing = 39 - handled.count(b"other")
+    assert not missing, f"{missing} records were never handled"
+
+
+@pytest.mark.scenario("log cut while a consumer is away")
+def test_a_consumer_stops_at_records_that_took_the_place_of_handled_ones(cluster):
+    with pytest.raises(
+        DataLossError, match="other records stand at offsets 40 to 59 than those that were read"
+    ):
+        cut_while_a_consumer_is_away(cluster)
+
+
+@pytest.mark.defect("log cut while a consumer is away")
+def test_a_consumer_that_commits_offsets_without_leader_epochs_is_noticed(cluster, monkeypatch):
+    monkeypatch.setattr(consumer_kafka, "_client_epoch", lambda _: -1)
+    with pytest.raises(AssertionError, match="20 records were never handled"):
+        cut_while_a_consumer_is_away(cluster)

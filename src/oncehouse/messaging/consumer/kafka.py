@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import confluent_kafka as ck
@@ -23,7 +24,7 @@ from oncehouse.messaging.aside import Partition, Shelf
 from oncehouse.messaging.consumer.client import Listener
 from oncehouse.messaging.consumer.metrics import Metrics
 from oncehouse.messaging.consumer.plan import Position, read_plan, write_plan
-from oncehouse.messaging.consumer.records import split_errors
+from oncehouse.messaging.consumer.records import read_epoch, split_errors
 from oncehouse.messaging.retries.kafka_shelf import KafkaShelf, read_committed
 
 _OURS = {
@@ -195,8 +196,9 @@ class KafkaClient:
     def _judge(self, error: KafkaError) -> PermanentError | None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the client's own code
             return DataLossError(
-                f"group {self._group}: {error.str()}. Kafka has deleted what was not read yet; look at the topic's "
-                "retention, then set the group's offsets or auto.offset.reset"
+                f"group {self._group}: {error.str()}. Kafka has deleted what was not read yet, or an unclean leader "
+                "election cut its log; look at the topic's retention and the brokers' logs, then set the group's "
+                "offsets or auto.offset.reset"
             )
         if error.fatal() or error.code() in _FATAL:
             advice = _FATAL.get(error.code(), "look at the brokers' logs")
@@ -230,7 +232,12 @@ class KafkaClient:
 
     def _on_assign(self, consumer: ck.Consumer, partitions: list[TopicPartition]) -> None:
         positions = self._read_positions(consumer, partitions)
-        starts = [TopicPartition(*key, self._start_of(key, position)) for key, position in positions.items()]
+        # With the leader epoch the client asks whether the log still is the one that was read, and goes back to where
+        # it was cut if it is not.
+        starts = [
+            TopicPartition(*key, self._start_of(key, position), leader_epoch=_client_epoch(position))
+            for key, position in positions.items()
+        ]
         if self._incremental:
             consumer.incremental_assign(starts)
         else:
@@ -261,7 +268,10 @@ class KafkaClient:
                     ) from error
                 time.sleep(_ASK_AGAIN_SECONDS)
         return {
-            (at.topic, at.partition): read_plan(at.offset if at.offset >= 0 else None, at.metadata)
+            (at.topic, at.partition): replace(
+                read_plan(at.offset if at.offset >= 0 else None, at.metadata),
+                leader_epoch=read_epoch(at.leader_epoch),
+            )
             for at in found
         }
 
@@ -335,4 +345,9 @@ class KafkaClient:
 
 def _to_commit(partition: Partition, position: Position) -> TopicPartition:
     offset = -1001 if position.offset is None else position.offset
-    return TopicPartition(*partition, offset, write_plan(position))
+    return TopicPartition(*partition, offset, write_plan(position), _client_epoch(position))
+
+
+def _client_epoch(position: Position) -> int:
+    """The leader epoch as the client takes it: -1 where it is not known."""
+    return -1 if position.leader_epoch is None else position.leader_epoch

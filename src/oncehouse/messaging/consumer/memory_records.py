@@ -41,5 +41,8 @@ class MemoryRecord:
     def error(self) -> None:
         return None
 
+    def leader_epoch(self) -> None:
+        return None
+
     def __len__(self) -> int:
         return 0 if self._value is None else len(self._value)

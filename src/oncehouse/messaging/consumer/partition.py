@@ -84,6 +84,8 @@ class PartitionState:
     closed: deque[Work] = field(default_factory=deque)
     done: int | None = field(init=False)
     _prepared: bool = field(init=False)
+    _done_epoch: int | None = None
+    """Kafka's leader epoch of the record before `done`."""
     _number: int = 0
     _buffer: list[Any] = field(default_factory=list)
     _buffer_bytes: int = 0
@@ -105,6 +107,7 @@ class PartitionState:
         self.pace = first_pace(self._pace_limits)
         self._prepared = not self.rules.aside
         self.done = self.start.offset
+        self._done_epoch = self.start.leader_epoch
         self._expected = self.start.offset or 0
         self._planned = deque(self.start.ends)
         self._acked = self.start
@@ -126,7 +129,7 @@ class PartitionState:
         if self.leaving or not records:
             return
         if self.done is None:
-            self.done = records.first_offset
+            self.done, self._done_epoch = records.first_offset, None
         self._expected = records.last_offset + 1
         if due_at > now or self._later:
             self._later.append((due_at, records))
@@ -267,6 +270,8 @@ class PartitionState:
         if self.closed:
             self.closed[0].ready_at = now
         self.done = work.end + 1
+        # Of exactly that record: with an older one Kafka would say that the log ends before.
+        self._done_epoch = work.records.last_leader_epoch if work.records.last_offset == work.end else None
         self._failures = 0
         if self.rules.aside:
             self._unsettled.append(work)
@@ -307,7 +312,7 @@ class PartitionState:
     def commit(self, now: float) -> Commit | None:
         if self._in_flight is not None or self.done is None or now < self._commit_hold_until:
             return None
-        position = Position(offset=self.done, ends=self._ends)
+        position = Position(offset=self.done, ends=self._ends, leader_epoch=self._done_epoch)
         if self.done == self._acked.offset and set(position.ends) <= set(self._acked.ends):
             return None
         self._in_flight = position
@@ -317,7 +322,7 @@ class PartitionState:
         """What is left to commit when the partition leaves."""
         if self.done is None or self.done == self._acked.offset:
             return None
-        return Position(offset=self.done, ends=self._ends)
+        return Position(offset=self.done, ends=self._ends, leader_epoch=self._done_epoch)
 
     def end_commit(self, position: Position) -> list[Action]:
         settled: list[Action] = []

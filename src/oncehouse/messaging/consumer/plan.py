@@ -6,7 +6,7 @@ the same batches, and their tokens come again. The text is `oncehouse:` and the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 _PREFIX = "oncehouse:"
@@ -20,6 +20,8 @@ class Position:
     """The first offset that is not done; None where nothing was committed yet."""
     ends: tuple[int, ...] = ()
     """The last offsets of the batches planned from there, in order."""
+    leader_epoch: int | None = field(default=None, compare=False)
+    """Kafka's, of the record before the offset; None where it is not known."""
 
 
 def write_plan(position: Position) -> str:

@@ -25,6 +25,7 @@ class RawRecord(Protocol):
     def headers(self) -> Any: ...
     def timestamp(self) -> tuple[int, int]: ...
     def error(self) -> Any: ...
+    def leader_epoch(self) -> int | None: ...
     def __len__(self) -> int:
         """Bytes of its value."""
         ...
@@ -59,6 +60,10 @@ class Records(Sequence[Message]):
     def last_offset(self) -> int:
         return int(self.raw[-1].offset())
 
+    @property
+    def last_leader_epoch(self) -> int | None:
+        return read_epoch(self.raw[-1].leader_epoch())
+
     def offsets(self) -> list[int]:
         return list(map(type(self.raw[0]).offset, self.raw)) if self.raw else []
 
@@ -81,6 +86,11 @@ class Records(Sequence[Message]):
 
     def without(self, offsets: frozenset[int]) -> Records:
         return Records([raw for raw in self.raw if raw.offset() not in offsets]) if offsets else self
+
+
+def read_epoch(told: int | None) -> int | None:
+    """The client says -1 where the broker keeps no leader epochs."""
+    return told if told is not None and told >= 0 else None
 
 
 def make_message(raw: RawRecord) -> Message:

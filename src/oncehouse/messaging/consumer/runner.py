@@ -25,6 +25,7 @@ from oncehouse.messaging.consumer.core import Core
 from oncehouse.messaging.consumer.errands import InlineCrew, Lanes, Submitter
 from oncehouse.messaging.consumer.handling import Handling
 from oncehouse.messaging.consumer.health import Health, HealthFile, PartitionHealth
+from oncehouse.messaging.consumer.log_order import LogOrder
 from oncehouse.messaging.consumer.metrics import Metrics
 from oncehouse.messaging.consumer.plan import Position
 from oncehouse.messaging.consumer.records import Records, by_partition
@@ -108,6 +109,7 @@ class Runner:
         self._started_at = clock.monotonic()
         self._next_offsets: dict[Partition, int] = {}
         self._asked_at: dict[Partition, float] = {}
+        self._log_order = LogOrder(self._group)
         self._shelf: Shelf | None = None
 
     # Life.
@@ -215,6 +217,7 @@ class Runner:
         self._metrics.increment("records.fetched", len(raw))
         for partition, records in by_partition(raw):
             self._look_for_gap(partition, records)
+            self._log_order.take(partition, records)
             if partition[0] in self._beside:
                 self._take_one_by_one(partition, records)
             else:
@@ -317,6 +320,7 @@ class Runner:
         self._metrics.increment("partitions.assigned", len(positions))
         for partition, position in positions.items():
             self._asked_at.pop(partition, None)
+            self._log_order.begin(partition, position)
             if position.offset is None:
                 self._next_offsets.pop(partition, None)
             else:

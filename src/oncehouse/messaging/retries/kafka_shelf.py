@@ -143,6 +143,9 @@ class KafkaShelf:
             if start >= end:
                 return
             here.offset = start if committed.offset >= 0 else OFFSET_BEGINNING
+            if here.offset == committed.offset and committed.leader_epoch is not None:
+                # With the leader epoch the client goes back to where the log was cut, if it was.
+                here = TopicPartition(topic, partition, start, leader_epoch=committed.leader_epoch)
             reader.assign([here])
             for message in read_to_end(reader, where):
                 yield message.offset() or 0, message.key()

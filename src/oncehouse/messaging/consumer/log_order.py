@@ -1,0 +1,63 @@
+"""Whether records come from the log that was read before: by Kafka's leader epochs, which never fall along a log. Pure.
+
+After an unclean election the client goes back to where the log was cut. A record that then stands at an offset that was
+read has a later leader epoch than the last record that was read; one that is only given again has not.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from oncehouse.errors import DataLossError
+from oncehouse.messaging.aside import Partition
+from oncehouse.messaging.consumer.plan import Position
+from oncehouse.messaging.consumer.records import Records
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Mark:
+    next_offset: int
+    leader_epoch: int | None
+
+
+class LogOrder:
+    """How far each partition was read, and under which leader epoch the last record was written."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._marks: dict[Partition, _Mark] = {}
+
+    def begin(self, partition: Partition, position: Position) -> None:
+        if position.offset is None:
+            self._marks.pop(partition, None)
+        else:
+            self._marks[partition] = _Mark(next_offset=position.offset, leader_epoch=position.leader_epoch)
+
+    def take(self, partition: Partition, records: Records) -> None:
+        """Raises DataLossError for records that took the place of others."""
+        mark = self._marks.get(partition)
+        if mark is not None and records.first_offset < mark.next_offset:
+            self._refuse_others(partition, records, mark)
+        if mark is None or records.last_offset >= mark.next_offset:
+            self._marks[partition] = _Mark(
+                next_offset=records.last_offset + 1, leader_epoch=records.last_leader_epoch
+            )
+
+    def _refuse_others(self, partition: Partition, records: Records, mark: _Mark) -> None:
+        known = mark.leader_epoch
+        if known is None:
+            return
+        given_again = records.raw[: records.count_below(mark.next_offset)]
+        same = bisect_right(
+            given_again, known, key=lambda raw: known if (e := raw.leader_epoch()) is None else e
+        )
+        if same == len(given_again):
+            return
+        first = given_again[same].offset()
+        raise DataLossError(
+            f"group {self._group}: {partition[0]}/{partition[1]}: Kafka's log was cut, as by an unclean leader "
+            f"election: other records stand at offsets {first} to {mark.next_offset - 1} than those that were read. "
+            f"None of them was handled. Set the group's offset of this partition to {first} to handle them, and start "
+            "the consumer again"
+        )
