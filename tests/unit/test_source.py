@@ -17,6 +17,7 @@ from oncehouse.config import Kafka
 from oncehouse.errors import ConfigurationError, DataLossError, TransientError
 from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline import source
+from oncehouse.pipeline.log_history import LogEnd
 from oncehouse.pipeline.source import (
     TopicFacts,
     Topics,
@@ -273,3 +274,34 @@ def test_other_refusals_are_not_asked_again(monkeypatch):
     with pytest.raises(ConfigurationError):
         ask_leaderless(monkeypatch, admin)
     assert admin.asked == 1
+
+
+class Answers:
+    """An admin client whose leaders answer one after the other with these offsets."""
+
+    def __init__(self, *offsets: int) -> None:
+        self._offsets = list(offsets)
+
+    def poll(self, timeout: float) -> int:
+        return 0
+
+    def list_offsets(self, asked, **_):
+        found: Future[object] = Future()
+        found.set_result(SimpleNamespace(offset=self._offsets.pop(0), leader_epoch=4))
+        return dict.fromkeys(asked, found)
+
+
+def ask(monkeypatch, *offsets: int) -> dict[tuple[str, int], LogEnd]:
+    monkeypatch.setattr(source, "_LEADER_SECONDS", 0.0)
+    topics = Topics(Kafka(bootstrap_servers="127.0.0.1:9", topics=["events"]))
+    monkeypatch.setattr(topics, "_admin", Answers(*offsets))
+    return topics.ends([("events", 0)])
+
+
+def test_a_leader_that_has_just_died_is_asked_for_again(monkeypatch):
+    assert ask(monkeypatch, -1001, -1001, 60) == {("events", 0): LogEnd(offset=60, leader_epoch=4)}
+
+
+def test_an_offset_that_is_none_is_no_end_of_a_log(monkeypatch):
+    with pytest.raises(TransientError, match="does not answer"):
+        ask(monkeypatch, *[-1001] * 10)

@@ -97,9 +97,9 @@ def check_leaders(
     for span in ranges:
         place = span.topic, span.partition
         before, now = leaders.get(place, FIRST_EPOCH), ends[place].leader_epoch
-        if now != before and now is not None:
+        if now != before:
             raise TransientError(
-                f"Topic {span.topic} partition {span.partition}: another broker became the leader (leader epoch {now}, "
-                f"before: {'none' if before is None else before}) while offsets {span.start} to {span.end - 1} were "
+                f"Topic {span.topic} partition {span.partition}: another broker became the leader (leader epoch "
+                f"{now}, before: {before}) while offsets {span.start} to {span.end - 1} were "
                 "read. Nothing of this epoch was settled; they are read again."
             )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ListOffsetsResultInfo, OffsetSpec
 
 from oncehouse import kafka_client
@@ -179,7 +179,8 @@ class Topics:
         futures = self._admin.list_offsets(asked, request_timeout=TIMEOUT_SECONDS)
         for partition, future in futures.items():
             try:
-                found[partition.topic, partition.partition] = future.result(timeout=TIMEOUT_SECONDS + 5)
+                answer = future.result(timeout=TIMEOUT_SECONDS + 5)
+                found[partition.topic, partition.partition] = _demand_offset(answer)
             except KafkaException as error:
                 raise self._wrapped(partition.topic, error) from error
         return found
@@ -362,6 +363,13 @@ def java_options(kafka: Kafka) -> dict[str, str]:
         f"kafka.{name}": value
         for name, value in (options | {"bootstrap.servers": kafka.bootstrap_servers}).items()
     }
+
+
+def _demand_offset(answer: ListOffsetsResultInfo) -> ListOffsetsResultInfo:
+    """For a leader that has just died the client gives an offset that is none, and calls it no error."""
+    if answer.offset == OFFSET_INVALID:
+        raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+    return answer
 
 
 def _known_epoch(epoch: int | None) -> int | None:
