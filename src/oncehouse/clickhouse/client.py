@@ -25,6 +25,7 @@ from clickhouse_connect.driver.httpclient import HttpClient
 
 from oncehouse.clickhouse.errors import Failure, Kind, classify
 from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.server_names import report_server_names
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 
 if TYPE_CHECKING:
@@ -51,16 +52,27 @@ _DRIVER_ERRORS = (driver.Error, transport.HTTPError, OSError)
 class Client:
     """What oncehouse asks of ClickHouse. Raises TransientError, PermanentError or ConfigurationError."""
 
-    def __init__(self, config: ClickHouse, check_command: str | None = CHECK_COMMAND) -> None:
+    def __init__(
+        self,
+        config: ClickHouse,
+        check_command: str | None = CHECK_COMMAND,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         """`check_command` is what a person runs to find out what is wrong with the tables.
 
         None is for programs that give the address as an argument, not in a file with a section `clickhouse`.
+        `settings` go along with each statement that does not set them itself.
         """
         self.config = config
         self.check_command = check_command
+        self._settings = dict(settings or {})
 
-    def __reduce__(self) -> tuple[type[Client], tuple[ClickHouse, str | None]]:
-        return Client, (self.config, self.check_command)
+    def __reduce__(self) -> tuple[type[Client], tuple[ClickHouse, str | None, dict[str, Any]]]:
+        return Client, (self.config, self.check_command, self._settings)
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Client:
+        """The same connection, with settings for all its statements."""
+        return Client(self.config, self.check_command, {**self._settings, **settings})
 
     @property
     def address(self) -> str:
@@ -84,7 +96,9 @@ class Client:
     ) -> list[tuple[Any, ...]]:
         """Rows of a SELECT; values are bound to `{name:Type}` in the text."""
         result = self._call(
-            lambda http: http.query(sql, parameters=dict(parameters or {}), settings=dict(settings or {}))
+            lambda http: http.query(
+                sql, parameters=dict(parameters or {}), settings={**self._settings, **(settings or {})}
+            )
         )
         return [tuple(row) for row in result.result_rows]
 
@@ -97,14 +111,14 @@ class Client:
         """The columns of a SELECT, for answers of many rows."""
         return self._call(
             lambda http: http.query_arrow(
-                sql, parameters=dict(parameters or {}), settings=dict(settings or {})
+                sql, parameters=dict(parameters or {}), settings={**self._settings, **(settings or {})}
             )
         )
 
     def query_over(self, sql: str, *, name: str, structure: str, stream: pa.Buffer) -> list[tuple[Any, ...]]:
         """Rows of a SELECT over an Arrow stream that is sent along under a name; asks for no further grant."""
         sent = ExternalData(file_name=name, data=stream.to_pybytes(), fmt="ArrowStream", structure=structure)
-        result = self._call(lambda http: http.query(sql, external_data=sent))
+        result = self._call(lambda http: http.query(sql, settings=self._settings, external_data=sent))
         return [tuple(row) for row in result.result_rows]
 
     def command(
@@ -115,7 +129,9 @@ class Client:
     ) -> object:
         """Run a statement; a single value that it answers is returned."""
         return self._call(
-            lambda http: http.command(sql, parameters=dict(parameters or {}), settings=dict(settings or {}))
+            lambda http: http.command(
+                sql, parameters=dict(parameters or {}), settings={**self._settings, **(settings or {})}
+            )
         )
 
     def insert_arrow(
@@ -217,6 +233,7 @@ def _open(config: ClickHouse, _process: int) -> HttpClient:
         raise ConfigurationError(f"clickhouse.url {config.url} does not lead to ClickHouse's HTTP interface")
     # urllib3 would repeat any request, inserts too, after some errors of TLS and of proxies.
     client.http_retries = False
+    report_server_names(client)
     async_insert = client.server_settings.get("async_insert")
     if async_insert is not None and not async_insert.readonly:
         client.set_client_setting("async_insert", 0)

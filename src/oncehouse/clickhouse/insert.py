@@ -29,6 +29,7 @@ from oncehouse.clickhouse.outcomes import (
     Refused,
     TryAgain,
 )
+from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.errors import OncehouseError, TransientError
 
 if TYPE_CHECKING:
@@ -248,13 +249,12 @@ def _partly(request: InsertRequest, partitions: dict[str, int], clock: _Clock, w
 
 
 def count_by_partition(client: Client, table: str, batch_column: str, batch_id: str) -> dict[str, int]:
-    """Rows of the batch in each partition of the table."""
-    rows = client.query(
+    """Rows of the batch in each partition of the table, on a replica that is in step."""
+    sql = (
         f"SELECT _partition_id, count() FROM {quote_table(table)} "  # noqa: S608 - identifiers are quoted
-        f"WHERE {quote(batch_column)} = {{batch:UUID}} GROUP BY _partition_id",
-        {"batch": batch_id},
-        {"final": 0},
+        f"WHERE {quote(batch_column)} = {{batch:UUID}} GROUP BY _partition_id"
     )
+    rows = read_in_step(client, [table], lambda reader: reader.query(sql, {"batch": batch_id}, {"final": 0}))
     return {str(partition): int(count) for partition, count in rows}
 
 

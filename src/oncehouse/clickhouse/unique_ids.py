@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.replica_sync import read_in_step
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -33,6 +34,34 @@ def read_unique_ids(
     last: int,
 ) -> Iterator[tuple[UInt64, UInt64]]:
     """(high halves, low halves) of the rows of these batches whose high half lies between two, both included."""
+    # One sync for all of them: what was there before the first is there for the last.
+    yield from read_in_step(
+        client,
+        [table],
+        lambda reader: list(
+            _read_unique_ids(
+                reader,
+                table,
+                batch_column=batch_column,
+                id_column=id_column,
+                batch_ids=batch_ids,
+                first=first,
+                last=last,
+            )
+        ),
+    )
+
+
+def _read_unique_ids(
+    client: Client,
+    table: str,
+    *,
+    batch_column: str,
+    id_column: str,
+    batch_ids: Sequence[str],
+    first: int,
+    last: int,
+) -> Iterator[tuple[UInt64, UInt64]]:
     column = quote(id_column)
     hi, lo = (_HALF.format(column=column, start=start) for start in (1, 9))
     for start in range(0, len(batch_ids), _BATCHES_A_QUERY):

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from oncehouse.clickhouse.insert import encode_block
 from oncehouse.clickhouse.names import quote, quote_table
-from oncehouse.columns import Integer, clickhouse_name
+from oncehouse.clickhouse.replica_sync import read_in_step
+from oncehouse.columns import ColumnType, Integer, clickhouse_name
 from oncehouse.sync.blocks import make_block
 from oncehouse.sync.declaration import Declaration
 from oncehouse.sync.engines import Row
@@ -26,12 +27,13 @@ def read_held_rows(client: Client, declared: Declaration, rows: Sequence[Row]) -
     keys = [[row[place] for row in rows] for place in declared.key_places]
     names = ", ".join(quote(name) for name in declared.key)
     wanted = ", ".join(quote(name) for name in (*declared.columns, *declared.engine.held_columns()))
-    found = client.query_over(
+    found = _ask(
+        client,
+        declared,
         f"SELECT {wanted} FROM {quote_table(declared.table)} FINAL "  # noqa: S608 - identifiers are quoted
         f"WHERE ({names}) IN (SELECT {names} FROM {_KEYS})",
-        name=_KEYS,
-        structure=", ".join(f"{quote(name)} {clickhouse_name(type_)}" for name, type_ in key_types.items()),
-        stream=encode_block(make_block(key_types, keys)),
+        key_types,
+        keys,
     )
     return {spell_key([row[place] for place in declared.key_places]): tuple(row) for row in found}
 
@@ -44,12 +46,30 @@ def find_held_keys(client: Client, declared: Declaration, rows: Sequence[Row]) -
     values: list[Sequence[Any]] = [range(len(rows))]
     values += [[row[place] for row in rows] for place in declared.key_places]
     names = ", ".join(quote(name) for name in declared.key)
-    found = client.query_over(
+    found = _ask(
+        client,
+        declared,
         f"SELECT {_PLACE} FROM {_KEYS} WHERE ({names}) IN "  # noqa: S608 - identifiers are quoted
         f"(SELECT {names} FROM {quote_table(declared.table)} WHERE ({names}) IN (SELECT {names} FROM {_KEYS}))",
-        name=_KEYS,
-        structure=", ".join(f"{quote(name)} {clickhouse_name(type_)}" for name, type_ in types.items()),
-        stream=encode_block(make_block(types, values)),
+        types,
+        values,
     )
     # By their places, so that nothing depends on how ClickHouse spells a key.
     return {spell_key([rows[place][at] for at in declared.key_places]) for (place,) in found}
+
+
+def _ask(
+    client: Client,
+    declared: Declaration,
+    sql: str,
+    types: dict[str, ColumnType],
+    values: Sequence[Sequence[Any]],
+) -> list[tuple[Any, ...]]:
+    """On a replica that is in step: rows that one does not show would be cancelled wrongly, or not at all."""
+    structure = ", ".join(f"{quote(name)} {clickhouse_name(type_)}" for name, type_ in types.items())
+    stream = encode_block(make_block(types, values))
+    return read_in_step(
+        client,
+        [declared.table],
+        lambda reader: reader.query_over(sql, name=_KEYS, structure=structure, stream=stream),
+    )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from oncehouse.clickhouse.insert import encode_block
 from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.columns import (
     Array,
     ColumnType,
@@ -167,11 +168,12 @@ class ShownRows:
         rows = [*present, *absent]
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(self._declared.columns)
         gone = [0] * len(present) + [1] * len(absent)
-        return self._client.query_over(
-            sql,
-            name=_SENT,
-            structure=", ".join(f"{quote(name)} {clickhouse_name(type_)}" for name, type_ in types.items()),
-            stream=encode_block(make_block(types, [range(len(rows)), gone, *columns])),
+        structure = ", ".join(f"{quote(name)} {clickhouse_name(type_)}" for name, type_ in types.items())
+        stream = encode_block(make_block(types, [range(len(rows)), gone, *columns]))
+        return read_in_step(
+            self._client,
+            [self._declared.table],
+            lambda reader: reader.query_over(sql, name=_SENT, structure=structure, stream=stream),
         )
 
 

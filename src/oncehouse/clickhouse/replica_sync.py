@@ -1,0 +1,249 @@
+"""Reads that decide something, of tables that have replicas: made where all is there that was written, or not at all.
+
+A replica that lags shows fewer rows than were written, and behind one address a balancer may choose another replica for
+each statement. `read_in_step` and `write_in_step` bring a replica in step first (`SYSTEM SYNC REPLICA … LIGHTWEIGHT`)
+and take an answer only of a server on which that was done since the decision began. What cannot be proven is a
+TransientError, never an answer. Tables without replicas cost nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from oncehouse.clickhouse.client import failure_of
+from oncehouse.clickhouse.describe import ACCESS_DENIED
+from oncehouse.clickhouse.names import quote
+from oncehouse.clickhouse.server_names import HEADER, NO_NAME, collect_server_names
+from oncehouse.clickhouse.table_engines import TableEngine, forget_engines, read_engines
+from oncehouse.columns import quote_text
+from oncehouse.errors import OncehouseError, TransientError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from oncehouse.clickhouse.client import Client
+
+_Answer = TypeVar("_Answer")
+
+WAIT_SECONDS = 30.0
+"""How long a replica may take to get in step before that is an error, which is tried again later."""
+TRIES = 4
+"""How often the servers may change between two statements. Each try syncs one time more, so that a balancer which
+takes its servers in turns is followed, up to as many servers."""
+_NO_TABLE = {60, 81}  # UNKNOWN_TABLE, UNKNOWN_DATABASE
+_THROWN = 395  # FUNCTION_THROW_IF_VALUE_IS_NON_ZERO
+_NOT_IN_STEP = "oncehouse: this server was not brought in step"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaState:
+    """What a server says of its own replica of a table."""
+
+    server: str
+    is_readonly: bool
+    is_session_expired: bool
+    delay_seconds: int
+    queue: int
+    total: int
+
+
+def read_in_step(client: Client, tables: Iterable[str], read: Callable[[Client], _Answer]) -> _Answer:
+    """What `read` answers; every statement in it was answered by servers that had all rows of the tables.
+
+    `read` is given the client to use, and may be called several times.
+    """
+    demand = _demand(client, tables)
+    if not demand.tables:
+        return read(demand.client)
+    for in_step in _sync_in_turns(demand):
+        with collect_server_names() as answered:
+            answer = read(demand.client)
+        if answered <= in_step or demand.is_shared:
+            return answer
+    raise _changing(demand)
+
+
+def write_in_step(client: Client, tables: Iterable[str], write: Callable[[Client, str], _Answer]) -> _Answer:
+    """For a statement that writes what it reads from the tables.
+
+    `write` gets a condition that belongs into the statement's WHERE, empty where there is nothing to demand. With it
+    the statement fails, before its first row, on a server that was not brought in step; then `write` is called again.
+    """
+    demand = _demand(client, tables)
+    if not demand.tables:
+        return write(demand.client, "")
+    for in_step in _sync_in_turns(demand):
+        try:
+            return write(demand.client, "" if demand.is_shared else _answered_by(in_step))
+        except OncehouseError as error:
+            if failure_of(error).code != _THROWN or _NOT_IN_STEP not in str(error):
+                raise
+    raise _changing(demand)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Demand:
+    client: Client
+    """With the settings that a read needs."""
+    tables: tuple[TableEngine, ...]
+    """Those that have to be in step."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Each read is in step by its own setting, whichever server answers."""
+        return all(table.is_shared for table in self.tables)
+
+
+def _demand(client: Client, tables: Iterable[str]) -> _Demand:
+    engines = read_engines(client, tables)
+    replicated = [engine for engine in engines if engine.has_replicas]
+    spread = [engine for engine in engines if engine.is_distributed and _has_replicas(client, engine)]
+    if not replicated and not spread:
+        return _Demand(client=client, tables=())
+    sequential = has_sequential_quorum(client)
+    if spread and not sequential:
+        _refuse(
+            spread[0].name,
+            f"it is Distributed over the cluster {spread[0].cluster!r}, whose shards have several replicas, and which "
+            "of them answers cannot be known",
+            "Name the table behind it, or write with insert_quorum and insert_quorum_parallel = 0",
+        )
+    if sequential or any(engine.is_shared for engine in replicated):
+        # Without a quorum, or with inserts side by side in one, a Replicated table would show too few rows by it.
+        client = client.with_settings({"select_sequential_consistency": 1})
+    waiting = tuple(one for one in replicated if one.is_shared or _count_replicas(client, one) != 1)
+    return _Demand(client=client, tables=waiting)
+
+
+def _sync_in_turns(demand: _Demand) -> Iterator[set[str]]:
+    """After each try, which syncs one time more: the servers that have all that was written before the first."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    synced: dict[str, set[str]] = {table.name: set() for table in demand.tables}
+    for tries in range(TRIES):
+        for _ in range(tries + 1):
+            for table in demand.tables:
+                synced[table.name] |= _sync(demand.client, table, deadline)
+        if in_step := set.intersection(*synced.values()):
+            yield in_step
+
+
+def _sync(client: Client, table: TableEngine, deadline: float) -> set[str]:
+    """The server that did it. A request that the driver repeated may have reached two."""
+    left = max(1, int(deadline - time.monotonic()))
+    try:
+        with collect_server_names() as names:
+            client.command(
+                f"SYSTEM SYNC REPLICA {table.quoted} LIGHTWEIGHT", settings={"receive_timeout": left}
+            )
+    except OncehouseError as error:
+        _refuse_unsynced(client, table, error)
+    if NO_NAME in names and not table.is_shared:
+        _refuse(
+            table.name,
+            f"{client.address} answers without the header {HEADER}, so that its servers cannot be told apart",
+            "Let the proxy before ClickHouse pass that header, or name a server itself in the url",
+        )
+    return names if len(names) == 1 else set()
+
+
+def _refuse_unsynced(client: Client, table: TableEngine, error: OncehouseError) -> NoReturn:
+    code = failure_of(error).code
+    why = str(error).partition("\n")[0]
+    if code in _NO_TABLE:
+        raise error
+    if code == ACCESS_DENIED:
+        grant = f"GRANT SYSTEM SYNC REPLICA ON {table.quoted} TO {quote(client.config.user)}"
+        _refuse(table.name, "the user may not wait for the replica", f"Run: {grant}")
+    state = read_state(client, table)
+    if state is None:
+        forget_engines()
+        _refuse(table.name, why, "Look at the replica")
+    if state.is_readonly or state.is_session_expired:
+        lost = "is_readonly" if state.is_readonly else "is_session_expired"
+        _refuse(
+            table.name,
+            f"the replica on {state.server} has lost its Keeper ({lost} = 1)",
+            "Bring Keeper back, or name another replica in the url",
+        )
+    _refuse(
+        table.name,
+        f"the replica on {state.server} is {state.delay_seconds} s behind, with {state.queue} entries in its queue, "
+        f"and did not get in step ({why})",
+        "Look at system.replication_queue there, or name another replica in the url",
+    )
+
+
+def _changing(demand: _Demand) -> TransientError:
+    names = ", ".join(table.name for table in demand.tables)
+    return _unproven(
+        names,
+        f"{demand.client.address} changed the server between the statements of one decision, {TRIES} times",
+        "Name one replica in the url, or let the balancer keep a client at one server",
+    )
+
+
+def _refuse(table: str, why: str, advice: str) -> NoReturn:
+    # Without its cause: that would make a missing right a failure that no retry mends.
+    raise _unproven(table, why, advice) from None
+
+
+def _unproven(table: str, why: str, advice: str) -> TransientError:
+    return TransientError(
+        f"{table}: it cannot be proven that the replica which answers has all rows, so nothing was decided: {why}. "
+        f"{advice}; it is tried again."
+    )
+
+
+def _answered_by(names: set[str]) -> str:
+    """True on these servers; fails on others, whatever rows there are."""
+    among = ", ".join(quote_text(name) for name in sorted(names))
+    return f"(SELECT throwIf(displayName() NOT IN ({among}), {quote_text(_NOT_IN_STEP)})) = 0"
+
+
+def read_state(client: Client, table: TableEngine) -> ReplicaState | None:
+    """None where the server has no such replica, or the user may not look."""
+    try:
+        rows = client.query(
+            "SELECT displayName(), is_readonly, is_session_expired, absolute_delay, queue_size, total_replicas "
+            "FROM system.replicas WHERE database = {database:String} AND table = {table:String}",
+            {"database": table.database, "table": table.table},
+        )
+    except OncehouseError:
+        return None
+    if not rows:
+        return None
+    server, is_readonly, is_session_expired, delay, queue, total = rows[0]
+    return ReplicaState(
+        server=str(server),
+        is_readonly=bool(is_readonly),
+        is_session_expired=bool(is_session_expired),
+        delay_seconds=int(delay),
+        queue=int(queue),
+        total=int(total),
+    )
+
+
+def has_sequential_quorum(client: Client) -> bool:
+    """Inserts are confirmed by a quorum, one after another: what `select_sequential_consistency` goes by."""
+    rows: Sequence[tuple[object, ...]] = client.query(
+        "SELECT name, value FROM system.settings WHERE name IN ('insert_quorum', 'insert_quorum_parallel')"
+    )
+    values = {str(name): str(value) for name, value in rows}
+    quorum = values.get("insert_quorum", "0")
+    return quorum not in {"", "0", "1"} and values.get("insert_quorum_parallel", "1") == "0"
+
+
+def _count_replicas(client: Client, table: TableEngine) -> int:
+    """0: unknown."""
+    state = read_state(client, table)
+    return state.total if state is not None else 0
+
+
+def _has_replicas(client: Client, table: TableEngine) -> bool:
+    rows = client.query(
+        "SELECT max(replica_num) FROM system.clusters WHERE cluster = {cluster:String}",
+        {"cluster": table.cluster},
+    )
+    return not rows or int(rows[0][0]) != 1
