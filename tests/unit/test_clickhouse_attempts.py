@@ -22,6 +22,7 @@ from oncehouse.clickhouse.insert import (
     insert_batch,
     query_id,
 )
+from oncehouse.config import ClickHouse
 
 BATCH = "0f8fad5b-d9cb-469f-a165-70867728950e"
 FIRST = InsertRequest(
@@ -55,6 +56,7 @@ class FakeClient:
     settings: dict = field(default_factory=dict)
     sent: list[pa.Table] = field(default_factory=list)
     database: str = "default"
+    config = ClickHouse(url="http://fake:8123")
     insert_timeout_seconds: float = 300.0
 
     def _record(self, call):
@@ -67,6 +69,8 @@ class FakeClient:
         self._record("kill")
 
     def query(self, sql, parameters=None, settings=None):
+        if "engine_full" in sql:
+            return []  # a table without replicas, which is known from then on
         if "system.processes" in sql:
             self._record("processes")
             return [(query,) for query in self.running]

@@ -51,9 +51,10 @@ class TableEngine:
         return self.engine == "Distributed"
 
     @property
-    def keeps_rows(self) -> bool:
-        """Rows that are there stay, unless a TTL or a person deletes them: nothing is merged away."""
-        return self.engine in {"MergeTree", "ReplicatedMergeTree", "SharedMergeTree"}
+    def merges_rows(self) -> bool:
+        """Rows may become fewer by the engine's own doing."""
+        kind = self.engine.removeprefix("Replicated").removeprefix("Shared")
+        return kind.endswith("MergeTree") and kind != "MergeTree"
 
     @property
     def cluster(self) -> str:

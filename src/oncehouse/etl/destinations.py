@@ -13,6 +13,7 @@ from enum import StrEnum
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.describe import TableFacts, describe_table
 from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.book import Opened
 from oncehouse.etl.records import Template, Topic
@@ -75,7 +76,8 @@ def explain_overflow(topic: Topic, narrowest: TableFacts) -> str:
 def refuse_strange_rows(client: Client, topic: Topic) -> None:
     """The first step of a topic goes into an empty table: rows that are there came by other offsets, and their
     ranges would be built a second time."""
-    rows = int(client.query(f"SELECT count() FROM {quote_table(topic.dst)}")[0][0])  # noqa: S608 - quoted
+    sql = f"SELECT count() FROM {quote_table(topic.dst)}"  # noqa: S608 - quoted
+    rows = int(read_in_step(client, [topic.dst], lambda reader: reader.query(sql))[0][0])
     if rows:
         raise ConfigurationError(
             f"Topic {topic.topic} has no position yet, but {topic.dst} holds {rows} rows (a topic with another name, "

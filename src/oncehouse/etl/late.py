@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.names import quote_table, split_table
+from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.etl import coverage, offsets
 from oncehouse.etl.coverage import Segment
 from oncehouse.etl.mutex import MutexError
@@ -87,16 +90,21 @@ def segments_in_reach(topic: Topic, offset: Offset | None) -> tuple[Segment, ...
 
 
 def count_segments(client: Client, asked: Sequence[tuple[str, Segment]]) -> list[int]:
-    """Rows of each source within each range."""
+    """Rows of each source within each range, on a replica that is in step: rows that it does not show yet would be
+    late ones afterwards."""
     counts = [0] * len(asked)
     for start in range(0, len(asked), _RANGES_PER_QUERY):
         chunk = asked[start : start + _RANGES_PER_QUERY]
         sql = " UNION ALL ".join(
             _count_sql(number, table, segment) for number, (table, segment) in enumerate(chunk)
         )
-        for number, count in client.query(sql, settings={"max_query_size": 10_000_000}):
+        for number, count in read_in_step(client, {table for table, _ in chunk}, partial(_ask, sql=sql)):
             counts[start + number] = int(count)
     return counts
+
+
+def _ask(client: Client, *, sql: str) -> list[tuple[Any, ...]]:
+    return client.query(sql, settings={"max_query_size": 10_000_000})
 
 
 def _count_sql(number: int, table: str, segment: Segment) -> str:

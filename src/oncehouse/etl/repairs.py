@@ -8,10 +8,12 @@ token of the repair. Needs `pos` and `id` in the Fact table, as they are in the 
 from __future__ import annotations
 
 import uuid
+from functools import partial
 
 from oncehouse.clickhouse.client import Client, failure_of
 from oncehouse.clickhouse.describe import describe_table
 from oncehouse.clickhouse.names import TableName, quote_table, split_table
+from oncehouse.clickhouse.replica_sync import read_in_step, write_in_step
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.operations import Freeze
 from oncehouse.etl.positions import Position
@@ -40,10 +42,14 @@ def check_repairable(client: Client, topic: Topic, columns: tuple[str, ...]) -> 
 
 def find_end(client: Client, topic: Topic, last: Position, next_: Position) -> Position:
     """Where a repair of the range ends: there, or where it has looked at enough rows."""
-    rows = client.query(
+    sql = (
         f"SELECT count(), max((time_ms, id)) FROM ({_missing(topic)} ORDER BY time_ms, id "  # noqa: S608 - quoted
-        "LIMIT {limit:UInt64})",
-        {**bounds(last, next_), "limit": REPAIR_ROWS},
+        "LIMIT {limit:UInt64})"
+    )
+    rows = read_in_step(
+        client,
+        (topic.depends_on[0], topic.dst),
+        lambda reader: reader.query(sql, {**bounds(last, next_), "limit": REPAIR_ROWS}),
     )
     count, (time_ms, id_) = rows[0]
     return next_ if count < REPAIR_ROWS else Position(time_ms=time_ms, id=id_)
@@ -54,11 +60,8 @@ def freeze(client: Client, topic: Topic, operation: Freeze) -> int:
     # A name of its own: a host that slept must not give the name to what another one has not filled yet.
     table, made = quote_table(operation.table), quote_table(f"{operation.table}_new_{uuid.uuid4().hex}")
     if not client.query(f"EXISTS TABLE {table}")[0][0]:
-        client.command(
-            f"CREATE TABLE {made} (time_ms Int64, id UInt64) ENGINE = MergeTree ORDER BY (time_ms, id) "
-            f"AS {_missing(topic)}",
-            bounds(operation.last, operation.next),
-        )
+        # Rows of the Fact table that a lagging replica does not show would be taken for late ones, and doubled.
+        write_in_step(client, (topic.depends_on[0], topic.dst), partial(_make, topic, operation, made))
         try:
             client.command(f"RENAME TABLE {made} TO {table}")
         except PermanentError as error:
@@ -66,6 +69,16 @@ def freeze(client: Client, topic: Topic, operation: Freeze) -> int:
                 raise
             client.command(f"DROP TABLE IF EXISTS {made} SYNC")
     return int(client.query(f"SELECT count() FROM {table}")[0][0])  # noqa: S608 - quoted
+
+
+def _make(topic: Topic, operation: Freeze, made: str, client: Client, in_step: str) -> None:
+    if in_step:
+        client.command(f"DROP TABLE IF EXISTS {made} SYNC")  # of a try before, which failed half-way
+    client.command(
+        f"CREATE TABLE {made} (time_ms Int64, id UInt64) ENGINE = MergeTree ORDER BY (time_ms, id) "
+        f"AS {_missing(topic)}{f' AND {in_step}' if in_step else ''}",
+        bounds(operation.last, operation.next),
+    )
 
 
 def drop_left(client: Client, topic: Topic, number: int) -> None:
@@ -85,9 +98,11 @@ def drop_left(client: Client, topic: Topic, number: int) -> None:
 
 def count_built(client: Client, topic: Topic, operation: Freeze) -> int:
     """Rows of the Fact table at the positions that were written down."""
-    rows = client.query(
-        f"SELECT count() FROM {quote_table(topic.dst)} WHERE {IN_RANGE} AND {late_condition(operation.table)}",  # noqa: S608 - quoted
-        bounds(operation.last, operation.next),
+    sql = (
+        f"SELECT count() FROM {quote_table(topic.dst)} WHERE {IN_RANGE} AND {late_condition(operation.table)}"  # noqa: S608 - quoted
+    )
+    rows = read_in_step(
+        client, [topic.dst], lambda reader: reader.query(sql, bounds(operation.last, operation.next))
     )
     return int(rows[0][0])
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from oncehouse import crash
 from oncehouse.clickhouse.client import Client
+from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.etl import mutex, offsets
 from oncehouse.etl.expectations import (
     ExpectationError,
@@ -217,7 +218,7 @@ class Runner:
     def _fit_range(self, step: Step, lock: AbstractContextManager[object]) -> Step:
         """Narrow the range until its output fits; what stands before it runs again for the narrower one."""
         while (
-            rows := self._sizing.count_output(step.prepared.transform, step.span)
+            rows := self._sizing.count_output(step.topic, step.prepared.transform, step.span)
         ) > self._sizing.block_rows:
             span = self._sizing.halve(step.topic, step.span, rows)
             with lock:
@@ -247,7 +248,11 @@ class Runner:
 
     def _look(self, operation: Expect, step: Step) -> tuple[str, ...]:
         """What did not hold and only warns; raises when something did not hold that stops."""
-        (row,) = self._client.query(operation.sql, operation.parameters)
+        (row,) = read_in_step(
+            self._client,
+            step.topic.depends_on,
+            lambda reader: reader.query(operation.sql, operation.parameters),
+        )
         verdicts = judge(operation.expectations, row)
         self._note(operation.topic, step.span, verdicts)
         stopped = [verdict for verdict in verdicts if verdict.outcome == Outcome.STOPPED]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oncehouse.clickhouse.client import Client
+from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.errors import PermanentError
 from oncehouse.etl.operations import Freeze
 from oncehouse.etl.records import Position, Topic
@@ -26,7 +27,7 @@ class Sizing:
         return span.rows * _SURE_FAN_OUT <= self.block_rows
 
     def fit(self, topic: Topic, transform: Transform, span: Range) -> Range:
-        while (rows := self.count_output(transform, span)) > self.block_rows:
+        while (rows := self.count_output(topic, transform, span)) > self.block_rows:
             span = self.halve(topic, span, rows)
         return span
 
@@ -45,10 +46,17 @@ class Sizing:
             )
         return replace(half, is_cut=True)
 
-    def count_output(self, transform: Transform, span: Range, frozen: Freeze | None = None) -> int:
+    def count_output(
+        self, topic: Topic, transform: Transform, span: Range, frozen: Freeze | None = None
+    ) -> int:
         where = f" WHERE {late_condition(frozen.table)}" if frozen else ""
         sql = f"SELECT count() FROM ({transform.select}){where}"  # noqa: S608 - a view's quoted name, or the user's own text
-        return int(self._client.query(sql, bind_select(transform, span))[0][0])
+        rows = read_in_step(
+            self._client,
+            topic.depends_on,
+            lambda reader: reader.query(sql, bind_select(transform, span)),
+        )
+        return int(rows[0][0])
 
     def count_main(self, topic: Topic, last: Position, next_: Position) -> int:
         if not topic.depends_on:

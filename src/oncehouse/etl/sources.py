@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.names import quote_table
+from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.etl.lineage import is_source
 from oncehouse.etl.positions import MAX_ID
 from oncehouse.etl.records import Position, SourceState, Topic
@@ -87,20 +88,37 @@ def count_ahead(client: Client, sources: Iterable[SourceState], upto_ms: int) ->
     """Rows that `hold_back` has left alone, of the sources that have some."""
     start, end = Position(time_ms=upto_ms, id=MAX_ID), Position(time_ms=1 << 53, id=MAX_ID)
     return {
-        one.table: count_range(client, one.table, last=start, next_=end) for one in sources if one.is_ahead
+        one.table: count_range(client, one.table, last=start, next_=end, decides=False)
+        for one in sources
+        if one.is_ahead
     }
 
 
 def find_range(
-    client: Client, table: str, *, last: Position, upper_ms: int, maxstep_rows: int, upper_id: int = MAX_ID
+    client: Client,
+    table: str,
+    *,
+    last: Position,
+    upper_ms: int,
+    maxstep_rows: int,
+    upper_id: int = MAX_ID,
+    decides: bool = True,
 ) -> Range | None:
-    """At most `maxstep_rows` rows after `last` and not after (upper_ms, upper_id); None when there are none."""
+    """At most `maxstep_rows` rows after `last` and not after (upper_ms, upper_id); None when there are none.
+
+    What only shows something (`decides` is false) may ask a replica that lags.
+    """
     upper = Position(time_ms=upper_ms, id=upper_id)
-    rows = client.query(
+    sql = (
         f"SELECT count(), max((time_ms, id)) FROM (SELECT {_POSITION} FROM {quote_table(table)} "  # noqa: S608 - quoted
-        f"WHERE {_between(last, upper)} ORDER BY pos, id LIMIT {{limit:UInt64}})",
-        {"limit": maxstep_rows},
-        {"max_threads": 1},  # reads in order and stops: more threads read what is then thrown away
+        f"WHERE {_between(last, upper)} ORDER BY pos, id LIMIT {{limit:UInt64}})"
+    )
+    # Reads in order and stops: more threads read what is then thrown away.
+    settings = {"max_threads": 1}
+    rows = read_in_step(
+        client,
+        [table] if decides else [],
+        lambda reader: reader.query(sql, {"limit": maxstep_rows}, settings),
     )
     count, (time_ms, id_) = rows[0]
     if not count:
@@ -126,10 +144,11 @@ def splits_time(client: Client, table: str, end: Position) -> bool:
     return count_range(client, table, last=end, next_=Position(time_ms=end.time_ms, id=MAX_ID)) > 0
 
 
-def count_range(client: Client, table: str, *, last: Position, next_: Position) -> int:
-    rows = client.query(
-        f"SELECT count() FROM {quote_table(table)} WHERE {IN_RANGE}",  # noqa: S608 - the name is quoted
-        bounds(last, next_),
+def count_range(client: Client, table: str, *, last: Position, next_: Position, decides: bool = True) -> int:
+    """`decides` as for `find_range`."""
+    sql = f"SELECT count() FROM {quote_table(table)} WHERE {IN_RANGE}"  # noqa: S608 - the name is quoted
+    rows = read_in_step(
+        client, [table] if decides else [], lambda reader: reader.query(sql, bounds(last, next_))
     )
     return int(rows[0][0])
 

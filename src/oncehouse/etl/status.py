@@ -125,7 +125,12 @@ def _look_closer(etl: Etl, decision: Decision) -> Decision:
     if not isinstance(decision, Due) or topic.template != Template.STEP:
         return decision
     last, upper_ms = decision.offset.last, decision.upper_ms
-    if find_range(etl.client, topic.depends_on[0], last=last, upper_ms=upper_ms, maxstep_rows=1) is not None:
+    if (
+        find_range(
+            etl.client, topic.depends_on[0], last=last, upper_ms=upper_ms, maxstep_rows=1, decides=False
+        )
+        is not None
+    ):
         return decision
     bound = spell_position_time(Position(time_ms=upper_ms, id=0))
     reason = f"its new rows are after {bound}, where its slowest source less the delay is"
@@ -143,7 +148,7 @@ def find_gap_rows(etl: Etl, topic: Topic, offset: Offset) -> tuple[GapStatus, ..
         GapStatus(
             after=after,
             upto=upto,
-            rows=count_range(etl.client, topic.depends_on[0], last=after, next_=upto),
+            rows=count_range(etl.client, topic.depends_on[0], last=after, next_=upto, decides=False),
         )
         for after, upto in open_gaps(offset)
     )

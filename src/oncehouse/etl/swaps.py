@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from oncehouse.clickhouse.client import Client, failure_of
 from oncehouse.clickhouse.names import TableName, quote_table, split_table
+from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.etl.mutex import MutexError
 from oncehouse.etl.operations import Exchange, ReplacePartitions
@@ -58,9 +59,10 @@ def _told_when_gone(operation: Exchange | ReplacePartitions) -> Iterator[None]:
 
 def _exchange(client: Client, operation: Exchange) -> int:
     dst, aside = quote_table(operation.dst), quote_table(operation.aside)
-    had, has = (
-        int(client.query(f"SELECT count() FROM {table}")[0][0])  # noqa: S608 - names are quoted
-        for table in (dst, aside)
+    had, has = read_in_step(
+        client,
+        [operation.dst, operation.aside],
+        lambda reader: [_count(reader, table) for table in (dst, aside)],
     )
     if has < had * operation.gate_share:
         raise PermanentError(
@@ -72,8 +74,15 @@ def _exchange(client: Client, operation: Exchange) -> int:
     return has
 
 
+def _count(client: Client, table: str) -> int:
+    return int(client.query(f"SELECT count() FROM {table}")[0][0])  # noqa: S608 - the name is quoted
+
+
 def _replace_partitions(client: Client, operation: ReplacePartitions) -> int:
-    had, has = (_rows_by_partition(client, table) for table in (operation.dst, operation.aside))
+    tables = (operation.dst, operation.aside)
+    had, has = read_in_step(
+        client, tables, lambda reader: [_rows_by_partition(reader, table) for table in tables]
+    )
     for partition, rows in has.items():
         if rows < had.get(partition, 0) * operation.gate_share:
             raise PermanentError(

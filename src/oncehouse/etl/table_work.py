@@ -6,7 +6,7 @@ inserts nothing and puts nothing in place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from oncehouse import crash
@@ -36,6 +36,8 @@ from oncehouse.etl.operations import (
 from oncehouse.etl.records import Template
 from oncehouse.etl.repairs import count_built
 from oncehouse.etl.sizing import Sizing
+from oncehouse.etl.source_rows import insert_range
+from oncehouse.etl.sources import Range
 from oncehouse.etl.step_planner import Step
 from oncehouse.etl.takeovers import make_query_id
 
@@ -86,12 +88,26 @@ class TableWork:
             offsets.beat(self.store, self.worker, step.topic.topic)
         settings = {**operation.settings, "query_id": make_query_id(step.topic)}
         try:
-            self.client.command(operation.sql, operation.parameters, settings)
+            insert_range(
+                self.client,
+                step.topic,
+                step.prepared.transform,
+                operation,
+                span=self._count_again(step),
+                settings=settings,
+            )
         except OncehouseError as error:
             if failure_of(error).code == _TOO_MANY_PARTS and "partitions for single INSERT" in str(error):
                 raise PermanentError(explain_overflow(step.topic, step.prepared.narrowest)) from error
             raise
         crash.reach("etl-after-insert")
+
+    def _count_again(self, step: Step) -> Range:
+        """A range that was begun before may have lost rows since, which were deleted."""
+        if step.topic.template is not Template.STEP or step.before is None or not step.span.rows:
+            return step.span
+        rows = self.sizing.count_main(step.topic, step.span.last, step.span.next)
+        return replace(step.span, rows=min(rows, step.span.rows))
 
     def _is_there(self, step: Step) -> bool:
         """The rows of a range that was begun before are in the table, which may have forgotten that they are."""
@@ -103,7 +119,9 @@ class TableWork:
             step.topic,
             step.before,
             now_ms=self.store.read_all().now_ms,
-            count_expected=lambda: self.sizing.count_output(step.prepared.transform, step.span, frozen),
+            count_expected=lambda: self.sizing.count_output(
+                step.topic, step.prepared.transform, step.span, frozen
+            ),
             count_found=partial(count_built, self.client, step.topic, frozen) if frozen else None,
         )
         return presence is Presence.THERE

@@ -1,0 +1,81 @@
+"""An INSERT's own look at the rows it reads: on a server that was brought in step, and no fewer than were found.
+
+A range is found by one statement and inserted by another, which may reach a replica that lags. Both conditions stand
+in the INSERT itself and fail before its first row, so that a range is never inserted in part.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oncehouse.clickhouse.client import Client, failure_of
+from oncehouse.clickhouse.names import quote_table
+from oncehouse.clickhouse.replica_sync import write_in_step
+from oncehouse.clickhouse.table_engines import read_engines
+from oncehouse.errors import OncehouseError, TransientError
+from oncehouse.etl.operations import Insert
+from oncehouse.etl.records import Template, Topic
+from oncehouse.etl.sources import IN_RANGE, Range, bounds
+from oncehouse.etl.transforms import Transform
+
+_THROWN = 395
+_FEWER = "oncehouse: fewer rows than were found"
+
+
+def insert_range(
+    client: Client,
+    topic: Topic,
+    transform: Transform,
+    operation: Insert,
+    *,
+    span: Range,
+    settings: dict[str, Any],
+) -> None:
+    """`span.rows` is how many rows of the main source were found in the range, at least."""
+    counts = topic.template is Template.STEP and bool(span.rows) and _keeps_rows(client, topic.depends_on[0])
+    parameters = dict(operation.parameters)
+    conditions: list[str] = []
+    if counts:
+        conditions.append(_has_rows(topic.depends_on[0]))
+        parameters |= {**bounds(span.last, span.next), "found_rows": span.rows}
+    try:
+        write_in_step(
+            client,
+            topic.depends_on,
+            lambda writer, in_step: writer.command(
+                hold_select(operation.sql, transform, [*conditions, *([in_step] if in_step else [])]),
+                parameters,
+                settings,
+            ),
+        )
+    except OncehouseError as error:
+        if failure_of(error).code != _THROWN or _FEWER not in str(error):
+            raise
+        raise TransientError(
+            f"Topic {topic.topic}: the server that was to insert the range after {span.last} up to {span.next} shows "
+            f"fewer rows of {topic.depends_on[0]} than the {span.rows} that were found in it: a replica lags behind, "
+            "or rows were deleted. Nothing was inserted; the range runs again."
+        ) from error
+
+
+def hold_select(sql: str, transform: Transform, conditions: list[str]) -> str:
+    """The statement, with conditions on what its transform reads."""
+    if not conditions:
+        return sql
+    select = f"({transform.select})"
+    held = f"(SELECT * FROM {select} WHERE {' AND '.join(conditions)})"  # noqa: S608 - the statement's own text
+    if select not in sql:
+        raise AssertionError(f"the insert does not read from its transform {transform.name}")
+    return sql.replace(select, held, 1)
+
+
+def _has_rows(source: str) -> str:
+    return (
+        f"(SELECT throwIf(count() < {{found_rows:UInt64}}, '{_FEWER}') FROM {quote_table(source)} "  # noqa: S608 - quoted
+        f"WHERE {IN_RANGE}) = 0"
+    )
+
+
+def _keeps_rows(client: Client, table: str) -> bool:
+    """Nothing is merged away between the two statements, which would look the same."""
+    return not any(engine.merges_rows for engine in read_engines(client, [table]))
