@@ -33,11 +33,13 @@ from oncehouse.devstack.connect import Connect
 from oncehouse.devstack.kafka import Kafka
 from oncehouse.devstack.postgres import Postgres
 from oncehouse.devstack.redis import Redis
+from oncehouse.devstack.replica_stand_in import ReplicaStandIn
 from oncehouse.devstack.s3 import S3
 from oncehouse.devstack.spark import SparkMaster
 from oncehouse.devstack.stack import Stack
 from oncehouse.devstack.state import load_ports
 from oncehouse.devstack.zookeeper import ZooKeeper
+from replica_world import open_replicas
 from scenarios import SCENARIOS
 
 # How long an example takes says how busy the machine is, and nothing about what is tested.
@@ -45,8 +47,8 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 _PARTS = {
-    *("kafka", "brokers", "secure_kafka", "clickhouse", "postgres", "redis", "zookeeper", "connect"),
-    *("s3", "spark_cluster"),
+    *("kafka", "brokers", "secure_kafka", "clickhouse", "second_clickhouse", "postgres", "redis", "zookeeper"),
+    *("connect", "s3", "spark_cluster"),
 }
 _FOLDER_PREFIX = "oncehouse-tests-"
 LENT_STACK = "ONCEHOUSE_TESTS_STACK"
@@ -196,6 +198,27 @@ def brokers(stack: Stack) -> Kafka:
 def clickhouse(stack: Stack) -> ClickHouse:
     stack.up(["clickhouse"])
     return stack.clickhouse
+
+
+@pytest.fixture(scope="session")
+def second_clickhouse() -> Iterator[ClickHouse]:
+    """Another server, that knows nothing of the first."""
+    stack = Stack(folder=Path(tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{os.getpid()}-")))
+    try:
+        stack.up(["clickhouse"])
+        yield stack.clickhouse
+    finally:
+        stack.discard()
+
+
+@pytest.fixture
+def replicas(
+    clickhouse: ClickHouse, second_clickhouse: ClickHouse, database: str
+) -> Iterator[ReplicaStandIn]:
+    """A stand-in for replicated tables in the test's database, which both servers have."""
+    ports = (clickhouse.place.ports["http"], second_clickhouse.place.ports["http"])
+    with open_replicas(ports, database) as replicas:
+        yield replicas
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,7 @@ FAULTS = {
     19: "random schedules",
     26: "a schema version lacks or renames a field of the identity",
     25: "a Kafka leader dies, the log is cut and filled again",
+    23: "a replica that lags answers a read that decides",
 }
 
 
@@ -100,4 +101,10 @@ SCENARIOS = (
     Scenario("log cut under a running driver", 25),
     Scenario("log cut and not filled yet", 25),
     Scenario("log cut while a consumer is away", 25),
+    Scenario("lagging replica answers the look before a retry", 23),
+    Scenario("lagging replica answers verify", 23),
+    Scenario("lagging replica answers a replay", 23),
+    Scenario("lagging replica answers repair", 23),
+    Scenario("lagging replica answers an etl range", 23),
+    Scenario("lagging replica answers a sync verify", 23),
 )

@@ -23,6 +23,7 @@ import math
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, assert_never
 
@@ -54,7 +55,7 @@ class ReplicaStandIn:
         self._writing = threading.Lock()
         self._waiting: list[tuple[float, Request]] = []
         self._written = self._applied = 0
-        self._turns = itertools.cycle([0])
+        self._turns = {kind: itertools.cycle([0]) for kind in Statement}
         self._without_keeper: set[int] = set()
         self._ended = False
         self.lag_seconds = 0.0
@@ -81,10 +82,16 @@ class ReplicaStandIn:
         with self._changed:
             return self._written - self._applied
 
-    def route(self, *servers: int) -> None:
-        """Which of the servers 0 and 1 answer from now on, in turns."""
+    def route(self, *servers: int, **others: Sequence[int]) -> None:
+        """Which of the servers 0 and 1 answer from now on, in turns; other ones for some kinds of statements.
+
+        >>> replicas.route(0, insert_select=(1,), sync=(0, 1))
+        """
+        turns = itertools.cycle(servers)
         with self._changed:
-            self._turns = itertools.cycle(servers)
+            self._turns = dict.fromkeys(Statement, turns)
+            for kind, own in others.items():
+                self._turns[Statement[kind.upper()]] = itertools.cycle(own)
 
     def release(self) -> None:
         """Let replica-2 have all that it lacks, and wait for that; what comes later is delayed as before."""
@@ -122,7 +129,7 @@ class ReplicaStandIn:
         server = 0
         if kind not in _AT_THE_FIRST:
             with self._changed:
-                server = next(self._turns)
+                server = next(self._turns[kind])
         self.statements[kind, server] += 1
         return self._perform(kind, request, server), server
 

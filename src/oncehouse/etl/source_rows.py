@@ -14,6 +14,7 @@ from oncehouse.clickhouse.replica_sync import write_in_step
 from oncehouse.clickhouse.table_engines import read_engines
 from oncehouse.errors import OncehouseError, TransientError
 from oncehouse.etl.operations import Insert
+from oncehouse.etl.positions import spell_position_time
 from oncehouse.etl.records import Template, Topic
 from oncehouse.etl.sources import IN_RANGE, Range, bounds
 from oncehouse.etl.transforms import Transform
@@ -51,11 +52,16 @@ def insert_range(
     except OncehouseError as error:
         if failure_of(error).code != _THROWN or _FEWER not in str(error):
             raise
-        raise TransientError(
-            f"Topic {topic.topic}: the server that was to insert the range after {span.last} up to {span.next} shows "
-            f"fewer rows of {topic.depends_on[0]} than the {span.rows} that were found in it: a replica lags behind, "
-            "or rows were deleted. Nothing was inserted; the range runs again."
-        ) from error
+        raise TransientError(_explain_fewer(topic, span)) from error
+
+
+def _explain_fewer(topic: Topic, span: Range) -> str:
+    last, upto = (f"{spell_position_time(one)} (id {one.id})" for one in (span.last, span.next))
+    return (
+        f"Topic {topic.topic}: the server that was to insert the range after {last} up to {upto} shows fewer rows of "
+        f"{topic.depends_on[0]} than the {span.rows} that were found in it: a replica lags behind, or rows were "
+        "deleted. Nothing was inserted; the range runs again."
+    )
 
 
 def hold_select(sql: str, transform: Transform, conditions: list[str]) -> str:

@@ -1,0 +1,291 @@
+"""A replica that lags answers reads that decide something: it is waited for, or nothing is decided.
+
+The replicas are the stand-in of the dev stack: two real servers, one of which has the last rows only when it is let.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import clickhouse_connect
+import pytest
+
+from etl_world import BOUND
+from etl_world import open_shop as open_etl_shop
+from oncehouse.clickhouse import replica_sync
+from oncehouse.clickhouse.counting import count_by_batch
+from oncehouse.devstack.faults import DropAnswer
+from oncehouse.devstack.proxy import FaultProxy
+from oncehouse.devstack.replica_stand_in import ReplicaStandIn
+from oncehouse.errors import TransientError
+from oncehouse.etl import source_rows
+from oncehouse.ledger import batches
+from oncehouse.ledger.records import RequestKind, Stage
+from oncehouse.pipeline import loading
+from oncehouse.pipeline.repair import apply_repair
+from replica_world import UNTIL_RELEASED, connect_to, leave_out_sync, released_at_sync
+from road import Road, make_event, wait_until
+
+EVENTS = [make_event(number) for number in range(150)]
+
+
+@pytest.fixture
+def make_replicated(make_road, replicas) -> Callable[..., Road]:
+    """A road whose table, and the view behind it, both replicas have; the oracle asks the first one."""
+
+    def make() -> Road:
+        road: Road = make_road(tables=False, partitions=2)
+        road.document["clickhouse"]["url"] = replicas.url
+        first, road.client = (
+            road.client,
+            clickhouse_connect.get_client(
+                host="127.0.0.1", port=replicas.port, autogenerate_session_id=False
+            ),
+        )
+        road.create_tables()
+        road.create_view()
+        road.client.close()
+        road.client = first
+        return road
+
+    return make
+
+
+def lag(replicas: ReplicaStandIn) -> None:
+    replicas.lag_seconds = UNTIL_RELEASED
+
+
+# The look before a retry
+
+
+def retry_on_a_lagging_replica(
+    road: Road, replicas: ReplicaStandIn, second: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer is lost, the token forgotten, and the retry looks where the rows have not come to yet."""
+    may_go_on = threading.Event()
+    right = loading.Loading._facts_for
+
+    def wait_before_retry(self, batch):
+        assert not batch.attempts or may_go_on.wait(120)
+        return right(self, batch)
+
+    monkeypatch.setattr(loading.Loading, "_facts_for", wait_before_retry)
+    road.send(EVENTS[:100])
+    lag(replicas)
+    with FaultProxy(server_port=replicas.port) as proxy:
+        road.go_through(proxy)
+        proxy.inject(DropAnswer())
+        with released_at_sync(replicas), road.start():
+            try:
+                wait_until(lambda: proxy.happened[DropAnswer], "an answer that is lost")
+                wait_until(
+                    lambda: [b for b in road.batches(statuses=batches.WAITING) if b.attempts], "an attempt"
+                )
+                window = f"ALTER TABLE {road.table} MODIFY SETTING non_replicated_deduplication_window = 1"
+                for client in (road.client, second):
+                    client.command(window)
+                for token in ("one", "another"):
+                    road.client.command(
+                        f"INSERT INTO {road.table} (note) SETTINGS insert_deduplication_token = '{token}' "
+                        "VALUES ('of others')"
+                    )
+                road.client.command(f"DELETE FROM {road.table} WHERE note = 'of others'")
+                replicas.route(1)
+            finally:
+                may_go_on.set()
+            wait_until(lambda: not road.batches(statuses=batches.WAITING), "the retry")
+
+
+@pytest.fixture
+def second_client(second_clickhouse) -> Iterator[object]:
+    client = clickhouse_connect.get_client(
+        host="127.0.0.1", port=second_clickhouse.place.ports["http"], autogenerate_session_id=False
+    )
+    yield client
+    client.close()
+
+
+@pytest.mark.scenario("lagging replica answers the look before a retry")
+def test_a_look_waits_for_a_replica_that_lags(make_replicated, replicas, second_client, monkeypatch):
+    road = make_replicated()
+    retry_on_a_lagging_replica(road, replicas, second_client, monkeypatch)
+    road.assert_table(road.table, road.expected)
+    road.assert_view()
+
+
+@pytest.mark.defect("lagging replica answers the look before a retry")
+def test_a_look_that_believes_a_replica_that_lags_is_noticed(
+    make_replicated, replicas, second_client, monkeypatch
+):
+    leave_out_sync(monkeypatch)
+    road = make_replicated()
+    retry_on_a_lagging_replica(road, replicas, second_client, monkeypatch)
+    with pytest.raises(AssertionError, match="100 rows are doubled"):
+        road.assert_table(road.table, road.expected)
+
+
+# Verify
+
+
+def load_in_two_parts(road: Road, replicas: ReplicaStandIn) -> None:
+    """The second replica lacks the rows of the last 50 events."""
+    road.send(EVENTS[:100])
+    road.run()
+    lag(replicas)
+    road.send(EVENTS[100:])
+    road.run()
+    replicas.route(1)
+
+
+@pytest.mark.scenario("lagging replica answers verify")
+def test_verify_waits_for_a_replica_that_lags(make_replicated, replicas):
+    road = make_replicated()
+    load_in_two_parts(road, replicas)
+    with released_at_sync(replicas):
+        assert not road.findings()
+    road.assert_exact()
+
+
+@pytest.mark.defect("lagging replica answers verify")
+def test_a_verify_that_believes_a_replica_that_lags_is_noticed(make_replicated, replicas, monkeypatch):
+    leave_out_sync(monkeypatch)
+    road = make_replicated()
+    load_in_two_parts(road, replicas)
+    with released_at_sync(replicas):
+        missing = road.findings()
+    assert "50 are missing" in missing[0].message, "it says that rows are lost which are there"
+
+
+def test_verify_decides_nothing_while_the_replica_does_not_get_in_step(
+    make_replicated, replicas, monkeypatch
+):
+    monkeypatch.setattr(replica_sync, "WAIT_SECONDS", 1.0)
+    road = make_replicated()
+    load_in_two_parts(road, replicas)
+    with pytest.raises(TransientError, match="replica-2 is 60 s behind") as caught:
+        road.findings()
+    assert road.table in str(caught.value)
+
+
+# Replay
+
+
+def refill_on_a_lagging_replica(road: Road, replicas: ReplicaStandIn) -> None:
+    load_in_two_parts(road, replicas)
+    with released_at_sync(replicas):
+        road.request(RequestKind.REFILL_TABLE, table=road.table)
+        road.run()
+
+
+@pytest.mark.scenario("lagging replica answers a replay")
+def test_a_table_is_not_filled_again_with_what_a_replica_does_not_show_yet(make_replicated, replicas):
+    road = make_replicated()
+    refill_on_a_lagging_replica(road, replicas)
+    road.assert_exact()
+
+
+@pytest.mark.defect("lagging replica answers a replay")
+def test_a_table_that_is_filled_by_what_a_lagging_replica_shows_is_noticed(
+    make_replicated, replicas, monkeypatch
+):
+    leave_out_sync(monkeypatch)
+    road = make_replicated()
+    refill_on_a_lagging_replica(road, replicas)
+    assert len(road.rows()) == 200
+    with pytest.raises(AssertionError, match="50 rows are doubled"):
+        road.assert_exact()
+
+
+# Repair
+
+
+def repair_on_a_lagging_replica(road: Road, replicas: ReplicaStandIn) -> None:
+    """The catalog is lost, its snapshot does not know the last 50 events, and the table is asked about them."""
+    road.send(EVENTS[:100])
+    road.run()
+    road.retain()
+    lag(replicas)
+    road.send(EVENTS[100:])
+    road.run(only=[Stage.INGEST])
+    road.run(only=[Stage.LOAD])
+    road.catalog.close()
+    for file in Path(road.folder).glob("catalog.db*"):
+        file.unlink()
+    replicas.route(1)
+    with released_at_sync(replicas):
+        apply_repair(road.pipeline, road.said.append)
+        road.run()
+
+
+@pytest.mark.scenario("lagging replica answers repair")
+def test_a_catalog_learns_what_a_lagging_replica_does_not_show_yet(make_replicated, replicas):
+    road = make_replicated()
+    repair_on_a_lagging_replica(road, replicas)
+    road.assert_exact()
+
+
+@pytest.mark.defect("lagging replica answers repair")
+def test_a_catalog_that_learns_from_a_lagging_replica_is_noticed(make_replicated, replicas, monkeypatch):
+    leave_out_sync(monkeypatch)
+    road = make_replicated()
+    repair_on_a_lagging_replica(road, replicas)
+    with pytest.raises(AssertionError, match="50 rows are doubled"):
+        road.assert_exact()
+
+
+# A range of etl
+
+
+def build_on_a_lagging_replica(replicas: ReplicaStandIn, database: str, folder: Path) -> None:
+    """The range is found on one replica, and inserted from another that lacks ten of its rows."""
+    with open_etl_shop(replicas.url, database, folder, BOUND) as shop:
+        shop.add(0, 70)
+        shop.add(80, 70)
+        lag(replicas)
+        shop.add(70, 10)
+        shop.add(150, 1)
+        replicas.route(0, insert_select=(1,), sync=(0, 1))
+        with released_at_sync(replicas):
+            shop.catch_up()
+            replicas.release()
+            wait_until(lambda: not shop.catch_up() and shop.offset().state == "done", "the end")
+        assert shop.offset().last.id == 150
+        shop.check_exact()
+
+
+@pytest.mark.scenario("lagging replica answers an etl range")
+def test_a_range_is_inserted_from_a_replica_that_has_all_of_it(replicas, database, tmp_path):
+    build_on_a_lagging_replica(replicas, database, tmp_path)
+
+
+@pytest.mark.scenario("lagging replica answers an etl range")
+def test_a_range_of_which_fewer_rows_are_seen_than_were_found_is_not_inserted(
+    replicas, database, tmp_path, monkeypatch
+):
+    """Even where nobody waited for the replica: a view, say, hides that its table has some."""
+    leave_out_sync(monkeypatch)
+    build_on_a_lagging_replica(replicas, database, tmp_path)
+
+
+@pytest.mark.defect("lagging replica answers an etl range")
+def test_a_range_that_a_lagging_replica_inserts_in_part_is_noticed(replicas, database, tmp_path, monkeypatch):
+    leave_out_sync(monkeypatch)
+    monkeypatch.setattr(source_rows, "_keeps_rows", lambda *_: False)
+    with pytest.raises(AssertionError):
+        build_on_a_lagging_replica(replicas, database, tmp_path)
+
+
+# A balancer that changes the server
+
+
+def test_a_balancer_that_takes_its_servers_in_turns_is_followed(replicas, database):
+    client = connect_to(replicas)
+    client.command(f"CREATE TABLE {database}.events (_batch_id UUID, n UInt64) ENGINE = MergeTree ORDER BY n")
+    replicas.lag_seconds = 0.5
+    batch = "0f8fad5b-d9cb-469f-a165-70867728950e"
+    client.command(f"INSERT INTO {database}.events SELECT '{batch}', number FROM numbers(10)")
+    replicas.route(0, 1)
+    for _ in range(4):
+        assert count_by_batch(client, f"{database}.events", "_batch_id") == {batch: 10}
