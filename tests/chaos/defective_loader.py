@@ -68,3 +68,20 @@ def retry_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
             loader.live_rows = right
 
     monkeypatch.setattr(loader, "send_batch", send_backwards)
+
+
+def look_without_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look before a retry believes whichever replica answers."""
+
+    def send_believing(plan):
+        from oncehouse.clickhouse import replica_sync
+        from oncehouse.pipeline import loader
+
+        right = replica_sync.read_engines
+        replica_sync.read_engines = lambda *_: ()
+        try:
+            return loader.send_batch(plan)
+        finally:
+            replica_sync.read_engines = right
+
+    monkeypatch.setattr(loader, "send_batch", send_believing)

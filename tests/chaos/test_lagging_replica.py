@@ -11,6 +11,7 @@ from pathlib import Path
 
 import clickhouse_connect
 import pytest
+from defective_loader import look_without_sync
 
 from etl_world import BOUND
 from etl_world import open_shop as open_etl_shop
@@ -119,7 +120,7 @@ def test_a_look_waits_for_a_replica_that_lags(make_replicated, replicas, second_
 def test_a_look_that_believes_a_replica_that_lags_is_noticed(
     make_replicated, replicas, second_client, monkeypatch
 ):
-    leave_out_sync(monkeypatch)
+    look_without_sync(monkeypatch)
     road = make_replicated()
     retry_on_a_lagging_replica(road, replicas, second_client, monkeypatch)
     with pytest.raises(AssertionError, match="100 rows are doubled"):

@@ -3,8 +3,11 @@
 The answers are those of a server with two replicas, cut down to what is asked; `changes` alter one of them.
 """
 
+import itertools
+
 import pytest
 
+from oncehouse.clickhouse import server_names
 from oncehouse.clickhouse.findings import Level, objections
 from oncehouse.clickhouse.preflight import Needs, inspect
 from oncehouse.clickhouse.windows import WindowNeeds
@@ -34,11 +37,24 @@ class RecordedServer:
     config = ClickHouse(url="http://recorded:8123", user="loader")
     database = "sales"
 
-    def __init__(self, *, settings=WINDOWS, quorum="auto", replicas=HEALTHY, family="ReplicatedMergeTree"):
+    def __init__(
+        self,
+        *,
+        settings=WINDOWS,
+        quorum="auto",
+        parallel="1",
+        replicas=HEALTHY,
+        family="ReplicatedMergeTree",
+        may_sync=True,
+        servers=(("ch-1", "u1"),),
+    ):
         self.family = family
         engine = f"{family}('/clickhouse/tables/{{shard}}/events', '{{replica}}') ORDER BY project"
         self.engine_full = f"{engine} SETTINGS {settings}"
         self.quorum = quorum
+        self.parallel = parallel
+        self.may_sync = may_sync
+        self.servers = itertools.cycle(servers)
         self.replicas = replicas
 
     def server_version(self):
@@ -46,12 +62,16 @@ class RecordedServer:
 
     def command(self, sql, *_):
         grant = sql.removeprefix("CHECK GRANT ")
-        return int(grant.startswith(("INSERT", "SELECT")))
+        return int(grant.startswith(("INSERT", "SELECT")) or ("SYSTEM SYNC" in grant and self.may_sync))
 
     def query(self, sql, parameters=None, settings=None):
         answers = {
             "FROM system.replicas": [tuple(self.replicas.values())] if self.replicas else None,
             "name = 'insert_quorum'": [(self.quorum,)],
+            "'insert_quorum_parallel'": [
+                ("insert_quorum", self.quorum),
+                ("insert_quorum_parallel", self.parallel),
+            ],
             "name = 'readonly'": [("0",)],
             "FROM system.settings": [],
             "FROM system.replicated_merge_tree_settings": [
@@ -62,6 +82,11 @@ class RecordedServer:
             "FROM system.tables": [("uuid", self.family, self.engine_full, "", "project", [])],
             "FROM format": [("00112233-4455-6677-8899-aabbccddeeff",)],
         }
+        if "serverUUID()" in sql:
+            name, uuid = next(self.servers)
+            for names in server_names._listeners.sets:
+                names.add(name)
+            return [(name, uuid)]
         answer = next(answer for part, answer in answers.items() if part in sql)
         if answer is None:
             raise ConfigurationError("Not enough privileges") from None
@@ -129,3 +154,42 @@ def test_a_shared_table_is_judged_by_its_window_alone():
         look(family="SharedMergeTree", replicas={}, settings="replicated_deduplication_window = 0")
     )
     assert finding.where == "sales.events: replicated_deduplication_window"
+
+
+def reads(**changes):
+    found = inspect(RecordedServer(**changes), NEEDS)
+    return [finding for finding in found if finding.where == "sales.events: reads that decide"]
+
+
+def test_the_reasoning_names_how_reads_that_decide_are_made():
+    (finding,) = reads()
+    assert finding.level is Level.OK
+    assert "SYSTEM SYNC REPLICA" in finding.what
+    assert "select_sequential_consistency" not in finding.what
+
+
+def test_a_quorum_without_parallel_inserts_lets_reads_be_consistent_by_it():
+    (finding,) = reads(parallel="0")
+    assert "select_sequential_consistency = 1" in finding.what
+
+
+@pytest.mark.parametrize("family", ["ReplicatedMergeTree", "SharedMergeTree"])
+def test_a_user_who_may_not_wait_for_a_replica_is_a_warning(family):
+    (finding,) = [one for one in reads(may_sync=False, family=family) if one.level is Level.WARNING]
+    assert "GRANT SYSTEM SYNC REPLICA ON `sales`.`events` TO `loader`" in finding.advice
+
+
+def test_several_replicas_behind_one_url_are_named():
+    (_, finding) = reads(servers=(("ch-1", "u1"), ("ch-2", "u2")))
+    assert finding.level is Level.OK
+    assert "ch-1, ch-2" in finding.what
+
+
+def test_servers_that_bear_one_name_are_a_warning():
+    (finding,) = [one for one in reads(servers=(("ch", "u1"), ("ch", "u2"))) if one.level is Level.WARNING]
+    assert "display_name" in finding.advice
+
+
+def test_answers_without_the_servers_name_are_a_warning():
+    (finding,) = [one for one in reads(servers=(("", "u1"),)) if one.level is Level.WARNING]
+    assert "X-ClickHouse-Server-Display-Name" in finding.what

@@ -59,11 +59,13 @@ def _table_grants(needs: Needs, role: Role, *, database: str) -> Iterator[Grant]
     match role:
         case Role.WRITER:
             yield from writer_grants(needs, on=on)
+            yield _sync_grant(on)
             yield from _sharper_checks(needs)
         case Role.MIGRATOR:
             yield from _migrator_grants(on)
         case Role.READER:
             yield _reader_grant(needs, on)
+            yield _sync_grant(on)
         case _:
             assert_never(role)
 
@@ -80,6 +82,15 @@ def writer_grants(needs: Needs, *, on: str) -> Iterator[Grant]:
     )
     if needs.adds_columns:
         yield Grant(privileges="ALTER ADD COLUMN", on=on, why="source.new_fields: add")
+
+
+def _sync_grant(on: str) -> Grant:
+    return Grant(
+        privileges="SYSTEM SYNC REPLICA",
+        on=on,
+        why="for replicated tables: what decides something waits until the replica has all rows",
+        optional=True,
+    )
 
 
 def _sharper_checks(needs: Needs) -> Iterator[Grant]:

@@ -14,6 +14,7 @@ from oncehouse.clickhouse.findings import Finding, Level, objections
 from oncehouse.clickhouse.needs import Needs, needs_of
 from oncehouse.clickhouse.preflight_server import judge_server
 from oncehouse.clickhouse.preflight_table import judge_columns, judge_losses, judge_window
+from oncehouse.clickhouse.replica_reads import judge_replica_reads, read_replica_reads
 from oncehouse.clickhouse.replicas import judge_replicas, read_replicas
 from oncehouse.clickhouse.server import read_server
 from oncehouse.clickhouse.views import judge_views, read_views
@@ -31,10 +32,13 @@ def inspect(client: Client, needs: Needs) -> tuple[Finding, ...]:
     if facts is None or not facts.is_merge_tree:
         return found
     views = tuple(judge_views(read_views(client, facts), needs))
+    if not facts.is_replicated:
+        return found + views
+    reads = tuple(judge_replica_reads(read_replica_reads(client, facts), needs))
     # A Shared table keeps its parts in one place for all servers, and has no replicas of its own.
     if not facts.engine.startswith("Replicated"):
-        return found + views
-    return found + views + tuple(judge_replicas(read_replicas(client, facts), needs))
+        return found + views + reads
+    return found + views + tuple(judge_replicas(read_replicas(client, facts), needs)) + reads
 
 
 def judge(facts: TableFacts | None, needs: Needs) -> tuple[Finding, ...]:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 
+_uuids: dict[tuple[object, str], str] = {}
+"""Of servers by their names, as they were last seen."""
+
 WAIT_SECONDS = 30.0
 """How long a replica may take to get in step before that is an error, which is tried again later."""
 TRIES = 4
@@ -42,6 +45,7 @@ class ReplicaState:
     """What a server says of its own replica of a table."""
 
     server: str
+    uuid: str
     is_readonly: bool
     is_session_expired: bool
     delay_seconds: int
@@ -113,8 +117,7 @@ def _demand(client: Client, tables: Iterable[str]) -> _Demand:
     if sequential or any(engine.is_shared for engine in replicated):
         # Without a quorum, or with inserts side by side in one, a Replicated table would show too few rows by it.
         client = client.with_settings({"select_sequential_consistency": 1})
-    waiting = tuple(one for one in replicated if one.is_shared or _count_replicas(client, one) != 1)
-    return _Demand(client=client, tables=waiting)
+    return _Demand(client=client, tables=tuple(one for one in replicated if _may_lag(client, one)))
 
 
 def _sync_in_turns(demand: _Demand) -> Iterator[set[str]]:
@@ -206,17 +209,19 @@ def read_state(client: Client, table: TableEngine) -> ReplicaState | None:
     """None where the server has no such replica, or the user may not look."""
     try:
         rows = client.query(
-            "SELECT displayName(), is_readonly, is_session_expired, absolute_delay, queue_size, total_replicas "
-            "FROM system.replicas WHERE database = {database:String} AND table = {table:String}",
+            "SELECT displayName(), toString(serverUUID()), is_readonly, is_session_expired, absolute_delay, "
+            "queue_size, total_replicas FROM system.replicas "
+            "WHERE database = {database:String} AND table = {table:String}",
             {"database": table.database, "table": table.table},
         )
     except OncehouseError:
         return None
     if not rows:
         return None
-    server, is_readonly, is_session_expired, delay, queue, total = rows[0]
+    server, uuid, is_readonly, is_session_expired, delay, queue, total = rows[0]
     return ReplicaState(
         server=str(server),
+        uuid=str(uuid),
         is_readonly=bool(is_readonly),
         is_session_expired=bool(is_session_expired),
         delay_seconds=int(delay),
@@ -235,10 +240,19 @@ def has_sequential_quorum(client: Client) -> bool:
     return quorum not in {"", "0", "1"} and values.get("insert_quorum_parallel", "1") == "0"
 
 
-def _count_replicas(client: Client, table: TableEngine) -> int:
-    """0: unknown."""
-    state = read_state(client, table)
-    return state.total if state is not None else 0
+def _may_lag(client: Client, table: TableEngine) -> bool:
+    """A table with one replica has all rows there. Where that cannot be asked, it may have several."""
+    state = None if table.is_shared else read_state(client, table)
+    if state is None:
+        return True
+    if _uuids.setdefault((client.config, state.server), state.uuid) != state.uuid:
+        _uuids[client.config, state.server] = state.uuid  # a server that was installed again is refused once
+        _refuse(
+            table.name,
+            f"several servers answer under the name {state.server!r}, so that they cannot be told apart",
+            "Give each server a display_name of its own in its configuration",
+        )
+    return state.total != 1
 
 
 def _has_replicas(client: Client, table: TableEngine) -> bool:

@@ -57,10 +57,10 @@ def read_server(client: Client, needs: Needs) -> ServerFacts:
         missing_grants=tuple(
             grant.right
             for grant in writer_grants(needs, on=table)
-            if not _is_granted(client, grant.right, unknown=True)
+            if not is_granted(client, grant.right, unknown=True)
         ),
         excess_grants=tuple(
-            grant for grant in _grants_to_leave_out(table) if _is_granted(client, grant, unknown=False)
+            grant for grant in _grants_to_leave_out(table) if is_granted(client, grant, unknown=False)
         ),
         forced_settings=_read_forced_settings(client),
         reads_uuids_in_order=_reads_uuids_in_order(client),
@@ -79,7 +79,7 @@ def _grants_to_leave_out(table: str) -> tuple[str, ...]:
     )
 
 
-def _is_granted(client: Client, grant: str, *, unknown: bool) -> bool:
+def is_granted(client: Client, grant: str, *, unknown: bool) -> bool:
     """`unknown` is the answer for a server that does not know the statement yet: found out on the way."""
     try:
         return client.command(f"CHECK GRANT {grant}") == 1

@@ -1,0 +1,104 @@
+"""What `check` can see of reads that decide: whether a replica can be waited for, and which servers answer.
+
+How such reads are made is `replica_sync.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oncehouse.clickhouse.findings import Finding, Level
+from oncehouse.clickhouse.names import quote
+from oncehouse.clickhouse.replica_sync import WAIT_SECONDS, has_sequential_quorum
+from oncehouse.clickhouse.server import is_granted
+from oncehouse.clickhouse.server_names import HEADER, NO_NAME, collect_server_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from oncehouse.clickhouse.client import Client
+    from oncehouse.clickhouse.describe import TableFacts
+    from oncehouse.clickhouse.needs import Needs
+
+_QUESTIONS = 4
+"""Of how many answers it is looked which servers gave them; those of a balancer that keeps a client are all alike."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaReads:
+    user: str
+    table: str
+    """As it stands in SQL."""
+    can_sync: bool
+    is_sequential: bool
+    is_shared: bool
+    header_names: frozenset[str]
+    """Names of servers in the headers of answers."""
+    servers: frozenset[tuple[str, str]]
+    """(name, uuid) of those servers by their own word."""
+
+
+def read_replica_reads(client: Client, table: TableFacts) -> ReplicaReads:
+    quoted = table.name.quoted
+    with collect_server_names() as names:
+        servers = {
+            (str(name), str(uuid))
+            for _ in range(_QUESTIONS)
+            for name, uuid in client.query("SELECT displayName(), toString(serverUUID())")
+        }
+    return ReplicaReads(
+        user=client.config.user,
+        table=quoted,
+        can_sync=is_granted(client, f"SYSTEM SYNC REPLICA ON {quoted}", unknown=True),
+        is_sequential=has_sequential_quorum(client),
+        is_shared=table.engine.startswith("Shared"),
+        header_names=frozenset(names),
+        servers=frozenset(servers),
+    )
+
+
+def judge_replica_reads(reads: ReplicaReads, needs: Needs) -> Iterator[Finding]:
+    where = f"{needs.table}: reads that decide"
+    if reads.can_sync:
+        how = "SYSTEM SYNC REPLICA … LIGHTWEIGHT"
+        if reads.is_sequential or reads.is_shared:
+            how += " and select_sequential_consistency = 1"
+        yield Finding(
+            level=Level.OK,
+            where=where,
+            what=f"a look before a retry, verify, replay and repair use {how}, and wait {WAIT_SECONDS:.0f} s for it",
+        )
+    else:
+        yield Finding(
+            level=Level.WARNING,
+            where=where,
+            what=f"the user {reads.user!r} may not wait until a replica has all rows, so with several replicas a batch "
+            "of unknown outcome waits for this right, and verify, replay and repair refuse",
+            advice=f"run: GRANT SYSTEM SYNC REPLICA ON {reads.table} TO {quote(reads.user)}",
+        )
+    yield from _judge_servers(reads, where)
+
+
+def _judge_servers(reads: ReplicaReads, where: str) -> Iterator[Finding]:
+    names = sorted({name for name, _ in reads.servers})
+    if NO_NAME in reads.header_names and not reads.is_shared:
+        yield Finding(
+            level=Level.WARNING,
+            where=where,
+            what=f"answers come without the header {HEADER}, so that servers behind this url cannot be told apart",
+            advice="let the proxy before ClickHouse pass that header, or name a server itself in clickhouse.url",
+        )
+    elif len(names) < len(reads.servers):
+        yield Finding(
+            level=Level.WARNING,
+            where=where,
+            what=f"several servers answer under one name ({', '.join(names)}), so that they cannot be told apart",
+            advice="give each server a display_name of its own in its configuration",
+        )
+    elif len(names) > 1:
+        yield Finding(
+            level=Level.OK,
+            where=where,
+            what=f"several servers answer behind this url ({', '.join(names)}); a decision asks one that has all rows",
+        )
