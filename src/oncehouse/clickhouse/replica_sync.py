@@ -16,7 +16,7 @@ from oncehouse.clickhouse.client import failure_of
 from oncehouse.clickhouse.describe import ACCESS_DENIED
 from oncehouse.clickhouse.names import quote
 from oncehouse.clickhouse.server_names import HEADER, NO_NAME, collect_server_names
-from oncehouse.clickhouse.table_engines import TableEngine, forget_engines, read_engines
+from oncehouse.clickhouse.table_engines import KNOWN_SECONDS, TableEngine, forget_engines, read_engines
 from oncehouse.columns import quote_text
 from oncehouse.errors import OncehouseError, TransientError
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 
+_quorums: dict[object, tuple[float, bool]] = {}
 _uuids: dict[tuple[object, str], str] = {}
 """Of servers by their names, as they were last seen."""
 
@@ -106,7 +107,7 @@ def _demand(client: Client, tables: Iterable[str]) -> _Demand:
     spread = [engine for engine in engines if engine.is_distributed and _has_replicas(client, engine)]
     if not replicated and not spread:
         return _Demand(client=client, tables=())
-    sequential = has_sequential_quorum(client)
+    sequential = _knows_sequential_quorum(client)
     if spread and not sequential:
         _refuse(
             spread[0].name,
@@ -238,6 +239,15 @@ def has_sequential_quorum(client: Client) -> bool:
     values = {str(name): str(value) for name, value in rows}
     quorum = values.get("insert_quorum", "0")
     return quorum not in {"", "0", "1"} and values.get("insert_quorum_parallel", "1") == "0"
+
+
+def _knows_sequential_quorum(client: Client) -> bool:
+    """Kept as long as the engines of tables are."""
+    until, known = _quorums.get(client.config, (0.0, False))
+    if time.monotonic() >= until:
+        known = has_sequential_quorum(client)
+        _quorums[client.config] = (time.monotonic() + KNOWN_SECONDS, known)
+    return known
 
 
 def _may_lag(client: Client, table: TableEngine) -> bool:

@@ -41,6 +41,12 @@ class Request:
     def carrying(self, sql: str, body: bytes) -> Request:
         return self._with(urlencode({**self.parameters, "query": sql}), body)
 
+    def unnamed(self) -> Request:
+        """Without its query id, which the server that does the same beside it may still have in use."""
+        parameters = {name: value for name, value in self.parameters.items() if name != "query_id"}
+        path = f"{urlsplit(self.path).path}?{urlencode(parameters)}"
+        return Request(method=self.method, path=path, headers=self.headers, body=self.body)
+
     def _with(self, query: str, body: bytes) -> Request:
         path = f"{urlsplit(self.path).path}?{query}"
         return Request(method="POST", path=path, headers=self.headers, body=body)

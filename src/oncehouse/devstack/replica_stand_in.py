@@ -164,7 +164,7 @@ class ReplicaStandIn:
     def _insert_select(self, request: Request, parts: InsertSelect, server: int) -> Answer:
         """The rows are those of the server that was reached, and are then written as any others."""
         select = imitate(parts.select, self._facts(server))
-        rows = self._ask(request.rewritten(f"{select}\nFORMAT TabSeparated"), server)
+        rows = self._ask(request.rewritten(f"{select}\nFORMAT TabSeparated").unnamed(), server)
         if not rows.is_success:
             return rows
         return self._write(request.carrying(f"{parts.insert} FORMAT TabSeparated", rows.body))
@@ -175,7 +175,7 @@ class ReplicaStandIn:
             if answer.is_success:
                 with self._changed:
                     self._written += 1
-                    self._waiting.append((time.monotonic() + self.lag_seconds, request))
+                    self._waiting.append((time.monotonic() + self.lag_seconds, request.unnamed()))
                     self._changed.notify_all()
         return answer
 

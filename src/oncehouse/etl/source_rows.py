@@ -16,7 +16,7 @@ from oncehouse.errors import OncehouseError, TransientError
 from oncehouse.etl.operations import Insert
 from oncehouse.etl.positions import spell_position_time
 from oncehouse.etl.records import Template, Topic
-from oncehouse.etl.sources import IN_RANGE, Range, bounds
+from oncehouse.etl.sources import Range, between
 from oncehouse.etl.transforms import Transform
 
 _THROWN = 395
@@ -34,18 +34,14 @@ def insert_range(
 ) -> None:
     """`span.rows` is how many rows of the main source were found in the range, at least."""
     counts = topic.template is Template.STEP and bool(span.rows) and _keeps_rows(client, topic.depends_on[0])
-    parameters = dict(operation.parameters)
-    conditions: list[str] = []
-    if counts:
-        conditions.append(_has_rows(topic.depends_on[0]))
-        parameters |= {**bounds(span.last, span.next), "found_rows": span.rows}
+    conditions = [_has_rows(topic.depends_on[0], span)] if counts else []
     try:
         write_in_step(
             client,
             topic.depends_on,
             lambda writer, in_step: writer.command(
                 hold_select(operation.sql, transform, [*conditions, *([in_step] if in_step else [])]),
-                parameters,
+                operation.parameters,
                 settings,
             ),
         )
@@ -75,10 +71,11 @@ def hold_select(sql: str, transform: Transform, conditions: list[str]) -> str:
     return sql.replace(select, held, 1)
 
 
-def _has_rows(source: str) -> str:
+def _has_rows(source: str, span: Range) -> str:
+    """Whole numbers, which may stand in the text: names of parameters may be those of a template."""
     return (
-        f"(SELECT throwIf(count() < {{found_rows:UInt64}}, '{_FEWER}') FROM {quote_table(source)} "  # noqa: S608 - quoted
-        f"WHERE {IN_RANGE}) = 0"
+        f"(SELECT throwIf(count() < {span.rows:d}, '{_FEWER}') FROM {quote_table(source)} "  # noqa: S608 - quoted
+        f"WHERE {between(span.last, span.next)}) = 0"
     )
 
 

@@ -111,7 +111,7 @@ def find_range(
     upper = Position(time_ms=upper_ms, id=upper_id)
     sql = (
         f"SELECT count(), max((time_ms, id)) FROM (SELECT {_POSITION} FROM {quote_table(table)} "  # noqa: S608 - quoted
-        f"WHERE {_between(last, upper)} ORDER BY pos, id LIMIT {{limit:UInt64}})"
+        f"WHERE {between(last, upper)} ORDER BY pos, id LIMIT {{limit:UInt64}})"
     )
     # Reads in order and stops: more threads read what is then thrown away.
     settings = {"max_threads": 1}
@@ -126,7 +126,7 @@ def find_range(
     return Range(last=last, next=Position(time_ms=time_ms, id=id_), rows=count, is_cut=count >= maxstep_rows)
 
 
-def _between(last: Position, upper: Position) -> str:
+def between(last: Position, upper: Position) -> str:
     """As IN_RANGE. Whole numbers only, so they may stand in the text, which the server plans faster."""
     place = "(toUnixTimestamp64Milli(toDateTime64(pos, 3)), id)"
     parts = [
