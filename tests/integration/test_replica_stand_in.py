@@ -4,6 +4,8 @@ import pytest
 
 from oncehouse.clickhouse.client import failure_of
 from oncehouse.clickhouse.describe import describe_table
+from oncehouse.clickhouse.findings import Level
+from oncehouse.clickhouse.replica_reads import inspect_reads
 from oncehouse.clickhouse.server_names import collect_server_names
 from oncehouse.errors import TransientError
 from replica_world import UNTIL_RELEASED, connect_to
@@ -96,3 +98,11 @@ def test_a_replica_behind_the_quorum_refuses_a_consistent_read(client, replicas,
     with pytest.raises(TransientError) as caught:
         count(client, database, select_sequential_consistency=1)
     assert failure_of(caught.value).code == 289
+
+
+def test_check_tells_servers_apart_by_what_their_answers_say(client, replicas, database):
+    replicas.route(0, 1)
+    assert inspect_reads(client, [f"{database}.events"]) == ()
+    replicas.names_servers = False
+    (finding,) = inspect_reads(client, [f"{database}.events"])
+    assert (finding.level, "cannot be told apart" in finding.what) == (Level.WARNING, True)

@@ -82,6 +82,10 @@ class RecordedServer:
             "FROM system.tables": [("uuid", self.family, self.engine_full, "", "project", [])],
             "FROM format": [("00112233-4455-6677-8899-aabbccddeeff",)],
         }
+        if "serverUUID()" in sql and "system.replicas" in sql:
+            if not self.replicas:
+                raise ConfigurationError("Not enough privileges")
+            return [("ch-1", "u1", 0, 0, 0, 0, self.replicas["total_replicas"])]
         if "serverUUID()" in sql:
             name, uuid = next(self.servers)
             for names in server_names._listeners.sets:
@@ -193,3 +197,8 @@ def test_servers_that_bear_one_name_are_a_warning():
 def test_answers_without_the_servers_name_are_a_warning():
     (finding,) = [one for one in reads(servers=(("", "u1"),)) if one.level is Level.WARNING]
     assert "X-ClickHouse-Server-Display-Name" in finding.what
+
+
+def test_a_table_with_one_replica_asks_for_no_further_right():
+    (finding,) = reads(may_sync=False, replicas=HEALTHY | {"total_replicas": 1, "active_replicas": 1})
+    assert finding.level is Level.OK

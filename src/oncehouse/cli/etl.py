@@ -102,10 +102,13 @@ def plan_init(etl: Etl) -> list[str]:
 def check(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
     """Look at the files, the tables and the views; exit 2 when something has to be put right first."""
     from oncehouse.clickhouse.preflight import Level
+    from oncehouse.clickhouse.replica_reads import inspect_reads
     from oncehouse.etl.lineage_check import inspect_lineage
 
     with open_etl(file) as etl:
+        named = {table for topic in etl.work for table in (topic.dst, *topic.depends_on)}
         findings = inspect_lineage(etl.client, etl.lineage, etl.settings.database)
+        findings += inspect_reads(etl.client, named)
         changes = find_changes(etl)
         made = is_made(etl)
     ok = all(finding.level is not Level.ERROR for finding in findings)

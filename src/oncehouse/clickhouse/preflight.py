@@ -17,6 +17,7 @@ from oncehouse.clickhouse.preflight_table import judge_columns, judge_losses, ju
 from oncehouse.clickhouse.replica_reads import judge_replica_reads, read_replica_reads
 from oncehouse.clickhouse.replicas import judge_replicas, read_replicas
 from oncehouse.clickhouse.server import read_server
+from oncehouse.clickhouse.table_engines import TableEngine
 from oncehouse.clickhouse.views import judge_views, read_views
 
 if TYPE_CHECKING:
@@ -34,7 +35,12 @@ def inspect(client: Client, needs: Needs) -> tuple[Finding, ...]:
     views = tuple(judge_views(read_views(client, facts), needs))
     if not facts.is_replicated:
         return found + views
-    reads = tuple(judge_replica_reads(read_replica_reads(client, facts), needs))
+    engine = TableEngine(
+        database=facts.database, table=facts.table, engine=facts.engine, engine_full=facts.engine
+    )
+    reads = tuple(
+        judge_replica_reads(read_replica_reads(client, engine), f"{needs.table}: reads that decide")
+    )
     # A Shared table keeps its parts in one place for all servers, and has no replicas of its own.
     if not facts.engine.startswith("Replicated"):
         return found + views + reads

@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.findings import Finding, Level
 from oncehouse.clickhouse.names import quote
-from oncehouse.clickhouse.replica_sync import WAIT_SECONDS, has_sequential_quorum
+from oncehouse.clickhouse.replica_sync import (
+    WAIT_SECONDS,
+    has_sequential_quorum,
+    is_over_replicas,
+    read_state,
+)
 from oncehouse.clickhouse.server import is_granted
 from oncehouse.clickhouse.server_names import HEADER, NO_NAME, collect_server_names
+from oncehouse.clickhouse.table_engines import read_engines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from oncehouse.clickhouse.client import Client
-    from oncehouse.clickhouse.describe import TableFacts
-    from oncehouse.clickhouse.needs import Needs
+    from oncehouse.clickhouse.table_engines import TableEngine
 
 _QUESTIONS = 4
 """Of how many answers it is looked which servers gave them; those of a balancer that keeps a client are all alike."""
@@ -30,6 +35,8 @@ class ReplicaReads:
     user: str
     table: str
     """As it stands in SQL."""
+    replicas: int
+    """0: unknown."""
     can_sync: bool
     is_sequential: bool
     is_shared: bool
@@ -39,27 +46,53 @@ class ReplicaReads:
     """(name, uuid) of those servers by their own word."""
 
 
-def read_replica_reads(client: Client, table: TableFacts) -> ReplicaReads:
-    quoted = table.name.quoted
+def inspect_reads(client: Client, tables: Iterable[str]) -> tuple[Finding, ...]:
+    """What stands in the way of reads that decide, of any tables; nothing of those without replicas."""
+    found: list[Finding] = []
+    for engine in read_engines(client, tables):
+        where = f"{engine.name}: reads that decide"
+        if engine.has_replicas:
+            found += judge_replica_reads(read_replica_reads(client, engine), where)
+        elif engine.is_distributed and is_over_replicas(client, engine) and not has_sequential_quorum(client):
+            found.append(
+                Finding(
+                    level=Level.ERROR,
+                    where=where,
+                    what=f"it is Distributed over the cluster {engine.cluster!r}, whose shards have several replicas, "
+                    "and which of them answers cannot be known",
+                    advice="name the table behind it, or write with insert_quorum and insert_quorum_parallel = 0",
+                )
+            )
+    return tuple(finding for finding in found if finding.level is not Level.OK)
+
+
+def read_replica_reads(client: Client, table: TableEngine) -> ReplicaReads:
+    quoted = table.quoted
     with collect_server_names() as names:
         servers = {
             (str(name), str(uuid))
             for _ in range(_QUESTIONS)
             for name, uuid in client.query("SELECT displayName(), toString(serverUUID())")
         }
+    state = None if table.is_shared else read_state(client, table)
     return ReplicaReads(
+        replicas=0 if state is None else state.total,
         user=client.config.user,
         table=quoted,
         can_sync=is_granted(client, f"SYSTEM SYNC REPLICA ON {quoted}", unknown=True),
         is_sequential=has_sequential_quorum(client),
-        is_shared=table.engine.startswith("Shared"),
+        is_shared=table.is_shared,
         header_names=frozenset(names),
         servers=frozenset(servers),
     )
 
 
-def judge_replica_reads(reads: ReplicaReads, needs: Needs) -> Iterator[Finding]:
-    where = f"{needs.table}: reads that decide"
+def judge_replica_reads(reads: ReplicaReads, where: str) -> Iterator[Finding]:
+    if reads.replicas == 1:
+        yield Finding(
+            level=Level.OK, where=where, what="the table has one replica, which has all of its rows"
+        )
+        return
     if reads.can_sync:
         how = "SYSTEM SYNC REPLICA … LIGHTWEIGHT"
         if reads.is_sequential or reads.is_shared:
@@ -67,7 +100,7 @@ def judge_replica_reads(reads: ReplicaReads, needs: Needs) -> Iterator[Finding]:
         yield Finding(
             level=Level.OK,
             where=where,
-            what=f"a look before a retry, verify, replay and repair use {how}, and wait {WAIT_SECONDS:.0f} s for it",
+            what=f"reads that decide use {how}, and wait {WAIT_SECONDS:.0f} s for it",
         )
     else:
         yield Finding(

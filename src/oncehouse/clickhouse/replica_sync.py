@@ -104,7 +104,7 @@ class _Demand:
 def _demand(client: Client, tables: Iterable[str]) -> _Demand:
     engines = read_engines(client, tables)
     replicated = [engine for engine in engines if engine.has_replicas]
-    spread = [engine for engine in engines if engine.is_distributed and _has_replicas(client, engine)]
+    spread = [engine for engine in engines if engine.is_distributed and is_over_replicas(client, engine)]
     if not replicated and not spread:
         return _Demand(client=client, tables=())
     sequential = _knows_sequential_quorum(client)
@@ -265,7 +265,8 @@ def _may_lag(client: Client, table: TableEngine) -> bool:
     return state.total != 1
 
 
-def _has_replicas(client: Client, table: TableEngine) -> bool:
+def is_over_replicas(client: Client, table: TableEngine) -> bool:
+    """Whether a shard of a Distributed table has several; so where the cluster is not known."""
     rows = client.query(
         "SELECT max(replica_num) FROM system.clusters WHERE cluster = {cluster:String}",
         {"cluster": table.cluster},
