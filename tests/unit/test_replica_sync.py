@@ -7,12 +7,14 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from clickhouse_connect.driver import exceptions as driver
 
 from oncehouse.clickhouse import server_names
 from oncehouse.clickhouse.client import error_class
 from oncehouse.clickhouse.errors import classify
+from oncehouse.clickhouse.insert import InsertRequest, TryAgain, insert_batch
 from oncehouse.clickhouse.replica_sync import TRIES, read_in_step, write_in_step
 from oncehouse.config import ClickHouse
 from oncehouse.errors import PermanentError, TransientError
@@ -174,6 +176,32 @@ def test_a_replica_without_keeper_is_named(state):
 def test_a_missing_right_is_named_with_its_grant_and_is_no_decision():
     message = refusal(Servers(sync_error=failure(497, "Not enough privileges")))
     assert "GRANT SYSTEM SYNC REPLICA ON `sales`.`events` TO `loader`" in message
+
+
+def test_a_profile_that_only_reads_is_named():
+    message = refusal(Servers(sync_error=failure(164, "Cannot execute query in readonly mode")))
+    assert "readonly = 0" in message
+
+
+@pytest.mark.parametrize("code", [159, 164, 242, 497])
+def test_a_batch_whose_rows_cannot_be_looked_for_is_neither_sent_nor_parked(code):
+    servers = Servers(sync_error=failure(code))
+    request = InsertRequest(
+        table="events",
+        columns=("n",),
+        batch_column="_batch_id",
+        batch_id="0f8fad5b-d9cb-469f-a165-70867728950e",
+        attempt=9,
+        rows=10,
+        earlier_query_ids=(),
+        outcome_unknown=True,
+        may_be_forgotten=True,
+        merges_rows=False,
+    )
+    outcome = insert_batch(servers, request, pa.table({"n": range(10)}))
+    assert isinstance(outcome, TryAgain)
+    assert outcome.outcome_unknown
+    assert "nothing was decided" in outcome.message
 
 
 def test_a_table_that_is_gone_stays_what_it_is():

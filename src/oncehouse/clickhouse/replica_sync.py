@@ -37,6 +37,7 @@ TRIES = 4
 """How often the servers may change between two statements. Each try syncs one time more, so that a balancer which
 takes its servers in turns is followed, up to as many servers."""
 _NO_TABLE = {60, 81}  # UNKNOWN_TABLE, UNKNOWN_DATABASE
+_READONLY = 164
 _THROWN = 395  # FUNCTION_THROW_IF_VALUE_IS_NON_ZERO
 _NOT_IN_STEP = "oncehouse: this server was not brought in step"
 
@@ -157,9 +158,10 @@ def _refuse_unsynced(client: Client, table: TableEngine, error: OncehouseError) 
     why = str(error).partition("\n")[0]
     if code in _NO_TABLE:
         raise error
-    if code == ACCESS_DENIED:
+    if code in {ACCESS_DENIED, _READONLY}:
         grant = f"GRANT SYSTEM SYNC REPLICA ON {table.quoted} TO {quote(client.config.user)}"
-        _refuse(table.name, "the user may not wait for the replica", f"Run: {grant}")
+        profile = ", and give the user a profile with readonly = 0" if code == _READONLY else ""
+        _refuse(table.name, "the user may not wait for the replica", f"Run: {grant}{profile}")
     state = read_state(client, table)
     if state is None:
         forget_engines()
