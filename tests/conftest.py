@@ -47,8 +47,8 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 _PARTS = {
-    *("kafka", "brokers", "secure_kafka", "clickhouse", "second_clickhouse", "postgres", "redis", "zookeeper"),
-    *("connect", "s3", "spark_cluster"),
+    *("kafka", "brokers", "secure_kafka", "clickhouse", "second_clickhouse"),
+    *("postgres", "redis", "zookeeper", "connect", "s3", "spark_cluster"),
 }
 _FOLDER_PREFIX = "oncehouse-tests-"
 LENT_STACK = "ONCEHOUSE_TESTS_STACK"
