@@ -29,6 +29,23 @@ _PROFILES = {
         "<constraints><deduplicate_blocks_in_dependent_materialized_views><readonly/>"
         "</deduplicate_blocks_in_dependent_materialized_views></constraints>"
     ),
+    "select_not_deduplicated": (
+        "<deduplicate_insert_select>disable</deduplicate_insert_select>"
+        "<deduplicate_insert>backward_compatible_choice</deduplicate_insert>"
+    ),
+    "select_never_deduplicated": (
+        "<deduplicate_insert_select>disable</deduplicate_insert_select>"
+        "<constraints><deduplicate_insert_select><readonly/></deduplicate_insert_select></constraints>"
+    ),
+    "small_blocks": (
+        "<use_strict_insert_block_limits>1</use_strict_insert_block_limits>"
+        "<max_insert_block_size_rows>10</max_insert_block_size_rows><max_block_size>10</max_block_size>"
+        "<max_insert_block_size_bytes>100</max_insert_block_size_bytes>"
+    ),
+    "cut_short": (
+        "<max_rows_to_read>70000</max_rows_to_read><read_overflow_mode>break</read_overflow_mode>"
+        "<max_result_rows>1</max_result_rows><result_overflow_mode>break</result_overflow_mode>"
+    ),
     "little_memory": "<max_memory_usage>50000000</max_memory_usage>",
     "sleeper": (
         "<function_sleep_max_microseconds_per_block>60000000</function_sleep_max_microseconds_per_block>"
@@ -55,6 +72,10 @@ _USERS = {
             "forced_async",
             "not_deduplicated",
             "doubled_views",
+            "select_not_deduplicated",
+            "select_never_deduplicated",
+            "small_blocks",
+            "cut_short",
             "little_memory",
             "sleeper",
             "reader",

@@ -104,11 +104,16 @@ def check(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> 
     from oncehouse.clickhouse.preflight import Level
     from oncehouse.clickhouse.replica_reads import inspect_reads
     from oncehouse.etl.lineage_check import inspect_lineage
+    from oncehouse.etl.server_check import inspect_server
 
     with open_etl(file) as etl:
         named = {table for topic in etl.work for table in (topic.dst, *topic.depends_on)}
-        findings = inspect_lineage(etl.client, etl.lineage, etl.settings.database)
-        findings += inspect_reads(etl.client, named)
+        has_local_offsets = etl.settings.offsets.store == "rocksdb"
+        findings = (
+            *inspect_server(etl.client, etl.lineage, has_local_offsets=has_local_offsets),
+            *inspect_lineage(etl.client, etl.lineage, etl.settings.database),
+            *inspect_reads(etl.client, named),
+        )
         changes = find_changes(etl)
         made = is_made(etl)
     ok = all(finding.level is not Level.ERROR for finding in findings)

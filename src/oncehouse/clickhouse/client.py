@@ -43,6 +43,12 @@ _Answer = TypeVar("_Answer")
 CHECK_COMMAND = "oncehouse check"
 _CHUNK_BYTES = 1 << 20
 _PING_SECONDS = 3.0
+# Answers decide what is inserted: none may be an old one, or the beginning of one that a profile's limit cut short.
+_HONEST = {
+    "async_insert": 0,
+    "use_query_cache": 0,
+    **{f"{what}_overflow_mode": "throw" for what in ("read", "result", "timeout")},
+}
 _FRAME = re.compile(
     r"^Received ClickHouse exception, code: \d+, server response: | \(for url [^)]*\)$|\bHTTPS?Connection\([^)]*\): "
 )
@@ -234,9 +240,10 @@ def _open(config: ClickHouse, _process: int) -> HttpClient:
     # urllib3 would repeat any request, inserts too, after some errors of TLS and of proxies.
     client.http_retries = False
     report_server_names(client)
-    async_insert = client.server_settings.get("async_insert")
-    if async_insert is not None and not async_insert.readonly:
-        client.set_client_setting("async_insert", 0)
+    for name, value in _HONEST.items():
+        known = client.server_settings.get(name)
+        if known is not None and not known.readonly:
+            client.set_client_setting(name, value)
     return client
 
 

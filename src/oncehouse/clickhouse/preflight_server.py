@@ -19,6 +19,7 @@ _WHY_FORCED = {
     "async_insert": "the server would gather rows of several batches and forget their tokens",
     "insert_deduplicate": "the table would take a repeated insert twice",
     "deduplicate_insert": "the table would take a repeated insert twice",
+    "deduplicate_insert_select": "the table would take a repeated step twice",
     "deduplicate_blocks_in_dependent_materialized_views": "a repeat would double the rows of views",
     "materialized_views_ignore_errors": "a view that failed would lose rows without a word",
 }
@@ -42,12 +43,7 @@ def _judge_grants(server: ServerFacts, needs: Needs) -> Iterator[Finding]:
             advice=f"run: GRANT {grant} TO {quote(server.user)}",
         )
     if server.readonly != "0":
-        yield Finding(
-            level=Level.ERROR,
-            where="setting readonly",
-            what=f"the profile of the user {server.user!r} has readonly = {server.readonly}: it cannot insert",
-            advice="give the user a profile with readonly = 0; grants can still keep it from everything else",
-        )
+        yield judge_readonly(server.user, server.readonly)
     if server.excess_grants:
         yield _judge_excess(server, needs)
     if not server.missing_grants and not server.excess_grants:
@@ -72,7 +68,7 @@ def _judge_excess(server: ServerFacts, needs: Needs) -> Finding:
 
 def _judge_settings(server: ServerFacts) -> Iterator[Finding]:
     for forced in server.forced_settings:
-        yield _judge_forced(forced)
+        yield judge_forced(forced)
     if not server.forced_settings:
         yield Finding(
             level=Level.OK,
@@ -81,7 +77,7 @@ def _judge_settings(server: ServerFacts) -> Iterator[Finding]:
         )
 
 
-def _judge_forced(forced: ForcedSetting) -> Finding:
+def judge_forced(forced: ForcedSetting) -> Finding:
     why = _WHY_FORCED.get(forced.name, "a retry could double or lose rows")
     return Finding(
         level=Level.ERROR,
@@ -89,6 +85,15 @@ def _judge_forced(forced: ForcedSetting) -> Finding:
         what=f"the user's profile fixes it at {forced.value!r}: {why}",
         advice=f"lift the constraint on {forced.name} for this user"
         + (f", or fix it at {forced.wanted}" if forced.wanted else ""),
+    )
+
+
+def judge_readonly(user: str, readonly: str) -> Finding:
+    return Finding(
+        level=Level.ERROR,
+        where="setting readonly",
+        what=f"the profile of the user {user!r} has readonly = {readonly}: it cannot insert",
+        advice="give the user a profile with readonly = 0; grants can still keep it from everything else",
     )
 
 

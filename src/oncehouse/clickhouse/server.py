@@ -16,7 +16,7 @@ from oncehouse.clickhouse.names import quote_table
 from oncehouse.errors import ConfigurationError, PermanentError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from oncehouse.clickhouse.client import Client
     from oncehouse.clickhouse.needs import Needs
@@ -50,7 +50,6 @@ class ServerFacts:
 
 def read_server(client: Client, needs: Needs) -> ServerFacts:
     table = quote_table(needs.table)
-    readonly = client.query("SELECT value FROM system.settings WHERE name = 'readonly'")
     return ServerFacts(
         version=client.server_version(),
         user=client.config.user,
@@ -62,9 +61,11 @@ def read_server(client: Client, needs: Needs) -> ServerFacts:
         excess_grants=tuple(
             grant for grant in _grants_to_leave_out(table) if is_granted(client, grant, unknown=False)
         ),
-        forced_settings=_read_forced_settings(client),
+        forced_settings=read_forced_settings(
+            client, {name: str(value) for name, value in insert_settings("").items()}
+        ),
         reads_uuids_in_order=_reads_uuids_in_order(client),
-        readonly=str(readonly[0][0]) if readonly else "0",
+        readonly=read_readonly(client),
     )
 
 
@@ -89,8 +90,13 @@ def is_granted(client: Client, grant: str, *, unknown: bool) -> bool:
         raise
 
 
-def _read_forced_settings(client: Client) -> tuple[ForcedSetting, ...]:
-    wanted = {name: str(value) for name, value in insert_settings("").items()}
+def read_readonly(client: Client) -> str:
+    rows = client.query("SELECT value FROM system.settings WHERE name = 'readonly'")
+    return str(rows[0][0]) if rows else "0"
+
+
+def read_forced_settings(client: Client, wanted: Mapping[str, str]) -> tuple[ForcedSetting, ...]:
+    """Of the settings that are wanted: those that the server knows, has otherwise, and does not let the user set."""
     rows = client.query(
         "SELECT name, value, readonly, toString(min), toString(max), disallowed_values FROM system.settings "
         "WHERE name IN {names:Array(String)} ORDER BY name",

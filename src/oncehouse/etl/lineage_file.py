@@ -24,12 +24,14 @@ from oncehouse.etl.expectation_file import ExpectationSection, Share, make_expec
 from oncehouse.etl.lineage import check_lineage
 from oncehouse.etl.own_templates import TEMPLATE_FILE, is_template_file, rehearse_template
 from oncehouse.etl.records import GATE_SHARE, LATE_WITHIN_SECONDS, Late, Template, Topic
+from oncehouse.etl.sql_text import split_statements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _TOPIC = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _SQL_FILE = ".sql"
+_OF_A_SESSION = frozenset({"SET", "USE"})
 _KNOWN_TEMPLATES = tuple(template.value for template in Template)
 
 
@@ -49,6 +51,19 @@ def _split_tables(value: object) -> object:
 def _one_or_more(value: object) -> object:
     """A list of statements, or one statement alone."""
     return (value,) if isinstance(value, str) else value
+
+
+def _split_texts(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Each text may hold several statements, with semicolons between."""
+    statements = tuple(one for text in texts for one in split_statements(text))
+    for one in statements:
+        word = one.words.split(maxsplit=1)[0].upper()
+        if word in _OF_A_SESSION:
+            raise ValueError(
+                f"{one.text!a} would change nothing: each statement is sent by itself; write SETTINGS, or the "
+                "database's name, into the statement that needs it"
+            )
+    return tuple(one.text for one in statements)
 
 
 def _check_template(value: str) -> str:
@@ -83,7 +98,11 @@ def _as_value(value: object) -> object:
 
 Parameter = Annotated[Any, BeforeValidator(_as_value)]
 Parameters = dict[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")], Parameter]
-Statements = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_one_or_more)]
+Statements = Annotated[
+    tuple[Annotated[str, Field(min_length=1)], ...],
+    BeforeValidator(_one_or_more),
+    AfterValidator(_split_texts),
+]
 
 
 class TopicSection(Section):
@@ -110,9 +129,9 @@ class TopicSection(Section):
     comment: str = ""
     """What people should know about it."""
     before: Statements = ()
-    """Statements to run before the rows are inserted: one, or a list."""
+    """Statements to run before the rows are inserted, in one text with semicolons between, or a list."""
     after: Statements = ()
-    """Statements to run after the rows are inserted: one, or a list."""
+    """Statements to run after the rows are inserted, in one text with semicolons between, or a list."""
     range_column: Name | None = None
     """For `range`: the DateTime column of the dst whose partitions are replaced."""
     gate: Share = GATE_SHARE

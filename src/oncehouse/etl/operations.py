@@ -82,6 +82,8 @@ class Execute:
 
     sql: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    told_as: str = ""
+    """Of a statement of the user's own: topic, key and number, with which a failure of it begins."""
 
 
 @dataclass(frozen=True, kw_only=True)

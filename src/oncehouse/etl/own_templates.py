@@ -21,7 +21,7 @@ from oncehouse.clickhouse.names import quote, quote_table
 from oncehouse.config_file import read_text
 from oncehouse.errors import ConfigurationError, OncehouseError
 from oncehouse.etl.records import Topic
-from oncehouse.etl.sql_text import Statement, split_statements
+from oncehouse.etl.sql_text import Statement, UnclosedError, split_statements
 
 TEMPLATE_FILE = ".sql.j2"
 RANGE_PARAMETERS = {
@@ -114,7 +114,11 @@ def render_template(topic: Topic, path: Path, *, transform: Sql | None) -> Rende
         LookupError,
     ) as error:
         raise _refuse(path, _line_of(error, path), _word(error)) from None
-    return _sort_statements(split_statements(filled), topic, path, binder.values)
+    try:
+        statements = split_statements(filled)
+    except UnclosedError as error:
+        raise _refuse(path, error.line, str(error)) from None
+    return _sort_statements(statements, topic, path, binder.values)
 
 
 def _compile(text: str, path: Path, binder: _Binder) -> jinja2.Template:

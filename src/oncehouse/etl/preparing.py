@@ -16,6 +16,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.etl.destinations import check_destination
 from oncehouse.etl.expectations import check_columns
 from oncehouse.etl.records import Template, Topic
+from oncehouse.etl.replication import require_reach
 from oncehouse.etl.transforms import Transform, Version, find_transform, read_columns, read_version
 
 _TRUST_SECONDS = 1.0
@@ -58,6 +59,7 @@ class Preparation:
 
     def _look_up(self, topic: Topic, version: Version | None, now: float) -> Prepared:
         destination = check_destination(self._client, topic)
+        require_reach(self._client, topic)
         transform = find_transform(self._client, topic, self._folder, self._view_table)
         if transform.offsets_table is None and not transform.has_range and topic.template == Template.STEP:
             raise ConfigurationError(

@@ -1,16 +1,34 @@
-"""SQL as text: statements told apart, comments set aside. Knows quotes and comments, and nothing of grammar."""
+"""SQL as text: statements told apart, comments set aside. Knows what ClickHouse's lexer quotes, and no grammar."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 _TOKEN = re.compile(
-    r"""(?P<quoted>'(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | `(?:[^`\\]|\\.)*`)
-    | (?P<comment>--[^\n]* | /\*.*?\*/ | \#[\ !][^\n]*)
+    r"""(?P<word>[^\W\d][\w$]*)
+    | (?P<quoted>'(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | `(?:[^`\\]|\\.)*`
+        | \u201c[^\u201d]*\u201d | \u2018[^\u2019]*\u2019
+        | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$)
+    | (?P<comment>--[^\n]* | //[^\n]* | \#[\ !][^\n]*)
+    | (?P<nested>/\*)
+    | (?P<open>['"`\u201c\u2018])
     | (?P<end>;)""",
     re.VERBOSE | re.DOTALL,
 )
+_COMMENT_EDGE = re.compile(r"/\*|\*/")
+
+
+class UnclosedError(ValueError):
+    """A quote or a comment that is not closed: where statements end cannot be known."""
+
+    def __init__(self, what: str, line: int) -> None:
+        super().__init__(what, line)
+        self.line = line
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} in line {self.line} is not closed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,17 +40,58 @@ class Statement:
     @property
     def words(self) -> str:
         """Without comments, so that it begins with its first word."""
-        return _TOKEN.sub(lambda found: " " if found["comment"] else found[0], self.text).strip()
+        return _strip_comments(self.text)
 
 
 def split_statements(text: str) -> tuple[Statement, ...]:
     """What stands between semicolons; pieces of nothing but comments are left out."""
-    ends = [found.start() for found in _TOKEN.finditer(text) if found["end"]]
+    ends = [start for kind, start, _ in _scan(text) if kind == "end"]
     statements, start = [], 0
     for end in (*ends, len(text)):
-        statement = Statement(text=text[start:end].strip(), line=text.count("\n", 0, start) + 1)
-        if words := statement.words:
-            first = text.index(words.split(maxsplit=1)[0], start)
-            statements.append(Statement(text=statement.text, line=text.count("\n", 0, first) + 1))
+        piece = text[start:end]
+        if _strip_comments(piece):
+            first = start + _first_word(piece)
+            statements.append(Statement(text=piece.strip(), line=text.count("\n", 0, first) + 1))
         start = end + 1
     return tuple(statements)
+
+
+def _first_word(text: str) -> int:
+    """Where the text begins, past spaces and comments."""
+    at = 0
+    for kind, start, end in _scan(text):
+        if kind != "comment" or text[at:start].strip():
+            break
+        at = end
+    return at + len(text[at:]) - len(text[at:].lstrip())
+
+
+def _strip_comments(text: str) -> str:
+    pieces, at = [], 0
+    for kind, start, end in _scan(text):
+        if kind == "comment":
+            pieces += [text[at:start], " "]
+            at = end
+    return "".join((*pieces, text[at:])).strip()
+
+
+def _scan(text: str) -> Iterator[tuple[str, int, int]]:
+    """Kind, start and end of all that could hold a semicolon, and of those that end a statement."""
+    at = 0
+    while (found := _TOKEN.search(text, at)) is not None:
+        kind, at = found.lastgroup or "", found.end()
+        if kind == "nested":
+            kind, at = "comment", _end_of_comment(text, found.start())
+        elif kind == "open":
+            raise UnclosedError(f"the quote {found[0]}", text.count("\n", 0, found.start()) + 1)
+        yield ("quoted" if kind == "tag" else kind), found.start(), at
+
+
+def _end_of_comment(text: str, start: int) -> int:
+    """Comments of /* … */ stand inside of each other."""
+    depth = 0
+    for found in _COMMENT_EDGE.finditer(text, start):
+        depth += 1 if found[0] == "/*" else -1
+        if depth == 0:
+            return found.end()
+    raise UnclosedError("the comment /*", text.count("\n", 0, start) + 1)

@@ -8,11 +8,13 @@ same range runs again under the same token, and ClickHouse drops what it has, ma
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from oncehouse.clickhouse.names import quote_table
 from oncehouse.etl.book import Lane, Opened
+from oncehouse.etl.exact_settings import insert_settings
 from oncehouse.etl.expectations import measure_sql
 from oncehouse.etl.mutex import DONE, INSERTING, MORE, SIZING
 from oncehouse.etl.operations import (
@@ -168,16 +170,29 @@ def aside_table(dst: str, token: str) -> str:
 def before_operations(topic: Topic, transform: Transform, span: Range) -> tuple[Execute, ...]:
     """The lineage's own statements, then the template's."""
     return (
-        *(Execute(sql=sql) for sql in topic.before),
-        *(Execute(sql=sql, parameters=bind_select(transform, span)) for sql in transform.before),
+        *_number(topic, "before", topic.before),
+        *_number(
+            topic, f"{transform.name}, before its SELECT,", transform.before, bind_select(transform, span)
+        ),
     )
 
 
 def _after_operations(topic: Topic, transform: Transform, span: Range) -> tuple[Execute, ...]:
     return (
-        *(Execute(sql=sql, parameters=bind_select(transform, span)) for sql in transform.after),
-        *(Execute(sql=sql) for sql in topic.after),
+        *_number(
+            topic, f"{transform.name}, after its SELECT,", transform.after, bind_select(transform, span)
+        ),
+        *_number(topic, "after", topic.after),
     )
+
+
+def _number(
+    topic: Topic, key: str, statements: tuple[str, ...], parameters: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[Execute]:
+    """The user's own statements, each with what a failure of it is told by."""
+    for number, sql in enumerate(statements, 1):
+        told = f"Topic {topic.topic}: statement {number} of {len(statements)} of `{key}`"
+        yield Execute(sql=sql, parameters=parameters, told_as=told)
 
 
 def _expect_rows(topic: Topic, transform: Transform, columns: Mapping[str, str], span: Range) -> Expect:
@@ -231,19 +246,3 @@ def token_of(topic: str, last: Position, next_: Position, generation: int = 0, r
     """The same range of the same topic always has the same token, until somebody seeks."""
     text = f"{len(topic)}:{topic}:{last.time_ms}:{last.id}:{next_.time_ms}:{next_.id}:{generation}:{repair}"
     return f"etl-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
-
-
-def insert_settings(token: str, most_blocks: int = 0) -> dict[str, Any]:
-    """One block an insert: tokens are remembered by block, so their number must not change between attempts."""
-    return {
-        "insert_deduplication_token": token,
-        "insert_deduplicate": 1,
-        "deduplicate_blocks_in_dependent_materialized_views": 1,
-        "async_insert": 0,
-        "max_insert_threads": 1,
-        "min_insert_block_size_rows": 1 << 40,  # never reached: what halving keeps small is memory
-        "min_insert_block_size_bytes": 0,
-        # A block of each partition is remembered: of more than that, a repeat would double what was forgotten.
-        "max_partitions_per_insert_block": most_blocks,
-        "throw_on_max_partitions_per_insert_block": 1,
-    }

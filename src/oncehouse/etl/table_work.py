@@ -57,7 +57,7 @@ class TableWork:
             case Insert():
                 self._insert(operation, step)
             case Execute():
-                self.client.command(operation.sql, operation.parameters)
+                self._execute(operation)
             case ClearAside():
                 self._check_mine(step)
                 swaps.clear_aside(self.client, operation.dst)
@@ -75,6 +75,14 @@ class TableWork:
                 raise AssertionError(f"{operation} changes no tables")
         return None
 
+    def _execute(self, operation: Execute) -> None:
+        try:
+            self.client.command(operation.sql, operation.parameters)
+        except OncehouseError as error:
+            if not operation.told_as:
+                raise
+            raise type(error)(f"{operation.told_as} failed: {error}") from error.__cause__
+
     def _check_mine(self, step: Step) -> None:
         """A host that slept must not drop or put in place what another one is building by now."""
         row = self.store.read_all().offsets.get(step.topic.topic)
@@ -86,7 +94,8 @@ class TableWork:
         if step.prepared.transform.guard_table is None:
             # The insert itself cannot look whether the topic is still this host's.
             offsets.beat(self.store, self.worker, step.topic.topic)
-        settings = {**operation.settings, "query_id": make_query_id(step.topic)}
+        known = {name: value for name, value in operation.settings.items() if self.client.knows_setting(name)}
+        settings = {**known, "query_id": make_query_id(step.topic)}
         try:
             insert_range(
                 self.client,

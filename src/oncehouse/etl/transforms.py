@@ -18,6 +18,7 @@ from oncehouse.clickhouse.names import quote, quote_table, split_table
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.own_templates import RANGE_PARAMETERS, Sql, render_template
 from oncehouse.etl.records import START, Position, Topic
+from oncehouse.etl.sql_text import UnclosedError, split_statements
 
 _PARAMETER = re.compile(r"\{\s*(\w+)\s*:")
 
@@ -167,11 +168,24 @@ def _from_file(topic: Topic, name: str, folder: Path) -> Transform:
             f"Topic {topic.topic}: its transform file {path} does not exist. Put it there, or correct `transform` "
             "in the lineage."
         )
-    text = path.read_text(encoding="utf-8").strip().rstrip(";").rstrip()
+    text = _read_one_statement(topic, path)
     asked = tuple(dict.fromkeys(_PARAMETER.findall(text)))
     _check_parameters(topic, name, asked)
     # On lines of its own, so that a closing comment of the file does not swallow what follows.
     return Transform(name=name, select=f"\n{text}\n", offsets_table=None, has_range=bool(asked))
+
+
+def _read_one_statement(topic: Topic, path: Path) -> str:
+    try:
+        statements = split_statements(path.read_text(encoding="utf-8"))
+    except UnclosedError as error:
+        raise ConfigurationError(f"Topic {topic.topic}: {path}: {error}.") from None
+    if len(statements) != 1:
+        raise ConfigurationError(
+            f"Topic {topic.topic}: its transform file {path} holds {len(statements)} statements; exactly one SELECT "
+            "yields the rows. Others belong into `before` and `after`, or into a template of your own (.sql.j2)."
+        )
+    return statements[0].text
 
 
 def _from_template(topic: Topic, path: Path, inner: Transform | None) -> Transform:
