@@ -5,11 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from etl_world import BASE_MS, Shop, open_shop
+from etl_world import BASE_MS, BOUND, FROM_OFFSETS, Shop, open_shop
 
+from oncehouse.etl.declarations import declare
 from oncehouse.etl.planning import Waiting
+from oncehouse.etl.positions import MAX_ID, Position
+from oncehouse.etl.records import Topic
+from oncehouse.etl.scheduler import Scheduler
 
 
 @pytest.fixture
@@ -44,3 +49,84 @@ def test_rows_from_the_future_wait_for_their_time(shop):
     shop.catch_up()
     assert shop.sql("SELECT count() FROM {db}.fact") == [(20,)]
     assert shop.offset().last.time_ms > BASE_MS
+
+
+def make_other(shop: Shop) -> Topic:
+    """A second source, with one old row, which then brings nothing."""
+    shop.run("CREATE TABLE {db}.other AS {db}.stage ENGINE = MergeTree ORDER BY (pos, id)")
+    shop.run(f"INSERT INTO {{db}}.other SELECT fromUnixTimestamp64Milli(toInt64({BASE_MS})), 1, 1")
+    return replace(shop.topic, depends_on=(*shop.topic.depends_on, f"{shop.database}.other"))
+
+
+def lineage(shop: Shop, *topics: Topic) -> tuple[Topic, ...]:
+    return (
+        Topic(topic="Stage", dst=f"{shop.database}.stage"),
+        Topic(topic="Other", dst=f"{shop.database}.other"),
+        *topics,
+    )
+
+
+def catch_up(shop: Shop, *topics: Topic) -> None:
+    with Scheduler(shop.client, shop.store, lineage(shop, *topics), folder=Path()) as scheduler:
+        scheduler.run_until_idle()
+
+
+def test_a_quiet_source_that_is_declared_to_have_come_further_holds_nothing_up(shop):
+    topic = make_other(shop)
+    shop.add(0, 50)
+    catch_up(shop, topic)
+    assert shop.sql("SELECT uniqExact(id) FROM {db}.fact") == [(1,)]
+    declare(shop.store, "Other", Position(time_ms=BASE_MS + 20, id=0), consumer="loader")
+    catch_up(shop, topic)
+    assert shop.sql("SELECT uniqExact(id) FROM {db}.fact") == [(20,)], "20 ms itself may still come"
+    declare(shop.store, "Other", Position(time_ms=BASE_MS + 49, id=MAX_ID), consumer="loader")
+    catch_up(shop, topic)
+    shop.check_exact()
+
+
+def test_rows_after_what_a_loader_has_declared_wait_though_they_are_there(shop):
+    declare(shop.store, "Stage", Position(time_ms=BASE_MS + 9, id=9), consumer="loader")
+    shop.add(30, 10)
+    shop.add(0, 10)
+    catch_up(shop, shop.topic)
+    assert shop.sql("SELECT uniqExact(id), max(id) FROM {db}.fact") == [(10, 9)]
+    shop.add(10, 20)
+    declare(shop.store, "Stage", Position(time_ms=BASE_MS + 100, id=0), consumer="loader")
+    catch_up(shop, shop.topic)
+    shop.check_exact()
+
+
+def test_what_any_tool_writes_into_the_offsets_is_a_declaration(clickhouse, database, tmp_path):
+    with open_shop(clickhouse.url, database, tmp_path, FROM_OFFSETS) as shop:
+        topic = make_other(shop)
+        shop.add(0, 50)
+        shop.run(
+            "INSERT INTO {db}.Offsets (topic, last, consumer) "
+            "SELECT 'Other', (now64(3) - INTERVAL 5 SECOND, 0), 'cron'"
+        )
+        catch_up(shop, topic)
+        shop.check_exact()
+
+
+def test_a_fact_with_nothing_to_build_holds_up_no_fact_that_is_made_of_it(shop):
+    shop.run("CREATE TABLE {db}.other AS {db}.stage ENGINE = MergeTree ORDER BY (pos, id)")
+    shop.run("CREATE TABLE {db}.between AS {db}.fact ENGINE = MergeTree ORDER BY (pos, id)")
+    shop.run(
+        "CREATE VIEW {db}.BetweenTransform AS SELECT pos, id, v, 1 AS c FROM {db}.other WHERE "
+        + BOUND.replace("{db}", shop.database)
+    )
+    between = replace(
+        shop.topic,
+        topic="Between",
+        dst=f"{shop.database}.between",
+        depends_on=(f"{shop.database}.other",),
+        transform=f"{shop.database}.BetweenTransform",
+    )
+    shop.run("ALTER TABLE {db}.between MODIFY SETTING non_replicated_deduplication_window = 1000")
+    fact = replace(shop.topic, depends_on=(*shop.topic.depends_on, between.dst))
+    shop.add(0, 50)
+    catch_up(shop, between, fact)
+    assert shop.sql("SELECT count() FROM {db}.fact") == [(0,)], "nothing is known of the other source"
+    declare(shop.store, "Other", Position(time_ms=BASE_MS + 49, id=MAX_ID), consumer="loader")
+    catch_up(shop, between, fact)
+    shop.check_exact()

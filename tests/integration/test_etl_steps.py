@@ -201,14 +201,6 @@ def test_no_step_reads_past_the_slowest_source_and_a_late_source_is_waited_for(w
         world.check_exact(70)
 
 
-def test_the_delay_keeps_a_step_behind_the_newest_rows(world):
-    world.add_orders(0, 70)
-    world.customers_reach(9)
-    with world.scheduler(replace(world.topic, delay_seconds=0.005)) as scheduler:
-        scheduler.run_until_idle()
-    world.check_exact(35)
-
-
 def test_a_range_whose_output_would_not_fit_one_block_is_halved_before_it_is_inserted(world):
     world.add_orders(0, 100)
     world.customers_reach(1000)

@@ -34,8 +34,8 @@ class AtOnce(Executor):
 def look(found: Range | Exception | None, span: Range = DONE) -> LookAhead:
     """After a step with that range."""
 
-    def find(topic: Topic, last: Position, upper_ms: int) -> Range | None:
-        assert (topic, last, upper_ms) == (TOPIC, DONE.next, 100)
+    def find(topic: Topic, last: Position, upper: Position) -> Range | None:
+        assert (topic, last, upper) == (TOPIC, DONE.next, BEFORE.upper)
         if isinstance(found, Exception):
             raise found
         return found

@@ -27,7 +27,7 @@ from oncehouse.etl.operations import (
     WriteNext,
     WriteSide,
 )
-from oncehouse.etl.planning import Due, Resume, due_steps
+from oncehouse.etl.planning import Due, Empty, Resume, due_steps
 from oncehouse.etl.positions import START, Position
 from oncehouse.etl.records import Late, Offset, SourceState, Topic
 from oncehouse.etl.side_steps import SidePlanner
@@ -130,11 +130,17 @@ class World:
             MAIN: SourceState(table=MAIN, newest=newest),
             OTHER: SourceState(table=OTHER, newest=other),
         }
+        clock_ms = newest.time_ms if newest else 0  # the main source is written to all the time
         (decision,) = due_steps(
-            (self.topic,), snapshot.offsets, sources, snapshot.now_ms, lease_seconds=LEASE_MS / 1000
+            (self.topic,),
+            snapshot.offsets,
+            sources,
+            snapshot.now_ms,
+            lease_seconds=LEASE_MS / 1000,
+            clock_ms=clock_ms,
         )
         if isinstance(decision, Due) and not self.find_forward(decision):
-            known = {"Fact": (decision.offset.last, decision.upper_ms)}
+            known = {"Fact": Empty(last=decision.offset.last, upper=decision.upper)}
             (decision,) = due_steps(
                 (self.topic,),
                 snapshot.offsets,
@@ -142,6 +148,7 @@ class World:
                 snapshot.now_ms,
                 lease_seconds=LEASE_MS / 1000,
                 known_empty=known,
+                clock_ms=clock_ms,
             )
         if not isinstance(decision, Due | Resume | Side):
             return False

@@ -123,7 +123,7 @@ def open_scheduler(etl: Etl) -> Scheduler:
     return Scheduler(
         etl.client,
         etl.store,
-        etl.work,
+        etl.lineage,
         folder=etl.folder,
         worker=worker,
         side_by_side=etl.settings.parallel,

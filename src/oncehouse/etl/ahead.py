@@ -15,15 +15,15 @@ from oncehouse.etl.positions import Position
 from oncehouse.etl.records import Topic
 from oncehouse.etl.sources import Range
 
-Find = Callable[[Topic, Position, int], Range | None]
-"""(topic, after which position, up to which time) → its next range."""
+Find = Callable[[Topic, Position, Position], Range | None]
+"""(topic, after which position, up to which) → its next range."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Cut:
     topic: Topic
     last: Position
-    upper_ms: int
+    upper: Position
 
 
 class LookAhead:
@@ -36,14 +36,13 @@ class LookAhead:
         """A step was done."""
         if span.is_cut:
             topic = decision.topic
-            self._cut[topic.topic] = _Cut(topic=topic, last=span.next, upper_ms=decision.upper_ms)
+            self._cut[topic.topic] = _Cut(topic=topic, last=span.next, upper=decision.upper)
 
     def ask(self, pool: Executor) -> None:
         """Begin to look, without waiting for it; once after each step."""
         cuts, self._cut = self._cut, {}
         self._asked = {
-            name: (cut, pool.submit(self._find, cut.topic, cut.last, cut.upper_ms))
-            for name, cut in cuts.items()
+            name: (cut, pool.submit(self._find, cut.topic, cut.last, cut.upper)) for name, cut in cuts.items()
         }
 
     def take(self, decision: Due) -> Range | None:
@@ -51,7 +50,7 @@ class LookAhead:
         cut, found = self._asked.pop(decision.topic.topic, (None, None))
         if cut is None or found is None or cut.last != decision.offset.last or cut.topic != decision.topic:
             return None
-        if cut.upper_ms > decision.upper_ms or found.exception() is not None:
+        if cut.upper > decision.upper or found.exception() is not None:
             return None
         span = found.result()
         return span if span is not None and span.is_cut else None

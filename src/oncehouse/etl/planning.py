@@ -1,30 +1,57 @@
 """Which topics are due, decided from lineage, offsets, what the sources hold, and the time: pure, no I/O.
 
-No step reads past its slowest source: the newest time of every dependency, less the delay, bounds it. A range
-that was begun and not finished comes before all else, unchanged. What cannot run says why.
+No step goes past what its slowest source may still bring, nor past now less the delay (`reach.py`). A range that was
+begun and not finished comes before all else, unchanged. What cannot run says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from oncehouse.etl.coverage import count_late
-from oncehouse.etl.lineage import is_source
 from oncehouse.etl.mutex import LEASE_SECONDS, MORE, PAUSED, SIZING, blank, failures, is_held
+from oncehouse.etl.positions import MAX_ID, spell_position_time
+from oncehouse.etl.reach import Bound, Reaches
 from oncehouse.etl.records import Offset, Position, SourceState, Template, Topic
 from oncehouse.etl.sides import Side, is_stopped, next_side, retry_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Due:
-    """Rows after `offset.last` up to `upper_ms` may be read."""
+    """Rows after `offset.last` up to (`upper_ms`, `upper_id`) may be read."""
 
     topic: Topic
     offset: Offset
     upper_ms: int
+    upper_id: int = MAX_ID
+    limit: str = field(default="", compare=False)
+    """What keeps it from going further, in words."""
+    is_delayed: bool = field(default=False, compare=False)
+    """That is its delay, so it may go further with every moment."""
+
+    @property
+    def upper(self) -> Position:
+        return Position(time_ms=self.upper_ms, id=self.upper_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Empty:
+    """A range in which a topic's main source was found to have no rows."""
+
+    last: Position
+    upper: Position
+    first: Position | None = None
+    """The first row after it; None where that is of no use."""
+
+    def covers(self, due: Due) -> bool:
+        """Whether looking again is in vain. Behind a slow source rows may come in before the first one."""
+        if due.offset.last != self.last:
+            return False
+        return due.upper == self.upper or (
+            due.is_delayed and self.first is not None and due.upper < self.first
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +86,17 @@ def due_steps(
     *,
     hostid: str = "",
     lease_seconds: float = LEASE_SECONDS,
-    known_empty: Mapping[str, tuple[Position, int]] = MappingProxyType({}),
+    known_empty: Mapping[str, Empty] = MappingProxyType({}),
+    clock_ms: int | None = None,
+    declared: Mapping[str, Position] = MappingProxyType({}),
 ) -> tuple[Decision, ...]:
-    """One decision a topic, in their order. `now_ms` is the clock of the store that holds the offsets.
+    """One decision a topic, in their order. `now_ms` is the clock of the store that holds the offsets, `clock_ms` that
+    of ClickHouse when the sources were read (the same, when left out).
 
-    `known_empty`: topics, and the position and bound between which their source was found to have no rows.
+    `known_empty`: topics, and where their source was found to have no rows. `declared`: source tables, and how far
+    they have come by what their loaders say.
     """
-    builders = {topic.dst: topic for topic in topics if not is_source(topic)}
+    reaches = Reaches(topics, offsets, sources, now_ms if clock_ms is None else clock_ms, declared)
 
     def decide(topic: Topic) -> Decision:
         offset = offsets.get(topic.topic) or blank(topic.topic)
@@ -78,34 +109,31 @@ def due_steps(
             return Paused(topic=topic, offset=offset)
         if offset.is_open and offset.state != SIZING:
             return Resume(topic=topic, offset=offset)
-        times = _newest_times(topic, builders, offsets, sources)
-        forward = _decide_forward(topic, offset, times, sources, now_ms, known_empty.get(topic.topic))
+        forward = _decide_forward(topic, offset, reaches, now_ms, known_empty.get(topic.topic))
         if not isinstance(forward, Waiting):
             return forward
-        return next_side(topic, offset, _bound_ms(topic, times, now_ms), now_ms) or forward
+        return next_side(topic, offset, _bound_ms(reaches.bound_of(topic)), now_ms) or forward
 
     return tuple(decide(topic) for topic in topics)
 
 
 def _decide_forward(
-    topic: Topic,
-    offset: Offset,
-    times: dict[str, int | None],
-    sources: Mapping[str, SourceState],
-    now_ms: int,
-    known_empty: tuple[Position, int] | None,
+    topic: Topic, offset: Offset, reaches: Reaches, now_ms: int, known_empty: Empty | None
 ) -> Due | Waiting:
     reason = (
         _tell_late(topic, offset) if is_stopped(topic, offset) else _reason_to_pace(topic, offset, now_ms)
     )
     if reason:
         return Waiting(topic=topic, offset=offset, reason=reason)
-    decision = _decide_by_sources(topic, offset, times, sources, now_ms)
-    if isinstance(decision, Due) and known_empty == (offset.last, decision.upper_ms):
-        return Waiting(
-            topic=topic, offset=offset, reason="its new rows are after where its slowest source is"
-        )
+    decision = _decide_by_sources(topic, offset, reaches)
+    if isinstance(decision, Due) and known_empty is not None and known_empty.covers(decision):
+        return wait_for_rows(decision)
     return decision
+
+
+def wait_for_rows(due: Due) -> Waiting:
+    """The topic may go on, but its main source has no rows up to there."""
+    return Waiting(topic=due.topic, offset=due.offset, reason=f"its new rows are after {due.limit}")
 
 
 def _tell_late(topic: Topic, offset: Offset) -> str:
@@ -115,12 +143,11 @@ def _tell_late(topic: Topic, offset: Offset) -> str:
     )
 
 
-def _bound_ms(topic: Topic, times: Mapping[str, int | None], now_ms: int) -> int | None:
-    """As far as the slowest source has come, less the delay; None while one has no rows."""
-    known = [time_ms for time_ms in times.values() if time_ms is not None]
-    if len(known) < len(times):
+def _bound_ms(bound: Bound | None) -> int | None:
+    """The last time of which no row comes any more."""
+    if bound is None:
         return None
-    return min(known, default=now_ms) - round(topic.delay_seconds * 1000)
+    return bound.upto.time_ms - (bound.upto.id != MAX_ID)
 
 
 def _reason_to_hold_back(offset: Offset, now_ms: int, hostid: str, lease_seconds: float) -> str:
@@ -140,52 +167,52 @@ def _reason_to_pace(topic: Topic, offset: Offset, now_ms: int) -> str:
     return f"runs again in {rest_ms / 1000:.0f} s" if rest_ms > 0 else ""
 
 
-def _newest_times(
-    topic: Topic,
-    builders: Mapping[str, Topic],
-    offsets: Mapping[str, Offset],
-    sources: Mapping[str, SourceState],
-) -> dict[str, int | None]:
-    """How far each dependency has come. A table that a topic builds has come as far as that topic's `last`.
-
-    Where that topic's step ended between rows of one time, it has not come to that time yet; as the main source it
-    has, because its rows are read by their ids.
-    """
-    times: dict[str, int | None] = {}
-    for number, table in enumerate(topic.depends_on):
-        if table in builders:
-            built = offsets.get(builders[table].topic)
-            is_split = number > 0 and built is not None and built.book.splits_time
-            times[table] = built.reached.time_ms - is_split if built and built.reached.time_ms else None
-        else:
-            state = sources.get(table)
-            times[table] = state.newest.time_ms if state and state.newest else None
-    return times
-
-
-def _decide_by_sources(
-    topic: Topic,
-    offset: Offset,
-    times: dict[str, int | None],
-    sources: Mapping[str, SourceState],
-    now_ms: int,
-) -> Due | Waiting:
-    empty = [table for table, time_ms in times.items() if time_ms is None]
-    if empty:
-        return Waiting(topic=topic, offset=offset, reason=f"no rows yet in {', '.join(empty)}")
-    known = {table: time_ms for table, time_ms in times.items() if time_ms is not None}
-    slowest = min(known, key=lambda table: known[table], default="")
-    upper_ms = (known[slowest] if slowest else now_ms) - round(topic.delay_seconds * 1000)
+def _decide_by_sources(topic: Topic, offset: Offset, reaches: Reaches) -> Due | Waiting:
+    bound = reaches.bound_of(topic)
+    if bound is None:
+        reason = f"no rows yet in {', '.join(reaches.unknown_of(topic))}"
+        return Waiting(topic=topic, offset=offset, reason=reason)
     if topic.template in (Template.RELOAD, Template.RANGE):
-        # Built whole from what its sources hold: due again once they hold something newer.
-        if upper_ms > offset.last.time_ms:
-            return Due(topic=topic, offset=offset, upper_ms=upper_ms)
-        return Waiting(topic=topic, offset=offset, reason="nothing new")
-    main = sources.get(topic.depends_on[0]) if topic.depends_on else None
-    newest = main.newest if main else None
+        return _decide_rebuild(topic, offset, bound, reaches)
+    newest = reaches.newest_of(topic)
     if newest is None or newest <= offset.last:
         return Waiting(topic=topic, offset=offset, reason="nothing new")
-    if upper_ms < offset.last.time_ms:
-        bound = datetime.fromtimestamp(known[slowest] / 1000, UTC).isoformat(timespec="milliseconds")
-        return Waiting(topic=topic, offset=offset, reason=f"{slowest} is at {bound}, behind the others")
-    return Due(topic=topic, offset=offset, upper_ms=upper_ms)
+    if bound.upto < offset.last:
+        return Waiting(topic=topic, offset=offset, reason=_tell_behind(topic, bound))
+    return _due(topic, offset, bound.upto, bound)
+
+
+def _decide_rebuild(topic: Topic, offset: Offset, bound: Bound, reaches: Reaches) -> Due | Waiting:
+    """Built whole from what its sources hold: due again once they hold something newer."""
+    until = Position(time_ms=bound.upto.time_ms, id=0)
+    newest = reaches.newest_content(topic) if topic.depends_on else until
+    upper = newest if newest is not None and newest <= bound.upto else until
+    if newest is None or upper <= offset.last:
+        return Waiting(topic=topic, offset=offset, reason="nothing new")
+    return _due(topic, offset, upper, bound)
+
+
+def _due(topic: Topic, offset: Offset, upper: Position, bound: Bound) -> Due:
+    return Due(
+        topic=topic,
+        offset=offset,
+        upper_ms=upper.time_ms,
+        upper_id=upper.id,
+        limit=_tell_limit(topic, bound),
+        is_delayed=not bound.table,
+    )
+
+
+def _tell_limit(topic: Topic, bound: Bound) -> str:
+    at = spell_position_time(bound.upto)
+    if not bound.table:
+        return f"{at}, now less its delay of {topic.delay_seconds:g} s"
+    return f"{at}, up to which {bound.table} {'is declared to have' if bound.is_declared else 'has'} come"
+
+
+def _tell_behind(topic: Topic, bound: Bound) -> str:
+    """The topic stands further than it may go: a source is slower, was declared back, or a clock or delay changed."""
+    if not bound.table:
+        return f"it stands after {_tell_limit(topic, bound)}"
+    how = "is declared to be" if bound.is_declared else "is"
+    return f"{bound.table} {how} at {spell_position_time(bound.upto)}, behind the others"

@@ -28,12 +28,13 @@ from oncehouse.etl.lanes import put_off
 from oncehouse.etl.late import LateWatch
 from oncehouse.etl.lineage import is_source
 from oncehouse.etl.mutex import MutexError, Worker
-from oncehouse.etl.offsets import OffsetStore
-from oncehouse.etl.planning import Decision, Due, Resume, due_steps
+from oncehouse.etl.offsets import OffsetStore, Snapshot
+from oncehouse.etl.planning import Decision, Due, Empty, Resume, due_steps
+from oncehouse.etl.reach import find_declared
 from oncehouse.etl.records import AHEAD_SECONDS, LATE_EVERY_SECONDS, Position, Topic
 from oncehouse.etl.runner import Done, Runner, note_nowhere
 from oncehouse.etl.sides import Side
-from oncehouse.etl.sources import hold_back, read_sources, tables_to_ask
+from oncehouse.etl.sources import Sources, find_range, hold_back, read_sources, tables_to_ask
 from oncehouse.etl.step_planner import Step
 
 
@@ -91,6 +92,7 @@ class Scheduler:
 
         `ahead_seconds`: rows of a source that are further in the future are left alone until their time has come.
         """
+        self._lineage = tuple(topics)
         self.topics = tuple(topic for topic in topics if not is_source(topic))
         self.worker = worker or Worker(hostid=unique_hostid())
         self._client = client
@@ -109,7 +111,7 @@ class Scheduler:
         )
         self._ahead = LookAhead(self._runner.planner.find_next)
         self._pool = ThreadPoolExecutor(max_workers=side_by_side, thread_name_prefix="oncehouse-etl")
-        self._empty: dict[str, tuple[Position, int]] = {}
+        self._empty: dict[str, Empty] = {}
         """Ranges in which nothing was found, so that they are not asked for again until they change."""
         # Apart, so that what runs beside the forward steps never takes their places.
         self._side_pool = ThreadPoolExecutor(
@@ -117,6 +119,8 @@ class Scheduler:
         )
         self._sides: dict[str, Future[Outcome]] = {}
         """Topics whose back-fill or repair is under way in this process."""
+        self._has_declarations = True
+        """Whether sources may be declared to have come further than their rows, by the latest look."""
         self._late = LateWatch(client, store, self.topics)
         self._late_every_seconds = late_every_seconds
         self._ahead_ms = round(ahead_seconds * 1000)
@@ -138,21 +142,37 @@ class Scheduler:
         return self._decide(looks_ahead=False)
 
     def _decide(self, *, looks_ahead: bool) -> tuple[Decision, ...]:
-        # Side by side: sources that are seen a moment older than the offsets only make a step shorter.
-        asked = self._pool.submit(read_sources, self._client, tables_to_ask(self.topics))
         if looks_ahead:
             self._ahead.ask(self._pool)
-        snapshot = self._store.read_all()
-        sources = hold_back(self._client, asked.result(), snapshot.now_ms + self._ahead_ms)
+        snapshot, sources, declared = self._read()
+        clock_ms = snapshot.now_ms if sources.clock_ms is None else sources.clock_ms
         return due_steps(
             self.topics,
             snapshot.offsets,
-            sources,
+            hold_back(self._client, sources.states, clock_ms + self._ahead_ms),
             snapshot.now_ms,
             hostid=self.worker.hostid,
             lease_seconds=self.worker.lease_seconds,
             known_empty=self._empty,
+            clock_ms=clock_ms,
+            declared=declared,
         )
+
+    def _read(self) -> tuple[Snapshot, Sources, dict[str, Position]]:
+        tables = tables_to_ask(self.topics)
+        if self._has_declarations:
+            # One after the other: what is declared to be in a table must be among the rows that are seen.
+            snapshot = self._store.read_all()
+            sources = read_sources(self._client, tables)
+            declared = find_declared(self._lineage, snapshot.offsets)
+            self._has_declarations = bool(declared)
+            return snapshot, sources, declared
+        # Side by side: sources that are seen a moment older than the offsets only make a step shorter.
+        asked = self._pool.submit(read_sources, self._client, tables)
+        snapshot = self._store.read_all()
+        sources = asked.result()
+        self._has_declarations = bool(find_declared(self._lineage, snapshot.offsets))
+        return snapshot, sources, {}
 
     def plan(self, topic: str | None = None) -> tuple[Step | Failed, ...]:
         """The steps that a round would perform now, of all topics or of one; nothing is written.
@@ -238,7 +258,7 @@ class Scheduler:
             return self._fail(decision, error)
         if step is None:
             if isinstance(decision, Due):
-                self._empty[name] = (decision.offset.last, decision.upper_ms)
+                self._empty[name] = self._describe_empty(decision)
             return Nothing(topic=name)
         try:
             done = self._runner.perform(step)
@@ -249,6 +269,20 @@ class Scheduler:
         if isinstance(decision, Due):
             self._ahead.note(decision, done.span)
         return done
+
+    def _describe_empty(self, due: Due) -> Empty:
+        last, upper = due.offset.last, due.upper
+        if not due.is_delayed:
+            return Empty(last=last, upper=upper)
+        found = find_range(
+            self._client,
+            due.topic.depends_on[0],
+            last=last,
+            # Rows from the future say nothing of when others come.
+            upper_ms=upper.time_ms + round(due.topic.delay_seconds * 1000),
+            maxstep_rows=1,
+        )
+        return Empty(last=last, upper=upper, first=found.next if found else None)
 
     def _fail(self, decision: Due | Resume | Side, error: OncehouseError) -> Outcome:
         try:

@@ -16,6 +16,8 @@ from oncehouse.etl.lineage import is_source
 from oncehouse.etl.positions import MAX_ID
 from oncehouse.etl.records import Position, SourceState, Topic
 
+_CLOCK = "toUnixTimestamp64Milli(now64(3))"
+_CLOCK_NUMBER = 65_535
 _TABLES_PER_QUERY = 400  # larger unions are planned by the server in more than linear time
 _SETTINGS = {
     "max_query_size": 10_000_000,
@@ -56,13 +58,21 @@ def tables_to_ask(topics: Sequence[Topic]) -> tuple[str, ...]:
     return tuple(asked)
 
 
-def read_sources(
-    client: Client, tables: Iterable[str], *, upto_ms: int | None = None
-) -> dict[str, SourceState]:
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """What tables held at one moment."""
+
+    states: dict[str, SourceState]
+    clock_ms: int | None
+    """ClickHouse's time when the first of them was read; None: there was nothing to read."""
+
+
+def read_sources(client: Client, tables: Iterable[str], *, upto_ms: int | None = None) -> Sources:
     """The newest position of each table, or the newest up to a time; None where it has no rows."""
     where = "" if upto_ms is None else f"WHERE pos < fromUnixTimestamp64Milli({upto_ms + 1})"
     names = tuple(tables)
     found: dict[str, SourceState] = {name: SourceState(table=name, newest=None) for name in names}
+    clock_ms: int | None = None
     for start in range(0, len(names), _TABLES_PER_QUERY):
         chunk = names[start : start + _TABLES_PER_QUERY]
         sql = " UNION ALL ".join(
@@ -70,17 +80,21 @@ def read_sources(
             "ORDER BY pos DESC, id DESC LIMIT 1)"
             for number, name in enumerate(chunk)
         )
+        sql += f" UNION ALL (SELECT {_CLOCK_NUMBER} AS number, {_CLOCK} AS time_ms, 0 AS id)"
         for number, time_ms, id_ in client.query(sql, settings=_SETTINGS):
+            if number == _CLOCK_NUMBER:
+                clock_ms = time_ms if clock_ms is None else min(clock_ms, time_ms)
+                continue
             newest = Position(time_ms=time_ms, id=id_)
             found[chunk[number]] = SourceState(table=chunk[number], newest=newest)
-    return found
+    return Sources(states=found, clock_ms=clock_ms)
 
 
 def hold_back(client: Client, sources: Mapping[str, SourceState], upto_ms: int) -> dict[str, SourceState]:
     """The sources as they are up to a time. One row with a wrong date would else take every topic past all that is
     still to come. Asks only about those that have such rows."""
     ahead = [name for name, one in sources.items() if one.newest and one.newest.time_ms > upto_ms]
-    held = read_sources(client, ahead, upto_ms=upto_ms)
+    held = read_sources(client, ahead, upto_ms=upto_ms).states
     return {**sources, **{name: replace(one, is_ahead=True) for name, one in held.items()}}
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from oncehouse.etl.mutex import failures
 from oncehouse.etl.opening import Etl, read_offsets
-from oncehouse.etl.positions import spell_position_time
 from oncehouse.etl.records import START, Late, Offset, Position, Template
 
 if TYPE_CHECKING:
@@ -78,13 +77,23 @@ class TopicStatus:
 
 def read_status(etl: Etl) -> list[TopicStatus]:
     from oncehouse.etl.planning import due_steps
+    from oncehouse.etl.reach import find_declared
     from oncehouse.etl.sources import count_ahead, hold_back, read_sources, tables_to_ask
 
-    snapshot = read_offsets(etl)
-    upto_ms = snapshot.now_ms + round(etl.settings.ahead * 1000)
-    sources = hold_back(etl.client, read_sources(etl.client, tables_to_ask(etl.work)), upto_ms)
+    snapshot = read_offsets(etl)  # before the sources: what is declared of them is then among their rows
+    read = read_sources(etl.client, tables_to_ask(etl.work))
+    clock_ms = snapshot.now_ms if read.clock_ms is None else read.clock_ms
+    upto_ms = clock_ms + round(etl.settings.ahead * 1000)
+    sources = hold_back(etl.client, read.states, upto_ms)
+    declared = find_declared(etl.lineage, snapshot.offsets)
     decisions = due_steps(
-        etl.work, snapshot.offsets, sources, snapshot.now_ms, lease_seconds=etl.settings.lease
+        etl.work,
+        snapshot.offsets,
+        sources,
+        snapshot.now_ms,
+        lease_seconds=etl.settings.lease,
+        clock_ms=clock_ms,
+        declared=declared,
     )
     makers = {topic.dst: topic.topic for topic in etl.work}
     ahead = count_ahead(etl.client, sources.values(), upto_ms)
@@ -118,23 +127,22 @@ def _add_checks(etl: Etl, described: Iterable[TopicStatus]) -> list[TopicStatus]
 
 def _look_closer(etl: Etl, decision: Decision) -> Decision:
     """A topic may be due by its times and yet have no row up to there: its new ones wait for a slower source."""
-    from oncehouse.etl.planning import Due, Waiting
+    from oncehouse.etl.planning import Due, wait_for_rows
     from oncehouse.etl.sources import find_range
 
     topic = decision.topic
     if not isinstance(decision, Due) or topic.template != Template.STEP:
         return decision
-    last, upper_ms = decision.offset.last, decision.upper_ms
-    if (
-        find_range(
-            etl.client, topic.depends_on[0], last=last, upper_ms=upper_ms, maxstep_rows=1, decides=False
-        )
-        is not None
-    ):
-        return decision
-    bound = spell_position_time(Position(time_ms=upper_ms, id=0))
-    reason = f"its new rows are after {bound}, where its slowest source less the delay is"
-    return Waiting(topic=topic, offset=decision.offset, reason=reason)
+    found = find_range(
+        etl.client,
+        topic.depends_on[0],
+        last=decision.offset.last,
+        upper_ms=decision.upper_ms,
+        upper_id=decision.upper_id,
+        maxstep_rows=1,
+        decides=False,
+    )
+    return decision if found is not None else wait_for_rows(decision)
 
 
 def find_gap_rows(etl: Etl, topic: Topic, offset: Offset) -> tuple[GapStatus, ...]:

@@ -74,10 +74,15 @@ class StepPlanner:
             case Due():
                 return self._plan_due(decision, prepared, found)
 
-    def find_next(self, topic: Topic, last: Position, upper_ms: int) -> Range | None:
+    def find_next(self, topic: Topic, last: Position, upper: Position) -> Range | None:
         """The rows of the main source that the next step takes."""
         return find_range(
-            self.client, topic.depends_on[0], last=last, upper_ms=upper_ms, maxstep_rows=topic.maxstep_rows
+            self.client,
+            topic.depends_on[0],
+            last=last,
+            upper_ms=upper.time_ms,
+            upper_id=upper.id,
+            maxstep_rows=topic.maxstep_rows,
         )
 
     def _plan_again(self, decision: Resume, prepared: Prepared) -> Step:
@@ -100,11 +105,11 @@ class StepPlanner:
         topic, seen = decision.topic, decision.offset
         if topic.template != Template.STEP:
             # It is built from all that its sources hold up to there; no single row ends it.
-            end = Position(time_ms=decision.upper_ms, id=0)
+            end = decision.upper
             rows = self.sizing.count_main(topic, seen.last, end)
             span = Range(last=seen.last, next=end, rows=rows, is_cut=False)
             return self.assemble(topic, seen, span, prepared, is_fixed=True)
-        found = found or self.find_next(topic, seen.last, decision.upper_ms)
+        found = found or self.find_next(topic, seen.last, decision.upper)
         if found is None:
             return None
         if seen.last == START and not seen.generation and not seen.book.segments:
