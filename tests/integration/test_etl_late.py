@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
 
+from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
 from oncehouse import crash
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl import mutex, offsets

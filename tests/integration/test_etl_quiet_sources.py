@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from etl_world import BASE_MS, BOUND, FROM_OFFSETS, Shop, open_shop
 
+from etl_world import BASE_MS, BOUND, FROM_OFFSETS, Shop, open_shop
 from oncehouse.etl.declarations import declare
 from oncehouse.etl.planning import Waiting
 from oncehouse.etl.positions import MAX_ID, Position

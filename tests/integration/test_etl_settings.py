@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from etl_world import DiedError, Shop, open_shop
 
 from clickhouse_users import PASSWORD
+from etl_world import DiedError, Shop, open_shop
 from oncehouse import crash
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.findings import Level

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from etl_world import Shop, open_shop
 
+from etl_world import Shop, open_shop
 from oncehouse.etl.lineage_file import load_lineage
 from oncehouse.etl.records import Topic
 from oncehouse.etl.scheduler import Failed
