@@ -7,6 +7,7 @@
     │   └── FullDiskError       no space is left where something has to be written             exit 7
     └── PermanentError          retrying cannot help; somebody has to look                     exit 1
         ├── FencedError         another process holds the lease now; this one must stop        exit 4
+        │   └── CatalogBehindError  the catalog has lost transactions that it had confirmed    exit 8
         ├── LeaseHeldError      the lease is held by a live process; this one waits or leaves  exit 4
         ├── OffsetGapError      a range does not start where the ledger ends
         ├── BatchSettledError   a batch of a query is in the ledger already
@@ -47,6 +48,10 @@ class PermanentError(OncehouseError):
 
 class FencedError(PermanentError):
     exit_code = 4
+
+
+class CatalogBehindError(FencedError):
+    exit_code = 8
 
 
 class LeaseHeldError(PermanentError):

@@ -20,6 +20,7 @@ import yaml
 from helm_subset import CHART, VALUES, render_chart
 from oncehouse import __version__
 from oncehouse.config_file import parse_pipeline
+from oncehouse.errors import CatalogBehindError, ConfigurationError
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -206,6 +207,17 @@ def test_a_unit_starts_an_installed_command_as_nobody_special_and_again_after_it
     }
     assert (service["User"], service["Restart"]) == ("oncehouse", "always")
     assert parsed["Install"]["WantedBy"] == "multi-user.target"
+
+
+def test_the_unit_of_a_driver_is_not_started_again_where_that_cannot_help():
+    """A catalog that has lost transactions is refused at each start, until somebody has repaired it."""
+    (unit,) = [unit for unit in UNITS if unit.name == "oncehouse@.service"]
+    parsed = configparser.RawConfigParser(strict=False)
+    parsed.optionxform = str
+    parsed.read_string(unit.read_text())
+    assert parsed["Service"]["RestartPreventExitStatus"].split() == [
+        str(error.exit_code) for error in (ConfigurationError, CatalogBehindError)
+    ]
 
 
 def test_systemd_itself_takes_the_units(tmp_path):

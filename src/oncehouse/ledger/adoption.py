@@ -23,6 +23,9 @@ from oncehouse.ledger.segments import insert_segments
 from oncehouse.ledger.snapshots import copy_rows
 from oncehouse.ledger.tables import batches, leases, parts, pipelines, requests
 
+# More than any process makes between two marks.
+_WRITES_UNKNOWN = 1_000_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Adoption:
@@ -40,6 +43,8 @@ class Adoption:
     """Those it took for waiting, parked or loaded, whose rows are all there under batches that it does not know."""
     after_token: int = 0
     """The highest fencing token that is known to have been given out in the lost time."""
+    after_writes: int = 0
+    """The highest number of a write that is known to have been confirmed in the lost time."""
 
 
 def adopt(catalog: Catalog, token: int, adoption: Adoption) -> None:
@@ -101,7 +106,7 @@ def _adopt(connection: Connection, catalog: Catalog, adoption: Adoption) -> None
         .where(requests.c.pipeline == catalog.pipeline, requests.c.done_at.is_(None))
         .values(done_at=now, result="withdrawn: the catalog was restored, ask again if it is still wanted")
     )
-    _jump(connection, catalog, max(adoption.after_token + 1, int(now)))
+    _jump(connection, catalog, max(adoption.after_token + 1, int(now)), adoption.after_writes)
 
 
 def _settle_parts(connection: Connection, catalog: Catalog, names: tuple[str, ...], now: float) -> None:
@@ -138,13 +143,18 @@ def _settle_parts(connection: Connection, catalog: Catalog, names: tuple[str, ..
             )
 
 
-def _jump(connection: Connection, catalog: Catalog, least: int) -> None:
-    """Tokens given out in the lost time are hardly known; seconds since 1970 are more than any of them."""
+def _jump(connection: Connection, catalog: Catalog, least: int, after_writes: int) -> None:
+    """Tokens given out in the lost time are hardly known; seconds since 1970 are more than any of them.
+
+    Writes too go on above those of the lost time, and above what a frozen process of it may still mark.
+    """
     mine = leases.c.pipeline == catalog.pipeline
-    known = {row.stage: row.token for row in connection.execute(select(leases).where(mine)).all()}
+    rows = connection.execute(select(leases).where(mine)).all()
+    known = {row.stage: row.token for row in rows}
+    writes = max([after_writes, *(row.writes or 0 for row in rows)]) + _WRITES_UNKNOWN
     for stage in Stage:
         token = max(known.get(stage, 0) + 1, least)
-        values = {"token": token, "holder": "", "expires_at": 0.0}
+        values = {"token": token, "holder": "", "expires_at": 0.0, "writes": writes}
         if stage in known:
             connection.execute(update(leases).where(mine, leases.c.stage == stage).values(**values))
         else:

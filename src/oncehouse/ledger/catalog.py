@@ -15,14 +15,15 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import ColumnElement, Connection, func, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from oncehouse import crash, databases, logs
 from oncehouse.errors import (
+    CatalogBehindError,
     ConfigurationError,
     CorruptFileError,
     FencedError,
@@ -36,6 +37,7 @@ from oncehouse.ledger.migrations import Upgrade
 from oncehouse.ledger.records import Identity, Stage, spell_holder, spell_rule
 from oncehouse.ledger.steady_clock import SteadyClock
 from oncehouse.ledger.tables import leases, ledger_version, pipelines
+from oncehouse.ledger.terms import Terms
 
 _log = logging.getLogger("oncehouse.ledger")
 
@@ -61,6 +63,7 @@ class Catalog:
         self._steady = SteadyClock()
         self._writer = self.engine.execution_options(oncehouse_writes=True)
         self._retry_seconds = retry_seconds
+        self.terms = Terms()
         # One write a stage at a time, so that `last_write` names the one that is looked up.
         self._stage_locks = {stage: threading.Lock() for stage in Stage}
 
@@ -100,7 +103,9 @@ class Catalog:
 
         def run(connection: Connection) -> None:
             databases.take_turn(connection)
-            if held := connection.execute(select(leases).where(leases.c.expires_at > self.clock)).first():
+            # Only columns of the first release: the catalog may be of any version.
+            named = select(leases.c.pipeline, leases.c.stage, leases.c.holder)
+            if held := connection.execute(named.where(leases.c.expires_at > self.clock)).first():
                 raise LeaseHeldError(
                     f"Pipeline {held.pipeline}: the stage {held.stage} is run by {spell_holder(held.holder)}. Stop all "
                     "processes that work with this catalog first; nothing was changed."
@@ -180,23 +185,28 @@ class Catalog:
         """Run `change` in one transaction under the stage's lease.
 
         `change` may run several times (its transaction having been undone), so it must only touch the catalog.
-        Raises FencedError when another process has taken the lease, TransientError when the database stays away.
+        Raises FencedError when another process has taken the lease, CatalogBehindError when the database has lost
+        writes that this process has seen confirmed, TransientError when it stays away.
         """
         with self._stage_locks[stage]:
             name = str(uuid.uuid4())
             done: list[Result] = []
+            counted: list[int] = []
 
             def run(connection: Connection) -> None:
                 if done and self.was_committed(connection, stage, name):
                     return
-                self._fence(connection, stage, token, name)
+                counted[:] = [self._fence(connection, stage, token, name)]
                 done[:] = [change(connection)]
 
             def attempt() -> Result:
                 self._transaction(run)
                 return done[0]
 
-            return self._retry(attempt)
+            result = self._retry(attempt)
+            if (term := self.terms.find(stage, token)) is not None:
+                term.writes = max(term.writes, *counted)
+            return result
 
     def change(self, change: Callable[[Connection], Result]) -> Result:
         """One transaction outside any stage: a person's request, or a lease itself."""
@@ -255,17 +265,56 @@ class Catalog:
         row = connection.execute(select(pipelines).where(pipelines.c.pipeline == self.pipeline)).first()
         return None if row is None else Identity(fingerprint=row.fingerprint, buckets=row.buckets)
 
-    def _fence(self, connection: Connection, stage: Stage, token: int, name: str) -> None:
-        fenced = connection.execute(
+    def _fence(self, connection: Connection, stage: Stage, token: int, name: str) -> int:
+        """Refuse whoever does not hold the lease in this very catalog; the number of this write otherwise."""
+        written = func.coalesce(leases.c.writes, 0) + 1
+        counted = connection.execute(
             update(leases)
-            .where(leases.c.pipeline == self.pipeline, leases.c.stage == stage, leases.c.token == token)
-            .values(last_write=name)
+            .where(*self.own_term(stage, token))
+            .values(last_write=name, writes=written)
+            .returning(leases.c.writes)
+        ).scalar()
+        if counted is None:
+            self.refuse_in(connection, stage, token)
+        return int(counted)
+
+    def own_term(self, stage: Stage, token: int) -> tuple[ColumnElement[bool], ...]:
+        """The lease as this process knows it, with all the writes that it has seen confirmed.
+
+        The holder too: a catalog that has lost the taking of a lease may give its token to another process.
+        """
+        term = self.terms.find(stage, token)
+        named = (leases.c.pipeline == self.pipeline, leases.c.stage == stage, leases.c.token == token)
+        if term is None:
+            return named
+        return *named, leases.c.holder == term.holder, func.coalesce(leases.c.writes, 0) >= term.writes
+
+    def refuse_in(self, connection: Connection, stage: Stage, token: int) -> NoReturn:
+        """Say why the lease is not this process's any more: it was taken over, or the catalog has lost something."""
+        asked = select(leases.c.token, leases.c.writes).where(
+            leases.c.pipeline == self.pipeline, leases.c.stage == stage
         )
-        if fenced.rowcount != 1:
+        row = connection.execute(asked).first()
+        term = self.terms.find(stage, token)
+        if term is None or (row is not None and row.token > token):
             raise FencedError(
                 f"Pipeline {self.pipeline}: another process has taken over the stage {stage} "
                 f"(this one held token {token}). Nothing was written; this process stops."
             )
+        there = "has no lease of it" if row is None else f"is at write {row.writes or 0} of token {row.token}"
+        self.refuse_behind(
+            f"this process holds token {token} of the stage {stage} and has made its write {term.writes}, the catalog "
+            f"{there}"
+        )
+
+    def refuse_behind(self, evidence: str) -> NoReturn:
+        where = self.engine.url.render_as_string(hide_password=True)
+        raise CatalogBehindError(
+            f"Pipeline {self.pipeline}: the catalog {where} has lost transactions that it had confirmed: {evidence}. A "
+            "standby that lacked them was promoted, or an older copy was put in its place. To go on from it could "
+            "double what ClickHouse has; nothing was written, and this process stops. Let `oncehouse repair --plan` "
+            "show what is missing and `oncehouse repair --apply` bring the catalog up to date; then start again."
+        )
 
     def name_write(self, connection: Connection, stage: Stage, name: str) -> None:
         """Leave a name by which `was_committed` knows this transaction again, where nobody holds a token."""

@@ -145,6 +145,29 @@ class FileStore:
         if found != ref.checksum:
             raise _mismatch(ref, found)
 
+    def replace(self, path: str, content: bytes) -> None:
+        """Write a small file that the catalog does not name, whole or not at all, over the one before it."""
+        try:
+            if self._remote:
+                filesystem, prefix = self._filesystem()
+                with filesystem.open_output_stream(f"{prefix}/{path}") as stream:
+                    stream.write(content)
+                return
+            target = self._folder / path
+            new = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
+            make_private_folder(target.parent)
+            make_private_file(new)
+            try:
+                new.write_bytes(content)
+                _fsync(new)
+                new.replace(target)
+            except OSError:
+                new.unlink(missing_ok=True)
+                raise
+            _fsync(target.parent)
+        except OSError as error:
+            raise self._wrapped(error, path) from error
+
     def delete(self, path: str) -> None:
         try:
             if self._remote:

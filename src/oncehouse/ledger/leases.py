@@ -1,7 +1,8 @@
 """Leases: the right to run one stage of one pipeline, with a fencing token that only grows.
 
-All times are the catalog's own, so a driver with a wrong clock can neither keep nor steal a lease. A token is
-never given twice: whoever takes over gets a higher one, and the old holder's writes are refused.
+All times are the catalog's own, so a driver with a wrong clock can neither keep nor steal a lease. Whoever takes
+over gets a higher token, and the old holder's writes are refused. Where a catalog has lost the taking of a lease, the
+holder's name and the marks outside of the catalog (`marks.py`) keep one token from being used by two.
 """
 
 from __future__ import annotations
@@ -11,57 +12,77 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection, insert, select, update
 
-from oncehouse.errors import FencedError, LeaseHeldError, TransientError
+from oncehouse.errors import LeaseHeldError, TransientError
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Lease, Stage, spell_holder
 from oncehouse.ledger.tables import leases
 
 
-def acquire(catalog: Catalog, stage: Stage, *, holder: str, lease_seconds: float) -> Lease:
-    """Take the lease if it is free or has run out; raises LeaseHeldError that names the holder otherwise."""
+def acquire(catalog: Catalog, stage: Stage, *, holder: str, lease_seconds: float, above: int = 0) -> Lease:
+    """Take the lease if it is free or has run out; raises LeaseHeldError that names the holder otherwise.
 
-    def run(connection: Connection) -> Lease:
+    `above`: the highest token that is known from elsewhere to have been given out. Raises CatalogBehindError where the
+    catalog has lost what this process has seen of the stage.
+    """
+    token_before, writes_before = catalog.terms.newest(stage)
+
+    def run(connection: Connection) -> tuple[Lease, int]:
         # Whoever waited for the lease may have been overtaken by an upgrade.
         catalog.demand_version_in(connection)
         mine = (leases.c.pipeline == catalog.pipeline, leases.c.stage == stage)
         now = catalog.now_in(connection)
         row = connection.execute(select(leases).where(*mine).with_for_update()).first()
-        expires_at = now + lease_seconds
+        token, writes = (0, 0) if row is None else (row.token, row.writes or 0)
+        if token < token_before or writes < writes_before:
+            catalog.refuse_behind(
+                f"this process has made write {writes_before} of the stage {stage} under token {token_before}, the "
+                f"catalog is at write {writes} of token {token}"
+            )
+        values = {"token": max(token, above) + 1, "holder": holder, "expires_at": now + lease_seconds}
         if row is None:
-            values = {"token": 1, "holder": holder, "expires_at": expires_at}
             connection.execute(insert(leases).values(pipeline=catalog.pipeline, stage=stage, **values))
-            return _lease(catalog, stage, values)
+            return _lease(catalog, stage, values), writes
         if row.expires_at > now and row.holder != holder:
             raise LeaseHeldError(
                 f"Pipeline {catalog.pipeline}: the stage {stage} is run by {spell_holder(row.holder)} (token "
                 f"{row.token}, its lease ends in {row.expires_at - now:.0f} s unless renewed). Stop that process, or "
                 "wait until its lease has run out."
             )
-        values = {"token": row.token + 1, "holder": holder, "expires_at": expires_at}
         connection.execute(update(leases).where(*mine).values(**values, pause=None))
-        return _lease(catalog, stage, values)
+        return _lease(catalog, stage, values), writes
 
-    return catalog.change(run)
+    lease, writes = catalog.change(run)
+    catalog.terms.begin(stage, lease.token, holder=holder, writes=writes)
+    return lease
 
 
 def renew(catalog: Catalog, lease: Lease, *, lease_seconds: float) -> None:
     def run(connection: Connection) -> None:
         renewed = connection.execute(
             update(leases)
-            .where(
-                leases.c.pipeline == catalog.pipeline,
-                leases.c.stage == lease.stage,
-                leases.c.token == lease.token,
-            )
+            .where(*catalog.own_term(lease.stage, lease.token))
             .values(expires_at=catalog.clock + lease_seconds)
         )
         if renewed.rowcount != 1:
-            raise FencedError(
-                f"Pipeline {catalog.pipeline}: the lease of stage {lease.stage} (token {lease.token}) was taken "
-                "over by another process. This one stops."
-            )
+            catalog.refuse_in(connection, lease.stage, lease.token)
 
     catalog.change(run)
+
+
+def demand_held(catalog: Catalog, lease: Lease) -> None:
+    """Raise FencedError or CatalogBehindError unless the catalog has the lease, and all that was written under it."""
+    with catalog.read() as connection:
+        held = select(leases.c.token).where(*catalog.own_term(lease.stage, lease.token))
+        if connection.execute(held).first() is None:
+            catalog.refuse_in(connection, lease.stage, lease.token)
+
+
+def read_writes(catalog: Catalog) -> dict[Stage, int]:
+    """How many writes of each stage the catalog has."""
+    mine = leases.c.pipeline == catalog.pipeline
+    with catalog.read() as connection:
+        rows = connection.execute(select(leases.c.stage, leases.c.writes).where(mine)).all()
+    return {Stage(row.stage): row.writes or 0 for row in rows}
 
 
 def release(catalog: Catalog, lease: Lease) -> None:
@@ -74,6 +95,7 @@ def release(catalog: Catalog, lease: Lease) -> None:
                 leases.c.pipeline == catalog.pipeline,
                 leases.c.stage == lease.stage,
                 leases.c.token == lease.token,
+                leases.c.holder == lease.holder,
             )
             .values(expires_at=0.0, pause=None)
         )

@@ -139,6 +139,10 @@ def _index_open_letters(connection: Connection) -> None:
     )
 
 
+def _count_writes(connection: Connection) -> None:
+    add_column(connection, "oncehouse_leases", "writes", BigInteger())
+
+
 STEPS: tuple[Step, ...] = (
     Step(
         version=2,
@@ -160,6 +164,11 @@ STEPS: tuple[Step, ...] = (
         version=5,
         what="ranges of offsets carry the leader epoch of Kafka's log",
         change=_add_leader_epochs,
+    ),
+    Step(
+        version=6,
+        what="the writes of each stage are counted, so that a catalog that has lost some is noticed",
+        change=_count_writes,
     ),
 )
 

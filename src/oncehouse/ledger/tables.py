@@ -22,7 +22,7 @@ from sqlalchemy import (
     text,
 )
 
-VERSION = 5
+VERSION = 6
 
 metadata = MetaData()
 
@@ -88,6 +88,9 @@ leases = Table(
     Column("last_write", String(36)),
     # What the holder waits for before it goes on; null while it works.
     Column("pause", Text),
+    # Fenced writes of the stage, under all its terms: a catalog that has lost some is behind what others know of it.
+    # Null: none since version 5.
+    Column("writes", BigInteger),
     PrimaryKeyConstraint("pipeline", "stage"),
 )
 

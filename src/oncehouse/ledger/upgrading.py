@@ -53,7 +53,7 @@ def look(catalog: Catalog) -> Standing:
     with catalog.read() as connection:
         version = read_version(connection)
         held = (
-            select(leases)
+            select(leases.c.pipeline, leases.c.stage, leases.c.holder)
             .where(leases.c.expires_at > catalog.clock)
             .order_by(leases.c.pipeline, leases.c.stage)
         )

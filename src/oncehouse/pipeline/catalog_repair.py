@@ -20,6 +20,7 @@ from oncehouse.ledger.adoption import Adoption
 from oncehouse.ledger.batches import list_batches
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.marks import list_marks
 from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.catalog_file import fill_catalog
@@ -235,11 +236,13 @@ def _adopt(
 ) -> Adoption:
     gaps = [gap for gap in read_gaps(client, pipeline, base) if gap.strange]
     known = snapshots.list_snapshots(store, pipeline.pipeline)
+    marks = list_marks(store, pipeline.pipeline)
     return Adoption(
         segments=tuple(write_segments(pipeline, client, store, gaps, open_index(base, store))),
         rows={gap.table.name: (len(gap.strange), gap.excess) for gap in gaps if gap.excess},
         arrived_batches=planned.arrived_batches,
         arrived_parts=planned.arrived_parts,
         resent_batches=planned.resent_batches,
-        after_token=max((found.token for found in known), default=0),
+        after_token=max([0, *(found.token for found in known), *(mark.token for mark in marks)]),
+        after_writes=max((mark.writes for mark in marks), default=0),
     )

@@ -22,8 +22,9 @@ from oncehouse.columns import Array, ColumnType, Map, bare, clickhouse_name, is_
 from oncehouse.config_problems import nearest, printable
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.marks import write_mark
 from oncehouse.ledger.queries import is_settled
-from oncehouse.ledger.records import Counts, EpochKind, FileRef, QueryBatch
+from oncehouse.ledger.records import Counts, EpochKind, FileRef, QueryBatch, Stage
 from oncehouse.ledger.schemas import add_schemas
 from oncehouse.pipeline.deciding import Deciding
 from oncehouse.pipeline.frame_format import FrameFormat, schema_of
@@ -84,6 +85,9 @@ class FrameIngest(Deciding):
             )
         with self._deciding:
             if is_settled(self._catalog, batch):
+                # Perhaps by a call that could not mark it, and is repeated for that.
+                store = FileStore(self._pipeline.ledger.files)
+                write_mark(self._catalog, store, Stage.INGEST, self._lease.token)
                 return None
             with naming_own_errors(self._pipeline.pipeline):
                 counts = settle(

@@ -22,6 +22,7 @@ from oncehouse.errors import FullDiskError, OncehouseError, PoisonError
 from oncehouse.ledger import epochs, registering, segments
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.marks import write_mark
 from oncehouse.ledger.records import (
     Counts,
     DeadLetterFile,
@@ -33,6 +34,7 @@ from oncehouse.ledger.records import (
     QueryBatch,
     Registration,
     Segment,
+    Stage,
 )
 from oncehouse.pipeline.adopting import remembered
 from oncehouse.pipeline.blocks import OutsizeRecordError, cutting, demand_usual, hand_over
@@ -111,6 +113,9 @@ def settle(
         with _phase("register", plan):
             registering.register(catalog, token, registration)
         crash.reach("after registering")
+        if given.query is not None:
+            # Whoever gave the rows takes them for settled and cannot be asked for them again, as Kafka can.
+            write_mark(catalog, FileStore(pipeline.ledger.files), Stage.INGEST, token)
         told = asdict(registration.counts)
         seconds = round(catalog.now() - started_at, 3)
         logs.write(_log, logging.INFO, "epoch settled", kind=given.kind, seconds=seconds, **told)

@@ -1,8 +1,8 @@
 """Whether the catalog is as new as the files beside it: one that was lost or restored from an old backup is not.
 
-Files carry epoch and fencing token in their names. A file of an epoch that the catalog has not come to, under a token
-that is not older than the catalog's, was written after the catalog's moment. To go on from such a catalog would send
-again what ClickHouse has.
+Marks say how far it had come when rows were last sent. Files carry epoch and fencing token in their names too: a file
+of an epoch that the catalog has not come to, under a token that is not older than the catalog's, was written after the
+catalog's moment. To go on from such a catalog would send again what ClickHouse has.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from oncehouse.errors import CorruptFileError, PermanentError
+from oncehouse.errors import CatalogBehindError, CorruptFileError
 from oncehouse.ledger import epochs, leases
+from oncehouse.ledger.marks import list_marks, tell_ahead
 from oncehouse.ledger.records import Stage
 from oncehouse.ledger.snapshots import examine, list_snapshots
 
@@ -28,7 +29,8 @@ _EPOCHS_A_FOLDER = 1000
 def find_newer(paths: Iterable[str], *, next_epoch: int, token: int) -> str | None:
     """A file that was written after the catalog's moment. Pure.
 
-    Files of the next epoch itself may be those of an attempt that died, unless a newer holder of the lease wrote them.
+    Files of the next epoch itself may be those of an attempt that died, unless a newer holder of the lease wrote them:
+    whether it was settled and sent, the marks say.
     """
     for path in paths:
         if (found := _EPOCH_FILE.search(f"/{path}")) is None:
@@ -44,10 +46,13 @@ def tell_age(catalog: Catalog, store: FileStore) -> str | None:
     if not _knows_pipeline(catalog):
         paths = [path for path in store.walk(f"{catalog.pipeline}/") if _EPOCH_FILE.search(f"/{path}")]
         paths += [found.path for found in list_snapshots(store, catalog.pipeline)]
+        paths += [f"marks/{mark.name}" for mark in list_marks(store, catalog.pipeline) if mark.writes]
         # Asked again: a pipeline may have begun meanwhile.
         if not paths or _knows_pipeline(catalog):
             return None
         return f"it does not know the pipeline, but files of it are there, such as {paths[-1]}"
+    if (ahead := tell_ahead(catalog, store)) is not None:
+        return ahead
     # Listed before the catalog is asked: it may be ahead of the files of a running pipeline, never behind.
     paths = list(_young_files(store, catalog.pipeline, epochs.next_epoch(catalog)))
     next_epoch = epochs.next_epoch(catalog)
@@ -76,7 +81,7 @@ def demand_newest(catalog: Catalog, store: FileStore) -> None:
         )
     if (age := tell_age(catalog, store)) is not None:
         where = catalog.engine.url.render_as_string(hide_password=True)
-        raise PermanentError(
+        raise CatalogBehindError(
             f"Pipeline {catalog.pipeline}: the catalog {where} is lost or older than the ledger's files: {age}. To go "
             "on from it could double what ClickHouse has; nothing was read. `oncehouse repair --plan` shows how it is "
             "brought up to date. To start anew, give the pipeline another name or remove its files."

@@ -34,7 +34,8 @@ from oncehouse.errors import CorruptFileError, OncehouseError, PermanentError, T
 from oncehouse.ledger import batches
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import NO_SPACE, FileStore
-from oncehouse.ledger.records import Attempt, Batch, BatchStatus, LoadPart
+from oncehouse.ledger.marks import Sending, write_mark
+from oncehouse.ledger.records import Attempt, Batch, BatchStatus, LoadPart, Stage
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.ingest import run_tasks
 from oncehouse.pipeline.pace import Answer
@@ -215,6 +216,25 @@ def _run(spark: SparkSession, plan: LoadPlan) -> Outcome:
     return outcome
 
 
+def _mark(catalog: Catalog, token: int, plan: LoadPlan, attempt: Attempt) -> TryAgain | None:
+    """Prove outside of the catalog how far it has come, before rows leave that it might forget to have sent."""
+    epoch = max((load.part.epoch for load in plan.parts), default=0)
+    try:
+        write_mark(
+            catalog, FileStore(plan.files_root), Stage.LOAD, token, Sending(attempt=attempt, epoch=epoch)
+        )
+    except TransientError as error:
+        # Nothing was sent, so this attempt leaves nothing unknown.
+        return TryAgain(
+            message=str(error),
+            code=None,
+            seconds=0.0,
+            outcome_unknown=plan.request.outcome_unknown,
+            too_many_parts=False,
+        )
+    return None
+
+
 def load(
     spark: SparkSession,
     pipeline: Pipeline,
@@ -228,10 +248,11 @@ def load(
     table = next(found for found in pipeline.tables if found.name == batch.table)
     attempt = batches.start_attempt(catalog, token, batch.batch_id)
     plan = plan_load(pipeline, table, batch, attempt, catalog=catalog, facts=facts)
+    unmarked = _mark(catalog, token, plan, attempt)
     crash.reach("before inserting")
     about = {"pipeline": pipeline.pipeline, "batch": batch.batch_id, "table": batch.table}
     with span("insert", **about, attempt=attempt.attempt, query_id=attempt.query_id) as insert:
-        outcome = _run(spark, plan)
+        outcome = unmarked or _run(spark, plan)
         # Jitter only spreads load; nobody has to be kept from guessing it.
         verdict = judge(outcome, attempt=attempt.attempt, retry=pipeline.retry, chance=random.random())  # noqa: S311
         insert.note(outcome=verdict.outcome)

@@ -35,11 +35,11 @@ from oncehouse.pipeline.catalog_repair import CatalogRepair, catch_up, plan_lost
 from oncehouse.pipeline.damage import FileKind, Repair, plan_repairs
 from oncehouse.pipeline.holder import describe_holder
 from oncehouse.pipeline.kafka_facts import KafkaFacts
+from oncehouse.pipeline.lease_terms import take_lease
 from oncehouse.pipeline.ledger_age import tell_age
 from oncehouse.pipeline.prepare import open_catalog
 from oncehouse.pipeline.restoring import Done, Restorer
 from oncehouse.pipeline.source import Topics
-from oncehouse.pipeline.stages import take_lease
 from oncehouse.pipeline.table_gap import demand_quiet, read_gaps
 from oncehouse.pipeline.verify_files import NamedFile, check_files, list_files
 
@@ -167,7 +167,7 @@ def _bring_back(
         return planned, None if planned.refused else restore_lost(pipeline, client, planned)
     catalog = open_catalog(pipeline)
     try:
-        with _all_leases(pipeline, catalog) as held:
+        with _all_leases(pipeline, catalog, may_be_behind=True) as held:
             demand_quiet(client, pipeline)
             planned = _plan_catalog(pipeline, found, given_again=given_again)
             if not planned.refused:
@@ -276,13 +276,15 @@ def _groups(repairs: Sequence[Repair]) -> Iterator[tuple[Repair, ...]]:
 
 
 @contextmanager
-def _all_leases(pipeline: Pipeline, catalog: Catalog) -> Iterator[dict[Stage, Lease]]:
+def _all_leases(
+    pipeline: Pipeline, catalog: Catalog, *, may_be_behind: bool = False
+) -> Iterator[dict[Stage, Lease]]:
     holder = describe_holder()
     held: list[Lease] = []
     lost: list[Exception] = []
     try:
         for stage in Stage:
-            held += [take_lease(pipeline, catalog, stage, holder)]
+            held += [take_lease(pipeline, catalog, stage, holder, may_be_behind=may_be_behind)]
         heartbeat = leases.Heartbeat(catalog, tuple(held), lease_seconds=pipeline.lease, on_lost=lost.append)
         try:
             yield {lease.stage: lease for lease in held}

@@ -19,8 +19,9 @@ from oncehouse.ledger import leases
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Lease, Stage
 from oncehouse.pipeline.deciding import Ingesting
-from oncehouse.pipeline.holder import describe_holder, is_dead
+from oncehouse.pipeline.holder import describe_holder
 from oncehouse.pipeline.job_errors import naming_own_errors
+from oncehouse.pipeline.lease_terms import take_lease
 from oncehouse.pipeline.loading import Loading
 from oncehouse.pipeline.report import Report, RunResult
 from oncehouse.pipeline.retention import retain
@@ -236,11 +237,3 @@ class Stages:
     def _keep_reporting(self) -> None:
         while not self.stop.wait(0.5):
             self.report.tell()
-
-
-def take_lease(pipeline: Pipeline, catalog: Catalog, stage: Stage, holder: str) -> Lease:
-    """Also from a process of this machine that is surely gone; raises LeaseHeldError."""
-    for lease in leases.list_leases(catalog):
-        if lease.stage is stage and is_dead(lease.holder):
-            leases.release(catalog, lease)
-    return leases.acquire(catalog, stage, holder=holder, lease_seconds=pipeline.lease)

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from oncehouse import logs
 from oncehouse.errors import DataLossError, OncehouseError, TransientError
-from oncehouse.ledger import epochs
+from oncehouse.ledger import epochs, leases
+from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import EpochKind
 from oncehouse.pipeline.adopting import under_ledgers_rule
 from oncehouse.pipeline.blocks import Counting
@@ -29,6 +30,7 @@ from oncehouse.pipeline.formats import needs_headers
 from oncehouse.pipeline.ingest import SMALL_EPOCH_RECORDS, EpochInput, read_frame, settle
 from oncehouse.pipeline.job_errors import naming_own_errors, revive
 from oncehouse.pipeline.kafka_log import KafkaLog
+from oncehouse.pipeline.lease_terms import demand_current
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.session import scratch_folder
 from oncehouse.pipeline.source import (
@@ -105,6 +107,7 @@ class Ingest(Deciding):
         if not self._gate.wait(stop.is_set):
             return
         starting = self._starting_positions()
+        self._demand_current()
         with naming_own_errors(self._pipeline.pipeline):
             checkpoint = self._new_checkpoint()
             query = self._start(starting, checkpoint, once=once)
@@ -126,6 +129,11 @@ class Ingest(Deciding):
             self._starting_positions()
         if failure is not None:
             raise failure
+
+    def _demand_current(self) -> None:
+        """Offsets of a catalog that has lost epochs would be read, and delivered, once more."""
+        leases.demand_held(self._catalog, self._lease)
+        demand_current(self._catalog, FileStore(self._pipeline.ledger.files))
 
     def _starting_positions(self) -> Positions:
         known = epochs.read_topic_ids(self._catalog)

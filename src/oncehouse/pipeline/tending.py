@@ -14,6 +14,7 @@ from oncehouse.ledger import leases, requests
 from oncehouse.ledger.records import Stage
 from oncehouse.pipeline.deciding import Deciding
 from oncehouse.pipeline.holder import describe_holder
+from oncehouse.pipeline.lease_terms import take_lease
 
 if TYPE_CHECKING:
     from oncehouse.pipeline.stages import Stages
@@ -47,9 +48,7 @@ class Tending:
 
     def _perform(self, stop: threading.Event) -> None:
         stages = self._stages
-        lease = leases.acquire(
-            stages.catalog, Stage.INGEST, holder=describe_holder(), lease_seconds=stages.pipeline.lease
-        )
+        lease = take_lease(stages.pipeline, stages.catalog, Stage.INGEST, describe_holder())
         lost: list[Exception] = []
         heartbeat = leases.Heartbeat(
             stages.catalog, (lease,), lease_seconds=stages.pipeline.lease, on_lost=lost.append

@@ -1,0 +1,141 @@
+"""Marks: how far the catalog had come, written among the ledger's files before rows leave for ClickHouse.
+
+A catalog may lose what it confirmed (a standby is promoted without the last transactions, a file is restored from a
+copy). A mark proves it from outside: one small file a lease term, named by token and holder so that a process that was
+frozen lowers nobody else's, with the number of writes that its stage had confirmed. Transactions are lost from the end
+only, so a catalog that has those writes has all that came before them: the attempt, its batch, and their epochs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+from oncehouse.errors import CorruptFileError, TransientError
+from oncehouse.ledger import leases
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.records import Attempt, Stage
+
+_NAME = re.compile(r"/marks/([a-z]+)-(\d{12})-[0-9a-f]{8}\.json$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """What a holder had seen confirmed. Where nothing was sent, it says only that the token was given out."""
+
+    stage: Stage
+    token: int
+    holder: str
+    writes: int
+    """Of the stage, under all its terms."""
+    epoch: int | None = None
+    """The newest one that what was sent needs."""
+    batch_id: str | None = None
+    attempt: int | None = None
+    at: float | None = None
+    """On the catalog's clock."""
+
+    @property
+    def name(self) -> str:
+        told_apart = hashlib.sha256(self.holder.encode()).hexdigest()[:8]
+        return f"{self.stage}-{self.token:012d}-{told_apart}.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sending:
+    """An attempt whose first byte is about to leave."""
+
+    attempt: Attempt
+    epoch: int
+
+
+def write_mark(
+    catalog: Catalog, store: FileStore, stage: Stage, token: int, sending: Sending | None = None
+) -> None:
+    """Put down how many writes this process has seen confirmed; nothing where that stands there already.
+
+    Raises TransientError where the file cannot be written: then nothing may be sent.
+    """
+    term = catalog.terms.find(stage, token)
+    if term is None:
+        return
+    with term.marking:
+        writes = term.writes
+        if writes <= term.marked:
+            return  # another thread's mark has covered this attempt
+        mark = Mark(
+            stage=stage,
+            token=token,
+            holder=term.holder,
+            writes=writes,
+            epoch=sending.epoch if sending else None,
+            batch_id=sending.attempt.batch_id if sending else None,
+            attempt=sending.attempt.attempt if sending else None,
+            at=sending.attempt.started_at if sending else None,
+        )
+        store.replace(f"{catalog.pipeline}/marks/{mark.name}", json.dumps(asdict(mark)).encode())
+        term.marked = writes
+
+
+def list_marks(store: FileStore, pipeline: str) -> tuple[Mark, ...]:
+    """Those of all stages and terms that have not been covered by later ones."""
+    paths = [path for path in store.walk(f"{pipeline}/marks") if _NAME.search(f"/{path}") is not None]
+    found = [_read(store, path) for path in paths]
+    return tuple(mark for mark in found if mark is not None)
+
+
+def _read(store: FileStore, path: str) -> Mark | None:
+    try:
+        content = store.read_bytes(path)
+    except TransientError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None  # covered by a later term meanwhile
+        raise
+    try:
+        told = json.loads(content)
+        return Mark(**told | {"stage": Stage(told["stage"])})
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptFileError(
+            f"The ledger's file {path} is damaged ({error}). It says how far the catalog had come when rows were last "
+            "sent. `oncehouse repair --plan` shows whether the tables hold what the catalog does not know; where they "
+            "do not, remove the file."
+        ) from error
+
+
+def find_ahead(marks: Iterable[Mark], writes: Mapping[Stage, int]) -> Mark | None:
+    """The mark that the catalog has not come to, the farthest one; None where it has all of them. Pure."""
+    ahead = [mark for mark in marks if mark.writes > writes.get(mark.stage, 0)]
+    return max(ahead, key=lambda mark: (mark.writes, mark.token), default=None)
+
+
+def highest_token(marks: Iterable[Mark], stage: Stage) -> int:
+    return max((mark.token for mark in marks if mark.stage is stage), default=0)
+
+
+def tell_ahead(catalog: Catalog, store: FileStore) -> str | None:
+    """What was sent after the catalog's moment; None where it has come to every mark."""
+    # Listed before the catalog is asked: it may be ahead of them, never behind.
+    marks = list_marks(store, catalog.pipeline)
+    writes = leases.read_writes(catalog) if marks else {}
+    mark = find_ahead(marks, writes)
+    return None if mark is None else _describe(mark, writes.get(mark.stage, 0))
+
+
+def _describe(mark: Mark, writes: int) -> str:
+    done = f"write {mark.writes} of the stage {mark.stage} was confirmed"
+    if mark.batch_id is not None:
+        done += f" before attempt {mark.attempt} of batch {mark.batch_id} (up to epoch {mark.epoch}) was sent"
+    return f"it ends with write {writes}, but {done} (marks/{mark.name})"
+
+
+def prune_marks(catalog: Catalog, store: FileStore, marks: Iterable[Mark], stage: Stage, token: int) -> None:
+    """Drop those of the stage's earlier terms that this term's own mark covers."""
+    term = catalog.terms.find(stage, token)
+    marked = -1 if term is None else term.marked
+    for mark in marks:
+        if mark.stage is stage and mark.token < token and mark.writes <= marked:
+            store.delete(f"{catalog.pipeline}/marks/{mark.name}")

@@ -1,0 +1,295 @@
+"""Marks among the ledger's files: whoever has seen nothing refuses a catalog that has lost transactions."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from ledger_examples import IDENTITY, make_batch, make_registration
+from lost_transactions import lose_since, remember
+from oncehouse.errors import CatalogBehindError, CorruptFileError, FencedError, FullDiskError, LeaseHeldError
+from oncehouse.ledger import adoption, leases, marks
+from oncehouse.ledger.adoption import Adoption
+from oncehouse.ledger.batches import create_batches, list_attempts, open_parts, start_attempt, waiting_batches
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.epochs import next_epoch
+from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.marks import Mark, Sending, find_ahead, list_marks, tell_ahead, write_mark
+from oncehouse.ledger.records import BatchStatus, Stage
+from oncehouse.ledger.registering import register
+from oncehouse.pipeline import loader
+from oncehouse.pipeline.lease_terms import take_lease
+from oncehouse.pipeline.ledger_age import demand_newest
+from oncehouse.pipeline.retention import plan_sweep
+
+
+@pytest.fixture
+def pipeline(tmp_path) -> SimpleNamespace:
+    return SimpleNamespace(
+        pipeline="shop", lease=600.0, ledger=SimpleNamespace(files=str(tmp_path / "files"))
+    )
+
+
+@pytest.fixture
+def store(pipeline) -> FileStore:
+    return FileStore(pipeline.ledger.files)
+
+
+@pytest.fixture
+def fresh(catalog_url, catalog):
+    """Another process, which knows nothing of what this one has seen."""
+    opened = Catalog(catalog_url, "shop", retry_seconds=())
+    yield opened
+    opened.close()
+
+
+def take(pipeline, catalog: Catalog, stage: Stage, holder: str = "first", **which):
+    return take_lease(pipeline, catalog, stage, holder, **which)
+
+
+def end_process(catalog: Catalog) -> None:
+    """All leases run out."""
+    for lease in leases.list_leases(catalog):
+        leases.release(catalog, lease)
+
+
+def send(pipeline, catalog: Catalog, store: FileStore) -> str:
+    """An epoch, its batch, and an attempt that is marked as the loader marks it; the batch's id."""
+    ingest = take(pipeline, catalog, Stage.INGEST)
+    load = take(pipeline, catalog, Stage.LOAD)
+    register(catalog, ingest.token, make_registration())
+    return send_open(catalog, store, load.token)
+
+
+def send_open(catalog: Catalog, store: FileStore, token: int) -> str:
+    batch = make_batch(*open_parts(catalog))
+    create_batches(catalog, token, [batch])
+    attempt = start_attempt(catalog, token, batch.batch_id)
+    write_mark(catalog, store, Stage.LOAD, token, Sending(attempt=attempt, epoch=1))
+    return batch.batch_id
+
+
+def test_a_catalog_that_lost_an_attempt_is_refused_with_the_remedy(pipeline, catalog, fresh, store):
+    ingest = take(pipeline, catalog, Stage.INGEST)
+    load = take(pipeline, catalog, Stage.LOAD)
+    register(catalog, ingest.token, make_registration())
+    moment = remember(catalog)
+    batch_id = send_open(catalog, store, load.token)
+    lose_since(catalog, moment)
+    end_process(fresh)
+    for stage in Stage:
+        with pytest.raises(
+            CatalogBehindError, match=rf"attempt 1 of batch {batch_id}.*oncehouse repair --plan"
+        ):
+            take(pipeline, fresh, stage, "second")
+    with pytest.raises(CatalogBehindError, match="older than the ledger's files"):
+        demand_newest(fresh, store)
+    assert all(lease.expires_at == 0 for lease in leases.list_leases(fresh)), "a refused lease is given back"
+
+
+def test_exactly_one_lost_epoch_that_was_sent_is_not_taken_for_an_attempt_that_died(
+    pipeline, catalog, fresh, store
+):
+    ingest = take(pipeline, catalog, Stage.INGEST)
+    load = take(pipeline, catalog, Stage.LOAD)
+    moment = remember(catalog)
+    store.put(f"shop/0000000/0000000001-{ingest.token}-r0.arrow", lambda _: None)
+    register(catalog, ingest.token, make_registration())
+    send_open(catalog, store, load.token)
+    lose_since(catalog, moment)
+    end_process(fresh)
+    assert next_epoch(fresh) == 1
+    with pytest.raises(CatalogBehindError):
+        demand_newest(fresh, store)
+    with pytest.raises(CatalogBehindError):
+        take(pipeline, fresh, Stage.INGEST, "second")
+
+
+def test_one_lost_epoch_of_which_nothing_was_sent_is_simply_read_again(pipeline, catalog, fresh, store):
+    ingest = take(pipeline, catalog, Stage.INGEST)
+    moment = remember(catalog)
+    store.put(f"shop/0000000/0000000001-{ingest.token}-r0.arrow", lambda _: None)
+    register(catalog, ingest.token, make_registration())
+    lose_since(catalog, moment)
+    end_process(fresh)
+    demand_newest(fresh, store)
+    register(fresh, take(pipeline, fresh, Stage.INGEST, "second").token, make_registration())
+
+
+def test_a_catalog_that_has_lost_nothing_is_taken_over(pipeline, catalog, fresh, store):
+    send(pipeline, catalog, store)
+    end_process(fresh)
+    for stage in Stage:
+        take(pipeline, fresh, stage, "second")
+    assert tell_ahead(fresh, store) is None
+
+
+def test_a_token_whose_taking_was_lost_is_not_given_to_another_process(pipeline, catalog, fresh):
+    moment = remember(catalog)
+    first = take(pipeline, catalog, Stage.INGEST)
+    lose_since(catalog, moment)
+    second = take(pipeline, fresh, Stage.INGEST, "second")
+    assert second.token > first.token
+    with pytest.raises(FencedError, match="taken over"):
+        leases.renew(catalog, first, lease_seconds=600)
+
+
+def test_a_lease_that_is_held_is_refused_before_any_mark_is_read(pipeline, catalog, fresh, store):
+    take(pipeline, catalog, Stage.INGEST)
+    store.replace("shop/marks/load-000000000001-00000000.json", b"{")
+    with pytest.raises(LeaseHeldError):
+        take(pipeline, fresh, Stage.INGEST, "second")
+
+
+def test_a_later_term_covers_the_marks_before_it(pipeline, catalog, fresh, store):
+    send(pipeline, catalog, store)
+    end_process(fresh)
+    for stage in Stage:
+        take(pipeline, fresh, stage, "second")
+    assert {(mark.stage, mark.holder) for mark in list_marks(store, "shop")} == {
+        (stage, "second") for stage in Stage
+    }
+
+
+def test_a_process_that_was_frozen_lowers_no_mark(pipeline, catalog, fresh, store):
+    ingest = take(pipeline, catalog, Stage.INGEST)
+    load = take(pipeline, catalog, Stage.LOAD)
+    register(catalog, ingest.token, make_registration())
+    batch = make_batch(*open_parts(catalog))
+    create_batches(catalog, load.token, [batch])
+    attempt = start_attempt(catalog, load.token, batch.batch_id)
+    end_process(fresh)
+    other = take(pipeline, fresh, Stage.LOAD, "second")
+    before = start_attempt(fresh, other.token, batch.batch_id)
+    moment = remember(fresh)
+    after = start_attempt(fresh, other.token, batch.batch_id)
+    assert (before.attempt, after.attempt) == (2, 3)
+    write_mark(fresh, store, Stage.LOAD, other.token, Sending(attempt=after, epoch=1))
+    write_mark(catalog, store, Stage.LOAD, load.token, Sending(attempt=attempt, epoch=1))
+    assert len([mark for mark in list_marks(store, "shop") if mark.stage is Stage.LOAD]) == 2
+    lose_since(fresh, moment)
+    assert f"attempt 3 of batch {batch.batch_id}" in str(tell_ahead(fresh, store))
+
+
+def test_a_mark_is_written_only_when_there_is_more_to_say(pipeline, catalog, store, monkeypatch):
+    send(pipeline, catalog, store)
+    written: list[str] = []
+    monkeypatch.setattr(FileStore, "replace", lambda _, path, content: written.append(path))
+    token = next(lease.token for lease in leases.list_leases(catalog) if lease.stage is Stage.LOAD)
+    write_mark(catalog, store, Stage.LOAD, token)
+    assert written == []
+    start_attempt(catalog, token, waiting_batches(catalog)[0].batch_id)
+    write_mark(catalog, store, Stage.LOAD, token)
+    write_mark(catalog, store, Stage.LOAD, token)
+    assert len(written) == 1
+
+
+def test_a_mark_that_cannot_be_read_is_named(pipeline, catalog, store):
+    store.replace("shop/marks/load-000000000001-00000000.json", b"{")
+    with pytest.raises(CorruptFileError, match="load-000000000001-00000000"):
+        take(pipeline, catalog, Stage.LOAD)
+
+
+def test_marks_are_never_swept(pipeline, catalog, store):
+    take(pipeline, catalog, Stage.LOAD)
+    paths = list(store.walk("shop/marks"))
+    assert paths
+    assert plan_sweep(paths, set(), token=99, last_epoch=99, retention_token=99, now=1e12) == ()
+
+
+def test_after_a_repair_every_mark_is_satisfied_and_no_token_comes_back(pipeline, catalog, fresh, store):
+    moment = remember(catalog)
+    send(pipeline, catalog, store)
+    lose_since(catalog, moment)
+    held = take(pipeline, fresh, Stage.INGEST, "repair", may_be_behind=True)
+    found = list_marks(store, "shop")
+    learnt = Adoption(
+        after_token=max(mark.token for mark in found), after_writes=max(mark.writes for mark in found)
+    )
+    adoption.adopt(fresh, held.token, learnt)
+    assert tell_ahead(fresh, store) is None
+    for stage in Stage:
+        taken = take(pipeline, fresh, stage, "second")
+        assert all(taken.token > mark.token for mark in found)
+
+
+def test_a_pipeline_that_a_catalog_does_not_know_is_known_by_its_marks(catalog_url, catalog, store, pipeline):
+    send(pipeline, catalog, store)
+    catalog.close()
+    other = Catalog(catalog_url, "shop", retry_seconds=())
+    with other.engine.begin() as connection:
+        for name in ("pipelines", "leases"):
+            connection.exec_driver_sql(f"DELETE FROM oncehouse_{name}")
+    with pytest.raises(CatalogBehindError, match="does not know the pipeline"):
+        demand_newest(other, store)
+    other.adopt(IDENTITY)
+    with pytest.raises(CatalogBehindError):
+        demand_newest(other, store)
+    other.close()
+
+
+# The loader
+
+
+@pytest.fixture
+def sending(pipeline, catalog, store, monkeypatch):
+    """`sending()` sends the open parts as one batch; `inserted` has what stood in the marks when the insert began."""
+    inserted: list[tuple[Mark, ...]] = []
+    ingest = take(pipeline, catalog, Stage.INGEST)
+    load = take(pipeline, catalog, Stage.LOAD)
+    register(catalog, ingest.token, make_registration())
+    batch = make_batch(*open_parts(catalog))
+    create_batches(catalog, load.token, [batch])
+
+    def insert(_spark, plan):
+        inserted.append(list_marks(store, "shop"))
+        return loader.Inserted(rows=10, seconds=0.0)
+
+    monkeypatch.setattr(loader, "_run", insert)
+    plan = SimpleNamespace(
+        parts=tuple(SimpleNamespace(part=part) for part in batch.parts),
+        files_root=pipeline.ledger.files,
+        request=SimpleNamespace(outcome_unknown=False),
+    )
+    monkeypatch.setattr(loader, "plan_load", lambda *_, **__: plan)
+    table = SimpleNamespace(name=batch.table)
+    whole = SimpleNamespace(
+        pipeline="shop", tables=(table,), retry=SimpleNamespace(base=0.1, longest=1.0), ledger=pipeline.ledger
+    )
+
+    def run():
+        waiting = waiting_batches(catalog)[0]
+        return loader.load(None, whole, catalog, load.token, waiting, facts=None)
+
+    return SimpleNamespace(run=run, inserted=inserted, batch_id=batch.batch_id)
+
+
+def test_an_attempt_is_marked_before_its_first_byte(sending, catalog):
+    assert sending.run().status is BatchStatus.IN_CLICKHOUSE
+    (seen,) = sending.inserted
+    (mark,) = [mark for mark in seen if mark.stage is Stage.LOAD]
+    assert (mark.batch_id, mark.attempt, mark.epoch) == (sending.batch_id, 1, 1)
+    assert mark.writes == 2, "the batch and its attempt"
+
+
+def test_without_room_for_the_mark_nothing_is_sent_and_nothing_is_unknown(sending, catalog, monkeypatch):
+    def full(*_: object) -> None:
+        raise FullDiskError("no space is left")
+
+    monkeypatch.setattr(FileStore, "replace", full)
+    verdict = sending.run()
+    assert (verdict.status, verdict.outcome) == (BatchStatus.RETRY, loader.FAILED)
+    assert sending.inserted == []
+    assert [attempt.outcome for attempt in list_attempts(catalog, sending.batch_id)] == [loader.FAILED]
+
+
+def test_the_farthest_mark_is_told():
+    def mark(stage: Stage, writes: int) -> Mark:
+        return Mark(stage=stage, token=1, holder="first", writes=writes)
+
+    load = [mark(Stage.LOAD, 3), mark(Stage.LOAD, 5)]
+    assert find_ahead(load, {Stage.LOAD: 5}) is None
+    assert find_ahead(load, {Stage.LOAD: 2}) == load[1]
+    assert find_ahead([mark(Stage.INGEST, 1), *load], {Stage.LOAD: 5}) == mark(Stage.INGEST, 1)
+    assert marks.highest_token(load, Stage.INGEST) == 0
