@@ -32,6 +32,7 @@ FAULTS = {
     26: "a schema version lacks or renames a field of the identity",
     25: "a Kafka leader dies, the log is cut and filled again",
     23: "a replica that lags answers a read that decides",
+    20: "the catalog loses its last transactions",
 }
 
 
@@ -107,4 +108,6 @@ SCENARIOS = (
     Scenario("lagging replica answers repair", 23),
     Scenario("lagging replica answers an etl range", 23),
     Scenario("lagging replica answers a sync verify", 23),
+    Scenario("catalog loses transactions under a driver", 20),
+    Scenario("catalog loses transactions before a start", 20),
 )

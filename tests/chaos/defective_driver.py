@@ -63,7 +63,7 @@ def replace_segments_first() -> None:
 def ignore_fencing() -> None:
     """Whoever once had a lease writes on, whatever its token."""
     right = leases.renew
-    catalog.Catalog._fence = lambda *_: None
+    catalog.Catalog._fence = lambda *_: 0
 
     def renew_whatever_the_token(ledger, lease, *, lease_seconds):
         for known in leases.list_leases(ledger):
@@ -77,9 +77,9 @@ def take_held_leases() -> None:
     """A lease that somebody holds is shared with them."""
     acquire = leases.acquire
 
-    def share(ledger, stage, *, holder, lease_seconds):
+    def share(ledger, stage, *, holder, **which):
         try:
-            return acquire(ledger, stage, holder=holder, lease_seconds=lease_seconds)
+            return acquire(ledger, stage, holder=holder, **which)
         except LeaseHeldError:
             mine = tables.leases.c.stage == stage
             ledger.change(
@@ -94,11 +94,11 @@ def wait_for_ever() -> None:
     """A lease that was not given back is never taken over."""
     acquire = leases.acquire
 
-    def take_if_given_back(ledger, stage, *, holder, lease_seconds):
+    def take_if_given_back(ledger, stage, **which):
         for known in leases.list_leases(ledger):
             if known.stage is stage and known.expires_at > 0:
                 raise LeaseHeldError(f"the stage {stage} is run by {known.holder}.")
-        return acquire(ledger, stage, holder=holder, lease_seconds=lease_seconds)
+        return acquire(ledger, stage, **which)
 
     leases.acquire = take_if_given_back
 

