@@ -23,9 +23,16 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    DisconnectionError,
+    NoSuchModuleError,
+    OperationalError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -159,6 +166,9 @@ def _open_sqlite(url: str, database: str | None) -> Engine:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA busy_timeout=60000")
 
+    if database and database != ":memory:" and not database.startswith("file:"):
+        _follow_file(engine, Path(database))
+
     @event.listens_for(engine, "begin")
     def _begin(connection: Any) -> None:
         if connection.get_execution_options().get("oncehouse_writes", False):
@@ -168,6 +178,37 @@ def _open_sqlite(url: str, database: str | None) -> Engine:
             connection.connection.driver_connection.execute("BEGIN")
 
     return engine
+
+
+def _follow_file(engine: Engine, path: Path) -> None:
+    """Let connections go to the file that stands there now.
+
+    A file that was put in the place of another one would otherwise be seen by new processes alone, while this one wrote
+    on into a file that nobody can open any more.
+    """
+
+    @event.listens_for(engine, "connect")
+    def _remember(_connection: Any, record: ConnectionPoolEntry) -> None:
+        record.info["file"] = _identify(path)
+
+    @event.listens_for(engine, "checkout")
+    def _compare(_connection: Any, record: ConnectionPoolEntry, _proxy: Any) -> None:
+        there = _identify(path)
+        if there is None:
+            # Connecting would make an empty database there.
+            raise TransientError(
+                f"The database {path} is not there any more. Put it back; nothing was written."
+            )
+        if there != record.info["file"]:
+            raise DisconnectionError(f"{path} is another file than before")
+
+
+def _identify(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class DatabaseClock(FunctionElement[float]):

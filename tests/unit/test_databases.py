@@ -1,9 +1,13 @@
 """How our own processes open a database."""
 
+import sqlite3
+from contextlib import closing
+
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, text
 
 from oncehouse.databases import open_engine
+from oncehouse.errors import TransientError
 
 URL = "postgresql+psycopg://app@db.example/app"
 
@@ -40,3 +44,45 @@ def test_what_the_url_says_of_the_connection_counts():
 
 def test_the_url_that_messages_show_is_the_users_own():
     assert str(open_engine(URL, setting="database").url) == URL
+
+
+def count_rows(engine) -> int:
+    with engine.connect() as connection:
+        return connection.execute(text("SELECT count(*) FROM things")).scalar_one()
+
+
+def test_a_sqlite_file_that_took_the_place_of_another_is_the_one_that_is_read(tmp_path):
+    path, copy = tmp_path / "catalog.db", tmp_path / "copy.db"
+    engine = open_engine(f"sqlite:///{path}", setting="ledger.catalog")
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE things (number INTEGER)"))
+    with closing(sqlite3.connect(path)) as source:
+        source.execute("VACUUM INTO ?", (str(copy),))
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO things VALUES (1)"))
+    assert count_rows(engine) == 1
+    for ending in ("-wal", "-shm"):
+        path.with_name(path.name + ending).unlink(missing_ok=True)
+    copy.replace(path)
+    assert count_rows(engine) == 0
+    engine.dispose()
+
+
+def test_a_sqlite_file_that_is_gone_is_not_made_again_in_silence(tmp_path):
+    path = tmp_path / "catalog.db"
+    engine = open_engine(f"sqlite:///{path}", setting="ledger.catalog")
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE things (number INTEGER)"))
+    path.unlink()
+    with pytest.raises(TransientError, match="is not there any more"):
+        count_rows(engine)
+    assert not path.exists()
+    engine.dispose()
+
+
+def test_commits_of_sqlite_are_on_the_disk_when_they_are_confirmed(tmp_path):
+    engine = open_engine(f"sqlite:///{tmp_path}/catalog.db", setting="ledger.catalog")
+    with engine.connect() as connection:
+        full = 2
+        assert connection.execute(text("PRAGMA synchronous")).scalar_one() == full
+    engine.dispose()

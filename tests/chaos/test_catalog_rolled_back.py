@@ -1,0 +1,112 @@
+"""A catalog file that is replaced by an older copy, and losses that cost no epoch: noticed, and repaired exactly."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from lost_transactions import lose_since, remember
+from oncehouse import crash
+from oncehouse.errors import CatalogBehindError
+from oncehouse.ledger import leases
+from oncehouse.ledger.batches import list_attempts
+from oncehouse.ledger.records import BatchStatus, Stage
+from oncehouse.pipeline.repair import apply_repair, plan_repair
+from road import Road, make_event, wait_until
+
+EVENTS = [make_event(number) for number in range(150)]
+
+
+def repair(road: Road) -> None:
+    apply_repair(road.pipeline, road.said.append)
+    assert plan_repair(road.pipeline).is_clean
+
+
+@pytest.mark.parametrize("point", ["before making batches", "after making batches"])
+def test_a_batch_or_an_attempt_that_was_lost_without_an_epoch_is_found_again(road, point, monkeypatch):
+    road.send(EVENTS[:40])
+    road.run(only=[Stage.INGEST])
+    moments, reach = [], crash.reach
+
+    def look(name: str) -> None:
+        if name == point:
+            moments.append(remember(road.catalog))
+        reach(name)
+
+    monkeypatch.setattr(crash, "reach", look)
+    road.run(only=[Stage.LOAD])
+    monkeypatch.undo()
+    assert len(road.rows()) == 40
+    lose_since(road.catalog, moments[0])
+    wait_until(lambda: not plan_repair(road.pipeline).is_clean, "the loss to be seen")
+    with pytest.raises(CatalogBehindError):
+        road.run()
+    wait_until_leases_ran_out(road)
+    repair(road)
+    assert {batch.status for batch in road.batches()} <= {BatchStatus.IN_CLICKHOUSE, BatchStatus.REPLACED}
+    assert not any(list_attempts(road.catalog, batch.batch_id) for batch in road.batches())
+    road.send(EVENTS[20:])
+    road.run()
+    road.assert_exact()
+
+
+def test_an_outcome_that_was_lost_is_looked_up_without_a_repair(road, monkeypatch):
+    road.send(EVENTS[:40])
+    moments, reach = [], crash.reach
+
+    def look(name: str) -> None:
+        if name == "after inserting":
+            moments.append(remember(road.catalog))
+        reach(name)
+
+    monkeypatch.setattr(crash, "reach", look)
+    road.run()
+    monkeypatch.undo()
+    lose_since(road.catalog, moments[0])
+    wait_until_leases_ran_out(road)
+    road.run()
+    road.assert_exact()
+
+
+def test_a_running_driver_notices_a_sqlite_file_that_was_replaced_by_an_older_copy(road):
+    path, copy = road.folder / "catalog.db", road.folder / "copy.db"
+    road.send(EVENTS[:40])
+    with road.start() as running:
+        running.wait_for_rows(40)
+        wait_until(
+            lambda: all(batch.status is BatchStatus.IN_CLICKHOUSE for batch in road.batches()),
+            "it to be settled",
+        )
+        copy_out(path, copy)
+        road.send(EVENTS[40:80])
+        running.wait_for_rows(80)
+        put_back(copy, path)
+        assert isinstance(running.wait_for_error(), CatalogBehindError)
+    with pytest.raises(CatalogBehindError):
+        road.run()
+    wait_until_leases_ran_out(road)
+    repair(road)
+    road.run()
+    road.assert_exact()
+
+
+def copy_out(path: Path, copy: Path) -> None:
+    with closing(sqlite3.connect(path)) as source:
+        source.execute("VACUUM INTO ?", (str(copy),))
+
+
+def put_back(copy: Path, path: Path) -> None:
+    """As somebody would who stops nothing: the log of the old file goes with it."""
+    for ending in ("-wal", "-shm"):
+        path.with_name(path.name + ending).unlink(missing_ok=True)
+    copy.replace(path)
+
+
+def wait_until_leases_ran_out(road: Road) -> None:
+    wait_until(
+        lambda: all(lease.expires_at < road.catalog.now() for lease in leases.list_leases(road.catalog)),
+        "the leases to run out",
+    )

@@ -1,0 +1,37 @@
+"""What `check` sees of a real primary and its standby, also without the rights of an administrator."""
+
+from __future__ import annotations
+
+import psycopg
+
+from oncehouse.clickhouse.findings import Level
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.pipeline.catalog_durability import inspect_durability
+from postgres_pair import PostgresPair
+
+
+def look(url: str) -> dict[str, Level]:
+    catalog = Catalog(url, "shop")
+    try:
+        return {finding.what: finding.level for finding in inspect_durability(catalog)}
+    finally:
+        catalog.close()
+
+
+def test_an_asynchronous_standby_is_warned_of_and_a_synchronous_one_is_not(tmp_path_factory):
+    with PostgresPair(tmp_path_factory.mktemp("pair")) as pair:
+        with psycopg.connect(pair.primary.dsn, autocommit=True) as connection:
+            connection.execute("CREATE ROLE loader LOGIN")
+        as_loader = pair.url.replace("//postgres@", "//loader@")
+        for url in (pair.url, as_loader):
+            found = look(url)
+            # Off in this very pair, so that it starts sooner.
+            assert [level for what, level in found.items() if what.startswith("fsync is off")] == [
+                Level.WARNING
+            ]
+            assert [what for what in found if "synchronous_standby_names is empty" in what]
+        pair.primary.ask("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        pair.primary.ask("SELECT pg_reload_conf()")
+        with psycopg.connect(pair.primary.dsn, autocommit=True) as connection:
+            connection.execute("CREATE TABLE waits_for_the_standby ()")
+        assert not [what for what in look(as_loader) if "standby" in what]

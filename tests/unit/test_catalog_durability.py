@@ -1,0 +1,55 @@
+"""Settings of PostgreSQL under which it may lose transactions of the catalog that it has confirmed."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncehouse.clickhouse.findings import Level
+from oncehouse.ledger.catalog import Catalog
+from oncehouse.pipeline.catalog_durability import PostgresFacts, inspect_durability, judge_durability
+
+SOUND = {"synchronous_commit": "on", "synchronous_standby_names": "", "fsync": "on", "full_page_writes": "on"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "standbys", "named"),
+    [
+        ({"fsync": "off"}, 0, ["fsync is off"]),
+        ({"full_page_writes": "off"}, 0, ["full_page_writes is off"]),
+        ({"synchronous_commit": "off"}, 0, ["synchronous_commit is off"]),
+        ({}, 1, ["a standby follows and synchronous_standby_names is empty"]),
+        ({}, 2, ["2 standbys follow and synchronous_standby_names is empty"]),
+        (
+            {"synchronous_standby_names": "*", "synchronous_commit": "local"},
+            1,
+            ["synchronous_commit is local"],
+        ),
+        (
+            {"synchronous_commit": "off"},
+            1,
+            ["synchronous_commit is off", "synchronous_standby_names is empty"],
+        ),
+    ],
+)
+def test_each_way_to_lose_transactions_is_a_warning_with_its_remedy(changes, standbys, named):
+    found = list(judge_durability(PostgresFacts(settings=SOUND | changes, standbys=standbys)))
+    assert [finding.level for finding in found] == [Level.WARNING] * len(named)
+    for finding, words in zip(found, named, strict=True):
+        assert words in finding.what
+        assert finding.advice
+
+
+@pytest.mark.parametrize(
+    ("changes", "standbys"),
+    [({}, 0), ({"synchronous_standby_names": "*"}, 1), ({"synchronous_commit": "local"}, 0)],
+)
+def test_what_is_right_says_what_cannot_be_seen(changes, standbys):
+    (found,) = judge_durability(PostgresFacts(settings=SOUND | changes, standbys=standbys))
+    assert found.level is Level.OK
+    assert "cannot be seen from here" in found.what
+
+
+def test_sqlite_has_none_of_it(tmp_path):
+    catalog = Catalog(f"sqlite:///{tmp_path}/catalog.db", "shop")
+    assert inspect_durability(catalog) == ()
+    catalog.close()
