@@ -6,7 +6,8 @@ import pytest
 
 from oncehouse.clickhouse.findings import Level
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.pipeline.catalog_durability import PostgresFacts, inspect_durability, judge_durability
+from oncehouse.ledger.postgres_settings import PostgresFacts
+from oncehouse.pipeline.catalog_durability import inspect_durability, judge_durability
 
 SOUND = {"synchronous_commit": "on", "synchronous_standby_names": "", "fsync": "on", "full_page_writes": "on"}
 

@@ -89,7 +89,7 @@ leases = Table(
     # What the holder waits for before it goes on; null while it works.
     Column("pause", Text),
     # Fenced writes of the stage, under all its terms: a catalog that has lost some is behind what others know of it.
-    # Null: none since version 5.
+    # Null: none since version 6.
     Column("writes", BigInteger),
     PrimaryKeyConstraint("pipeline", "stage"),
 )

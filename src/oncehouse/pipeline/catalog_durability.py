@@ -8,40 +8,18 @@ servers follow, not whether they would be promoted, and nothing of what a cloud 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-
-from sqlalchemy import text
 
 from oncehouse.clickhouse.findings import Finding, Level
 from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.postgres_settings import PostgresFacts, read_postgres_facts
 
 _WHERE = "ledger.catalog"
-_NAMES = ("synchronous_commit", "synchronous_standby_names", "fsync", "full_page_writes")
-# Whoever follows the log for its changes alone, as Debezium does, is no standby.
-_STANDBYS = text(
-    "SELECT count(*) FROM pg_stat_replication AS sender WHERE NOT EXISTS (SELECT 1 FROM pg_replication_slots AS slot "
-    "WHERE slot.active_pid = sender.pid AND slot.slot_type = 'logical')"
-)
 _SET_COMMIT = "ALTER ROLE … SET synchronous_commit = on, for the user of ledger.catalog"
-_SETTINGS = text("SELECT name, setting FROM pg_settings WHERE name = ANY(:names)")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PostgresFacts:
-    settings: Mapping[str, str]
-    """As they hold for the pipeline's user."""
-    standbys: int
-    """Those that are connected now."""
 
 
 def inspect_durability(catalog: Catalog) -> tuple[Finding, ...]:
-    if catalog.engine.dialect.name != "postgresql":
-        return ()
-    with catalog.read() as connection:
-        rows = connection.execute(_SETTINGS, {"names": list(_NAMES)}).all()
-        standbys = connection.execute(_STANDBYS).scalar_one()
-    facts = PostgresFacts(settings={row.name: row.setting for row in rows}, standbys=standbys)
-    return tuple(judge_durability(facts))
+    facts = read_postgres_facts(catalog)
+    return tuple(judge_durability(facts)) if facts else ()
 
 
 def judge_durability(facts: PostgresFacts) -> Iterator[Finding]:
