@@ -33,6 +33,8 @@ FAULTS = {
     25: "a Kafka leader dies, the log is cut and filled again",
     23: "a replica that lags answers a read that decides",
     20: "the catalog loses its last transactions",
+    21: "other writers push the token out of the table's memory",
+    22: "an INSERT is paused before its first byte",
 }
 
 
@@ -110,4 +112,7 @@ SCENARIOS = (
     Scenario("lagging replica answers a sync verify", 23),
     Scenario("catalog loses transactions under a driver", 20),
     Scenario("catalog loses transactions before a start", 20),
+    Scenario("foreign writers push the token out", 21),
+    Scenario("INSERT paused before it is sent", 22),
+    Scenario("INSERT held on its way", 22),
 )

@@ -289,6 +289,9 @@ class ClickHouse(Section):
     """How long to wait for a connection."""
     insert_timeout: Seconds = Field(default=300.0, gt=0)
     """How long to wait for the answer to one insert before it counts as unknown."""
+    insert_sessions: bool = True
+    """Whether each insert needs a session of its own on the server, so that one that comes late is refused there.
+    Switch it off behind a balancer that sends the requests of one client to different servers."""
     excess_rights: Literal["warn", "refuse"] = "warn"
     """What `check` and `run` do about a user that may also drop, empty or change tables, or manage users."""
 

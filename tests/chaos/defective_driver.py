@@ -7,12 +7,13 @@ process alone, before the command starts. Functions of this program travel to Sp
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from dataclasses import replace
 from pathlib import Path
 
 from sqlalchemy import update
-from task_faults import be_overtaken, lose_executor, lose_machine
+from task_faults import be_overtaken, lose_executor, lose_machine, stop_before_sending
 
 from oncehouse.cli.app import main
 from oncehouse.devstack.chaos.defects import leave_token_out
@@ -168,6 +169,35 @@ def call_loaded_what_is_left() -> None:
     loading.Loading.run = run_and_hurry
 
 
+def stop_a_worker() -> None:
+    """No defect: the first load task is stopped when its INSERT is about to leave."""
+    loader.send_batch = stop_before_sending(loader.send_batch, FOLDER)
+
+
+def stop_the_driver() -> None:
+    """No defect: the driver is stopped when it has written its first attempt."""
+    run = loader._run
+
+    def stop_and_run(spark, plan):
+        stopped = FOLDER / "stopped"
+        if not stopped.exists():
+            stopped.write_text(str(os.getpid()), encoding="utf-8")
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return run(spark, plan)
+
+    loader._run = stop_and_run
+
+
+def be_too_late_soon() -> None:
+    """No defect: what has not left in a moment may not leave."""
+    loader.SEND_WITHIN_SECONDS = 1.5
+
+
+def never_be_too_late() -> None:
+    """An INSERT may leave whenever it comes to it."""
+    loader.SEND_WITHIN_SECONDS = 1e9
+
+
 DEFECTS = {
     "offsets first": settle_offsets_first,
     "segments first": replace_segments_first,
@@ -185,6 +215,10 @@ DEFECTS = {
     "packs soon": pack_soon,
     "soon impatient": be_impatient,
     "loaded by word": call_loaded_what_is_left,
+    "worker stops": stop_a_worker,
+    "driver stops": stop_the_driver,
+    "soon too late": be_too_late_soon,
+    "never too late": never_be_too_late,
 }
 
 if __name__ == "__main__":

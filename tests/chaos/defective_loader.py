@@ -8,7 +8,7 @@ import pytest
 
 from oncehouse.clickhouse.outcomes import Inserted, Refused, TryAgain
 from oncehouse.devstack.chaos.defects import without_token
-from oncehouse.pipeline import loader
+from oncehouse.pipeline import attempts, loader
 
 
 def take_failures_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,3 +85,30 @@ def look_without_sync(monkeypatch: pytest.MonkeyPatch) -> None:
             replica_sync.read_engines = right
 
     monkeypatch.setattr(loader, "send_batch", send_believing)
+
+
+def insert_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry that finds all rows inserts them again, so that views get theirs."""
+
+    def send_all(plan):
+        from oncehouse.clickhouse import insert
+        from oncehouse.pipeline import loader
+
+        right = insert.decide
+
+        def decide(request, *, found):
+            step = right(request, found=found)
+            return insert.Step.INSERT if step is insert.Step.ALREADY_THERE else step
+
+        insert.decide = decide
+        try:
+            return loader.send_batch(plan)
+        finally:
+            insert.decide = right
+
+    monkeypatch.setattr(loader, "send_batch", send_all)
+
+
+def overlook_foreign_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others insert does not count."""
+    monkeypatch.setattr(attempts, "blocks_between", lambda *_: 1)

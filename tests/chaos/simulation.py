@@ -23,6 +23,7 @@ import pyarrow as pa
 from sqlalchemy import update
 
 from oncehouse import crash
+from oncehouse.clickhouse.deadlines import read_moment
 from oncehouse.clickhouse.outcomes import Inserted, Outcome, Refused, TryAgain
 from oncehouse.config import Pipeline
 from oncehouse.errors import FencedError
@@ -40,6 +41,7 @@ from oncehouse.ledger.records import (
 from oncehouse.ledger.tables import key_files
 from oncehouse.pipeline import compact, loader, pack, rekey
 from oncehouse.pipeline.adopting import identity_of
+from oncehouse.pipeline.attempts import Opened
 from oncehouse.pipeline.batcher import TableFeedback, plan_batches
 from oncehouse.pipeline.compact import rebuild
 from oncehouse.pipeline.ingest import EpochInput, settle
@@ -254,14 +256,15 @@ class Simulation:
     def load(self, fault: int) -> None:
         self.destination.fault = fault
         for batch in batches.waiting_batches(self.catalog)[:1]:
-            loader.load(
-                self.spark,
-                self.pipeline,
-                self.catalog,
-                self.held[Stage.LOAD].token,
-                batch,
-                facts=None,
-            )
+            with patch.object(loader, "open_attempt", lambda *_: Opened(began=read_moment())):
+                loader.load(
+                    self.spark,
+                    self.pipeline,
+                    self.catalog,
+                    self.held[Stage.LOAD].token,
+                    batch,
+                    facts=None,
+                )
 
     def retry(self) -> None:
         for batch in batches.list_batches(self.catalog, statuses=[BatchStatus.PARKED]):

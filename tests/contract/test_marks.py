@@ -8,6 +8,7 @@ import pytest
 
 from ledger_examples import IDENTITY, make_batch, make_registration
 from lost_transactions import lose_since, remember
+from oncehouse.clickhouse.deadlines import read_moment
 from oncehouse.errors import CatalogBehindError, CorruptFileError, FencedError, FullDiskError, LeaseHeldError
 from oncehouse.ledger import adoption, leases, marks
 from oncehouse.ledger.adoption import Adoption
@@ -19,6 +20,7 @@ from oncehouse.ledger.marks import Mark, Sending, find_ahead, list_marks, tell_a
 from oncehouse.ledger.records import BatchStatus, Stage
 from oncehouse.ledger.registering import register
 from oncehouse.pipeline import loader
+from oncehouse.pipeline.attempts import Opened
 from oncehouse.pipeline.lease_terms import take_lease
 from oncehouse.pipeline.ledger_age import demand_newest
 from oncehouse.pipeline.retention import plan_sweep
@@ -250,8 +252,9 @@ def sending(pipeline, catalog, store, monkeypatch):
     plan = SimpleNamespace(
         parts=tuple(SimpleNamespace(part=part) for part in batch.parts),
         files_root=pipeline.ledger.files,
-        request=SimpleNamespace(outcome_unknown=False),
+        request=SimpleNamespace(outcome_unknown=False, attempt=1, batch_id=batch.batch_id, table=batch.table),
     )
+    monkeypatch.setattr(loader, "open_attempt", lambda *_: Opened(began=read_moment()))
     monkeypatch.setattr(loader, "plan_load", lambda *_, **__: plan)
     table = SimpleNamespace(name=batch.table)
     whole = SimpleNamespace(

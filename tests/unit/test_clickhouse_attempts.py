@@ -47,6 +47,7 @@ class FakeClient:
 
     present: int = 0
     views: bool = False
+    logged: bool = False
     remembers: bool = False
     orphan_token: bool = False
     running: tuple[str, ...] = ()
@@ -66,7 +67,7 @@ class FakeClient:
             raise error_class(judged)(judged.message) from self.failure
 
     def command(self, sql, parameters=None, settings=None):
-        self._record("kill")
+        self._record("kill" if sql.startswith("KILL") else "flush")
 
     def query(self, sql, parameters=None, settings=None):
         if "engine_full" in sql:
@@ -77,13 +78,19 @@ class FakeClient:
         if "system.tables" in sql:
             self._record("views")
             return [(int(self.views),)]
+        if "system.query_log" in sql:
+            self._record("log")
+            return [(int(self.logged),)]
+        if (settings or {}).get("close_session"):
+            self._record(f"end {settings['session_id']}")
+            return [(1,)]
         self._record("count")
         return [("all", self.present)] if self.present else []
 
     def knows_setting(self, name):
         return name != "deduplicate_insert"
 
-    def insert_arrow(self, table, columns, stream, settings):
+    def insert_arrow(self, table, columns, stream, settings, deadline=None):
         self._record("insert")
         self.settings = dict(settings)
         self.sent.append(pa.ipc.open_stream(stream).read_all())
@@ -154,27 +161,25 @@ def test_an_earlier_attempt_that_does_not_end_is_waited_for():
 
 
 @pytest.mark.parametrize(
-    ("found", "forgotten", "views", "step"),
+    ("found", "forgotten", "step"),
     [
-        (0, False, False, Step.INSERT),
-        (0, True, True, Step.INSERT),
-        (4, False, False, Step.INSERT),
-        (4, True, False, Step.PARTLY_THERE),
-        (10, False, False, Step.ALREADY_THERE),
-        (10, True, False, Step.ALREADY_THERE),
-        (10, False, True, Step.INSERT),
-        (10, True, True, Step.ALREADY_THERE),
-        (11, False, False, Step.PARTLY_THERE),
-        (20, True, True, Step.PARTLY_THERE),
+        (0, False, Step.INSERT),
+        (0, True, Step.INSERT),
+        (4, False, Step.INSERT),
+        (4, True, Step.PARTLY_THERE),
+        (10, False, Step.ALREADY_THERE),
+        (10, True, Step.ALREADY_THERE),
+        (11, False, Step.PARTLY_THERE),
+        (20, True, Step.PARTLY_THERE),
     ],
 )
 @pytest.mark.parametrize("merges", [False, True])
-def test_what_is_found_decides_the_next_step(found, forgotten, views, step, merges):
+def test_what_is_found_decides_the_next_step(found, forgotten, step, merges):
     request = replace(AGAIN, may_be_forgotten=forgotten, merges_rows=merges)
     if merges and forgotten and found == 0:
         # The rows may be there under another batch id, merged away.
         step = Step.PARTLY_THERE
-    assert decide(request, found=found, has_views=views) is step
+    assert decide(request, found=found) is step
 
 
 def test_a_token_that_may_be_forgotten_is_never_relied_on_when_some_rows_are_there():
@@ -185,17 +190,32 @@ def test_a_token_that_may_be_forgotten_is_never_relied_on_when_some_rows_are_the
     assert "insert" not in client.calls
 
 
-def test_views_are_completed_by_a_repeat_while_the_token_is_remembered():
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_rows_that_are_there_are_never_sent_again_for_the_sake_of_views(forgotten):
     client = FakeClient(present=10, views=True, remembers=True)
-    assert isinstance(insert_batch(client, AGAIN, ROWS), Inserted)
-    assert "insert" in client.calls
-
-
-def test_views_that_nothing_can_prove_any_more_are_said():
-    client = FakeClient(present=10, views=True)
-    outcome = insert_batch(client, replace(AGAIN, may_be_forgotten=True), ROWS)
+    outcome = insert_batch(client, replace(AGAIN, may_be_forgotten=forgotten), ROWS)
     assert isinstance(outcome, AlreadyThere)
     assert outcome.views_unproven
+    assert "insert" not in client.calls
+
+
+def test_an_insert_that_the_query_log_has_as_done_has_reached_the_views():
+    outcome = insert_batch(FakeClient(present=10, views=True, logged=True), AGAIN, ROWS)
+    assert isinstance(outcome, AlreadyThere)
+    assert not outcome.views_unproven
+
+
+def test_sessions_of_doubtful_attempts_are_ended_before_the_table_is_asked():
+    client = FakeClient(present=10)
+    insert_batch(client, replace(AGAIN, earlier_sessions=("one", "two")), ROWS)
+    assert client.calls == ["kill", "processes", "end one", "end two", "count", "views"]
+
+
+def test_an_insert_needs_the_session_of_its_attempt_and_uses_it_up():
+    client = FakeClient()
+    insert_batch(client, replace(FIRST, session="mine"), ROWS)
+    needed = {"session_id": "mine", "session_check": 1, "close_session": 1}
+    assert needed.items() <= client.settings.items()
 
 
 def test_an_accepted_repeat_without_rows_is_tried_a_few_times_and_then_shown():

@@ -240,11 +240,19 @@ def test_the_window_grows_with_retries_and_partitions_and_shrinks_with_the_inter
 
 
 def test_a_table_remembers_within_its_window_only():
-    assert FACTS.remembers(blocks_since=1199, seconds_since=1e9)
-    assert not FACTS.remembers(blocks_since=1200, seconds_since=0)
+    now = {"seconds_ahead": 0}
+    assert FACTS.remembers(blocks_since=1199, seconds_since=1e9, **now)
+    assert not FACTS.remembers(blocks_since=1200, seconds_since=0, **now)
     timed = replace(FACTS, window_seconds=3600.0)
-    assert timed.remembers(blocks_since=0, seconds_since=3599)
-    assert not timed.remembers(blocks_since=0, seconds_since=3600)
+    assert timed.remembers(blocks_since=0, seconds_since=3599, **now)
+    assert not timed.remembers(blocks_since=0, seconds_since=3600, **now)
+
+
+def test_blocks_and_seconds_until_the_repeat_is_done_count_as_well():
+    assert FACTS.remembers(blocks_since=300, seconds_since=100, seconds_ahead=299)
+    assert not FACTS.remembers(blocks_since=300, seconds_since=100, seconds_ahead=301)
+    timed = replace(FACTS, window_seconds=3600.0)
+    assert not timed.remembers(blocks_since=0, seconds_since=3500, seconds_ahead=100)
 
 
 @pytest.mark.parametrize(

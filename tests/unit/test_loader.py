@@ -16,7 +16,7 @@ from oncehouse.errors import CorruptFileError, PermanentError
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import BatchStatus, FileRef, LoadPart, Part
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
-from oncehouse.pipeline.loader import FAILED, UNKNOWN, judge, live_rows
+from oncehouse.pipeline.loader import FAILED, UNKNOWN, VIEWS_UNPROVEN, judge, live_rows
 from oncehouse.pipeline.pace import Answer
 from oncehouse.pipeline.reading import read_records
 from plan_examples import make_read_plan
@@ -44,7 +44,7 @@ PARTLY = PartlyThere(message="m", found=1, rows=2, partitions=(("all", 1),), sec
             BatchStatus.IN_CLICKHOUSE,
             "already there",
         ),
-        (AlreadyThere(rows=1, seconds=0.1, views_unproven=True), BatchStatus.IN_CLICKHOUSE, "already there"),
+        (AlreadyThere(rows=1, seconds=0.1, views_unproven=True), BatchStatus.IN_CLICKHOUSE, VIEWS_UNPROVEN),
         (try_again(), BatchStatus.RETRY, FAILED),
         (try_again(unknown=True), BatchStatus.RETRY, UNKNOWN),
         (refused(), BatchStatus.PARKED, FAILED),

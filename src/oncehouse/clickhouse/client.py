@@ -1,8 +1,9 @@
 """The connection to ClickHouse over HTTP: one thin client, whose failures are oncehouse's own errors.
 
 Holds: a client costs nothing until its first call and travels to Spark's workers by pickling; workers of
-one process share the driver's connection pool; no sessions, so calls may run in parallel; an INSERT is sent
-once and never again by any layer below; no message holds the password. What to send is its callers' part.
+one process share the driver's connection pool; no session unless the caller names one, so calls may run in parallel; an
+INSERT is sent once and never again by any layer below, and not after its deadline; no message holds the password. What
+to send is its callers' part.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from clickhouse_connect.driver.httpclient import HttpClient
 
 from oncehouse.clickhouse.errors import Failure, Kind, classify
 from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.send_guard import guard, sending_until
 from oncehouse.clickhouse.server_names import report_server_names
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from oncehouse.clickhouse.deadlines import Deadline
     from oncehouse.config import ClickHouse
 
 # Every failure is raised, so the driver's own log lines would only say it twice.
@@ -141,24 +144,39 @@ class Client:
         )
 
     def insert_arrow(
-        self, table: str, columns: tuple[str, ...], stream: pa.Buffer, settings: Mapping[str, Any]
+        self,
+        table: str,
+        columns: tuple[str, ...],
+        stream: pa.Buffer,
+        settings: Mapping[str, Any],
+        deadline: Deadline | None = None,
     ) -> None:
-        """Send one INSERT with an Arrow stream as its body, exactly once."""
-        quoted_table, quoted_columns = quote_table(table), [quote(column) for column in columns]
-        self._call(
-            lambda http: http.raw_insert(
-                quoted_table, quoted_columns, _in_chunks(stream), dict(settings), fmt="ArrowStream"
-            )
-        )
+        """Send one INSERT with an Arrow stream as its body, exactly once, or not at all after the deadline."""
+        quoted_columns = [quote(column) for column in columns]
+        self._insert(table, quoted_columns, stream, settings, "ArrowStream", deadline)
 
-    def insert_lines(self, table: str, lines: pa.Buffer, settings: Mapping[str, Any]) -> None:
-        """Send one INSERT with JSON objects, one a line, as its body, exactly once."""
+    def insert_lines(
+        self, table: str, lines: pa.Buffer, settings: Mapping[str, Any], deadline: Deadline | None = None
+    ) -> None:
+        """Send one INSERT with JSON objects, one a line, as its body, in the same way."""
+        self._insert(table, None, lines, settings, "JSONEachRow", deadline)
+
+    def _insert(
+        self,
+        table: str,
+        quoted_columns: list[str] | None,
+        body: pa.Buffer,
+        settings: Mapping[str, Any],
+        form: str,
+        deadline: Deadline | None,
+    ) -> None:
         quoted_table = quote_table(table)
-        self._call(
-            lambda http: http.raw_insert(
-                quoted_table, None, _in_chunks(lines), dict(settings), fmt="JSONEachRow"
+        with sending_until(deadline, in_flight_seconds=self.insert_timeout_seconds):
+            self._call(
+                lambda http: http.raw_insert(
+                    quoted_table, quoted_columns, _in_chunks(body), dict(settings), fmt=form
+                )
             )
-        )
 
     def knows_setting(self, name: str) -> bool:
         return self._call(lambda http: name in http.server_settings)
@@ -239,6 +257,8 @@ def _open(config: ClickHouse, _process: int) -> HttpClient:
         raise ConfigurationError(f"clickhouse.url {config.url} does not lead to ClickHouse's HTTP interface")
     # urllib3 would repeat any request, inserts too, after some errors of TLS and of proxies.
     client.http_retries = False
+    client.valid_transport_settings = {*client.valid_transport_settings, "close_session"}
+    guard(client.http)
     report_server_names(client)
     for name, value in _HONEST.items():
         known = client.server_settings.get(name)

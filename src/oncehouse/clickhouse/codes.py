@@ -77,6 +77,7 @@ TRANSIENT = frozenset({
     341,   # UNFINISHED
     364,   # RECEIVED_ERROR_TOO_MANY_REQUESTS
     369,   # ALL_REPLICAS_ARE_STALE
+    372,   # SESSION_NOT_FOUND: the attempt's session is used up or over; another task may have used it
     373,   # SESSION_IS_LOCKED
     380,   # CANNOT_KILL
     384,   # PART_IS_TEMPORARILY_LOCKED

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _REPLICATED = ("Replicated", "Shared")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`")
 ACCESS_DENIED = 497
+# Blocks of a shorter time say nothing of what is usual: an attempt's own are among them.
+_LEAST_MEASURED_SECONDS = 10.0
 # Setting -> the least default among servers of all versions.
 _PLAIN_WINDOW = {"non_replicated_deduplication_window": 0}
 _REPLICATED_WINDOW = {
@@ -99,10 +101,15 @@ class TableFacts:
     def column(self, name: str) -> Column | None:
         return next((column for column in self.columns if column.name == name), None)
 
-    def remembers(self, *, blocks_since: int, seconds_since: float) -> bool:
-        """Whether a token is surely still known after so many later blocks and so much time."""
-        in_time = self.window_seconds is None or seconds_since < self.window_seconds
-        return in_time and blocks_since < self.window_blocks
+    def remembers(self, *, blocks_since: int, seconds_since: float, seconds_ahead: float) -> bool:
+        """Whether a token will still be known when a repeat is done, which takes `seconds_ahead` at most.
+
+        As many blocks are expected meanwhile as came since the token was first sent, second by second.
+        """
+        until = seconds_since + seconds_ahead
+        in_time = self.window_seconds is None or until < self.window_seconds
+        ahead = blocks_since * seconds_ahead / max(seconds_since, _LEAST_MEASURED_SECONDS)
+        return in_time and blocks_since + ahead < self.window_blocks
 
 
 def describe_table(client: Client, table: str) -> TableFacts | None:

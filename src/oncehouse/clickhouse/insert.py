@@ -2,8 +2,9 @@
 
 Holds: the same rows in the same order go out as one Arrow record batch with the batch id as their token, so
 the table itself drops what it has; earlier attempts are ended before anything else; after an attempt whose
-outcome is unknown the table is asked before and after. The caller keeps the catalog: a query id is written
-down there before `insert_batch` is called, and what an outcome does to the batch is the caller's decision.
+outcome is unknown the table is asked before and after, and a batch that is there is never sent again. The caller
+keeps the catalog: a query id is written down there before `insert_batch` is called, and what an outcome does to the
+batch is the caller's decision.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from oncehouse.clickhouse.outcomes import (
     TryAgain,
 )
 from oncehouse.clickhouse.replica_sync import read_in_step
+from oncehouse.clickhouse.sessions import NOT_FOUND, end_session, session_settings
+from oncehouse.clickhouse.view_proof import has_finished
 from oncehouse.errors import OncehouseError, TransientError
 
 if TYPE_CHECKING:
@@ -58,6 +61,11 @@ FEW_ATTEMPTS = 5
 """How often a failure of unknown nature, or rows that do not show up, are given another chance."""
 
 _UNBOUNDED = 1 << 40
+_SESSION_GONE = (
+    "The server does not know the session of this attempt: the INSERT came too late or twice, the server was started "
+    "again meanwhile, or a balancer sent it to another server than the session. It is tried again. If each attempt "
+    "ends like this, let the balancer keep a client at one server, or set clickhouse.insert_sessions: false."
+)
 
 
 class Step(StrEnum):
@@ -76,13 +84,15 @@ def batch_id_array(batch_id: str, rows: int) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(indices, pa.array([str(uuid.UUID(batch_id))]))
 
 
-def decide(request: InsertRequest, *, found: int, has_views: bool) -> Step:
-    """What to do after looking, with earlier attempts ended and `found` rows of the batch in the table."""
+def decide(request: InsertRequest, *, found: int) -> Step:
+    """What to do after looking, with earlier attempts ended and `found` rows of the batch in the table.
+
+    Rows that are there are never sent again, whatever is believed of the token: views are proven in other ways.
+    """
     if found > request.rows:
         return Step.PARTLY_THERE
     if found == request.rows:
-        # The table is written before its views. While the token is remembered a repeat completes them.
-        return Step.INSERT if has_views and not request.may_be_forgotten else Step.ALREADY_THERE
+        return Step.ALREADY_THERE
     if not request.may_be_forgotten:
         return Step.INSERT
     # A table that merges rows away may have taken in all of them and show none: its silence proves nothing.
@@ -104,16 +114,24 @@ def insert_batch(client: Client, request: InsertRequest, rows: pa.Table) -> Outc
         if request.outcome_unknown and (settled := _look(client, request, clock)) is not None:
             return settled
         settings = repeatable_settings(client, request.batch_id, query_id(request.batch_id, request.attempt))
+        if request.session is not None:
+            settings = {**settings, **session_settings(request.session)}
         stream = encode(request, rows)
         may_have_written = True
         # From here on: what is told is how long the insert took, and so when it began.
         clock = _Clock()
-        client.insert_arrow(request.table, (*request.columns, request.batch_column), stream, settings)
+        columns = (*request.columns, request.batch_column)
+        client.insert_arrow(request.table, columns, stream, settings, request.deadline)
         if request.outcome_unknown:
             return _look_again(client, request, clock)
     except OncehouseError as error:
         return _judge(request, failure_of(error), str(error), clock, may_have_written=may_have_written)
     return Inserted(rows=request.rows, seconds=clock.seconds())
+
+
+def judge_unsent(request: InsertRequest, error: OncehouseError) -> Outcome:
+    """What a failure makes of an attempt that ended before its INSERT could be sent."""
+    return _judge(request, failure_of(error), str(error), _Clock(), may_have_written=False)
 
 
 def encode(request: InsertRequest, rows: pa.Table) -> pa.Buffer:
@@ -197,17 +215,21 @@ def _end_earlier_attempts(client: Client, request: InsertRequest) -> None:
             f"batch {request.batch_id} for {request.table}: the earlier attempt {running[0][0]} still runs "
             "after KILL QUERY; it is waited for"
         )
+    for session in request.earlier_sessions:
+        end_session(client, session)
 
 
 def _look(client: Client, request: InsertRequest, clock: _Clock) -> Outcome | None:
     partitions = count_by_partition(client, request.table, request.batch_column, request.batch_id)
     found = sum(partitions.values())
-    views = has_views(client, request.table)
-    match decide(request, found=found, has_views=views):
+    match decide(request, found=found):
         case Step.INSERT:
             return None
         case Step.ALREADY_THERE:
-            return AlreadyThere(rows=found, seconds=clock.seconds(), views_unproven=views)
+            unproven = has_views(client, request.table) and not has_finished(
+                client, request.earlier_query_ids
+            )
+            return AlreadyThere(rows=found, seconds=clock.seconds(), views_unproven=unproven)
         case Step.PARTLY_THERE:
             return _partly(request, partitions, clock, "and its token may be forgotten")
 
@@ -277,6 +299,8 @@ def _judge(
         failure.kind is Kind.UNLISTED and request.attempt < FEW_ATTEMPTS
     )
     text = f"batch {request.batch_id} for {request.table}: {message}"
+    if failure.code == NOT_FOUND and request.session is not None:
+        text = f"{text}\n{_SESSION_GONE}"
     if again:
         return TryAgain(
             message=text,

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oncehouse.clickhouse.deadlines import Deadline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +26,12 @@ class InsertRequest:
     """The table may no longer remember the batch's token (see `TableFacts.remembers`)."""
     merges_rows: bool
     """The table may drop rows by itself, so fewer rows than were sent prove nothing."""
+    deadline: Deadline | None = None
+    """After it nothing of the INSERT may leave any more."""
+    session: str | None = None
+    """The session that was opened for this attempt, without which the server refuses its INSERT."""
+    earlier_sessions: tuple[str, ...] = ()
+    """Those of earlier attempts whose INSERT may still be under way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +45,7 @@ class AlreadyThere:
     rows: int
     seconds: float
     views_unproven: bool
-    """Materialized views hang on the table, and nothing can tell any more whether they got the rows."""
+    """Materialized views hang on the table, and nothing shows that they got the rows."""
 
 
 @dataclass(frozen=True, kw_only=True)

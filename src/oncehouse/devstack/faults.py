@@ -32,6 +32,11 @@ class DelayRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HoldRequest:
+    """The server gets the INSERT when the proxy is told to release it, whatever became of the client by then."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DelayAnswer:
     """The server does the INSERT at once, the client hears of it late."""
 
@@ -51,4 +56,4 @@ class Close:
     """The connection ends as soon as the INSERT begins; the server gets nothing."""
 
 
-Fault = DropAnswer | CutBody | HoldBody | DelayRequest | DelayAnswer | AnswerError | Close
+Fault = DropAnswer | CutBody | HoldBody | DelayRequest | HoldRequest | DelayAnswer | AnswerError | Close

@@ -10,6 +10,7 @@ hashes (`bodies`), by which a repeat can be held to what was sent before.
 from __future__ import annotations
 
 import math
+import re
 import socket
 import struct
 import threading
@@ -28,12 +29,15 @@ from oncehouse.devstack.faults import (
     DropAnswer,
     Fault,
     HoldBody,
+    HoldRequest,
 )
 from oncehouse.devstack.insert_bodies import InsertBodies, InsertBody
 from oncehouse.devstack.part import LOCALHOST
 
 _CHUNK_BYTES = 1 << 18
 _HEAD_END = b"\r\n\r\n"
+_CODE = re.compile(rb"\r\nx-clickhouse-exception-code: *(\d+)", re.IGNORECASE)
+_ANSWER_SECONDS = 60.0
 
 UNTIL_TAKEN_BACK = math.inf
 
@@ -51,11 +55,14 @@ class FaultProxy:
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
         self._ended = threading.Event()
+        self._released = threading.Event()
         self._fault: Fault | None = None
         self._left = 0.0
         self._table = ""
         self.inserts = 0
         self.happened: Counter[type[Fault]] = Counter()
+        self.late_answers: list[int] = []
+        """What the server said to INSERTs that it got late: ClickHouse's code, 0 for those it took."""
         self.bodies = InsertBodies()
 
     @property
@@ -75,6 +82,10 @@ class FaultProxy:
         with self._lock:
             self._left = 0
 
+    def release(self) -> None:
+        """Let the server have what was held."""
+        self._released.set()
+
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, name="oncehouse-proxy", daemon=True).start()
         return self
@@ -83,6 +94,7 @@ class FaultProxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
+        self._released.set()
         _close(self._listener)
         with self._lock:
             open_now = tuple(self._connections)
@@ -132,6 +144,13 @@ class FaultProxy:
     def pause(self, seconds: float) -> None:
         self._ended.wait(seconds)
 
+    def wait_for_release(self) -> None:
+        self._released.wait()
+
+    def hear_late(self, answer: bytes) -> None:
+        found = _CODE.search(answer.partition(_HEAD_END)[0])
+        self.late_answers.append(int(found[1]) if found else 0)
+
     def forget(self, *connections: socket.socket) -> None:
         for connection in connections:
             _close(connection)
@@ -148,6 +167,7 @@ class _Exchange:
         self._server = server
         self._answered = True
         self._awaits_answer: DropAnswer | DelayAnswer | None = None
+        self._late: threading.Event | None = None
         self._body: InsertBody | None = None
 
     def pump_requests(self) -> None:
@@ -184,11 +204,17 @@ class _Exchange:
                 self._awaits_answer = fault
                 self._server.sendall(begun)
                 return True
-            case DelayRequest():
+            case DelayRequest() | HoldRequest():
                 whole = self._read_rest(begun)
                 self._proxy.count(fault)
-                self._proxy.pause(fault.seconds)
+                if isinstance(fault, DelayRequest):
+                    self._proxy.pause(fault.seconds)
+                else:
+                    self._proxy.wait_for_release()
+                self._late = late = threading.Event()
                 self._server.sendall(whole)
+                # A client that has gone would end the connection before the server has answered.
+                late.wait(_ANSWER_SECONDS)
                 return True
             case CutBody() | HoldBody():
                 self._server.sendall(_half(self._read_rest(begun)))
@@ -208,6 +234,10 @@ class _Exchange:
     def pump_answers(self) -> None:
         with suppress(OSError):
             while chunk := self._server.recv(_CHUNK_BYTES):
+                if self._late is not None:
+                    self._proxy.hear_late(chunk)
+                    self._late.set()
+                    self._late = None
                 if self._awaits_answer is not None:
                     chunk = _read_whole(self._server, chunk)
                     if not self._befall_answer(self._awaits_answer, chunk):

@@ -176,7 +176,7 @@ def _duplicates_of(connection: Connection, catalog: Catalog, epoch: int) -> tupl
     return tuple(file_ref(row, "file", rows=row.rows_total) for row in rows)
 
 
-def start_attempt(catalog: Catalog, token: int, batch_id: str) -> Attempt:
+def start_attempt(catalog: Catalog, token: int, batch_id: str, *, table_mark: str | None = None) -> Attempt:
     """Write down that an insert is about to leave; its query id is batch id and attempt number."""
 
     def run(connection: Connection) -> Attempt:
@@ -200,6 +200,7 @@ def start_attempt(catalog: Catalog, token: int, batch_id: str) -> Attempt:
                 attempt=number,
                 query_id=query_id,
                 started_at=now,
+                table_mark=table_mark,
             )
         )
         return Attempt(
@@ -210,6 +211,7 @@ def start_attempt(catalog: Catalog, token: int, batch_id: str) -> Attempt:
             finished_at=None,
             outcome=None,
             detail=None,
+            table_mark=table_mark,
         )
 
     return catalog.write(Stage.LOAD, token, run)
@@ -270,24 +272,10 @@ def list_attempts(catalog: Catalog, batch_id: str) -> tuple[Attempt, ...]:
             finished_at=row.finished_at,
             outcome=row.outcome,
             detail=row.detail,
+            table_mark=row.table_mark,
         )
         for row in rows
     )
-
-
-def count_attempts(catalog: Catalog, table: str, *, since: float) -> int:
-    """How many inserts into a table have started since this time, by any pipeline of this catalog."""
-    query = (
-        select(func.count())
-        .select_from(attempts)
-        .join(
-            batches,
-            (batches.c.pipeline == attempts.c.pipeline) & (batches.c.batch_id == attempts.c.batch_id),
-        )
-        .where(batches.c.table_name == table, attempts.c.started_at >= since)
-    )
-    with catalog.read() as connection:
-        return int(connection.execute(query).scalar_one())
 
 
 def retry_parked(catalog: Catalog, batch_id: str) -> None:

@@ -143,6 +143,10 @@ def _count_writes(connection: Connection) -> None:
     add_column(connection, "oncehouse_leases", "writes", BigInteger())
 
 
+def _mark_tables(connection: Connection) -> None:
+    add_column(connection, "oncehouse_attempts", "table_mark", String(64))
+
+
 STEPS: tuple[Step, ...] = (
     Step(
         version=2,
@@ -169,6 +173,11 @@ STEPS: tuple[Step, ...] = (
         version=6,
         what="the writes of each stage are counted, so that a catalog that has lost some is noticed",
         change=_count_writes,
+    ),
+    Step(
+        version=7,
+        what="an attempt remembers how many blocks its table had taken",
+        change=_mark_tables,
     ),
 )
 

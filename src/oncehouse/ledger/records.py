@@ -294,8 +294,11 @@ class Attempt:
     started_at: float
     finished_at: float | None
     outcome: str | None
-    """`inserted`, `already there`, `failed`, or `unknown`; none while it runs or when its driver died."""
+    """`inserted`, `already there`, `views unproven` (there, but nothing shows that the table's materialized views got
+    the rows), `failed`, or `unknown`; none while it runs or when its driver died."""
     detail: str | None
+    table_mark: str | None = None
+    """What the destination had taken when the attempt began; none where nobody could tell."""
 
 
 @dataclass(frozen=True, kw_only=True)

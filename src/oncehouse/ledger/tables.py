@@ -22,7 +22,7 @@ from sqlalchemy import (
     text,
 )
 
-VERSION = 6
+VERSION = 7
 
 metadata = MetaData()
 
@@ -330,6 +330,7 @@ attempts = Table(
     Column("finished_at", Float(53)),
     Column("outcome", String(16)),
     Column("detail", Text),
+    Column("table_mark", String(64)),
     PrimaryKeyConstraint("pipeline", "batch_id", "attempt"),
 )
 

@@ -1,7 +1,8 @@
 """A ready handler for the batch consumer: the rows of a batch as one INSERT that may be repeated.
 
 Holds: one batch is one block under the batch's own token, so a batch that comes again adds nothing, in the table and in
-its materialized views; before the first insert the table is asked whether it remembers tokens for long enough. `rows`
+its materialized views; it leaves in time or not at all, and the server runs it in a session of its own, once; before
+the first insert the table is asked whether it remembers tokens for long enough. `rows`
 must give the same rows for the same batch. Errors are sorted for the consumer: what passes by itself, what is wrong
 with the batch's own rows, and what no batch can help.
 """
@@ -20,12 +21,14 @@ from pydantic import SecretStr, TypeAdapter, ValidationError
 
 from oncehouse.clickhouse.client import Client, connect, failure_of
 from oncehouse.clickhouse.codes import TOO_MANY_PARTS, VALUES
+from oncehouse.clickhouse.deadlines import SEND_WITHIN_SECONDS, Deadline, read_moment
 from oncehouse.clickhouse.describe import describe_table
 from oncehouse.clickhouse.errors import Kind
 from oncehouse.clickhouse.findings import Level
 from oncehouse.clickhouse.insert import encode_block, repeatable_settings
 from oncehouse.clickhouse.needs import Needs
 from oncehouse.clickhouse.preflight_table import judge_window
+from oncehouse.clickhouse.sessions import opening_settings, session_settings
 from oncehouse.clickhouse.views import judge_views, read_views
 from oncehouse.clickhouse.windows import WindowNeeds
 from oncehouse.config import ClickHouse
@@ -75,11 +78,13 @@ class ClickHouseHandler:
         insert_timeout: str | float = "5m",
         retry_horizon: str | float = "5m",
         inserts_per_second: float = 10.0,
+        insert_sessions: bool = True,
     ) -> None:
         """`rows` makes a batch's rows: a pyarrow Table, a list of dicts, or bytes with one JSON object a line.
 
         A batch that was inserted may come again within `retry_horizon`, after a crash or a lost answer; all consumers
         together insert at most `inserts_per_second` meanwhile. The table has to remember that many tokens.
+        `insert_sessions` is for a balancer that sends the requests of one client to different servers: False there.
         """
         try:
             config = ClickHouse(
@@ -89,6 +94,7 @@ class ClickHouseHandler:
                 verify_tls=verify_tls,
                 ca_file=ca_file,
                 insert_timeout=insert_timeout,
+                insert_sessions=insert_sessions,
             )
             horizon = TypeAdapter(Seconds).validate_python(retry_horizon)
         except ValidationError as error:
@@ -106,14 +112,17 @@ class ClickHouseHandler:
             min_interval_seconds=1 / inserts_per_second,
             retry_horizon_seconds=config.insert_timeout + horizon,
         )
+        self._send_within = min(SEND_WITHIN_SECONDS, horizon)
         self._checked = False
 
     def __call__(self, batch: TokenBatch) -> None:
         if not self._checked:
             self.check()
+        # From here on, so that one who stands still with the batch in hand does not send it when others have.
+        deadline = Deadline(began=read_moment(), seconds=self._send_within)
         rows = self._rows(batch)
         try:
-            send_rows(self.client, self.table, rows, token=batch.token)
+            send_rows(self.client, self.table, rows, token=batch.token, deadline=deadline)
         except OncehouseError as error:
             raise judge_refusal(error, f"{self.table}: batch {batch.token}") from error
 
@@ -141,20 +150,39 @@ class ClickHouseHandler:
         self._checked = True
 
 
-def send_rows(client: Client, table: str, rows: Rows, *, token: str) -> None:
+def send_rows(
+    client: Client, table: str, rows: Rows, *, token: str, deadline: Deadline | None = None
+) -> None:
     """One INSERT of one block under the token; nothing at all for no rows."""
-    settings = repeatable_settings(client, token, f"oncehouse-{uuid.uuid4()}")
+    deadline = deadline or Deadline(began=read_moment(), seconds=SEND_WITHIN_SECONDS)
     match rows:
         case pa.Table() | pa.RecordBatch():
             if (block := _as_block(rows)) is not None:
-                client.insert_arrow(table, tuple(block.schema.names), encode_block(block), settings)
+                names, stream = tuple(block.schema.names), encode_block(block)
+                client.insert_arrow(table, names, stream, _open(client, table, token), deadline)
         case bytes():
             if rows.strip():
-                client.insert_lines(table, pa.py_buffer(rows), {**settings, **_LINE_SETTINGS})
+                settings = {**_open(client, table, token), **_LINE_SETTINGS}
+                client.insert_lines(table, pa.py_buffer(rows), settings, deadline)
         case _:
             lines = b"\n".join(_spell(row) for row in rows)
             if lines:
-                client.insert_lines(table, pa.py_buffer(lines), {**settings, **_LINE_SETTINGS})
+                settings = {**_open(client, table, token), **_LINE_SETTINGS}
+                client.insert_lines(table, pa.py_buffer(lines), settings, deadline)
+
+
+def _open(client: Client, table: str, token: str) -> Mapping[str, Any]:
+    """Open a session for the batch, and what its INSERT is sent with to need it.
+
+    All who send the batch mean the same session, which the first INSERT that runs in it uses up. An earlier one that
+    comes late finds none; one that is still arriving holds it, and then this fails, to be tried again.
+    """
+    settings = repeatable_settings(client, token, f"oncehouse-{uuid.uuid4()}")
+    if not client.config.insert_sessions:
+        return settings
+    session = f"oncehouse {table} {token}"
+    client.query("SELECT 1", settings=opening_settings(session))
+    return {**settings, **session_settings(session)}
 
 
 def judge_refusal(error: OncehouseError, where: str) -> OncehouseError:

@@ -1,8 +1,9 @@
 """Loading: one batch, one Spark task, one INSERT.
 
-The task reads the live rows of the batch's parts, in their order, and sends them. The driver writes each
-attempt into the catalog before its task starts, and what became of the batch after it has ended. `judge` is
-pure: outcome in, status and back-off out.
+The task reads the live rows of the batch's parts, in their order, and sends them. Before its task starts the driver
+opens the attempt's session and then writes the attempt into the catalog: whoever has the lease next finds both, and
+can end what may still be under way. What became of the batch it writes after the task has ended. `judge` is pure:
+outcome in, status and back-off out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from oncehouse import crash
 from oncehouse.backoff import Backoff
 from oncehouse.clickhouse import codes
 from oncehouse.clickhouse.client import connect
+from oncehouse.clickhouse.deadlines import SEND_WITHIN_SECONDS, Deadline, read_moment
 from oncehouse.clickhouse.describe import TableFacts
 from oncehouse.clickhouse.insert import (
     AlreadyThere,
@@ -28,6 +30,7 @@ from oncehouse.clickhouse.insert import (
     Refused,
     TryAgain,
     insert_batch,
+    judge_unsent,
 )
 from oncehouse.config import ClickHouse, Pipeline, Retry, Table
 from oncehouse.errors import CorruptFileError, OncehouseError, PermanentError, TransientError
@@ -36,6 +39,7 @@ from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import NO_SPACE, FileStore
 from oncehouse.ledger.marks import Sending, write_mark
 from oncehouse.ledger.records import Attempt, Batch, BatchStatus, LoadPart, Stage
+from oncehouse.pipeline.attempts import Opened, is_doubtful, open_attempt
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.ingest import run_tasks
 from oncehouse.pipeline.pace import Answer
@@ -45,13 +49,9 @@ from oncehouse.spans import span
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# After this long nobody can say what else was inserted meanwhile, so a token may have been forgotten.
-_REMEMBERED_SECONDS = 600.0
-# ClickHouse refuses an insert into more partitions than this (max_partitions_per_insert_block).
-_MOST_PARTITIONS = 100
-
 UNKNOWN = "unknown"
 FAILED = "failed"
+VIEWS_UNPROVEN = "views unproven"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +80,7 @@ class Verdict:
 def send_batch(plan: LoadPlan) -> Outcome:
     """The work of one load task. Damage in the ledger's own files is an outcome too, not a crash."""
     unknown = plan.request.outcome_unknown
+    deadline = plan.request.deadline and plan.request.deadline.counted_here(read_moment())
     try:
         rows = live_rows(FileStore(plan.files_root), plan.parts)
     except TransientError as error:
@@ -89,7 +90,7 @@ def send_batch(plan: LoadPlan) -> Outcome:
     except OncehouseError as error:
         return Refused(message=str(error), code=None, seconds=0.0, outcome_unknown=unknown)
     # What goes out is what the parts hold, whatever the pipeline file says by now.
-    request = replace(plan.request, columns=tuple(rows.column_names))
+    request = replace(plan.request, columns=tuple(rows.column_names), deadline=deadline)
     return insert_batch(connect(plan.clickhouse), request, rows)
 
 
@@ -121,8 +122,8 @@ def judge(outcome: Outcome, *, attempt: int, retry: Retry, chance: float) -> Ver
         case AlreadyThere(views_unproven=True):
             return Verdict(
                 status=BatchStatus.IN_CLICKHOUSE,
-                outcome="already there",
-                detail="found by its batch id; the table's materialized views could not be checked",
+                outcome=VIEWS_UNPROVEN,
+                detail="found by its batch id; nothing shows whether the table's materialized views have its rows",
             )
         case AlreadyThere():
             return Verdict(status=BatchStatus.IN_CLICKHOUSE, outcome="already there")
@@ -161,9 +162,11 @@ def plan_load(
     *,
     catalog: Catalog,
     facts: TableFacts | None,
+    opened: Opened,
 ) -> LoadPlan:
     earlier = batches.list_attempts(catalog, batch.batch_id)[: attempt.attempt - 1]
-    unknown = any(past.outcome in (None, UNKNOWN) for past in earlier)
+    doubtful = tuple(past.query_id for past in earlier if past.outcome in (None, UNKNOWN))
+    sessions = pipeline.clickhouse.insert_sessions
     return LoadPlan(
         clickhouse=pipeline.clickhouse,
         files_root=pipeline.ledger.files,
@@ -176,24 +179,14 @@ def plan_load(
             attempt=attempt.attempt,
             rows=batch.rows,
             earlier_query_ids=tuple(past.query_id for past in earlier),
-            outcome_unknown=unknown,
-            may_be_forgotten=unknown and _may_be_forgotten(catalog, facts, table.name, earlier[0], attempt),
+            outcome_unknown=bool(doubtful),
+            may_be_forgotten=bool(doubtful) and is_doubtful(pipeline, facts, earlier[0], attempt),
             merges_rows=facts is None or facts.loses_rows,
+            deadline=Deadline(began=opened.began, seconds=SEND_WITHIN_SECONDS),
+            session=attempt.query_id if sessions else None,
+            earlier_sessions=doubtful if sessions else (),
         ),
     )
-
-
-def _may_be_forgotten(
-    catalog: Catalog, facts: TableFacts | None, table: str, first: Attempt, now: Attempt
-) -> bool:
-    """Whether the table may have lost the token since the first attempt; what is unknown counts as lost."""
-    seconds = now.started_at - first.started_at
-    # Less than nothing has passed where the catalog's clock was set back between two processes.
-    if facts is None or not 0 <= seconds <= _REMEMBERED_SECONDS:
-        return True
-    inserts = batches.count_attempts(catalog, table, since=first.started_at)
-    blocks = inserts * (_MOST_PARTITIONS if facts.partition_key else 1)
-    return not facts.remembers(blocks_since=blocks, seconds_since=seconds)
 
 
 def _run(spark: SparkSession, plan: LoadPlan) -> Outcome:
@@ -216,7 +209,7 @@ def _run(spark: SparkSession, plan: LoadPlan) -> Outcome:
     return outcome
 
 
-def _mark(catalog: Catalog, token: int, plan: LoadPlan, attempt: Attempt) -> TryAgain | None:
+def _mark(catalog: Catalog, token: int, plan: LoadPlan, attempt: Attempt) -> Outcome | None:
     """Prove outside of the catalog how far it has come, before rows leave that it might forget to have sent."""
     epoch = max((load.part.epoch for load in plan.parts), default=0)
     try:
@@ -224,14 +217,7 @@ def _mark(catalog: Catalog, token: int, plan: LoadPlan, attempt: Attempt) -> Try
             catalog, FileStore(plan.files_root), Stage.LOAD, token, Sending(attempt=attempt, epoch=epoch)
         )
     except TransientError as error:
-        # Nothing was sent, so this attempt leaves nothing unknown.
-        return TryAgain(
-            message=str(error),
-            code=None,
-            seconds=0.0,
-            outcome_unknown=plan.request.outcome_unknown,
-            too_many_parts=False,
-        )
+        return judge_unsent(plan.request, error)
     return None
 
 
@@ -246,13 +232,18 @@ def load(
 ) -> Verdict:
     """One attempt at one batch, from the catalog to ClickHouse and back to the catalog."""
     table = next(found for found in pipeline.tables if found.name == batch.table)
-    attempt = batches.start_attempt(catalog, token, batch.batch_id)
-    plan = plan_load(pipeline, table, batch, attempt, catalog=catalog, facts=facts)
-    unmarked = _mark(catalog, token, plan, attempt)
+    opened = open_attempt(pipeline, batch, facts)
+    mark = None if opened.mark is None else str(opened.mark)
+    attempt = batches.start_attempt(catalog, token, batch.batch_id, table_mark=mark)
+    plan = plan_load(pipeline, table, batch, attempt, catalog=catalog, facts=facts, opened=opened)
+    if opened.error is not None:
+        unsent: Outcome | None = judge_unsent(plan.request, opened.error)
+    else:
+        unsent = _mark(catalog, token, plan, attempt)
     crash.reach("before inserting")
     about = {"pipeline": pipeline.pipeline, "batch": batch.batch_id, "table": batch.table}
     with span("insert", **about, attempt=attempt.attempt, query_id=attempt.query_id) as insert:
-        outcome = unmarked or _run(spark, plan)
+        outcome = unsent or _run(spark, plan)
         # Jitter only spreads load; nobody has to be kept from guessing it.
         verdict = judge(outcome, attempt=attempt.attempt, retry=pipeline.retry, chance=random.random())  # noqa: S311
         insert.note(outcome=verdict.outcome)

@@ -100,7 +100,18 @@ def clickhouse_config(settings: SyncSettings, alias: str) -> ClickHouse:
             f"there is no ClickHouse database {alias!r} in CLICKHOUSE_DATABASES (there are: {known}); name one there, "
             'such as {"default": {"db_url": "http://localhost:8123", "db_name": "shop"}}'
         )
-    known_words = {"db_url", "db_name", "username", "password", "verify_ssl_cert", "ca_file", "timeout"}
+    known_words = {
+        *(
+            "db_url",
+            "db_name",
+            "username",
+            "password",
+            "verify_ssl_cert",
+            "ca_file",
+            "timeout",
+            "insert_sessions",
+        )
+    }
     if unknown := sorted(set(given) - known_words - {"migrate", "readonly", "autocreate"}):
         raise ConfigurationError(
             f"CLICKHOUSE_DATABASES[{alias!r}] has {unknown[0]!r}, which means nothing here; known are "
@@ -118,6 +129,7 @@ def clickhouse_config(settings: SyncSettings, alias: str) -> ClickHouse:
             verify_tls=given.get("verify_ssl_cert", True),
             ca_file=given.get("ca_file"),
             insert_timeout=given.get("timeout", 60),
+            insert_sessions=given.get("insert_sessions", True),
         )
     except ValidationError as error:
         first = error.errors()[0]

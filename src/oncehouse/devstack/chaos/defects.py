@@ -35,7 +35,7 @@ def without_token(send: Callable[..., Any]) -> Callable[..., Any]:
         off: dict[str, str | int] = {"insert_deduplicate": 0, "deduplicate_insert": "disable"}
         insert.insert_settings = lambda batch_id: right(batch_id) | off
         try:
-            return send(replace(plan, request=replace(plan.request, outcome_unknown=False)))
+            return send(replace(plan, request=replace(plan.request, outcome_unknown=False, session=None)))
         finally:
             insert.insert_settings = right
 

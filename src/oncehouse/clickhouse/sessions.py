@@ -1,0 +1,58 @@
+"""An attempt's session on the server: the fence that a late INSERT cannot pass.
+
+ClickHouse refuses a request that names a session it does not know (`session_check`). So an attempt's INSERT is sent
+into a session that was opened under the attempt's query id before the attempt was written down, and that ends with the
+INSERT or after `SEND_WITHIN_SECONDS`: the server runs it at most once, and not late. The next attempt ends the sessions
+of earlier ones first. A session in use shows an INSERT that is still arriving, which the server lists nowhere else.
+
+Sessions belong to one server: behind a balancer that sends each request elsewhere they must be switched off
+(`clickhouse.insert_sessions`). A server that was restarted has forgotten them, which fences as well.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from oncehouse.clickhouse.client import failure_of
+from oncehouse.clickhouse.deadlines import SEND_WITHIN_SECONDS
+from oncehouse.errors import OncehouseError, TransientError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from oncehouse.clickhouse.client import Client
+
+NOT_FOUND = 372
+IN_USE = 373
+
+
+def opening_settings(session: str) -> Mapping[str, Any]:
+    """What a query is sent with to open a session."""
+    return {"session_id": session, "session_timeout": math.ceil(SEND_WITHIN_SECONDS)}
+
+
+def session_settings(session: str) -> Mapping[str, Any]:
+    """What an INSERT is sent with to need that session, and to use it up."""
+    return {**_closing(session), "session_timeout": math.ceil(SEND_WITHIN_SECONDS)}
+
+
+def end_session(client: Client, session: str) -> None:
+    """Let no INSERT into this session begin any more; raises TransientError while one is arriving or runs."""
+    try:
+        # Servers before 25.3 may keep it all the same, until its time is over.
+        client.query("SELECT 1", settings=_closing(session))
+    except OncehouseError as error:
+        match failure_of(error).code:
+            case code if code == NOT_FOUND:
+                return
+            case code if code == IN_USE:
+                raise TransientError(
+                    f"the INSERT of the earlier attempt {session} is still arriving at the server; it is waited for"
+                ) from None
+            case _:
+                raise
+
+
+def _closing(session: str) -> dict[str, Any]:
+    return {"session_id": session, "session_check": 1, "close_session": 1}

@@ -1,0 +1,84 @@
+"""How many blocks a table has taken so far, whoever inserted them: what its memory of tokens is measured by.
+
+Every block that is inserted takes a number, also one that the table drops as a repeat. A MergeTree table counts them
+itself, and its parts show the highest; a replicated one has a log entry for each (and for more than that: merges and
+mutations, which errs on the safe side). Two marks of one table tell how many came between them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oncehouse.clickhouse.client import failure_of
+from oncehouse.clickhouse.describe import ACCESS_DENIED
+from oncehouse.clickhouse.names import split_table
+from oncehouse.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from oncehouse.clickhouse.client import Client
+    from oncehouse.clickhouse.describe import TableFacts
+
+_UUID = "SELECT toString(any(uuid)) FROM system.tables WHERE database = {database:String} AND name = {table:String}"
+_PARTS = "SELECT max(max_block_number) FROM system.parts WHERE database = {database:String} AND table = {table:String}"
+# Asked of Keeper, so it does not depend on how far this replica has come.
+_LOG = (
+    "SELECT max(log_max_index) FROM system.replicas WHERE database = {database:String} AND table = {table:String} "
+    "AND zookeeper_exception = ''"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableMark:
+    uuid: str
+    """Another one stands behind the name after an exchange or when the table was made again."""
+    blocks: int
+
+    def __str__(self) -> str:
+        return f"{self.uuid} {self.blocks}"
+
+    @classmethod
+    def parse(cls, text: str | None) -> TableMark | None:
+        if text is None:
+            return None
+        uuid, _, blocks = text.partition(" ")
+        return cls(uuid=uuid, blocks=int(blocks))
+
+
+def read_mark(
+    client: Client, table: str, facts: TableFacts | None, settings: Mapping[str, Any] | None = None
+) -> TableMark | None:
+    """The table's mark; None where it keeps no such count or the user may not see it.
+
+    One small request in any case, which carries `settings`: it opens the attempt's session as well.
+    """
+    if facts is None or not facts.is_merge_tree or facts.engine.startswith("Shared"):
+        client.query("SELECT 1", settings=settings)
+        return None
+    name = split_table(table)
+    key = {"database": name.database or client.database, "table": name.table}
+    counted = _LOG if facts.is_replicated else _PARTS
+    try:
+        rows = client.query(f"SELECT ({_UUID}), ({counted})", key, settings)
+    except ConfigurationError as error:
+        if failure_of(error).code != ACCESS_DENIED:
+            raise
+        client.query("SELECT 1", settings=settings)
+        return None
+    uuid, blocks = rows[0]
+    return (
+        None if not uuid or (facts.is_replicated and not blocks) else TableMark(uuid=uuid, blocks=blocks or 0)
+    )
+
+
+def blocks_between(then: TableMark | None, now: TableMark | None) -> int | None:
+    """How many blocks the table took between two marks; None where they do not tell.
+
+    A count that has gone back belongs to a table that was emptied, lost parts or was made again.
+    """
+    if then is None or now is None or then.uuid != now.uuid or now.blocks < then.blocks:
+        return None
+    return now.blocks - then.blocks

@@ -1,0 +1,65 @@
+"""Whether an insert is known to have reached the materialized views behind its table.
+
+A table is written before its views, so its rows prove nothing about theirs. The server's query log can: an INSERT that
+ended well was pushed to all of them (`materialized_views_ignore_errors = 0`). It proves success and never the
+opposite: it may be switched off, be out of sight, or belong to another server.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from oncehouse.clickhouse.client import failure_of
+from oncehouse.clickhouse.errors import Kind
+from oncehouse.errors import OncehouseError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from oncehouse.clickhouse.client import Client
+
+# The log is written every 7.5 s by default; a user who may not have it written at once waits for that.
+_WAIT_SECONDS = 9.0
+_LOOK_EVERY_SECONDS = 1.0
+_FINISHED = (
+    "SELECT count() FROM system.query_log WHERE type = 'QueryFinish' AND event_date >= today() - 1 "
+    "AND query_id IN {ids:Array(String)}"
+)
+
+
+def has_finished(client: Client, query_ids: Sequence[str]) -> bool:
+    """Whether the query log has one of these inserts as done. May wait some seconds for the log."""
+    if not query_ids:
+        return False
+    try:
+        if _is_logged(client, query_ids):
+            return True
+        if _write_log(client):
+            return _is_logged(client, query_ids)
+        end = time.monotonic() + _WAIT_SECONDS
+        while time.monotonic() < end:
+            time.sleep(_LOOK_EVERY_SECONDS)
+            if _is_logged(client, query_ids):
+                return True
+    except OncehouseError as error:
+        if failure_of(error).kind is Kind.TRANSIENT:
+            raise
+    return False
+
+
+def _is_logged(client: Client, query_ids: Sequence[str]) -> bool:
+    return bool(client.query(_FINISHED, {"ids": list(query_ids)})[0][0])
+
+
+def _write_log(client: Client) -> bool:
+    """Have the server write its log down now, where this user may ask for it."""
+    for statement in ("SYSTEM FLUSH LOGS query_log", "SYSTEM FLUSH LOGS"):  # before 25.2 only all of them
+        try:
+            client.command(statement)
+        except OncehouseError as error:
+            if failure_of(error).kind is Kind.TRANSIENT:
+                raise
+        else:
+            return True
+    return False

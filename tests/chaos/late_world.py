@@ -1,0 +1,38 @@
+"""What tests of late and repeated INSERTs share: other writers who push tokens out of a table's memory."""
+
+from __future__ import annotations
+
+from oncehouse.clickhouse.describe import read_setting
+from road import Road
+
+FOREIGN = "of somebody else"
+
+
+def push_token_out(road: Road, *, also_delete: str = "") -> None:
+    """Other writers insert as many blocks as the table remembers, and one more; then their rows are deleted."""
+    road.client.command(
+        f"ALTER TABLE {road.table} MODIFY SETTING parts_to_delay_insert = 100000, parts_to_throw_insert = 100000"
+    )
+    defined = road.client.query(
+        "SELECT engine_full FROM system.tables WHERE database = {database:String} AND name = 'events'",
+        parameters={"database": road.database},
+    ).result_rows[0][0]
+    blocks = (read_setting(defined, "non_replicated_deduplication_window") or 0) + 1
+    assert blocks > 1000
+    rows = "".join(f"{FOREIGN}\t{number}\n" for number in range(blocks))
+    road.client.raw_insert(
+        road.table,
+        ["note", "product_id"],
+        rows,
+        fmt="TabSeparated",
+        settings={
+            "input_format_parallel_parsing": 0,
+            "max_insert_block_size": 1,
+            "min_insert_block_size_rows": 1,
+            "min_insert_block_size_bytes": 1,
+            "max_insert_threads": 1,
+        },
+    )
+    counted = road.client.query(f"SELECT count() FROM {road.table} WHERE note = '{FOREIGN}'").result_rows
+    assert counted == [(blocks,)]
+    road.client.command(f"DELETE FROM {road.table} WHERE note = '{FOREIGN}' {also_delete}")
