@@ -209,6 +209,7 @@ def everything(**values: object) -> tuple[str, bytes]:
         ("oi", "Int32", {"oi": 0}, {"i32": 5}),
         ("inner.id", "Int64", {"inner": {"id": 0}}, {"i32": 5}),
         ("os", "LowCardinality(String)", {"os": ""}, {}),
+        ("inner", "Tuple(id Int64, name String)", {"inner": {"id": 0}}, {"i32": 5}),
         ("oi", "Nullable(Int32)", {"oi": 0}, {"i32": 5}),
         ("one", "Nullable(String)", {"oa": 0}, {"i32": 5}),
     ],
@@ -216,14 +217,15 @@ def everything(**values: object) -> tuple[str, bytes]:
 def test_a_record_that_does_not_set_the_identity_is_dead_where_its_schema_can_tell(
     tmp_path, field, type_, present, absent
 ):
-    given = {"fields": {field: type_, "i32": "Int32"}, "identity": {"fields": [field]}}
+    path = "inner.id" if field == "inner" else field
+    given = {"fields": {field: type_, "i32": "Int32"}, "identity": {"fields": [path]}}
     schemas = [make_schema("1", files=[str(FOLDER / EVERYTHING[0])], message=EVERYTHING[1])]
     records = [everything(**present), everything(**absent)]
     told = Told(make_pipeline("protobuf", **given), schemas, records, tmp_path)
     assert len(told.rows) == 1
     assert [reason for reason, _ in told.dead] == ["missing_field"]
     assert field in told.dead[0][1]
-    optional = make_pipeline("protobuf", optional_fields=[field], **given)
+    optional = make_pipeline("protobuf", optional_fields=[path], **given)
     assert len(Told(optional, schemas, records, tmp_path / "optional").rows) == 2
 
 
@@ -532,7 +534,7 @@ def test_a_file_needs_a_column_for_the_identity_though_its_field_takes_null(tmp_
         tmp_path / "files",
         fields=types,
         identity=Rule(fields=(("id",),)),
-        must_be_set=("id",),
+        must_be_set=(("id",),),
         format=FrameFormat(),
     )
     info = path.stat()

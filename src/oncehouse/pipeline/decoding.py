@@ -64,8 +64,8 @@ class Limits:
     max_depth: int
     refused: Mapping[str, str] = field(default_factory=dict)
     """Versions of the schema whose records are rejected, each with what it lacks."""
-    must_be_set: tuple[str, ...] = ()
-    """Declared fields that have no default where the schema says that they may be absent."""
+    must_be_set: tuple[tuple[str, ...], ...] = ()
+    """Fields that have no default where the schema says that they may be absent, each as the steps that lead to it."""
 
     def refuse(self, schema: str) -> Problem | None:
         """Why records of a version are rejected; None where they are not."""

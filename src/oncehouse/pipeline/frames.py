@@ -103,7 +103,7 @@ class FrameIngest(Deciding):
         return counts
 
     def _read(self, frame: DataFrame, plan: ReadPlan, batch: QueryBatch) -> list[TaskManifest]:
-        chosen = choose_columns(plan.fields, frame, needed=plan.must_be_set)
+        chosen = choose_columns(plan.fields, frame, needed={steps[0] for steps in plan.must_be_set})
         add_schemas(self._catalog, [schema_of(plan.fields)])
         plan = replace(plan, format=FrameFormat(), topics=(topic_of(batch.query),))
         rows = FramePlan(

@@ -115,7 +115,7 @@ class _Reader:
                 offset = self._take(found, file, offset)
 
     def _demand_columns(self, file: ImportFile, names: Collection[str]) -> None:
-        lacking = [name for name in self._plan.read.must_be_set if name not in names]
+        lacking = [name for name, *_ in self._plan.read.must_be_set if name not in names]
         if lacking:
             raise ConfigurationError(
                 f"{hide_credentials(file.path)} has no column {printable(lacking[0])}, which belongs to the identity: "

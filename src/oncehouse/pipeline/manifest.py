@@ -80,8 +80,8 @@ class ReadPlan:
     """Versions of the schema that lack a field which ids or tables depend on, each with what it lacks."""
     needs_value: bool = False
     """Whether an event must have a value in at least one field of the identity."""
-    must_be_set: tuple[str, ...] = ()
-    """Declared fields of the identity that a record may not leave out."""
+    must_be_set: tuple[tuple[str, ...], ...] = ()
+    """Fields of the identity that a record may not leave out, each as the steps that lead to it."""
 
     @property
     def columns(self) -> dict[str, ColumnType]:

@@ -58,16 +58,16 @@ class Reader:
         *,
         max_message_bytes: int,
         numbers: Mapping[str, Sequence[int]] = MappingProxyType({}),
-        must_be_set: Sequence[str] = (),
+        must_be_set: Sequence[Sequence[str]] = (),
     ) -> None:
         """`others` are the other versions, which know fields that this one may lack; `numbers` are those of the fields
         that are found by them; absent fields of `must_be_set` are no defaults."""
         self._fields = fields
         self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
         self._message_class = GetMessageClass(descriptor)
-        self._shapes = dict(fields) | {
-            name: make_nullable(fields[name]) or fields[name] for name in must_be_set
-        }
+        self._shapes = dict(fields)
+        for name, *inner in must_be_set:
+            self._shapes[name] = _without_default(self._shapes[name], inner)
         self._wanted = project(descriptor, fields, numbers)
         self._found = {name: find(descriptor, name, numbers.get(name, ())) for name in fields}
         self._elsewhere = {
@@ -248,6 +248,17 @@ class Reader:
             if fitted.bad is not None and fitted.bad.any():
                 return find_misfit(array, row, type_, f"field {name}")
         raise AssertionError("a row was marked whose fields all fit")
+
+
+def _without_default(type_: c.ColumnType, steps: Sequence[str]) -> c.ColumnType:
+    """The type as which an absent value stays null, so that it does not fit the declared one."""
+    if not steps:
+        return make_nullable(type_) or type_
+    if not isinstance(type_, c.Tuple):
+        return type_
+    first, *rest = steps
+    parts = ((name, _without_default(part, rest) if name == first else part) for name, part in type_.fields)
+    return c.Tuple(fields=tuple(parts))
 
 
 def _judge(told: str) -> Problem:

@@ -119,10 +119,10 @@ def is_optional(pipeline: Pipeline, rule: Rule) -> bool:
     return not identity_fields(pipeline, rule)
 
 
-def identity_fields(pipeline: Pipeline, rule: Rule) -> tuple[str, ...]:
-    """The declared fields of the identity that the file does not call optional."""
+def identity_fields(pipeline: Pipeline, rule: Rule) -> tuple[tuple[str, ...], ...]:
+    """The fields of the identity that the file does not call optional, each as the steps that lead to it."""
     optional = pipeline.source.optional_fields
-    return tuple(dict.fromkeys(steps[0] for steps in rule.fields if ".".join(steps) not in optional))
+    return tuple(steps for steps in rule.fields if ".".join(steps) not in optional)
 
 
 # -- before data moves ------------------------------------------------------------------------------------
