@@ -117,9 +117,8 @@ def test_a_driver_stops_when_its_catalog_has_lost_what_it_confirmed(pair_road, p
     go_on(pair_road)
 
 
-@pytest.mark.short
 @pytest.mark.scenario("catalog loses transactions before a start")
-@BY_ONE_AND_BY_MANY
+@pytest.mark.parametrize("lost_epochs", [pytest.param(1, marks=pytest.mark.short), 3])
 def test_a_driver_does_not_start_on_a_catalog_that_has_lost_what_was_sent(pair_road, pair, lost_epochs):
     error = lose_before_start(pair_road, pair, lost_epochs=lost_epochs)
     assert isinstance(error, CatalogBehindError), error

@@ -16,6 +16,7 @@ from oncehouse.errors import LeaseHeldError, TransientError
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Lease, Stage, spell_holder
 from oncehouse.ledger.tables import leases
+from oncehouse.ledger.terms import Term
 
 
 def acquire(catalog: Catalog, stage: Stage, *, holder: str, lease_seconds: float, above: int = 0) -> Lease:
@@ -24,7 +25,7 @@ def acquire(catalog: Catalog, stage: Stage, *, holder: str, lease_seconds: float
     `above`: the highest token that is known from elsewhere to have been given out. Raises CatalogBehindError where the
     catalog has lost what this process has seen of the stage.
     """
-    token_before, writes_before = catalog.terms.newest(stage)
+    before = catalog.terms.newest(stage)
 
     def run(connection: Connection) -> tuple[Lease, int]:
         # Whoever waited for the lease may have been overtaken by an upgrade.
@@ -33,9 +34,9 @@ def acquire(catalog: Catalog, stage: Stage, *, holder: str, lease_seconds: float
         now = catalog.now_in(connection)
         row = connection.execute(select(leases).where(*mine).with_for_update()).first()
         token, writes = (0, 0) if row is None else (row.token, row.writes or 0)
-        if token < token_before or writes < writes_before:
+        if before is not None and (token < before.token or writes < before.writes):
             catalog.refuse_behind(
-                f"this process has made write {writes_before} of the stage {stage} under token {token_before}, the "
+                f"this process has made write {before.writes} of the stage {stage} under token {before.token}, the "
                 f"catalog is at write {writes} of token {token}"
             )
         values = {"token": max(token, above) + 1, "holder": holder, "expires_at": now + lease_seconds}
@@ -52,7 +53,7 @@ def acquire(catalog: Catalog, stage: Stage, *, holder: str, lease_seconds: float
         return _lease(catalog, stage, values), writes
 
     lease, writes = catalog.change(run)
-    catalog.terms.begin(stage, lease.token, holder=holder, writes=writes)
+    catalog.terms.begin(stage, Term(token=lease.token, holder=holder, writes=writes))
     return lease
 
 

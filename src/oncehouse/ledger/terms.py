@@ -16,6 +16,7 @@ from oncehouse.ledger.records import Stage
 class Term:
     """One holding of a lease; its writes change under the catalog's lock of the stage, its mark under its own."""
 
+    token: int
     holder: str
     writes: int
     """The stage's confirmed writes, those of earlier terms included."""
@@ -25,16 +26,17 @@ class Term:
 
 
 class Terms:
-    def __init__(self) -> None:
-        self._known: dict[tuple[Stage, int], Term] = {}
+    """The newest one of each stage; whoever writes under an older one is fenced by its token."""
 
-    def begin(self, stage: Stage, token: int, *, holder: str, writes: int) -> None:
-        self._known[stage, token] = Term(holder=holder, writes=writes)
+    def __init__(self) -> None:
+        self._newest: dict[Stage, Term] = {}
+
+    def begin(self, stage: Stage, term: Term) -> None:
+        self._newest[stage] = term
+
+    def newest(self, stage: Stage) -> Term | None:
+        return self._newest.get(stage)
 
     def find(self, stage: Stage, token: int) -> Term | None:
-        return self._known.get((stage, token))
-
-    def newest(self, stage: Stage) -> tuple[int, int]:
-        """The highest token that this process has held, and the writes that it knows of; nothing held: zeros."""
-        mine = [(token, term.writes) for (of, token), term in list(self._known.items()) if of is stage]
-        return max(mine, default=(0, 0))
+        term = self._newest.get(stage)
+        return term if term is not None and term.token == token else None
