@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, delete, insert, select, update
 
 from oncehouse.databases import begin, open_engine
 from oncehouse.errors import FencedError
@@ -65,6 +65,27 @@ def test_what_a_dead_member_held_is_taken_with_higher_tokens_and_its_writes_are_
             a.fence(connection, held)
     a.release(held)
     assert b.tend().tokens == taken, "a former holder releases nothing"
+
+
+def test_of_two_members_that_were_given_one_token_only_the_one_in_the_database_works(engine, join):
+    """The database has lost that a took its buckets, and gives their tokens once more."""
+    a, b = join("a"), join("b")
+    a.leave(a.tend().tokens)
+    leases = TABLES.leases.leases
+    with engine.connect() as connection:
+        before = [dict(row) for row in connection.execute(select(leases)).mappings()]
+    held = a.tend().tokens
+    with begin(engine, whose="test") as connection:
+        connection.execute(delete(leases))
+        connection.execute(insert(leases), before)
+        connection.execute(delete(TABLES.leases.members))
+    assert b.tend().tokens == held
+    with begin(engine, whose="test") as connection:
+        b.fence(connection, held)
+        with pytest.raises(FencedError, match="taken over 8 buckets of a"):
+            a.fence(connection, held)
+    a.release(held)
+    assert b.tend().tokens == held, "who was forgotten releases nothing"
 
 
 def test_a_member_whose_lease_ran_out_goes_on_when_nobody_took_its_buckets(engine, join):

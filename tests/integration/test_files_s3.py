@@ -65,6 +65,15 @@ def test_a_file_in_a_bucket_can_be_read_listed_and_deleted(store):
     assert list(store.walk("p/")) == []
 
 
+def test_a_small_object_is_replaced(store):
+    for content in (b"first", b"second"):
+        store.replace("marks/1", content)
+    assert store.read_bytes("marks/1") == b"second"
+    assert list(store.walk("marks")) == ["marks/1"]
+    store.delete("marks/1")
+    assert list(store.walk("marks")) == []
+
+
 def test_a_changed_or_missing_object_is_named(store, bucket):
     file = put(store, "p/a", b"rows")
     bucket.put_object(Bucket=BUCKET, Key="oncehouse/p/a", Body=b"wors")

@@ -117,3 +117,18 @@ def test_a_place_that_cannot_be_written_fails_the_check(tmp_path):
 def test_a_file_url_is_a_folder(tmp_path):
     ref = FileStore(f"file://{tmp_path}/files").put("parts/1", fill)
     FileStore(str(tmp_path / "files")).verify(ref)
+
+
+def test_a_small_file_is_replaced_whole_or_not_at_all(store, tmp_path, monkeypatch):
+    store.replace("marks/1", b"first")
+    store.replace("marks/1", b"second")
+    assert store.read_bytes("marks/1") == b"second"
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(FullDiskError):
+        store.replace("marks/1", b"third")
+    assert store.read_bytes("marks/1") == b"second"
+    assert list(store.walk("marks")) == ["marks/1"], "nothing of it is left"

@@ -200,7 +200,7 @@ class BucketLeases:
         if not tokens:
             return
         with begin(self._engine, whose=f"Buckets of {self.name}") as connection:
-            held = lock_held(connection, self._tables, self.name, tokens)
+            held = lock_held(connection, self._tables, self.name, tokens, holder=self.holder)
             connection.execute(
                 update(leases)
                 .where(leases.c.name == self.name, leases.c.bucket.in_(sorted(held)))
@@ -222,7 +222,9 @@ class BucketLeases:
 
         On SQLite the transaction must have been begun as a writing one (`databases.begin`).
         """
-        lost = sorted(set(tokens) - lock_held(connection, self._tables, self.name, tokens))
+        lost = sorted(
+            set(tokens) - lock_held(connection, self._tables, self.name, tokens, holder=self.holder)
+        )
         if lost:
             raise FencedError(
                 f"{self.name}: another process has taken over {len(lost)} buckets of {self.holder} (the first: "
@@ -273,16 +275,26 @@ def make_buckets(connection: Connection, tables: LeaseTables, name: str, buckets
     connection.execute(new.values(rows).on_conflict_do_nothing())
 
 
-def lock_held(connection: Connection, tables: LeaseTables, name: str, tokens: Mapping[int, int]) -> set[int]:
-    """Which of these buckets still have these tokens; nobody can take those until the transaction ends."""
+def lock_held(
+    connection: Connection,
+    tables: LeaseTables,
+    name: str,
+    tokens: Mapping[int, int],
+    *,
+    holder: str | None = None,
+) -> set[int]:
+    """Which of these buckets still have these tokens; nobody can take those until the transaction ends.
+
+    `holder`: who must have them, for a database that has lost the taking of a bucket may give its token once more.
+    """
     leases = tables.leases
     rows = connection.execute(
-        select(leases.c.bucket, leases.c.token)
+        select(leases.c.bucket, leases.c.token, leases.c.holder)
         .where(leases.c.name == name, leases.c.bucket.in_(sorted(tokens)))
         .order_by(leases.c.bucket)
         .with_for_update(read=True)
     )
-    return {bucket for bucket, token in rows if tokens[bucket] == token}
+    return {row.bucket for row in rows if tokens[row.bucket] == row.token and holder in (None, row.holder)}
 
 
 def lock_buckets(connection: Connection, tables: LeaseTables, name: str, buckets: Iterable[int]) -> None:
