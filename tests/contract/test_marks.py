@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +20,7 @@ from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.marks import Mark, Sending, find_ahead, list_marks, tell_ahead, write_mark
 from oncehouse.ledger.records import BatchStatus, Stage
 from oncehouse.ledger.registering import register
-from oncehouse.pipeline import loader
+from oncehouse.pipeline import loader, stages
 from oncehouse.pipeline.attempts import Opened
 from oncehouse.pipeline.lease_terms import take_lease
 from oncehouse.pipeline.ledger_age import demand_newest
@@ -229,6 +230,19 @@ def test_a_pipeline_that_a_catalog_does_not_know_is_known_by_its_marks(catalog_u
     with pytest.raises(CatalogBehindError):
         demand_newest(other, store)
     other.close()
+
+
+def test_leases_that_were_taken_are_given_back_when_the_next_one_is_refused(pipeline, catalog, monkeypatch):
+    def refuse_load(pipeline, catalog, stage, holder):
+        if stage is Stage.LOAD:
+            raise CatalogBehindError("it has lost something meanwhile")
+        return take_lease(pipeline, catalog, stage, holder)
+
+    monkeypatch.setattr(stages, "take_lease", refuse_load)
+    running = stages.Stages(pipeline, catalog, None, None, stop=threading.Event(), say=lambda _: None)
+    with pytest.raises(CatalogBehindError):
+        running.go(once=True, wait=False)
+    assert [lease.expires_at for lease in leases.list_leases(catalog)] == [0.0]
 
 
 # The loader

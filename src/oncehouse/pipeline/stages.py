@@ -144,8 +144,19 @@ class Stages:
         loading.run(self.stop, self._drain)
 
     def _acquire(self, *, wait: bool) -> tuple[Lease, ...]:
-        """All leases asked for, or none when the wait was ended."""
+        """All leases asked for, or none when the wait was ended or one of them was refused."""
         held: list[Lease] = []
+        try:
+            self._acquire_all(held, wait=wait)
+        except BaseException:
+            self._release(held)
+            raise
+        if self.stop.is_set():
+            self._release(held)
+            return ()
+        return tuple(held)
+
+    def _acquire_all(self, held: list[Lease], *, wait: bool) -> None:
         told = False
         holder = describe_holder()
         for stage in self._stages:
@@ -156,16 +167,11 @@ class Stages:
                     break
                 except LeaseHeldError as error:
                     if not wait:
-                        self._release(held)
                         raise
                     if not told:
                         self.say(f"{error} Waiting.")
                         told = True
                     self.stop.wait(1.0)
-        if self.stop.is_set():
-            self._release(held)
-            return ()
-        return tuple(held)
 
     def _release(self, held: Sequence[Lease]) -> None:
         for lease in held:
