@@ -1,4 +1,4 @@
-"""The ledger's files: written once, never changed, named by the catalog together with size and checksum.
+"""The ledger's files: written once, never changed, named by the catalog together with size and checksum (marks apart).
 
 A folder on this machine or a bucket behind an S3 API. Names carry fencing token and attempt, so two writers
 never meet; what the catalog does not name may be swept. Reading hands out a local path: in a folder the file
