@@ -327,20 +327,38 @@ OTHER = {"type": "record", "name": "Other", "fields": [field("name", "string")]}
         (USER, {}, True),
         (USER, {"user.id": ["uid"]}, False),
         (["null", USER], {"user.id": ["uid"]}, False),
-        ([USER, OTHER], {"user.id": ["uid"]}, True),
+        ([USER, OTHER], {"user.id": ["uid"]}, False),
+        ([OTHER], {"user.id": ["uid"]}, True),
     ],
 )
-def test_avro_paths_lead_through_every_record_that_may_stand_there(tmp_path, type_, aliases, lacking):
+def test_avro_paths_lead_through_the_records_that_may_stand_there(tmp_path, type_, aliases, lacking):
     schema = record(field("user", type_))
     schemas = [Schema(schema="1", format="avro", definition=json.dumps(schema))]
     pipeline = make_pipeline(
         "avro", {"aliases": aliases}, fields={"user.id": "Int64"}, identity={"fields": ["user.id"]}
     )
     assert bool(list(judge_versions(pipeline, schemas))) is lacking
+    if type_ == [OTHER]:
+        return
     out = io.BytesIO()
     fastavro.schemaless_writer(out, schema, {"user": {"uid": 7}})
     told = Told(pipeline, schemas, [("1", out.getvalue())], tmp_path)
     assert [row["user.id"] for row in told.rows] == ([] if lacking else [7])
+
+
+def test_a_record_of_a_union_takes_no_default_for_the_identity_either(tmp_path):
+    first, second = (
+        {"type": "record", "name": name, "fields": fields}
+        for name, fields in (("A", [field("id")]), ("B", [field("name", "string")]))
+    )
+    later = {**second, "fields": [*second["fields"], field("id", default=0)]}
+    schemas = [
+        Schema(schema=version, format="avro", definition=json.dumps(record(field("user", union))))
+        for version, union in (("1", [first, second]), ("2", [first, later]))
+    ]
+    pipeline = make_pipeline("avro", fields={"user.id": "Int64"}, identity={"fields": ["user.id"]})
+    (found,) = judge_versions(pipeline, schemas)
+    assert found.what.startswith("schema version 1 has no field user.id")
 
 
 # -- before data moves ------------------------------------------------------------------------------------

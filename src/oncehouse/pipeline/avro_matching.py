@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline import avro_schema as s
@@ -37,16 +38,28 @@ def split_path(name: str, newest: s.Record) -> tuple[str, ...]:
 
 
 def has_field(record: s.Record, newest: s.Record, steps: Sequence[str], aliases: Aliases) -> bool:
-    """Whether every record that a message of this version may hold at the path has its field."""
+    """Whether a message of this version brings the field of the path itself, whatever default the newest has.
+
+    Of the records of a union one must have it; one without it must not get it from the newest schema either.
+    """
     known = records_by_name(newest)
     known.setdefault(short_name(record.name), newest)
     open_records = [record]
     for at, step in enumerate(steps):
         own = aliases.get(".".join(steps[: at + 1]), ())
-        found = [match_field(each, known.get(short_name(each.name)), step, own) for each in open_records]
-        if any(field is None for field in found):
+        inner: list[s.Record] = []
+        there = False
+        for each in open_records:
+            later = known.get(short_name(each.name))
+            field = match_field(each, later, step, own)
+            if field is not None:
+                there = True
+                inner += _records_in(field.node)
+            elif later is not None and any(entry.name == step for entry in later.fields):
+                return False
+        if not there:
             return False
-        open_records = [inner for field in found if field is not None for inner in _records_in(field.node)]
+        open_records = inner
     return True
 
 
@@ -78,7 +91,13 @@ def records_by_name(record: s.Record) -> dict[str, s.Record]:
 def parse_versions(schemas: Sequence[Schema]) -> dict[str, s.Record]:
     """The Avro records among the schemas, the newest last: 10 after 9, whichever became known first."""
     mine = sorted((known for known in schemas if known.format == "avro"), key=_version_order)
-    return {known.schema: s.parse_schema(known.definition, where=f"schema {known.schema}") for known in mine}
+    return {known.schema: _parse(known.definition, known.schema) for known in mine}
+
+
+@lru_cache(maxsize=256)
+def _parse(definition: str, version: str) -> s.Record:
+    """Kept, because the same schemas are asked for before each epoch."""
+    return s.parse_schema(definition, where=f"schema {version}")
 
 
 def _version_order(known: Schema) -> list[tuple[int, str]]:
