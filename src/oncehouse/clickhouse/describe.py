@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _REPLICATED = ("Replicated", "Shared")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`")
+_TEXT = re.compile(r"'(?:[^'\\]|\\.)*'")
+# Also in an expression a word that is the name of a column is that column.
+_WORD = re.compile(r"`[^`]+`|\w+")
 ACCESS_DENIED = 497
 # Blocks of a shorter time say nothing of what is usual: an attempt's own are among them.
 _LEAST_MEASURED_SECONDS = 10.0
@@ -38,7 +41,6 @@ class Column:
     type: str
     default_kind: str
     """Empty, DEFAULT, MATERIALIZED, ALIAS or EPHEMERAL."""
-    in_sorting_key: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +86,8 @@ class TableFacts:
         """The columns that decide which rows the table makes one of, and which of them stays."""
         if not self.merges_rows:
             return ()
-        sorting = (column.name for column in self.columns if column.in_sorting_key)
+        words = {word.strip("`") for word in _WORD.findall(_TEXT.sub("", self.sorting_key))}
+        sorting = (column.name for column in self.columns if column.name in words)
         return tuple(dict.fromkeys((*sorting, *self.engine_columns)))
 
     @property
@@ -153,7 +156,7 @@ def has_row_ttl(engine_full: str) -> bool:
 
 def read_engine_columns(engine_full: str) -> tuple[str, ...]:
     """The plain names among the engine's arguments; paths and names of replicas stand in quotes."""
-    arguments = re.match(r"\w+\(([^()]*)\)", re.sub(r"'(?:[^'\\]|\\.)*'", "", engine_full))
+    arguments = re.match(r"\w+\(([^()]*)\)", _TEXT.sub("", engine_full))
     names = arguments[1].split(",") if arguments else []
     return tuple(name.strip().strip("`") for name in names if name.strip())
 
@@ -191,11 +194,8 @@ def _read_defaults(client: Client, source: str, names: Mapping[str, int]) -> dic
 
 def _read_columns(client: Client, key: dict[str, str]) -> tuple[Column, ...]:
     rows = client.query(
-        "SELECT name, type, default_kind, is_in_sorting_key FROM system.columns "
+        "SELECT name, type, default_kind FROM system.columns "
         "WHERE database = {database:String} AND table = {table:String} ORDER BY position",
         key,
     )
-    return tuple(
-        Column(name=name, type=type_, default_kind=kind, in_sorting_key=bool(sorting))
-        for name, type_, kind, sorting in rows
-    )
+    return tuple(Column(name=name, type=type_, default_kind=kind) for name, type_, kind in rows)
