@@ -56,8 +56,8 @@ class Avro(Section):
     registry: Registry | None = None
     """Where schemas come from that are not listed; what was found once is kept in the ledger."""
     aliases: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
-    """Declared field and the names that it has in other versions, such as `id: [event_id]`; they count beside the
-    aliases of the schemas. Of a path the last step: `user.id: [uid]`."""
+    """Declared field and the names that it has in other versions, such as `id: [event_id]`; they count in
+    addition to the aliases of the schemas. Of a path the last step: `user.id: [uid]`."""
 
     @model_validator(mode="after")
     def _schemas_can_be_had(self) -> Self:

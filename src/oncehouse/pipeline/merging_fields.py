@@ -1,6 +1,6 @@
 """The fields that decide which rows a table merges: those behind its ORDER BY, version, sign and mark of deletion.
 
-What a function gives is not followed: which fields it used nobody knows.
+What a function gives is not followed: the fields that it used are not known.
 """
 
 from __future__ import annotations
