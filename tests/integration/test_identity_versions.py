@@ -92,10 +92,13 @@ def rows(road: Road) -> list[tuple[object, ...]]:
 
 def learn_protobuf(road: Road, *versions: str) -> None:
     for version in versions:
-        command(
+        told = command(
             road, "schema", "--proto", PROTO, "--message", f"versions.{MESSAGES[version]}",
             before=("add", version),
         )  # fmt: skip
+        assert f"version {version} is in the ledger" in told
+        by_id = road.document["identity"]["fields"] == ["id"]
+        assert ("has no field id, which belongs to the identity" in told) is by_id
 
 
 def test_seven_different_protobuf_events_are_never_four_rows(road):

@@ -158,12 +158,27 @@ def add(
     catalog = _make_ledger(pipeline)
     try:
         added = add_schemas(catalog, [schema])
+        lacking = _lacking(pipeline, catalog, version)
     finally:
         catalog.close()
     if as_json:
         show_json(AddedSchemas(added=added))
     else:
         say(f"version {version} is in the ledger" if added else f"the ledger knew version {version} already")
+        for line in lacking:
+            say(line)
+
+
+def _lacking(pipeline: Pipeline, catalog: Catalog, version: str) -> list[str]:
+    """What the version lacks for ids, and what to do; a rule that the versions contradict each other about."""
+    from oncehouse.pipeline.required_fields import judge_versions
+    from oncehouse.pipeline.schemas import known_schemas
+
+    try:
+        found = list(judge_versions(pipeline, known_schemas(pipeline, catalog), {version}))
+    except ConfigurationError as error:
+        return [str(error)]
+    return [text for finding in found for text in (finding.what, f"  {finding.advice}")]
 
 
 def _make_ledger(pipeline: Pipeline) -> Catalog:
