@@ -16,9 +16,11 @@ from broker_fixtures import cluster, kafka, produce, topic
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import DataLossError
 from oncehouse.ledger import epochs, registering
+from oncehouse.ledger.records import Stage
 from oncehouse.messaging.consumer import Batch, Consumer
 from oncehouse.messaging.consumer import kafka as consumer_kafka
 from oncehouse.pipeline import kafka_log
+from oncehouse.pipeline.repair import apply_repair
 from road import Road, make_event, wait_until
 
 __all__ = ["cluster", "kafka", "produce", "topic"]
@@ -103,6 +105,30 @@ def test_a_log_that_was_cut_and_filled_while_the_driver_was_away_stops_it(road, 
         cut_while_away(road, cluster)
     demand_named(road, stopped.value)
     assert settled(road) == 60
+
+
+@pytest.mark.scenario("log cut while the driver is away")
+def test_repair_from_a_snapshot_before_the_cut_loads_what_took_the_place_of_the_lost(road, cluster):
+    road.send(FIRST)
+    road.run()
+    road.retain()  # writes the snapshot
+    cluster.leave_follower_behind(road.topic)
+    road.send(LOST)
+    road.run(only=[Stage.INGEST])
+    road.run(only=[Stage.LOAD])
+    cut_and_fill(road, cluster)
+    with pytest.raises(DataLossError):
+        road.run()
+    road.catalog.close()
+    for file in road.folder.glob("catalog.db*"):
+        file.rename(file.with_name(f"before-the-cut-{file.name}"))
+    result = apply_repair(road.pipeline, road.said.append)
+    assert result.catalog is not None
+    assert not result.catalog.refused
+    road.run()
+    # Those of the lost log too: they had arrived.
+    road.assert_table(road.table, road.expected)
+    assert not road.findings()
 
 
 @pytest.mark.defect("log cut while the driver is away")

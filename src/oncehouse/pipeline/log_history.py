@@ -17,9 +17,9 @@ FIRST_EPOCH = 0
 """That of a partition's first leader: one that was added meanwhile has had no other."""
 
 _REMEDY = (
-    "Nothing further was read. To load all that Kafka has now, start the pipeline under a new name, with a new ledger "
-    'and into an empty table; rows of records that Kafka lost stay in the old one. See "When Kafka\'s log was cut" in '
-    "docs/guarantees.md."
+    "Nothing further was read. Put back a catalog from before these offsets were read and let `oncehouse repair` bring "
+    "it up to date, or start the pipeline under a new name, with a new ledger and into an empty table: \"When Kafka's "
+    'log was cut" in docs/guarantees.md says how.'
 )
 
 
