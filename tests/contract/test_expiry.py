@@ -51,6 +51,11 @@ def make_epoch(epoch: int):
         (epoch - 1) * 10,
         epoch * 10,
         counts=Counts(read=10, new=9, duplicate=1),
+        ranges=(
+            OffsetRange(
+                topic=TOPIC, partition=0, start=(epoch - 1) * 10, end=epoch * 10, leader_epoch=epoch + 4
+            ),
+        ),
         parts=(make_part(f"part-{epoch}", epoch=epoch, live_rows=9),),
         duplicate_files=(DuplicateFile(rows=1, file=make_file(f"duplicates/{epoch}")),),
         segments=(make_segment(f"segment-{epoch}"),),
@@ -134,6 +139,8 @@ def test_epochs_are_added_up_when_their_files_have_gone(catalog, tokens):
         (history.ROLLED_UP, OffsetRange(topic=TOPIC, partition=0, start=0, end=20)),
         (3, OffsetRange(topic=TOPIC, partition=0, start=20, end=30)),
     )
+    # Joined ranges have the leader epoch of their end.
+    assert [span.leader_epoch for _, span in list_ranges(catalog)] == [6, 7]
 
 
 def test_the_last_epoch_stays_so_that_numbers_go_on(catalog, tokens):
