@@ -20,6 +20,8 @@ Place = tuple[str, int]
 _BEYOND_ALL = 1 << 62
 _ANSWER = re.compile(r"broker end offset is (-?\d+) \(offset leader epoch (-?\d+)\)")
 _POLL_SECONDS = 0.5
+# Nothing is fetched. A user's `fetch.max.bytes`, which Spark's source takes, may be less than librdkafka accepts.
+_FETCHING = ("fetch.", "max.", "message.", "queued.", "receive.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ def ask_epoch_ends(
     unable: set[Place] = set()
     consumer = Consumer(
         {
-            **settings,
+            **{name: value for name, value in settings.items() if not name.startswith(_FETCHING)},
             "group.id": "oncehouse-leader-epochs",  # required by the client; the consumer joins no group
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
