@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncehouse.errors import DataLossError, TransientError
+from oncehouse.leader_epochs import EpochEnd
 from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline.kafka_log import KafkaLog
-from oncehouse.pipeline.leader_epochs import EpochEnd
 from oncehouse.pipeline.log_history import LogEnd
 
 HERE = ("t", 0)

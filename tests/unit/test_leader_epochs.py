@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaException
 
-from oncehouse.pipeline.leader_epochs import ask_epoch_ends
+from oncehouse.leader_epochs import ask_epoch_ends
 
 
 def ask(**options: str):

@@ -15,8 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from oncehouse.errors import PermanentError, TransientError
 from oncehouse.kafka_client import describe_error
-from oncehouse.pipeline.leader_epochs import ask_epoch_ends
-from oncehouse.pipeline.log_history import holds
+from oncehouse.leader_epochs import ask_epoch_ends
 from oncehouse.pipeline.sampling import as_block
 from oncehouse.pipeline.source import client_settings
 
@@ -68,7 +67,7 @@ def _demand_same_log(kafka: Kafka, ranges: Sequence[OffsetRange]) -> None:
         raise _away(kafka, error) from error
     for place, answer in answers.items():
         span = spans[place]
-        if not holds(answer, span.leader_epoch, span.end):
+        if not answer.holds(span.leader_epoch, span.end):
             raise PermanentError(
                 f"Topic {span.topic} partition {span.partition}: Kafka's log was cut since offsets {span.start} to "
                 f"{span.end - 1} were read (leader epoch {span.leader_epoch}), and holds other records at some of "

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from oncehouse.leader_epochs import EpochEnd, Place
 from oncehouse.ledger.records import OffsetRange
-from oncehouse.pipeline.leader_epochs import EpochEnd, Place
 from oncehouse.pipeline.log_history import (
     FIRST_EPOCH,
     LogEnd,
@@ -89,8 +89,8 @@ class KafkaLog:
         while open_ones := {place: search for place, search in searched.items() if search.found is None}:
             answers = self._brokers.epoch_ends({place: search.asks for place, search in open_ones.items()})
             for place, search in open_ones.items():
-                # A log of which no epoch is known is of a broker's that keeps none.
-                if place not in answers or answers[place].end < 0:
+                # The leader knows none of its epochs: records of before there were any.
+                if answers[place].end < 0:
                     del searched[place]
                 else:
                     search.take(answers[place])

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from oncehouse.errors import DataLossError, TransientError
+from oncehouse.leader_epochs import EpochEnd, Place
 from oncehouse.ledger.records import OffsetRange
-from oncehouse.pipeline.leader_epochs import EpochEnd, Place
 
 FIRST_EPOCH = 0
 """That of a partition's first leader: one that was added meanwhile has had no other."""
@@ -61,18 +61,13 @@ def find_doubtful(known: Mapping[Place, int], ends: Mapping[Place, LogEnd]) -> d
     return doubtful
 
 
-def holds(answer: EpochEnd, leader_epoch: int | None, offset: int) -> bool:
-    """Whether the log has what was read up to this offset, of which the last was written under this leader epoch."""
-    return answer.epoch == leader_epoch and answer.end >= offset
-
-
 def check_history(
     positions: Mapping[Place, int], doubtful: Mapping[Place, int], found: Mapping[Place, EpochEnd]
 ) -> None:
     """Refuse a log that holds other records than those that were read. `found`: what it says to each leader epoch."""
     for (topic, partition), answer in found.items():
         epoch, next_offset = doubtful[topic, partition], positions[topic, partition]
-        if holds(answer, epoch, next_offset):
+        if answer.holds(epoch, next_offset):
             continue
         if 0 <= answer.end < next_offset:
             what = (

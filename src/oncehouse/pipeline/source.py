@@ -22,8 +22,8 @@ from oncehouse.config import Kafka
 from oncehouse.errors import ConfigurationError, DataLossError, OncehouseError, TransientError
 from oncehouse.kafka_client import TIMEOUT_SECONDS, describe_error, plain_options
 from oncehouse.kafka_security import spell_for_java
+from oncehouse.leader_epochs import EpochEnd, ask_epoch_ends
 from oncehouse.ledger.records import OffsetRange
-from oncehouse.pipeline.leader_epochs import EpochEnd, ask_epoch_ends
 from oncehouse.pipeline.log_history import LogEnd
 from oncehouse.pipeline.outage import TopicSettings, read_settings
 from oncehouse.pipeline.parts import PARTITIONS
@@ -144,7 +144,7 @@ class Topics:
         }
 
     def epoch_ends(self, asked: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], EpochEnd]:
-        """Where the records of leader epochs end; without partitions whose broker keeps none."""
+        """Where the records of leader epochs end."""
         try:
             return ask_epoch_ends(client_settings(self.kafka), asked, timeout_seconds=TIMEOUT_SECONDS)
         except KafkaException as error:

@@ -20,8 +20,10 @@ from pydantic import SecretStr
 
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError, TransientError
 from oncehouse.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
+from oncehouse.leader_epochs import ask_epoch_ends
 from oncehouse.messaging.aside import Partition, Shelf
 from oncehouse.messaging.consumer.client import Listener
+from oncehouse.messaging.consumer.log_order import cut_log
 from oncehouse.messaging.consumer.metrics import Metrics
 from oncehouse.messaging.consumer.plan import Position, read_plan, write_plan
 from oncehouse.messaging.consumer.records import read_epoch, split_errors
@@ -232,8 +234,8 @@ class KafkaClient:
 
     def _on_assign(self, consumer: ck.Consumer, partitions: list[TopicPartition]) -> None:
         positions = self._read_positions(consumer, partitions)
-        # With the leader epoch the client asks whether the log still is the one that was read, and goes back to where
-        # it was cut if it is not.
+        self._demand_same_log(positions)
+        # With the leader epoch the client goes back to where the log is cut later on.
         starts = [
             TopicPartition(*key, self._start_of(key, position), leader_epoch=_client_epoch(position))
             for key, position in positions.items()
@@ -274,6 +276,30 @@ class KafkaClient:
             )
             for at in found
         }
+
+    def _demand_same_log(self, positions: Mapping[Partition, Position]) -> None:
+        """The client itself does not compare the log with committed leader epochs if it knows the leader already."""
+        known = {
+            key: position.leader_epoch
+            for key, position in positions.items()
+            if position.offset is not None and position.leader_epoch is not None
+        }
+        settings = client_settings(self._bootstrap_servers, self._shared_options())
+        deadline = time.monotonic() + _READ_POSITIONS_SECONDS
+        while True:
+            try:
+                answers = ask_epoch_ends(settings, known, timeout_seconds=TIMEOUT_SECONDS)
+                break
+            except KafkaException as error:
+                if time.monotonic() > deadline:
+                    raise TransientError(
+                        f"group {self._group}: Kafka does not say whether it still has what was read: "
+                        f"{describe_error(error)}"
+                    ) from error
+                time.sleep(_ASK_AGAIN_SECONDS)
+        for key, answer in answers.items():
+            if not answer.holds(known[key], positions[key].offset or 0):
+                raise cut_log(self._group, key, answer.end, positions[key].offset or 0)
 
     def _on_revoke(self, consumer: ck.Consumer, partitions: list[TopicPartition]) -> None:
         keys = [(at.topic, at.partition) for at in partitions]

@@ -54,10 +54,19 @@ class LogOrder:
         )
         if same == len(given_again):
             return
-        first = given_again[same].offset()
-        raise DataLossError(
-            f"group {self._group}: {partition[0]}/{partition[1]}: Kafka's log was cut, as by an unclean leader "
-            f"election: other records stand at offsets {first} to {mark.next_offset - 1} than those that were read. "
-            f"None of them was handled. Set the group's offset of this partition to {first} to handle them, and start "
-            "the consumer again"
-        )
+        raise cut_log(self._group, partition, given_again[same].offset(), mark.next_offset)
+
+
+def cut_log(group: str, partition: Partition, first: int, next_offset: int) -> DataLossError:
+    """`first`: where the log was cut, if that is before `next_offset`, up to which its records were read."""
+    where = (
+        f"at offsets {first} to {next_offset - 1}"
+        if 0 <= first < next_offset
+        else f"before offset {next_offset}"
+    )
+    to = f"to {first}" if 0 <= first < next_offset else "back to before the first of them"
+    return DataLossError(
+        f"group {group}: {partition[0]}/{partition[1]}: Kafka's log was cut, as by an unclean leader election: other "
+        f"records stand or will stand {where} than those that were read. None of them was handled. Set the group's "
+        f"offset of this partition {to} to handle them, and start the consumer again"
+    )

@@ -20,6 +20,7 @@ Place = tuple[str, int]
 _BEYOND_ALL = 1 << 62
 _ANSWER = re.compile(r"broker end offset is (-?\d+) \(offset leader epoch (-?\d+)\)")
 _POLL_SECONDS = 0.5
+_TRIES = 3
 # Nothing is fetched. A user's `fetch.max.bytes`, which Spark's source takes, may be less than librdkafka accepts.
 _FETCHING = ("fetch.", "max.", "message.", "queued.", "receive.")
 
@@ -33,15 +34,35 @@ class EpochEnd:
     end: int
     """The offset behind its last record."""
 
+    def holds(self, leader_epoch: int | None, offset: int) -> bool:
+        """Whether the log has what was read up to this offset, of which the last was written under this epoch."""
+        return self.epoch == leader_epoch and self.end >= offset
+
 
 def ask_epoch_ends(
     settings: Mapping[str, Any], asked: Mapping[Place, int], *, timeout_seconds: float
 ) -> dict[Place, EpochEnd]:
-    """Without those whose broker keeps no leader epochs. Raises KafkaException."""
-    if not asked:
-        return {}
+    """Where the records of a leader epoch end, of each partition. Raises KafkaException where one is not answered."""
     found: dict[Place, EpochEnd] = {}
-    unable: set[Place] = set()
+    for tries_left in reversed(range(_TRIES)):
+        left = {place: epoch for place, epoch in asked.items() if place not in found}
+        if not left:
+            break
+        # The client asks when it learns of the leaders, so each time it is one that does not know them yet.
+        refused = _ask(settings, left, found, timeout_seconds)
+        if refused is not None and not tries_left:
+            raise KafkaException(refused)
+    return found
+
+
+def _ask(
+    settings: Mapping[str, Any],
+    asked: Mapping[Place, int],
+    found: dict[Place, EpochEnd],
+    timeout_seconds: float,
+) -> KafkaError | None:
+    """Adds what is answered; gives back the last error of those for which the client asked for the offset instead."""
+    refused: dict[Place, KafkaError] = {}
     consumer = Consumer(
         {
             **{name: value for name, value in settings.items() if not name.startswith(_FETCHING)},
@@ -55,25 +76,24 @@ def ask_epoch_ends(
             [TopicPartition(*place, _BEYOND_ALL, leader_epoch=epoch) for place, epoch in asked.items()]
         )
         deadline = time.monotonic() + timeout_seconds
-        while len(found) + len(unable) < len(asked):
+        while any(place not in found and place not in refused for place in asked):
             if time.monotonic() > deadline:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - the client's own code
             message = consumer.poll(_POLL_SECONDS)
             if message is not None:
-                _sort_in(message, found, unable)
+                _sort_in(message, found, refused)
     finally:
         consumer.close()
-    return found
+    return next(iter(refused.values()), None)
 
 
-def _sort_in(message: Message, found: dict[Place, EpochEnd], unable: set[Place]) -> None:
+def _sort_in(message: Message, found: dict[Place, EpochEnd], refused: dict[Place, KafkaError]) -> None:
     error, place = message.error(), (message.topic() or "", message.partition() or 0)
     if error is None:
         return
     if answer := _ANSWER.search(error.str()):
         found[place] = EpochEnd(end=int(answer[1]), epoch=int(answer[2]))
     elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the client's own code
-        # A broker from before leader epochs: the offset was tried, and is out of range.
-        unable.add(place)
+        refused[place] = error
     elif not error.retriable():
         raise KafkaException(error)
