@@ -22,6 +22,7 @@ from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.devstack.replica_stand_in import ReplicaStandIn
 from oncehouse.errors import TransientError
 from oncehouse.etl import source_rows
+from oncehouse.etl.coverage import count_late
 from oncehouse.ledger import batches
 from oncehouse.ledger.records import RequestKind, Stage
 from oncehouse.pipeline import loading
@@ -268,6 +269,27 @@ def test_a_range_of_which_fewer_rows_are_seen_than_were_found_is_not_inserted(
     """Even where nobody waited for the replica: a view, say, hides that its table has some."""
     leave_out_sync(monkeypatch)
     build_on_a_lagging_replica(replicas, database, tmp_path)
+
+
+@pytest.mark.scenario("lagging replica answers an etl range")
+def test_ranges_are_built_and_counted_behind_a_balancer_that_takes_turns(replicas, database, tmp_path):
+    with open_etl_shop(replicas.url, database, tmp_path, BOUND) as shop:
+        replicas.lag_seconds = 0.3
+        replicas.route(0, 1)
+
+        def is_built(last_id: int) -> bool:
+            shop.catch_up()
+            offset = shop.store.read_all().offsets.get("Fact")  # none before its first range is begun
+            return offset is not None and offset.last.id == last_id and not offset.is_open
+
+        shop.add(100, 90)
+        wait_until(lambda: is_built(189), "all ranges", seconds=90)
+        shop.add(190, 1)
+        wait_until(lambda: is_built(190), "one range more", seconds=90)
+        assert count_late(shop.offset().book.segments) == 0, "rows that one server lacked are not late"
+        replicas.release()
+        replicas.route(0)
+        shop.check_exact()
 
 
 @pytest.mark.defect("lagging replica answers an etl range")

@@ -6,6 +6,7 @@ in the INSERT itself and fail before its first row, so that a range is never ins
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from oncehouse.clickhouse.client import Client, failure_of
@@ -13,14 +14,39 @@ from oncehouse.clickhouse.names import quote_table
 from oncehouse.clickhouse.replica_sync import write_in_step
 from oncehouse.clickhouse.table_engines import read_engines
 from oncehouse.errors import OncehouseError, TransientError
-from oncehouse.etl.operations import Insert
+from oncehouse.etl.operations import Insert, Operation
 from oncehouse.etl.positions import spell_position_time
 from oncehouse.etl.records import Template, Topic
-from oncehouse.etl.sources import Range, between
+from oncehouse.etl.sources import Range, between, count_range
 from oncehouse.etl.transforms import Transform
 
 _THROWN = 395
 _FEWER = "oncehouse: fewer rows than were found"
+
+
+def require_rows(
+    client: Client,
+    topic: Topic,
+    transform: Transform,
+    span: Range,
+    operations: tuple[Operation, ...],
+    *,
+    is_begun: bool,
+) -> tuple[Operation, ...]:
+    """The operations of a step, whose INSERT fails where fewer rows of the main source are seen than were found.
+
+    Of a range that was begun before, rows may have been deleted since.
+    """
+    if topic.template is not Template.STEP or not span.rows or not _keeps_rows(client, topic.depends_on[0]):
+        return operations
+    rows = span.rows
+    if is_begun:
+        rows = min(rows, count_range(client, topic.depends_on[0], last=span.last, next_=span.next))
+    condition = _has_rows(topic.depends_on[0], replace(span, rows=rows))
+    return tuple(
+        replace(one, sql=_hold_select(one.sql, transform, condition)) if isinstance(one, Insert) else one
+        for one in operations
+    )
 
 
 def insert_range(
@@ -32,17 +58,13 @@ def insert_range(
     span: Range,
     settings: dict[str, Any],
 ) -> None:
-    """`span.rows` is how many rows of the main source were found in the range, at least."""
-    counts = topic.template is Template.STEP and bool(span.rows) and _keeps_rows(client, topic.depends_on[0])
-    conditions = [_has_rows(topic.depends_on[0], span)] if counts else []
+    """Only on a server that was brought in step with all sources."""
     try:
         write_in_step(
             client,
             topic.depends_on,
             lambda writer, in_step: writer.command(
-                hold_select(operation.sql, transform, [*conditions, *([in_step] if in_step else [])]),
-                operation.parameters,
-                settings,
+                _hold_select(operation.sql, transform, in_step), operation.parameters, settings
             ),
         )
     except OncehouseError as error:
@@ -60,14 +82,14 @@ def _explain_fewer(topic: Topic, span: Range) -> str:
     )
 
 
-def hold_select(sql: str, transform: Transform, conditions: list[str]) -> str:
-    """The statement, with conditions on what its transform reads."""
-    if not conditions:
+def _hold_select(sql: str, transform: Transform, condition: str) -> str:
+    """The statement, with a condition on what its transform reads."""
+    if not condition:
         return sql
     select = f"({transform.select})"
-    held = f"(SELECT * FROM {select} WHERE {' AND '.join(conditions)})"  # noqa: S608 - the statement's own text
     if select not in sql:
         raise AssertionError(f"the insert does not read from its transform {transform.name}")
+    held = f"(SELECT * FROM {select} WHERE {condition})"  # noqa: S608 - the statement's own text
     return sql.replace(select, held, 1)
 
 

@@ -28,6 +28,7 @@ from oncehouse.etl.records import START, Offset, Position, Template, Topic
 from oncehouse.etl.side_steps import SidePlanner
 from oncehouse.etl.sides import Side
 from oncehouse.etl.sizing import Sizing
+from oncehouse.etl.source_rows import require_rows
 from oncehouse.etl.sources import Range, find_range, splits_time
 from oncehouse.etl.statements import (
     before_operations,
@@ -139,12 +140,20 @@ class StepPlanner:
         planned = planner.plan(
             side, prepared.transform, prepared.columns, most_blocks=prepared.narrowest.window_blocks
         )
+        operations = require_rows(
+            self.client,
+            side.topic,
+            prepared.transform,
+            planned.span,
+            planned.operations,
+            is_begun=side.opened is not None,
+        )
         return Step(
             topic=side.topic,
             seen=side.offset,
             span=planned.span,
             prepared=prepared,
-            operations=planned.operations,
+            operations=operations,
             before=side.opened,
         )
 
@@ -173,6 +182,7 @@ class StepPlanner:
                 generation=seen.generation,
                 most_blocks=prepared.narrowest.window_blocks,
             )
+            operations = require_rows(self.client, topic, transform, span, operations, is_begun=is_resumed)
         else:
             operations = rebuild_operations(
                 topic,

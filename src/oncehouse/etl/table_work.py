@@ -6,7 +6,7 @@ inserts nothing and puts nothing in place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from oncehouse import crash
@@ -37,7 +37,6 @@ from oncehouse.etl.records import Template
 from oncehouse.etl.repairs import count_built
 from oncehouse.etl.sizing import Sizing
 from oncehouse.etl.source_rows import insert_range
-from oncehouse.etl.sources import Range
 from oncehouse.etl.step_planner import Step
 from oncehouse.etl.takeovers import make_query_id
 
@@ -102,7 +101,7 @@ class TableWork:
                 step.topic,
                 step.prepared.transform,
                 operation,
-                span=self._count_again(step),
+                span=step.span,
                 settings=settings,
             )
         except OncehouseError as error:
@@ -110,13 +109,6 @@ class TableWork:
                 raise PermanentError(explain_overflow(step.topic, step.prepared.narrowest)) from error
             raise
         crash.reach("etl-after-insert")
-
-    def _count_again(self, step: Step) -> Range:
-        """A range that was begun before may have lost rows since, which were deleted."""
-        if step.topic.template is not Template.STEP or step.before is None or not step.span.rows:
-            return step.span
-        rows = self.sizing.count_main(step.topic, step.span.last, step.span.next)
-        return replace(step.span, rows=min(rows, step.span.rows))
 
     def _is_there(self, step: Step) -> bool:
         """The rows of a range that was begun before are in the table, which may have forgotten that they are."""
