@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import clickhouse_connect
 import pytest
 from defective_loader import look_without_sync
 
-from etl_world import BOUND
+from etl_world import BASE_MS, BOUND
 from etl_world import open_shop as open_etl_shop
 from oncehouse.clickhouse import replica_sync
 from oncehouse.clickhouse.counting import count_by_batch
@@ -23,6 +24,11 @@ from oncehouse.devstack.replica_stand_in import ReplicaStandIn
 from oncehouse.errors import TransientError
 from oncehouse.etl import source_rows
 from oncehouse.etl.coverage import count_late
+from oncehouse.etl.declarations import declare
+from oncehouse.etl.mutex import Worker
+from oncehouse.etl.positions import MAX_ID, Position
+from oncehouse.etl.records import Topic
+from oncehouse.etl.scheduler import Scheduler
 from oncehouse.ledger import batches
 from oncehouse.ledger.records import RequestKind, Stage
 from oncehouse.pipeline import loading
@@ -290,6 +296,57 @@ def test_ranges_are_built_and_counted_behind_a_balancer_that_takes_turns(replica
         replicas.release()
         replicas.route(0)
         shop.check_exact()
+
+
+def build_past_a_declared_source(replicas: ReplicaStandIn, database: str, folder: Path) -> None:
+    """A source is declared to have come to where its rows are, which the replica does not show yet."""
+    with open_etl_shop(replicas.url, database, folder, BOUND) as shop:
+        for table in ("other", "between"):
+            shop.run(
+                f"CREATE TABLE {{db}}.{table} (pos DateTime64(3), id UInt64, v UInt64) ENGINE = MergeTree "
+                "ORDER BY (pos, id) SETTINGS non_replicated_deduplication_window = 1000"
+            )
+        shop.run(f"CREATE VIEW {{db}}.BetweenTransform AS SELECT pos, id, v FROM {{db}}.other WHERE {BOUND}")
+        shop.run(
+            "CREATE OR REPLACE VIEW {db}.FactTransform AS SELECT pos, id, (SELECT count() FROM {db}.between) AS v, "
+            f"toUInt8(1) AS c FROM {{db}}.stage WHERE {BOUND}"
+        )
+        between = replace(
+            shop.topic,
+            topic="Between",
+            dst=f"{database}.between",
+            depends_on=(f"{database}.other",),
+            transform=f"{database}.BetweenTransform",
+            maxstep_rows=1000,
+        )
+        fact = replace(shop.topic, depends_on=(f"{database}.stage", between.dst), maxstep_rows=1000)
+        shop.add(0, 50)
+        lag(replicas)
+        shop.run("INSERT INTO {db}.other SELECT pos, id, v FROM {db}.stage")
+        declare(
+            shop.store, "Other", Position(time_ms=BASE_MS + 49, id=MAX_ID), consumer="the loader of others"
+        )
+        other = Topic(topic="Other", dst=f"{database}.other")
+        replicas.route(1)
+        with released_at_sync(replicas):
+            worker = Worker(hostid="here", lease_seconds=0)
+            with Scheduler(
+                shop.client, shop.store, (other, between, fact), folder=folder, worker=worker
+            ) as scheduler:
+                scheduler.run_until_idle()
+        assert shop.sql("SELECT count(), min(v), max(v) FROM {db}.fact") == [(50, 50, 50)]
+
+
+@pytest.mark.scenario("lagging replica answers an etl range")
+def test_a_fact_waits_for_declared_rows_that_a_replica_does_not_show_yet(replicas, database, tmp_path):
+    build_past_a_declared_source(replicas, database, tmp_path)
+
+
+@pytest.mark.defect("lagging replica answers an etl range")
+def test_a_fact_that_goes_past_declared_rows_is_noticed(replicas, database, tmp_path, monkeypatch):
+    leave_out_sync(monkeypatch)
+    with pytest.raises(AssertionError):
+        build_past_a_declared_source(replicas, database, tmp_path)
 
 
 @pytest.mark.defect("lagging replica answers an etl range")

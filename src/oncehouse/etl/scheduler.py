@@ -149,7 +149,7 @@ class Scheduler:
         return due_steps(
             self.topics,
             snapshot.offsets,
-            hold_back(self._client, sources.states, clock_ms + self._ahead_ms),
+            hold_back(self._client, sources.states, clock_ms + self._ahead_ms, in_step=declared),
             snapshot.now_ms,
             hostid=self.worker.hostid,
             lease_seconds=self.worker.lease_seconds,
@@ -163,8 +163,8 @@ class Scheduler:
         if self._has_declarations:
             # One after the other: what is declared to be in a table must be among the rows that are seen.
             snapshot = self._store.read_all()
-            sources = read_sources(self._client, tables)
             declared = find_declared(self._lineage, snapshot.offsets)
+            sources = read_sources(self._client, tables, in_step=declared)
             self._has_declarations = bool(declared)
             return snapshot, sources, declared
         # Side by side: sources that are seen a moment older than the offsets only make a step shorter.

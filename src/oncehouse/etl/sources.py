@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.names import quote_table
@@ -67,8 +69,15 @@ class Sources:
     """ClickHouse's time when the first of them was read; None: there was nothing to read."""
 
 
-def read_sources(client: Client, tables: Iterable[str], *, upto_ms: int | None = None) -> Sources:
-    """The newest position of each table, or the newest up to a time; None where it has no rows."""
+def read_sources(
+    client: Client, tables: Iterable[str], *, upto_ms: int | None = None, in_step: Iterable[str] = ()
+) -> Sources:
+    """The newest position of each table, or the newest up to a time; None where it has no rows.
+
+    A replica that lags shows an older one, by which a step only begins later. Not so of tables that are declared to
+    have come further than their rows: with nothing new in them, others go ahead. Those have to be `in_step`.
+    """
+    declared = frozenset(in_step)
     where = "" if upto_ms is None else f"WHERE pos < fromUnixTimestamp64Milli({upto_ms + 1})"
     names = tuple(tables)
     found: dict[str, SourceState] = {name: SourceState(table=name, newest=None) for name in names}
@@ -81,7 +90,9 @@ def read_sources(client: Client, tables: Iterable[str], *, upto_ms: int | None =
             for number, name in enumerate(chunk)
         )
         sql += f" UNION ALL (SELECT {_CLOCK_NUMBER} AS number, {_CLOCK} AS time_ms, 0 AS id)"
-        for number, time_ms, id_ in client.query(sql, settings=_SETTINGS):
+        for number, time_ms, id_ in read_in_step(
+            client, declared.intersection(chunk), partial(_ask, sql=sql)
+        ):
             if number == _CLOCK_NUMBER:
                 clock_ms = time_ms if clock_ms is None else min(clock_ms, time_ms)
                 continue
@@ -90,11 +101,17 @@ def read_sources(client: Client, tables: Iterable[str], *, upto_ms: int | None =
     return Sources(states=found, clock_ms=clock_ms)
 
 
-def hold_back(client: Client, sources: Mapping[str, SourceState], upto_ms: int) -> dict[str, SourceState]:
+def _ask(client: Client, *, sql: str) -> list[tuple[Any, ...]]:
+    return client.query(sql, settings=_SETTINGS)
+
+
+def hold_back(
+    client: Client, sources: Mapping[str, SourceState], upto_ms: int, *, in_step: Iterable[str] = ()
+) -> dict[str, SourceState]:
     """The sources as they are up to a time. One row with a wrong date would else take every topic past all that is
     still to come. Asks only about those that have such rows."""
     ahead = [name for name, one in sources.items() if one.newest and one.newest.time_ms > upto_ms]
-    held = read_sources(client, ahead, upto_ms=upto_ms).states
+    held = read_sources(client, ahead, upto_ms=upto_ms, in_step=in_step).states
     return {**sources, **{name: replace(one, is_ahead=True) for name, one in held.items()}}
 
 
