@@ -16,6 +16,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import RequestKind
 
 if TYPE_CHECKING:
+    from oncehouse.clickhouse.view_rebuild import ViewRebuild
     from oncehouse.config import Pipeline
     from oncehouse.etl.opening import Etl
     from oncehouse.etl.records import Offset
@@ -33,6 +34,31 @@ def retry_batch(catalog: Catalog, batch_id: str) -> Batch:
 
     retry_parked(catalog, batch_id)
     return find_batch(catalog, batch_id)
+
+
+def list_unproven(catalog: Catalog) -> tuple[Batch, ...]:
+    """Loaded batches of which nothing shows that materialized views have their rows."""
+    from oncehouse.ledger.batches import unproven_batches
+
+    return unproven_batches(catalog)
+
+
+def settle_views(catalog: Catalog, found: Sequence[Batch]) -> None:
+    """The views of these batches were rebuilt, or found right."""
+    from oncehouse.ledger import batches
+
+    batches.settle_views(catalog, [batch.batch_id for batch in found])
+
+
+def plan_view_rebuilds(pipeline: Pipeline, tables: Collection[str]) -> dict[str, tuple[ViewRebuild, ...]]:
+    """By table, how each of its materialized views is rebuilt from it."""
+    from oncehouse.clickhouse.client import connect
+    from oncehouse.clickhouse.describe import describe_table
+    from oncehouse.clickhouse.view_rebuild import plan_rebuilds
+
+    client = connect(pipeline.clickhouse)
+    described = {table: describe_table(client, table) for table in sorted(tables)}
+    return {table: plan_rebuilds(client, facts) for table, facts in described.items() if facts is not None}
 
 
 def request_replay(catalog: Catalog, selection: Selection) -> int:

@@ -7,7 +7,7 @@ came out of records is made safe to print here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from oncehouse.insights_letters import DeadLetter, LetterPage, list_dead_letters
 from oncehouse.ledger import batches as ledger_batches
@@ -105,6 +105,8 @@ class Overview:
     leases: tuple[LeaseView, ...]
     requests: tuple[Request, ...]
     queries: tuple[QueryView, ...]
+    unproven_views: dict[str, int] = field(default_factory=dict)
+    """By table: loaded batches of which nothing shows that the table's materialized views have their rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +151,7 @@ def read_overview(catalog: Catalog, *, end_offsets: Mapping[tuple[str, int], int
             leases=_leases(view, now),
             requests=list_requests(view),
             queries=tuple(_query(query, spans) for query, spans in list_settled(view).items()),
+            unproven_views=summary.count_unproven(view),
         )
 
 

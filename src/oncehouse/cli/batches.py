@@ -16,10 +16,22 @@ from oncehouse.config_file import load_pipeline
 from oncehouse.ledger.records import BatchStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from oncehouse.clickhouse.view_rebuild import ViewRebuild
     from oncehouse.insights import BatchDetail, BatchView
     from oncehouse.ledger.records import Batch
 
 app = typer.Typer(no_args_is_help=True, help="Batches: list them, look at one, try a parked one again.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnprovenViews(Answer, of=("batches views",)):
+    batches: tuple[Batch, ...]
+    rebuilds: dict[str, tuple[ViewRebuild, ...]]
+    """By table: how each of its views is rebuilt."""
+    settled: bool
+
 
 _Status = Annotated[
     list[BatchStatus] | None, typer.Option("--status", help="Only batches of this status; may be repeated.")
@@ -80,6 +92,34 @@ def show(batch: _BatchId, file: File = DEFAULT_FILE, *, as_json: AsJson = False)
 
 
 @app.command()
+@paged()
+def views(
+    file: File = DEFAULT_FILE,
+    *,
+    done: Annotated[
+        bool,
+        typer.Option("--done", help="The views were rebuilt or found right: nothing is left to be done."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show batches whose materialized views may lack their rows, and the statements that rebuild those views."""
+    from oncehouse.actions import list_unproven, plan_view_rebuilds, settle_views
+
+    pipeline = load_pipeline(file)
+    with open_ledger(pipeline) as catalog:
+        found = list_unproven(catalog)
+        if done:
+            settle_views(catalog, found)
+    rebuilds = {} if done else plan_view_rebuilds(pipeline, {batch.table for batch in found})
+    if as_json:
+        show_json(UnprovenViews(batches=found, rebuilds=rebuilds, settled=done))
+    elif done:
+        say(f"{len(found)} batches: their views count as rebuilt")
+    else:
+        _show_views(found, rebuilds)
+
+
+@app.command()
 def retry(batch: _BatchId, file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """Let a parked batch be tried again: by a running pipeline at once, else by the next run."""
     from oncehouse.actions import retry_batch
@@ -96,6 +136,30 @@ def _row(batch: Batch) -> tuple[object, ...]:
     made, loaded = spell_time(batch.created_at), spell_time(batch.loaded_at)
     reason = (batch.reason or "").partition("\n")[0]
     return batch.batch_id, batch.table, batch.status, batch.rows, batch.attempts, made, loaded, reason
+
+
+def _show_views(found: Sequence[Batch], rebuilds: Mapping[str, Sequence[ViewRebuild]]) -> None:
+    show_table(
+        ["batch", "table", "rows", "loaded (UTC)"],
+        [(batch.batch_id, batch.table, batch.rows, spell_time(batch.loaded_at)) for batch in found],
+        empty="no batch's views are in doubt",
+    )
+    for table, planned in rebuilds.items():
+        for rebuild in planned:
+            say("")
+            if rebuild.refused is not None:
+                say(
+                    f"{rebuild.view} of {table} cannot be rebuilt by statements of this kind: {rebuild.refused}"
+                )
+                continue
+            say(
+                f"-- {rebuild.view} of {table}: stop all that insert into {table}, and compare before the EXCHANGE"
+            )
+            for statement in rebuild.statements:
+                say(f"{statement};")
+    if rebuilds:
+        say("")
+        say("When the views are right, `oncehouse batches views --done` says so.")
 
 
 def _show(detail: BatchDetail) -> None:

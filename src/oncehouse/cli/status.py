@@ -136,6 +136,11 @@ def _show_tables(overview: Overview) -> None:
         # A stable sort: what has no batch yet stands first of its table.
         rows.sort(key=lambda row: row[0])
         show_table(["table", "status", "batches", "rows"], rows, empty="")
+    for table, number in overview.unproven_views.items():
+        say(
+            f"{table}: nothing shows that its materialized views have the rows of {number} loaded batches; "
+            "`oncehouse batches views` says what to do"
+        )
     if overview.dead_letters:
         say("")
         show_table(["dead letters", "number"], overview.dead_letters.items(), empty="")

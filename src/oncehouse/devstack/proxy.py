@@ -144,8 +144,14 @@ class FaultProxy:
     def pause(self, seconds: float) -> None:
         self._ended.wait(seconds)
 
-    def wait_for_release(self) -> None:
+    def send_when_released(self, request: bytes) -> None:
+        """Over a connection of its own: the server has ended the one on which nothing came for so long."""
         self._released.wait()
+        if self._ended.is_set():
+            return
+        with socket.create_connection((LOCALHOST, self._server_port)) as server:
+            server.sendall(request)
+            self.hear_late(_read_whole(server, b""))
 
     def hear_late(self, answer: bytes) -> None:
         found = _CODE.search(answer.partition(_HEAD_END)[0])
@@ -204,13 +210,14 @@ class _Exchange:
                 self._awaits_answer = fault
                 self._server.sendall(begun)
                 return True
-            case DelayRequest() | HoldRequest():
+            case HoldRequest():
                 whole = self._read_rest(begun)
                 self._proxy.count(fault)
-                if isinstance(fault, DelayRequest):
-                    self._proxy.pause(fault.seconds)
-                else:
-                    self._proxy.wait_for_release()
+                self._proxy.send_when_released(whole)
+            case DelayRequest():
+                whole = self._read_rest(begun)
+                self._proxy.count(fault)
+                self._proxy.pause(fault.seconds)
                 self._late = late = threading.Event()
                 self._server.sendall(whole)
                 # A client that has gone would end the connection before the server has answered.

@@ -247,7 +247,8 @@ def finish_attempt(
             .values(
                 status=status,
                 next_attempt_at=now + wait_seconds,
-                reason=None if loaded else detail,
+                # A batch that is loaded has one only where something is left to be looked at: its views.
+                reason=detail,
                 loaded_at=now if loaded else None,
             )
         )
@@ -276,6 +277,31 @@ def list_attempts(catalog: Catalog, batch_id: str) -> tuple[Attempt, ...]:
         )
         for row in rows
     )
+
+
+def unproven_batches(catalog: Catalog) -> tuple[Batch, ...]:
+    """Loaded batches of which nothing shows that materialized views have their rows, oldest first."""
+    query = select_batches(catalog, [BatchStatus.IN_CLICKHOUSE], None).where(batches.c.reason.is_not(None))
+    with catalog.read() as connection:
+        rows = connection.execute(query.order_by(batches.c.sequence)).all()
+    return tuple(batch_of(row) for row in rows)
+
+
+def settle_views(catalog: Catalog, batch_ids: Iterable[str]) -> None:
+    """A person says so: the views of these loaded batches were rebuilt."""
+
+    def run(connection: Connection) -> None:
+        connection.execute(
+            update(batches)
+            .where(
+                batches.c.pipeline == catalog.pipeline,
+                batches.c.batch_id.in_(list(batch_ids)),
+                batches.c.status == BatchStatus.IN_CLICKHOUSE,
+            )
+            .values(reason=None)
+        )
+
+    catalog.change(run)
 
 
 def retry_parked(catalog: Catalog, batch_id: str) -> None:

@@ -128,6 +128,8 @@ def roll_up_batches(catalog: Catalog, token: int, *, before: float) -> int:
                 mine,
                 batches.c.status == BatchStatus.IN_CLICKHOUSE,
                 batches.c.loaded_at < before,
+                # Its views are unproven, which somebody should still be told.
+                batches.c.reason.is_(None),
                 ~held.exists(),
             )
         ).all()

@@ -283,6 +283,7 @@ class Batch:
     attempts: int
     next_attempt_at: float
     reason: str | None = None
+    """Why it waits or is parked; of a loaded batch, that nothing proves its views."""
     loaded_at: float | None = None
 
 

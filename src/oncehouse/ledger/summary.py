@@ -83,6 +83,22 @@ def sum_epochs(catalog: Catalog) -> tuple[EpochTotals, ...]:
     )
 
 
+def count_unproven(catalog: Catalog) -> dict[str, int]:
+    """By table: loaded batches of which nothing shows that materialized views have their rows."""
+    query = (
+        select(batches.c.table_name, func.count())
+        .where(
+            batches.c.pipeline == catalog.pipeline,
+            batches.c.status == BatchStatus.IN_CLICKHOUSE,
+            batches.c.reason.is_not(None),
+        )
+        .group_by(batches.c.table_name)
+        .order_by(batches.c.table_name)
+    )
+    with catalog.read() as connection:
+        return {str(table): int(number) for table, number in connection.execute(query).all()}
+
+
 def sum_batches(catalog: Catalog) -> tuple[BatchTotals, ...]:
     query = (
         select(

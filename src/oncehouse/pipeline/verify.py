@@ -47,6 +47,7 @@ def verify(
     told += check_parts(state, store, damaged=damaged, every_row=files)
     told += _parked(state.batches)
     told += _pending(state)
+    told += _unproven(state.batches)
     told = _leave_out_moved(told, named, catalog)
     compared, rows = _compare_tables(pipeline, catalog, client, state)
     told += compared
@@ -110,6 +111,22 @@ def _parked(batches: Sequence[Batch]) -> Iterator[Finding]:
                 message=f"is parked, so its {batch.rows} rows wait for somebody: {batch.reason}. "
                 "When the cause is gone: `oncehouse batches retry`.",
             )
+
+
+def _unproven(batches: Sequence[Batch]) -> Iterator[Note]:
+    """Loaded batches have a reason where nothing shows that their views have their rows."""
+    found = Counter(
+        batch.table
+        for batch in batches
+        if batch.status is BatchStatus.IN_CLICKHOUSE and batch.reason is not None
+    )
+    for table, number in sorted(found.items()):
+        yield Note(
+            kind=Subject.ROWS,
+            where=table,
+            message=f"has all rows of {number} batches of which nothing shows whether its materialized views have "
+            "them: `oncehouse batches views` says what to do.",
+        )
 
 
 def _pending(state: LedgerState) -> Iterator[Note]:
