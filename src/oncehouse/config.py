@@ -259,6 +259,30 @@ class BatchLimits(Section):
         return self
 
 
+class Declare(Section):
+    """How far the table has come, for `oncehouse etl`, which reads it as a source."""
+
+    topic: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
+    """The source's own topic in the lineage of `oncehouse etl`."""
+    offsets: TableName = "ETL.OffsetsLocal"
+    """Table of the scheduler's offsets: ETL.OffsetsLocal (rocksdb) or ETL.Offsets (keepermap)."""
+    pos: Literal["inserted", "event"]
+    """The time in the table's column `pos`: when ClickHouse took the row in (DEFAULT now64(3)), or of the event."""
+    lateness: Seconds | None = None
+    """The longest time from an event's `pos` to its record in Kafka, differences of clocks included; required with
+    `event`."""
+    every: Annotated[Seconds, Field(gt=0)] = 2.0
+    """How often it is declared, with new rows or without."""
+
+    @model_validator(mode="after")
+    def _events_have_a_lateness(self) -> Self:
+        if self.pos == "event" and self.lateness is None:
+            raise ValueError(
+                "`lateness` is missing: with `pos: event` only you know how long an event may be on its way to Kafka"
+            )
+        return self
+
+
 class Table(Section):
     name: TableName
     """`database.table`, or `table` in the connection's database."""
@@ -272,6 +296,8 @@ class Table(Section):
     """FixedString(16) column for the unique id; null leaves it out."""
     batch: BatchLimits | None = None
     """Limits of this table alone, in place of the pipeline's `batch`."""
+    declare: Declare | None = None
+    """Declare to `oncehouse etl` how far the table has come; left out: its newest row says so."""
 
 
 class ClickHouse(Section):

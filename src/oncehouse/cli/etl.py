@@ -11,7 +11,7 @@ import typer
 from oncehouse.answers import Answer
 from oncehouse.cli import etl_log
 from oncehouse.cli.arguments import AsJson
-from oncehouse.cli.etl_hand import backfill, pause, resume, seek, unlock
+from oncehouse.cli.etl_hand import backfill, declare, pause, resume, seek, unlock
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, Etl, SettingsFile, open_etl, open_store
 from oncehouse.cli.etl_run import plan, run
 from oncehouse.cli.etl_status import status
@@ -222,4 +222,5 @@ app.command()(unlock)
 app.command()(pause)
 app.command()(resume)
 app.command()(backfill)
+app.command()(declare)
 app.add_typer(etl_log.app, name="log")

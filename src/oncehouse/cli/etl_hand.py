@@ -15,6 +15,7 @@ from oncehouse.cli.etl_opening import (
     Etl,
     SettingsFile,
     TopicName,
+    find_source,
     find_topic,
     open_etl,
     read_offsets,
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopicOffset(Answer, of=("etl seek", "etl unlock", "etl pause", "etl resume", "etl backfill")):
+class TopicOffset(
+    Answer, of=("etl seek", "etl unlock", "etl pause", "etl resume", "etl backfill", "etl declare")
+):
     offset: Inlined[Offset]
 
 
@@ -128,6 +131,54 @@ def _show_offset(row: Offset, told: str, *, as_json: bool) -> None:
         show_json(TopicOffset(offset=row))
     else:
         say(told)
+
+
+def declare(
+    topic: Annotated[str, typer.Argument(metavar="SOURCE", help="A topic that only declares a source.")],
+    position: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="POSITION",
+            help="A time in UTC with or without ',ID': no row comes there any more, or before.",
+        ),
+    ] = None,
+    file: SettingsFile = DEFAULT_SETTINGS,
+    *,
+    consumer: Annotated[
+        str, typer.Option("--as", metavar="NAME", help="The loader in whose name; no other may declare then.")
+    ] = "etl declare",
+    take_back: Annotated[
+        bool, typer.Option("--withdraw", help="Go by the newest row of the table again.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also back, or in place of another loader's declaration.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Declare how far a source has come: all rows at POSITION and before are in its table, and none will come."""
+    from oncehouse.etl import declarations
+
+    if (position is None) is not take_back:
+        raise ConfigurationError("name a POSITION, or --withdraw the declaration: one of the two")
+    with open_etl(file) as etl:
+        source = find_source(etl, topic)
+        read_offsets(etl)
+        if position is None:
+            row = declarations.withdraw(etl.store, source.topic)
+            told = f"{source.dst} has come as far as its newest row"
+        else:
+            upto = parse_declared(position)
+            row = declarations.declare(etl.store, source.topic, upto, consumer=consumer, is_forced=force)
+            told = f"{source.dst} is declared to have come to {spell_position(row.last)}"
+    _show_offset(row, told, as_json=as_json)
+
+
+def parse_declared(text: str) -> Position:
+    """A time without an id: rows of that very time may still come."""
+    upto = parse_position(text)
+    if upto == START:
+        raise ConfigurationError("a declaration needs a time; --withdraw takes it back")
+    return upto
 
 
 def backfill(

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from oncehouse.etl.opening import Etl, find_topic, open_etl, open_store, read_offsets
+from oncehouse.etl.opening import Etl, find_source, find_topic, open_etl, open_store, read_offsets
 
 __all__ = [
     "DEFAULT_SETTINGS",
     "Etl",
     "SettingsFile",
     "TopicName",
+    "find_source",
     "find_topic",
     "open_etl",
     "open_store",

@@ -111,10 +111,19 @@ def _is_absence(error: PermanentError | ConfigurationError) -> bool:
 
 def find_topic(etl: Etl, name: str) -> Topic:
     """A topic that is built here, by its name."""
-    names = {topic.topic: topic for topic in etl.work}
+    return _find(etl.work, name, "that is built here")
+
+
+def find_source(etl: Etl, name: str) -> Topic:
+    """A topic that only declares a source, by its name."""
+    return _find([topic for topic in etl.lineage if is_source(topic)], name, "that is a source")
+
+
+def _find(topics: Sequence[Topic], name: str, which: str) -> Topic:
+    names = {topic.topic: topic for topic in topics}
     if name in names:
         return names[name]
     lowered = {known.lower(): known for known in names}
     meant = nearest(name, lowered)
     advice = f'did you mean "{lowered[meant]}"?' if meant else f"known: {', '.join(names)}"
-    raise ConfigurationError(f"the lineage has no topic {name!r} that is built here; {advice}")
+    raise ConfigurationError(f"the lineage has no topic {name!r} {which}; {advice}")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from oncehouse.etl.check_log import CheckRow
+    from oncehouse.etl.offsets import Snapshot
     from oncehouse.etl.planning import Decision
     from oncehouse.etl.records import SourceState, Topic
 
@@ -37,6 +38,17 @@ class BackfillStatus:
     rows_left: int
     failed: int
     why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredStatus:
+    table: str
+    upto: Position
+    """No row comes there any more, or before."""
+    consumer: str
+    """The loader that declares it."""
+    age_seconds: float
+    """Since it was last written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +76,8 @@ class TopicStatus:
     """Why the latest repair failed."""
     rows_ahead: dict[str, int] = field(default_factory=dict)
     """Source and how many of its rows are too far in the future to be taken for its time."""
+    declared: tuple[DeclaredStatus, ...] = ()
+    """Sources of which their loaders declare how far they have come."""
     gaps: tuple[GapStatus, ...] = ()
     backfill: BackfillStatus | None = None
     checks: tuple[CheckRow, ...] = ()
@@ -101,10 +115,29 @@ def read_status(etl: Etl) -> list[TopicStatus]:
         replace(
             _describe(etl, _look_closer(etl, decision), makers, snapshot.offsets, sources),
             rows_ahead={table: ahead[table] for table in decision.topic.depends_on if table in ahead},
+            declared=_describe_declared(etl, decision.topic, snapshot),
         )
         for decision in decisions
     )
     return _add_checks(etl, described)
+
+
+def _describe_declared(etl: Etl, topic: Topic, snapshot: Snapshot) -> tuple[DeclaredStatus, ...]:
+    from oncehouse.etl.reach import find_declared
+
+    names = {source.dst: source.topic for source in etl.lineage}
+    declared = find_declared(etl.lineage, snapshot.offsets)
+    return tuple(
+        DeclaredStatus(
+            table=table,
+            upto=declared[table],
+            consumer=row.consumer,
+            age_seconds=max(0, snapshot.now_ms - row.run_ms) / 1000,
+        )
+        for table in topic.depends_on
+        if table in declared
+        for row in [snapshot.offsets[names[table]]]
+    )
 
 
 def _add_checks(etl: Etl, described: Iterable[TopicStatus]) -> list[TopicStatus]:

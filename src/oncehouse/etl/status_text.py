@@ -34,6 +34,12 @@ def list_notes(one: TopicStatus) -> Iterator[str]:
 
 def _list_sides(one: TopicStatus) -> Iterator[str]:
     """What there is beside the forward runs."""
+    for source in one.declared:
+        by = source.consumer or "a loader without a name"
+        yield (
+            f"{source.table} is declared up to {spell_position_time(source.upto)} by {by}, "
+            f"{spell_duration(source.age_seconds)} ago"
+        )
     for table, rows in one.rows_ahead.items():
         yield f"{rows:,} rows of {table} are further in the future than `ahead` allows, and wait until then"
     if one.late_rows or one.repaired_rows:

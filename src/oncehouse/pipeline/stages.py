@@ -26,6 +26,8 @@ from oncehouse.pipeline.loading import Loading
 from oncehouse.pipeline.report import Report, RunResult
 from oncehouse.pipeline.retention import retain
 from oncehouse.pipeline.session import close_session, has_ended, name_lost_java, open_session
+from oncehouse.pipeline.source import Topics
+from oncehouse.pipeline.source_progress import Declaring, declares
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,6 +104,8 @@ class Stages:
 
     def _work(self, *, once: bool) -> None:
         ingest = self._make_ingest(self)
+        loaded = threading.Event()
+        declaring = self._declare(loaded)
         loading = [self._thread("load", self._load)] if Stage.LOAD in self.leases else []
         others = [
             self._thread("compact", lambda: ingest.keep_compact(self.stop)),
@@ -118,8 +122,17 @@ class Stages:
             for thread in loading:
                 thread.join()
             self.stop.set()
-            for thread in others:
+            loaded.set()
+            for thread in (*others, *declaring):
                 thread.join()
+
+    def _declare(self, loaded: threading.Event) -> list[threading.Thread]:
+        """Beside the loads: how far tables have come, for the etl scheduler. Ends after the last of them."""
+        kafka = self.pipeline.source.kafka
+        if Stage.LOAD not in self.leases or kafka is None or not declares(self.pipeline):
+            return []
+        declaring = Declaring(self.pipeline, self.catalog, Topics(kafka), say=self.say)
+        return [self._thread("declare", lambda: declaring.run(loaded))]
 
     def _raise_failure(self) -> None:
         if self._failure is None:

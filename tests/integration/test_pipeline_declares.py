@@ -1,0 +1,79 @@
+"""A pipeline declares to the etl scheduler how far its tables have come: with new rows, and without."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from oncehouse.clickhouse.client import connect
+from oncehouse.etl.declarations import declare, withdraw
+from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
+from oncehouse.etl.records import START, Position
+from oncehouse.ledger.records import BatchStatus
+from road import Road, make_event, wait_until
+
+EVENTS = [make_event(number) for number in range(60)]
+
+
+@pytest.fixture
+def store(road) -> RocksDbOffsets:
+    name = f"{road.database}.OffsetsLocal"
+    road.document["tables"][0]["declare"] = {
+        "topic": "Stage",
+        "offsets": name,
+        "pos": "inserted",
+        "every": "100ms",
+    }
+    store = RocksDbOffsets(connect(road.pipeline.clickhouse), name)
+    store.prepare()
+    return store
+
+
+def declared_ms(store: RocksDbOffsets) -> int:
+    row = store.read_all().offsets.get("Stage")
+    return row.last.time_ms if row else 0
+
+
+def test_a_table_is_declared_to_have_come_as_far_as_all_of_kafka_is_loaded(road: Road, store):
+    began_ms = time.time_ns() // 1_000_000
+    road.send(EVENTS)
+    sent_ms = time.time_ns() // 1_000_000
+    road.run()
+    road.assert_table(road.table, road.expected)
+    assert sent_ms <= declared_ms(store) <= time.time_ns() // 1_000_000
+    assert began_ms < declared_ms(store)
+
+
+def test_a_topic_without_new_records_moves_the_declaration_on(road: Road, store):
+    road.send(EVENTS[:5])
+    with road.start() as running:
+        running.wait_for_rows(5)
+        wait_until(lambda: declared_ms(store), "a first declaration")
+        first = declared_ms(store)
+        wait_until(lambda: declared_ms(store) > first + 500, "a heartbeat")
+
+
+def test_nothing_is_declared_while_rows_are_not_in_clickhouse(road: Road, store):
+    with road.start():
+        wait_until(lambda: declared_ms(store), "a first declaration")
+        road.client.command(f"RENAME TABLE {road.database}.events TO {road.database}.elsewhere")
+        road.send(EVENTS)
+        sent_ms = time.time_ns() // 1_000_000
+        wait_until(
+            lambda: [one for one in road.batches() if one.status is BatchStatus.PARKED], "a parked batch"
+        )
+        time.sleep(1.0)
+        assert declared_ms(store) <= sent_ms
+
+
+def test_a_declaration_that_another_loader_makes_is_left_alone_and_said(road: Road, store):
+    declare(store, "Stage", Position(time_ms=5, id=0), consumer="cron")
+    road.send(EVENTS[:5])
+    road.run()
+    assert declared_ms(store) == 5
+    assert [one for one in road.said if "declared" in one and "'cron'" in one]
+    withdraw(store, "Stage")
+    assert store.read_all().offsets["Stage"].last == START
+    road.run()
+    assert declared_ms(store) > 5

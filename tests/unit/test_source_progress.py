@@ -1,0 +1,99 @@
+"""How far a table has come: only what all of Kafka before a time says, and only once it is in ClickHouse."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncehouse.config import Declare
+from oncehouse.errors import ConfigurationError
+from oncehouse.ledger.arrival import Arrival
+from oncehouse.pipeline.source_progress import Reading, Readings
+
+P = ("orders", 0)
+
+
+def arrival(
+    position: int, *, next_epoch: int = 1, missing: int | None = None, waiting: int | None = None
+) -> Arrival:
+    return Arrival(
+        positions={P: position} if position else {},
+        next_epoch=next_epoch,
+        missing={} if missing is None else {"t": missing},
+        waiting=waiting,
+    )
+
+
+def reach(readings: Readings, known: Arrival, *, waits_count: bool = True) -> int | None:
+    readings.settle(known)
+    return readings.reached_ms(known, "t", waits_count=waits_count)
+
+
+def test_a_time_is_reached_when_all_that_was_in_kafka_then_is_settled_and_loaded():
+    readings = Readings()
+    readings.add(Reading(clock_ms=100, ends={P: 7}))
+    assert reach(readings, arrival(6)) is None
+    assert reach(readings, arrival(7, next_epoch=3, missing=2)) is None, "its last rows are on their way"
+    assert reach(readings, arrival(9, next_epoch=4, missing=3)) == 100, "later epochs hold nothing up"
+    readings.add(Reading(clock_ms=200, ends={P: 9}))
+    assert reach(readings, arrival(9, next_epoch=4, missing=3)) == 100
+    assert reach(readings, arrival(9, next_epoch=4)) == 200
+
+
+def test_a_topic_without_records_is_a_heartbeat():
+    readings = Readings()
+    readings.add(Reading(clock_ms=100, ends={}))
+    assert reach(readings, arrival(0)) == 100
+
+
+def test_rows_of_records_that_are_tried_again_hold_everything_up():
+    readings = Readings()
+    readings.add(Reading(clock_ms=100, ends={P: 7}))
+    assert reach(readings, arrival(7, next_epoch=9, missing=0)) is None
+
+
+def test_records_that_wait_for_their_schema_hold_up_times_of_events_alone():
+    readings = Readings()
+    readings.add(Reading(clock_ms=100, ends={P: 7}))
+    known = arrival(7, next_epoch=3, waiting=2)
+    assert reach(readings, known) is None
+    assert reach(readings, known, waits_count=False) == 100
+
+
+@given(
+    st.lists(st.sampled_from(["arrives", "read", "settle", "load", "look"]), max_size=60),
+    st.booleans(),
+)
+def test_no_declared_time_is_ahead_of_a_record_that_is_not_loaded(actions, is_forgetful):
+    """Whatever order things happen in. A record's time is the clock when it came into Kafka."""
+    readings = Readings()
+    kafka: list[int] = []  # times of records
+    settled, epochs, loaded = 0, 0, 0
+    ends_of_epochs: list[int] = []
+    for clock_ms, action in enumerate(actions, 1):
+        match action:
+            case "arrives":
+                kafka.append(clock_ms)
+            case "read":
+                readings.add(Reading(clock_ms=clock_ms, ends={P: len(kafka)} if kafka else {}))
+            case "settle" if len(kafka) > settled:
+                settled, epochs = len(kafka), epochs + 1
+                ends_of_epochs.append(settled)
+            case "load" if loaded < epochs:
+                loaded += 1
+            case "look":
+                missing = loaded + 1 if loaded < epochs else None
+                found = reach(readings, arrival(settled, next_epoch=epochs + 1, missing=missing))
+                arrived = ends_of_epochs[loaded - 1] if loaded else 0
+                if found is not None:
+                    assert all(time_ms > found for time_ms in kafka[arrived:])
+                    if is_forgetful:
+                        readings.forget(found)
+
+
+def test_times_of_events_need_a_lateness_that_only_people_know():
+    with pytest.raises(ConfigurationError, match="lateness"):
+        Declare(topic="Stage", pos="event")
+    assert Declare(topic="Stage", pos="event", lateness="30s").lateness == 30
+    assert Declare(topic="Stage", pos="inserted").lateness is None
