@@ -268,7 +268,7 @@ class Declare(Section):
     """Table of the scheduler's offsets: ETL.OffsetsLocal (rocksdb) or ETL.Offsets (keepermap)."""
     pos: Literal["inserted", "event"]
     """The time in the table's column `pos`: when ClickHouse took the row in (DEFAULT now64(3)), or of the event."""
-    lateness: Seconds | None = None
+    lateness: Seconds = 0.0
     """The longest time from an event's `pos` to its record in Kafka, differences of clocks included; required with
     `event`."""
     every: Annotated[Seconds, Field(gt=0)] = 2.0
@@ -276,7 +276,7 @@ class Declare(Section):
 
     @model_validator(mode="after")
     def _events_have_a_lateness(self) -> Self:
-        if self.pos == "event" and self.lateness is None:
+        if self.pos == "event" and "lateness" not in self.model_fields_set:
             raise ValueError(
                 "`lateness` is missing: with `pos: event` only you know how long an event may be on its way to Kafka"
             )

@@ -96,4 +96,4 @@ def test_times_of_events_need_a_lateness_that_only_people_know():
     with pytest.raises(ConfigurationError, match="lateness"):
         Declare(topic="Stage", pos="event")
     assert Declare(topic="Stage", pos="event", lateness="30s").lateness == 30
-    assert Declare(topic="Stage", pos="inserted").lateness is None
+    assert Declare(topic="Stage", pos="inserted").lateness == 0
