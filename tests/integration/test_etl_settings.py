@@ -13,6 +13,7 @@ from oncehouse import crash
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.findings import Level
 from oncehouse.config import ClickHouse
+from oncehouse.etl import exact_settings
 from oncehouse.etl.scheduler import Failed
 from oncehouse.etl.server_check import inspect_server
 
@@ -96,3 +97,17 @@ def test_a_user_who_may_set_everything_is_not_complained_of(shop):
 def test_a_user_who_may_only_read_is_refused_by_the_check(shop):
     (found,) = inspect_server(as_user(shop, "reader").client, (shop.topic,), has_local_offsets=True)
     assert (found.level, found.where) == (Level.ERROR, "setting readonly")
+
+
+def test_a_setting_that_is_left_out_would_be_caught(shop, monkeypatch):
+    """The seeded defect: what the profile says of INSERT … SELECT is taken as it is."""
+    left_out = {
+        name: value for name, value in exact_settings._SETTINGS.items() if "insert_select" not in name
+    }
+    monkeypatch.setattr(exact_settings, "_SETTINGS", left_out)
+    shop.add(0, 40)
+    mine = as_user(shop, "select_not_deduplicated")
+    die_after_insert(mine, monkeypatch)
+    mine.catch_up(hostid="next")
+    with pytest.raises(AssertionError):
+        shop.check_exact()

@@ -50,6 +50,12 @@ def role_grants(pipeline: Pipeline, role: Role) -> tuple[Grant, ...]:
     for table in pipeline.tables:
         for grant in _table_grants(needs_of(pipeline, table), role, database=database):
             found.setdefault(grant.right, grant)
+        if role is Role.WRITER and table.declare is not None:
+            name = split_table(table.declare.offsets)
+            on = f"{quote(name.database or database)}.{quote(name.table)}"
+            for privileges in ("SELECT", "INSERT"):
+                right = Grant(privileges=privileges, on=on, why="tables[].declare")
+                found.setdefault(right.right, right)
     return tuple(sorted(found.values(), key=lambda grant: grant.optional))
 
 

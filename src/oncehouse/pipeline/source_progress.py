@@ -146,9 +146,7 @@ class Declaring:
                 continue
             self._due[table] = time.monotonic() + declare.every * 0.9
             # All before that time; what carries the very time itself may come yet.
-            write_declaration(
-                self._client, declare, upto_ms - round(declare.lateness * 1000) - 1, self._name
-            )
+            write_declaration(self._client, declare, upto_ms - round(declare.lateness * 1000) - 1, self._name)
         if reached and None not in reached:
             self._readings.forget(min(one for one in reached if one is not None))
 
