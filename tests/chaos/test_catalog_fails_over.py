@@ -136,6 +136,11 @@ def look_at_no_mark(monkeypatch) -> None:
     monkeypatch.setattr(ledger_age, "tell_ahead", lambda *_: None)
 
 
+def look_at_no_file(monkeypatch) -> None:
+    """Nor whether files of epochs that it has lost are there, which are many."""
+    monkeypatch.setattr(ledger_age, "find_newer", lambda *_, **__: None)
+
+
 def look_at_the_token_alone(monkeypatch) -> None:
     """A process does not compare the catalog with the writes that it has seen confirmed, nor with its own name."""
 
@@ -155,6 +160,7 @@ def assert_doubled(road: Road) -> None:
 @BY_ONE_AND_BY_MANY
 def test_a_driver_that_trusts_its_catalog_is_noticed(pair_road, pair, lost_epochs, monkeypatch):
     look_at_no_mark(monkeypatch)
+    look_at_no_file(monkeypatch)
     look_at_the_token_alone(monkeypatch)
     assert not isinstance(lose_under_driver(pair_road, pair, lost_epochs=lost_epochs), CatalogBehindError)
     assert_doubled(pair_road)
