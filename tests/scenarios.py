@@ -104,6 +104,7 @@ SCENARIOS = (
     Scenario("log cut under a running driver", 25),
     Scenario("log cut and not filled yet", 25),
     Scenario("log cut while a consumer is away", 25),
+    Scenario("log cut under a running consumer", 25),
     Scenario("lagging replica answers the look before a retry", 23),
     Scenario("lagging replica answers verify", 23),
     Scenario("lagging replica answers a replay", 23),

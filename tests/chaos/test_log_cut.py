@@ -7,6 +7,7 @@ dies, the follower leads without them, and other records are written over their 
 from __future__ import annotations
 
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -19,6 +20,7 @@ from oncehouse.ledger import epochs, registering
 from oncehouse.ledger.records import Stage
 from oncehouse.messaging.consumer import Batch, Consumer
 from oncehouse.messaging.consumer import kafka as consumer_kafka
+from oncehouse.messaging.consumer.log_order import LogOrder
 from oncehouse.pipeline import kafka_log
 from oncehouse.pipeline.repair import apply_repair
 from road import Road, make_event, wait_until
@@ -222,3 +224,33 @@ def test_a_consumer_that_commits_offsets_without_leader_epochs_is_noticed(cluste
     monkeypatch.setattr(consumer_kafka, "_client_epoch", lambda _: -1)
     with pytest.raises(AssertionError, match="20 records were never handled"):
         cut_while_a_consumer_is_away(cluster)
+
+
+def cut_while_a_consumer_runs(cluster: BrokerCluster) -> None:
+    """Whatever ends the consumer is raised."""
+    topic, handled = cluster.make_topic(), []
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(handle_all, cluster.servers, topic, uuid.uuid4().hex, handled, b"the last")
+        cluster.produce(topic, [b"first"] * 40)
+        cluster.leave_follower_behind(topic)
+        cluster.produce(topic, [b"lost"] * 20)
+        wait_until(lambda: ended.done() or len(handled) == 60, "what will be lost")
+        cluster.elect_the_one_behind(topic)
+        cluster.produce(topic, [b"other"] * 39 + [b"the last"])
+        cluster.bring_back(topic)
+        ended.result()
+    missing = 39 - handled.count(b"other")
+    assert not missing, f"{missing} records were never handled"
+
+
+@pytest.mark.scenario("log cut under a running consumer")
+def test_a_running_consumer_stops_at_records_that_took_the_place_of_handled_ones(cluster):
+    with pytest.raises(DataLossError, match="other records stand or will stand at offsets 40 to 59 than"):
+        cut_while_a_consumer_runs(cluster)
+
+
+@pytest.mark.defect("log cut under a running consumer")
+def test_a_consumer_that_takes_other_records_for_those_given_again_is_noticed(cluster, monkeypatch):
+    monkeypatch.setattr(LogOrder, "_refuse_others", lambda *_: None)
+    with pytest.raises(AssertionError, match="20 records were never handled"):
+        cut_while_a_consumer_runs(cluster)
