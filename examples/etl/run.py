@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +100,18 @@ def run_shop(client: Client, url: str, shop: Shop, *, pause_seconds: float, kill
                 scheduler.wait()
                 print(f"hour {hour}: killed the scheduler (kill -9) and started another one")
                 scheduler = start_scheduler(url)
+        declare_end(url, shop)
         await_idle(url)
     finally:
         scheduler.terminate()
         scheduler.wait()
+
+
+def declare_end(url: str, shop: Shop) -> None:
+    """Nothing more comes: else the last orders would wait for news of customers, who do not change any more."""
+    end = datetime.fromtimestamp((START_MS + shop.hours * HOUR_MS) / 1000, UTC)
+    for source in ("StageOrders", "StagePayments", "StageCustomers"):
+        etl(url, "declare", source, end.strftime("%Y-%m-%dT%H:%M:%S"), "--as", "shop")
 
 
 def arrivals(shop: Shop, hour: int) -> dict[str, list[dict[str, Any]]]:

@@ -17,7 +17,7 @@ from oncehouse.etl.declarations import declare, withdraw
 from oncehouse.etl.mutex import INSERTING, blank
 from oncehouse.etl.planning import Due, Empty, Waiting, due_steps
 from oncehouse.etl.positions import MAX_ID, START, Position
-from oncehouse.etl.reach import Reaches, find_declared
+from oncehouse.etl.reach import Reaches, decisive_tables, find_declared
 from oncehouse.etl.records import Offset, SourceState, Template, Topic
 
 QUIET = Topic(topic="Quiet", dst="stage.quiet")
@@ -100,6 +100,12 @@ def test_a_fact_with_nothing_to_build_has_come_as_far_as_it_may_go():
     ):
         (_, joined) = decide(LINEAGE, {**offsets, "First": busy}, sources)
         assert joined.upper_ms == busy.last.time_ms
+
+
+def test_rows_that_must_not_be_missed_are_those_by_which_others_go_ahead():
+    of_first = replace(JOINED, topic="Third", dst="dwh.third", depends_on=("dwh.first",))
+    assert decisive_tables((*LINEAGE, of_first), {"stage.quiet": at(1)}) == {"stage.quiet", "dwh.first"}
+    assert decisive_tables((*LINEAGE, of_first), {}) == set()
 
 
 def test_a_rebuild_is_not_due_for_a_declaration_alone():

@@ -47,6 +47,21 @@ def find_declared(lineage: Iterable[Topic], offsets: Mapping[str, Offset]) -> di
     }
 
 
+def decisive_tables(topics: Sequence[Topic], declared: Mapping[str, Position]) -> set[str]:
+    """Tables whose newest rows decide: where nothing new is in them, others go ahead by what is declared.
+
+    So a row that a replica does not show yet must not be missed there: in a declared source, nor in a table that one
+    topic builds and another one reads first.
+    """
+    if not declared:
+        return set()
+    builders = {topic.dst for topic in topics if not is_source(topic)}
+    return {
+        *declared,
+        *(topic.depends_on[0] for topic in topics if topic.depends_on and topic.depends_on[0] in builders),
+    }
+
+
 class Reaches:
     """What is known at one moment. The declarations must have been read before the sources: what is declared to be
     in a table is then among the rows that were seen."""

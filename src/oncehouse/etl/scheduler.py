@@ -30,7 +30,7 @@ from oncehouse.etl.lineage import is_source
 from oncehouse.etl.mutex import MutexError, Worker
 from oncehouse.etl.offsets import OffsetStore, Snapshot
 from oncehouse.etl.planning import Decision, Due, Empty, Resume, due_steps
-from oncehouse.etl.reach import find_declared
+from oncehouse.etl.reach import decisive_tables, find_declared
 from oncehouse.etl.records import AHEAD_SECONDS, LATE_EVERY_SECONDS, Position, Topic
 from oncehouse.etl.runner import Done, Runner, note_nowhere
 from oncehouse.etl.sides import Side
@@ -149,7 +149,12 @@ class Scheduler:
         return due_steps(
             self.topics,
             snapshot.offsets,
-            hold_back(self._client, sources.states, clock_ms + self._ahead_ms, in_step=declared),
+            hold_back(
+                self._client,
+                sources.states,
+                clock_ms + self._ahead_ms,
+                in_step=decisive_tables(self.topics, declared),
+            ),
             snapshot.now_ms,
             hostid=self.worker.hostid,
             lease_seconds=self.worker.lease_seconds,
@@ -164,7 +169,8 @@ class Scheduler:
             # One after the other: what is declared to be in a table must be among the rows that are seen.
             snapshot = self._store.read_all()
             declared = find_declared(self._lineage, snapshot.offsets)
-            sources = read_sources(self._client, tables, in_step=declared)
+            in_step = decisive_tables(self.topics, declared)
+            sources = read_sources(self._client, tables, in_step=in_step)
             self._has_declarations = bool(declared)
             return snapshot, sources, declared
         # Side by side: sources that are seen a moment older than the offsets only make a step shorter.
