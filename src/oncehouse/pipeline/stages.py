@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("oncehouse.pipeline")
 
 RETENTION_SECONDS = 60.0
+_LAST_DECLARATION_SECONDS = 5.0
 # Packing and sweeping look at many files and names; the window is looked at each round.
 _ROUNDS_A_SWEEP = 10
 
@@ -123,8 +124,10 @@ class Stages:
                 thread.join()
             self.stop.set()
             loaded.set()
-            for thread in (*others, *declaring):
+            for thread in others:
                 thread.join()
+            for thread in declaring:
+                thread.join(_LAST_DECLARATION_SECONDS)  # a server that does not answer holds up no stop
 
     def _declare(self, loaded: threading.Event) -> list[threading.Thread]:
         """Beside the loads: how far tables have come, for the etl scheduler. Ends after the last of them."""
