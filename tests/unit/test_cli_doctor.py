@@ -151,7 +151,7 @@ def test_the_shell_completes_commands(monkeypatch, capsys):
     monkeypatch.setenv("COMP_WORDS", "oncehouse batches ")
     monkeypatch.setenv("COMP_CWORD", "2")
     assert run_command([]) == 0
-    assert capsys.readouterr().out.split() == ["list", "show", "retry"]
+    assert capsys.readouterr().out.split() == ["list", "show", "views", "retry"]
 
 
 def test_a_mistyped_command_or_option_is_answered_with_the_nearest(capsys):

@@ -198,6 +198,10 @@ class Client:
             return False
         return True
 
+    def drop_connections(self) -> None:
+        """Let the next call connect anew, as another process would."""
+        self._call(lambda http: http.http.clear())
+
     def _call(self, call: Callable[[HttpClient], _Answer]) -> _Answer:
         try:
             return call(_open(self.config, os.getpid()))

@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING
 from oncehouse.clickhouse.describe import TableFacts, describe_table
 from oncehouse.clickhouse.findings import Finding, Level, objections
 from oncehouse.clickhouse.needs import Needs, needs_of
+from oncehouse.clickhouse.preflight_fences import (
+    judge_sessions,
+    judge_traffic,
+    read_session_reach,
+    read_traffic,
+)
 from oncehouse.clickhouse.preflight_server import judge_server
 from oncehouse.clickhouse.preflight_table import judge_columns, judge_losses, judge_window
 from oncehouse.clickhouse.replica_reads import judge_replica_reads, read_replica_reads
@@ -32,6 +38,9 @@ def inspect(client: Client, needs: Needs) -> tuple[Finding, ...]:
     found = judge_server(read_server(client, needs), needs) + judge(facts, needs)
     if facts is None or not facts.is_merge_tree:
         return found
+    found += tuple(judge_sessions(read_session_reach(client)))
+    if not facts.is_replicated:
+        found += tuple(judge_traffic(facts, read_traffic(client, facts)))
     views = tuple(judge_views(read_views(client, facts), needs))
     if not facts.is_replicated:
         return found + views

@@ -1,0 +1,99 @@
+"""Whether an insert that comes late or again will be recognized here: sessions, and how much others write.
+
+`judge_sessions` and `judge_traffic` are pure; the readers change nothing but a session of a second's life.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from oncehouse.clickhouse.client import failure_of
+from oncehouse.clickhouse.findings import Finding, Level
+from oncehouse.clickhouse.sessions import NOT_FOUND, opening_settings
+from oncehouse.errors import ConfigurationError, OncehouseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from oncehouse.clickhouse.client import Client
+    from oncehouse.clickhouse.describe import TableFacts
+
+_CONNECTIONS = 4
+TRAFFIC_SECONDS = 600
+_BLOCKS = (
+    "SELECT max(max_block_number), countIf(modification_time < now() - {seconds:UInt32}), "
+    "maxIf(max_block_number, modification_time < now() - {seconds:UInt32}) "
+    "FROM system.parts WHERE database = {database:String} AND table = {table:String}"
+)
+
+
+def read_session_reach(client: Client) -> bool | None:
+    """Whether a session that one connection opened is known on the next ones; None where sessions are off."""
+    if not client.config.insert_sessions:
+        return None
+    session = f"oncehouse-check-{uuid.uuid4()}"
+    client.query("SELECT 1", settings=opening_settings(session))
+    try:
+        for _ in range(_CONNECTIONS):
+            client.drop_connections()
+            client.query("SELECT 1", settings={"session_id": session, "session_check": 1})
+        client.query("SELECT 1", settings={"session_id": session, "session_check": 1, "close_session": 1})
+    except OncehouseError as error:
+        if failure_of(error).code != NOT_FOUND:
+            raise
+        return False
+    return True
+
+
+def judge_sessions(reach: bool | None) -> Iterator[Finding]:
+    where = "clickhouse.insert_sessions"
+    if reach is None:
+        yield Finding(
+            level=Level.INFO,
+            where=where,
+            what="is off: an INSERT that comes late is kept out by its deadline and its token alone",
+            advice="switch it on where one server, or a balancer that keeps a client at one, answers",
+        )
+    elif reach:
+        yield Finding(
+            level=Level.OK, where=where, what=f"a session is known on each of {_CONNECTIONS} new connections"
+        )
+    else:
+        yield Finding(
+            level=Level.ERROR,
+            where=where,
+            what="connections of one client lead to different servers, so inserts would be refused: the session "
+            "that one connection opened is not known on another",
+            advice="let the balancer keep a client at one server, or set clickhouse.insert_sessions: false",
+        )
+
+
+def read_traffic(client: Client, facts: TableFacts) -> int | None:
+    """Blocks that came into the table lately, whoever inserted them; None where nobody can tell."""
+    key = {"database": facts.database, "table": facts.table, "seconds": TRAFFIC_SECONDS}
+    try:
+        latest, older, before = client.query(_BLOCKS, key)[0]
+    except ConfigurationError:
+        return None
+    # Without an older part in sight the numbers do not tell when the counting began.
+    return int(latest) - int(before) if older else None
+
+
+def judge_traffic(facts: TableFacts, blocks: int | None) -> Iterator[Finding]:
+    if blocks is None or not facts.window_blocks or facts.is_replicated:
+        return
+    where = f"{facts.database}.{facts.table}: {facts.window_setting}"
+    what = (
+        f"{blocks} blocks came into the table in the last {TRAFFIC_SECONDS // 60} minutes, whoever inserted them; "
+        f"it remembers {facts.window_blocks}"
+    )
+    if blocks < facts.window_blocks:
+        yield Finding(level=Level.OK, where=where, what=what)
+        return
+    yield Finding(
+        level=Level.WARNING,
+        where=where,
+        what=f"{what}. A batch that arrived in part before its answer was lost is then parked, not completed",
+        advice=f"raise {facts.window_setting} above {2 * blocks}, or let other writers insert larger blocks",
+    )
