@@ -1,32 +1,40 @@
 """The road without servers: a real ledger, real files, and in place of Kafka, Spark and ClickHouse small models.
 
 A schedule is a list of steps. Any step may die at any of the road's crash points; what follows is done by a new
-holder of the leases. In the end the rest is drained, and the destination is held to what was produced.
+holder of the leases. ClickHouse is played below the product's own client, so that what it asks, decides and sends is
+the product's. A person does what messages advise. In the end the rest is drained, and the destination is held to what
+was produced.
 """
 
 from __future__ import annotations
 
 import atexit
 import shutil
+import sqlite3
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
+from simulated_clickhouse import FINE, FROZEN, HELD, TABLE, WINDOW_BLOCKS, FrozenError, SimulatedClickHouse
 from sqlalchemy import update
 
 from oncehouse import crash
-from oncehouse.clickhouse.deadlines import read_moment
-from oncehouse.clickhouse.outcomes import Inserted, Outcome, Refused, TryAgain
+from oncehouse.clickhouse import client as clickhouse_client
+from oncehouse.clickhouse import deadlines
+from oncehouse.clickhouse.client import connect
+from oncehouse.clickhouse.describe import TableFacts, describe_table
+from oncehouse.clickhouse.table_engines import forget_engines
 from oncehouse.config import Pipeline
-from oncehouse.errors import FencedError
+from oncehouse.errors import CatalogBehindError, FencedError, OncehouseError
 from oncehouse.ledger import batches, epochs, keyindex, leases, requests, segments, snapshots
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
@@ -39,22 +47,33 @@ from oncehouse.ledger.records import (
     Stage,
 )
 from oncehouse.ledger.tables import key_files
+from oncehouse.ledger.tables import leases as lease_table
+from oncehouse.ledger.terms import Terms
 from oncehouse.pipeline import compact, loader, pack, rekey
 from oncehouse.pipeline.adopting import identity_of
-from oncehouse.pipeline.attempts import Opened
 from oncehouse.pipeline.batcher import TableFeedback, plan_batches
 from oncehouse.pipeline.compact import rebuild
 from oncehouse.pipeline.ingest import EpochInput, settle
+from oncehouse.pipeline.ledger_age import demand_newest
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.perform import Performer
 from oncehouse.pipeline.reading import read_records
 from oncehouse.pipeline.rekey import Rekeying
 from oncehouse.pipeline.retention import retain
+from oncehouse.pipeline.stages import take_lease
 from oncehouse.pipeline.verify import verify
 
 TOPIC = "events"
-TABLE = "events"
 PARTITIONS = 2
+MOST_LOADS = 500
+STAGES = {
+    "settle": Stage.INGEST,
+    "compact": Stage.INGEST,
+    "cut": Stage.LOAD,
+    "load": Stage.LOAD,
+    "retain": Stage.RETENTION,
+}
+ASKED_FOR = {"rebuild", "rekey", "prepare", "finish"}
 POINTS = (
     "before writing parts",
     "parts written",
@@ -77,6 +96,15 @@ POINTS = (
 
 class DiedError(Exception):
     """What the process would not have lived to see."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """What the promoted standby lacks."""
+
+    catalog: sqlite3.Connection
+    files: frozenset[str]
+    """Those that were there at that moment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,34 +138,6 @@ class InlineTasks:
         return self.plans
 
 
-@dataclass
-class Destination:
-    """A table that drops a batch it has, and can fail in each way that matters."""
-
-    rows: list[tuple[int, str]] = field(default_factory=list)
-    tokens: set[str] = field(default_factory=set)
-    sent: dict[str, pa.Table] = field(default_factory=dict)
-    fault: int = 0
-
-    def take(self, plan: loader.LoadPlan) -> Outcome:
-        request = plan.request
-        rows = loader.live_rows(FileStore(plan.files_root), plan.parts)
-        before = self.sent.setdefault(request.batch_id, rows)
-        assert before.equals(rows), "a batch that is sent again is the same, row by row"
-        assert rows.num_rows == request.rows
-        if self.fault == 1:
-            return TryAgain(message="away", code=1, seconds=0, outcome_unknown=False, too_many_parts=False)
-        if self.fault == 2:
-            return Refused(message="no", code=1, seconds=0, outcome_unknown=request.outcome_unknown)
-        if request.batch_id not in self.tokens:
-            self.tokens.add(request.batch_id)
-            ids, notes = rows.column("id").to_pylist(), rows.column("note").to_pylist()
-            self.rows += zip(ids, notes, strict=True)
-        if self.fault == 3:
-            return TryAgain(message="cut", code=None, seconds=0, outcome_unknown=True, too_many_parts=False)
-        return Inserted(rows=request.rows, seconds=0)
-
-
 def describe_pipeline(folder: Path) -> Pipeline:
     return Pipeline(
         pipeline="road",
@@ -149,6 +149,7 @@ def describe_pipeline(folder: Path) -> Pipeline:
         tables=[{"name": TABLE}],
         clickhouse={"url": "http://127.0.0.1:9"},
         ledger={"catalog": f"sqlite:///{folder}/catalog.db", "files": str(folder / "files")},
+        lease=86_400,
         batch={"min_rows": 1, "max_rows": 15, "max_wait": 0, "min_interval": 0},
     )
 
@@ -160,7 +161,12 @@ class Simulation:
         self.catalog = catalog
         self.store = FileStore(pipeline.ledger.files)
         self.spark: Any = InlineSpark()
-        self.destination = Destination()
+        self.clickhouse = SimulatedClickHouse()
+        self.standby: sqlite3.Connection | None = None
+        """A copy of the catalog that has got nothing since it was made."""
+        self.lost: Lost | None = None
+        self.made = 0
+        """Batches, those included that the catalog has forgotten."""
         self.kafka: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
         self.held = dict(held)
         self.takes = 1
@@ -171,23 +177,70 @@ class Simulation:
 
     def take_over(self) -> None:
         """Another process: it has the leases, and whoever had them before is fenced."""
-        before, self.takes = self.held, self.takes + 1
+        before, known = self.held, self.catalog.terms
         for lease in before.values():
             leases.release(self.catalog, lease)
-        self.held = take_leases(self.catalog, f"process {self.takes}")
+        if self.lost is not None:
+            # Leases that the promoted catalog knows run out by themselves.
+            expired = update(lease_table).values(expires_at=0.0)
+            self.catalog.change(lambda connection: connection.execute(expired))
+        self._start()
+        after, self.catalog.terms = self.catalog.terms, known
         for stage, lease in before.items():
             try:
                 self.catalog.write(stage, lease.token, lambda _: None)
             except FencedError:
                 continue
             raise AssertionError("an old holder could still write")
+        self.catalog.terms = after
+
+    def _start(self) -> None:
+        """A process that knows nothing but catalog and files."""
+        self.takes += 1
+        self.catalog.terms = Terms()
+        demand_newest(self.catalog, self.store)
+        self.held = take_leases(self.pipeline, self.catalog, f"process {self.takes}")
 
     def do(self, step: Step) -> None:
+        if step.kind in ASKED_FOR:
+            # A person who changes the rule just then would have to edit the pipeline file back as well.
+            self.standby = None
+            if self.lost is not None:
+                return
         try:
-            with dying(step.dies_at), patch.object(loader, "send_batch", self.destination.take):
-                getattr(self, step.kind)(*step.numbers)
-        except DiedError:
-            self.take_over()
+            with dying(step.dies_at), self.played():
+                try:
+                    self._renew(beside=STAGES.get(step.kind))
+                    getattr(self, step.kind)(*step.numbers)
+                except (DiedError, FrozenError):
+                    self.take_over()
+        except CatalogBehindError:
+            self._bring_back()
+
+    def _renew(self, *, beside: Stage | None) -> None:
+        """What a running process does all the time, and what lets its other stages learn that the catalog is behind.
+
+        The stage that is at it has to notice by itself.
+        """
+        if self.lost is not None and beside is not None:
+            for stage, lease in self.held.items():
+                if stage is not beside:
+                    leases.renew(self.catalog, lease, lease_seconds=self.pipeline.lease)
+
+    @contextmanager
+    def played(self) -> Iterator[None]:
+        """ClickHouse and the clocks as this simulation has them."""
+        told = Catalog.now_in
+
+        def now_in(catalog: Catalog, connection: Any) -> float:
+            return told(catalog, connection) + self.clickhouse.now
+
+        with (
+            patch.object(clickhouse_client, "_open", self.clickhouse.connect),
+            patch.object(Catalog, "now_in", now_in),
+            patch.object(deadlines, "time", SimulatedTime(self.clickhouse)),
+        ):
+            yield
 
     # Steps
 
@@ -244,27 +297,65 @@ class Simulation:
         )
         made = [
             batches.NewBatch(
-                batch_id=f"00000000-0000-0000-0000-{self._next():012d}", table=TABLE, parts=found.parts
+                batch_id=f"00000000-0000-0000-0000-{number:012d}", table=TABLE, parts=found.parts
             )
-            for found in planned
+            for number, found in enumerate(planned, start=self.made + 1)
         ]
+        self.made += len(made)
         batches.create_batches(self.catalog, self.held[Stage.LOAD].token, made)
 
-    def _next(self) -> int:
-        return len(batches.list_batches(self.catalog)) + 1
-
     def load(self, fault: int) -> None:
-        self.destination.fault = fault
-        for batch in batches.waiting_batches(self.catalog)[:1]:
-            with patch.object(loader, "open_attempt", lambda *_: Opened(began=read_moment())):
+        if fault == HELD and not self.pipeline.clickhouse.insert_sessions:
+            fault = FROZEN  # only a session keeps out what has left the process
+        self.clickhouse.fault = fault
+        try:
+            for batch in batches.waiting_batches(self.catalog)[:1]:
                 loader.load(
                     self.spark,
                     self.pipeline,
                     self.catalog,
                     self.held[Stage.LOAD].token,
                     batch,
-                    facts=None,
+                    facts=self._describe(),
                 )
+        finally:
+            self.clickhouse.fault = FINE
+
+    def _describe(self) -> TableFacts | None:
+        with suppress(OncehouseError):
+            return describe_table(connect(self.pipeline.clickhouse), TABLE)
+        return None
+
+    # What happens around the pipeline
+
+    def replicate(self) -> None:
+        """The table has two replicas; a schedule begins with this or does without."""
+        self.clickhouse.replicated = True
+
+    def switch_sessions_off(self) -> None:
+        """As behind a balancer that sends each request elsewhere: then the process's own deadline is all there is."""
+        clickhouse = self.pipeline.clickhouse.model_copy(update={"insert_sessions": False})
+        self.pipeline = self.pipeline.model_copy(update={"clickhouse": clickhouse})
+
+    def write_by_others(self, blocks: int) -> None:
+        self.clickhouse.write_by_others(blocks)
+
+    def pass_time(self, seconds: int) -> None:
+        self.clickhouse.now += seconds
+
+    def fail_over(self) -> None:
+        self.clickhouse.fail_over()
+
+    def fetch(self) -> None:
+        """Replicas get what they lack."""
+        self.clickhouse.fetch()
+
+    def deliver(self) -> None:
+        """INSERTs that were held on their way, or stood still with their process, arrive."""
+        if not self.pipeline.clickhouse.insert_sessions:
+            # Within the deadline a process that wakes up still sends, which its token alone has to bear.
+            self.clickhouse.now += deadlines.SEND_WITHIN_SECONDS + 1
+        self.clickhouse.deliver()
 
     def retry(self) -> None:
         for batch in batches.list_batches(self.catalog, statuses=[BatchStatus.PARKED]):
@@ -366,15 +457,76 @@ class Simulation:
         aged = update(key_files).where(key_files.c.epoch == first).values(registered_at=0.0)
         self.catalog.change(lambda connection: connection.execute(aged))
 
+    def leave_standby_behind(self) -> None:
+        """From here on the standby of the catalog gets nothing."""
+        self.standby = sqlite3.connect(":memory:")
+        with self._database() as database:
+            database.backup(self.standby)
+
+    def promote(self) -> None:
+        """The catalog is lost; its standby, which lacks the last transactions, takes its place."""
+        if self.standby is None:
+            return
+        truth = sqlite3.connect(":memory:")
+        with self._database() as database:
+            database.backup(truth)
+            self.standby.backup(database)
+        # Were it lost twice, the first is the one that had all.
+        self.lost = self.lost or Lost(catalog=truth, files=frozenset(self.store.walk("")))
+        self.standby = None
+
+    def _bring_back(self) -> None:
+        """A person does what the message says; here the lost transactions are found again, none is missing."""
+        assert self.lost is not None, "the catalog has lost nothing"
+        with self._database() as database:
+            self.lost.catalog.backup(database)
+        for path in self.store.walk(""):
+            if path not in self.lost.files:
+                self.store.delete(path)
+        self.lost = self.standby = None
+        self.catalog.change(lambda connection: connection.execute(update(lease_table).values(expires_at=0.0)))
+        self._start()
+
+    @contextmanager
+    def _database(self) -> Iterator[sqlite3.Connection]:
+        self.catalog.engine.dispose()
+        database = sqlite3.connect(Path(self.pipeline.ledger.files).parent / "catalog.db")
+        try:
+            yield database
+        finally:
+            database.close()
+
     # The end
 
     def drain(self) -> None:
         longest = max(len(log) for log in self.kafka)
-        self.do(Step(kind="settle", numbers=(longest, 1)))
-        self.retry()
-        while batches.open_parts(self.catalog) or batches.waiting_batches(self.catalog):
+        for _ in range(2):  # once more where the first finds that the catalog is behind
+            self.do(Step(kind="settle", numbers=(longest, 1)))
+        self.do(Step(kind="retry"))
+        self._load_all()
+        if batches.list_batches(self.catalog, statuses=[BatchStatus.PARKED]):
+            self.do(Step(kind="send_again"))
+            self._load_all()
+        # What arrives only now finds a table that has forgotten its token.
+        self.do(Step(kind="write_by_others", numbers=(WINDOW_BLOCKS,)))
+        self.do(Step(kind="deliver"))
+
+    def _load_all(self) -> None:
+        for _ in range(MOST_LOADS):
+            if not (batches.open_parts(self.catalog) or batches.waiting_batches(self.catalog)):
+                return
             self.do(Step(kind="cut"))
             self.do(Step(kind="load", numbers=(0,)))
+        raise AssertionError("what waits is never loaded")
+
+    def send_again(self) -> None:
+        """What a person does about batches that are parked with some of their rows in the table."""
+        for batch in batches.list_batches(self.catalog, statuses=[BatchStatus.PARKED]):
+            found = self.clickhouse.rows_of(batch.batch_id)
+            assert len(found) <= batch.rows, f"batch {batch.batch_id} is in the table more than once"
+            self.clickhouse.delete_batch(batch.batch_id)
+        requests.add_request(self.catalog, RequestKind.REFILL_TABLE, {"table": TABLE})
+        self.perform()
 
     def first_seen(self) -> dict[int, str]:
         """Of each id the first arrival, by the ledger's own ranges: epochs in order, positions within."""
@@ -390,11 +542,9 @@ class Simulation:
         expected = self.first_seen()
         produced = sum(len(log) for log in self.kafka)
         assert len({value.split(b",")[0] for log in self.kafka for value in log}) == len(expected)
-        doubled = [
-            number for number, times in Counter(n for n, _ in self.destination.rows).items() if times > 1
-        ]
-        assert not doubled, f"{doubled} came more than once"
-        assert dict(self.destination.rows) == expected, "what arrived is not what was produced"
+        self.assert_nothing_is_doubled()
+        assert dict(self.clickhouse.rows) == expected, "what arrived is not what was produced"
+        self._assert_the_view_has_what_is_proven()
         counts = epochs.total_counts(self.catalog)
         assert (counts.read, counts.new) == (produced, len(expected))
         assert sum(segment.keys for segment in segments.list_segments(self.catalog)) == len(expected)
@@ -402,11 +552,35 @@ class Simulation:
             assert len(keyindex.open_keys(self.store.local(segment.file))) == segment.keys
         assert not verify(self.pipeline, self.catalog, self.store, None, files=True).findings
 
+    def assert_nothing_is_doubled(self) -> None:
+        for what, rows in (("table", self.clickhouse.rows), ("view", self.clickhouse.view_rows)):
+            doubled = [number for number, times in Counter(n for n, _ in rows).items() if times > 1]
+            assert not doubled, f"{doubled} are in the {what} more than once"
 
-def take_leases(catalog: Catalog, holder: str) -> dict[Stage, Lease]:
-    return {
-        stage: leases.acquire(catalog, stage, holder=holder, lease_seconds=3600 * 24 * 365) for stage in Stage
-    }
+    def _assert_the_view_has_what_is_proven(self) -> None:
+        for batch_id in self.clickhouse.batches_the_view_lacks():
+            attempts = batches.list_attempts(self.catalog, batch_id)
+            said = any("materialized views" in (one.detail or "") for one in attempts)
+            assert said, f"the view lacks rows of batch {batch_id}, and nobody is told"
+
+
+def take_leases(pipeline: Pipeline, catalog: Catalog, holder: str) -> dict[Stage, Lease]:
+    return {stage: take_lease(pipeline, catalog, stage, holder) for stage in Stage}
+
+
+@dataclass(frozen=True)
+class SimulatedTime:
+    """The clocks of the machine, as far as deadlines are counted by them."""
+
+    server: SimulatedClickHouse
+    CLOCK_BOOTTIME = time.CLOCK_MONOTONIC
+    CLOCK_MONOTONIC = time.CLOCK_MONOTONIC
+
+    def clock_gettime(self, _clock: int) -> float:
+        return self.server.now
+
+    def time(self) -> float:
+        return self.server.now
 
 
 @contextmanager
@@ -431,9 +605,9 @@ class Ground:
         self.catalog = Catalog(f"sqlite:///{folder}/catalog.db", "road")
         self.catalog.prepare()
         self.catalog.adopt(identity_of(self.pipeline))
-        self.held = take_leases(self.catalog, "process 1")
+        self.held = take_leases(self.pipeline, self.catalog, "process 1")
         self.catalog.close()
-        self._ready = {path.name: path.read_bytes() for path in folder.glob("catalog.db*")}
+        self._ready = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         self._taken = threading.Lock()
 
     @contextmanager
@@ -448,9 +622,13 @@ class Ground:
 
     def _clear(self) -> None:
         shutil.rmtree(self.folder)
-        self.folder.mkdir(mode=0o700)
-        for name, content in self._ready.items():
-            (self.folder / name).write_bytes(content)
+        for path, content in self._ready.items():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.write_bytes(content)
+        # What process 1 knows.
+        self.catalog.terms = Terms()
+        for stage, lease in self.held.items():
+            self.catalog.terms.begin(stage, lease.token, holder=lease.holder, writes=0)
 
 
 @cache
@@ -463,5 +641,6 @@ def ground() -> Ground:
 
 @contextmanager
 def simulate() -> Iterator[Simulation]:
+    forget_engines()  # another simulation's table may have had another one
     with ground().laid_out() as simulation:
         yield simulation

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import gc
 import traceback
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from multiprocessing import get_context
 from types import SimpleNamespace
 from typing import ClassVar
@@ -22,21 +20,32 @@ from unittest.mock import patch
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from kept_schedules import Kept, load_kept, read, spell
+from simulated_clickhouse import FAULTS
 from simulation import POINTS, Step, simulate
 
+from oncehouse.clickhouse import insert, send_guard
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import OffsetGapError
 from oncehouse.ledger import epochs, expiry, keyindex, registering
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.pipeline import ingest, loader
+from oncehouse.ledger.terms import Terms
+from oncehouse.pipeline import attempts, ingest
 
 SEEDS = range(11, 21)
 A_SEED = 1000
 """Schedules of each seed."""
 KEPT = load_kept()
 FIRST = Step(kind="produce", numbers=(0, 1, 2, 3, 2))
+TROUBLE = (
+    Step(kind="write_by_others", numbers=(300,)),
+    Step(kind="pass_time", numbers=(700,)),
+    Step(kind="pass_time", numbers=(4000,)),
+    Step(kind="fail_over"),
+    Step(kind="deliver"),
+    Step(kind="promote"),
+)
 dies_at = st.none() | st.sampled_from(POINTS)
 
 
@@ -54,10 +63,12 @@ class Road(RuleBasedStateMachine):
         self._open = ExitStack()
         self._sound = True
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(set_up=st.sampled_from([None, "replicate", "switch_sessions_off"]))
+    def begin(self, set_up: str | None) -> None:
         self.simulation = self._open.enter_context(simulate())
         self.simulation.do(FIRST)
+        if set_up is not None:
+            self._do(Step(kind=set_up))
 
     @rule(partition=st.integers(0, 1), ids=st.lists(st.integers(0, 30), min_size=1, max_size=12))
     def produce(self, partition: int, ids: list[int]) -> None:
@@ -71,13 +82,33 @@ class Road(RuleBasedStateMachine):
     def cut(self) -> None:
         self._do(Step(kind="cut"))
 
-    @rule(fault=st.integers(0, 3), dies_at=dies_at)
+    @rule(fault=st.sampled_from(FAULTS), dies_at=dies_at)
     def load(self, fault: int, dies_at: str | None) -> None:
         self._do(Step(kind="load", numbers=(fault,), dies_at=dies_at))
+
+    @rule(fault=st.sampled_from(FAULTS), meanwhile=st.lists(st.sampled_from(TROUBLE), max_size=2))
+    def load_twice(self, fault: int, meanwhile: list[Step]) -> None:
+        """A whole attempt, what happens after it, and the next one: otherwise that takes much luck."""
+        self._do(Step(kind="settle", numbers=(12, 1)))
+        self._do(Step(kind="cut"))
+        for step in (Step(kind="load", numbers=(fault,)), *meanwhile, Step(kind="load", numbers=(0,))):
+            self._do(step)
 
     @rule()
     def retry(self) -> None:
         self._do(Step(kind="retry"))
+
+    @rule(blocks=st.sampled_from([1, 20, 300]))
+    def write_by_others(self, blocks: int) -> None:
+        self._do(Step(kind="write_by_others", numbers=(blocks,)))
+
+    @rule(seconds=st.sampled_from([60, 700, 4000]))
+    def pass_time(self, seconds: int) -> None:
+        self._do(Step(kind="pass_time", numbers=(seconds,)))
+
+    @rule(kind=st.sampled_from(["fail_over", "fetch", "deliver", "leave_standby_behind", "promote"]))
+    def disturb(self, kind: str) -> None:
+        self._do(Step(kind=kind))
 
     @rule(
         kind=st.sampled_from(["compact", "rebuild", "rekey", "prepare", "finish", "retain", "take_over"]),
@@ -85,13 +116,6 @@ class Road(RuleBasedStateMachine):
     )
     def tend(self, kind: str, dies_at: str | None) -> None:
         self._do(Step(kind=kind, dies_at=dies_at))
-
-    @invariant()
-    def nothing_is_there_twice(self) -> None:
-        if hasattr(self, "simulation"):
-            counted = Counter(number for number, _ in self.simulation.destination.rows)
-            self._sound = self._sound and max(counted.values(), default=1) == 1
-            assert self._sound, "an event is in the table more than once"
 
     def teardown(self) -> None:
         with self._open:
@@ -103,6 +127,7 @@ class Road(RuleBasedStateMachine):
         Road.steps.append(step)
         try:
             self.simulation.do(step)
+            self.simulation.assert_nothing_is_doubled()
         except BaseException:
             self._sound = False
             raise
@@ -113,7 +138,7 @@ def play_schedules(number: int, *, from_seed: int) -> int:
     Road.schedules = 0
     chosen = settings(
         max_examples=number,
-        stateful_step_count=30,
+        stateful_step_count=24,
         deadline=None,
         # A failure is shrunk below, by whole steps: Hypothesis would take minutes to do less.
         phases={Phase.generate},
@@ -195,14 +220,12 @@ def ask_no_index() -> Iterator[None]:
 
 def make_tokens_anew() -> Iterator[None]:
     """Each attempt of a batch has a token of its own."""
-    right = loader.plan_load
+    right = insert.repeatable_settings
 
-    def plan_anew(*given, **which) -> loader.LoadPlan:
-        plan = right(*given, **which)
-        token = f"{plan.request.batch_id}/{plan.request.attempt}"
-        return replace(plan, request=replace(plan.request, batch_id=token))
+    def with_another_token(client, _token, called):
+        return right(client, called, called)
 
-    with patch.object(loader, "plan_load", plan_anew):
+    with patch.object(insert, "repeatable_settings", with_another_token):
         yield
 
 
@@ -251,6 +274,50 @@ def let_the_last_win() -> Iterator[None]:
         yield
 
 
+def trust_a_catalog_that_is_behind() -> Iterator[None]:
+    """Nobody remembers how far the catalog had come, neither the process nor a mark outside of it."""
+    with (
+        patch.object(Terms, "find", lambda *_: None),
+        patch.object(Terms, "newest", lambda *_: (0, 0)),
+    ):
+        yield
+
+
+def count_no_blocks_of_others() -> Iterator[None]:
+    """What others have inserted since the first attempt is not counted."""
+    with patch.object(attempts, "blocks_between", lambda *_: 0):
+        yield
+
+
+def insert_where_all_is_there() -> Iterator[None]:
+    """A batch whose rows were all found is sent once more for its views."""
+    right = insert.decide
+
+    def once_more(request, *, found: int):
+        return insert.Step.INSERT if found == request.rows else right(request, found=found)
+
+    with patch.object(insert, "decide", once_more):
+        yield
+
+
+def send_however_late() -> Iterator[None]:
+    """A process that stood still sends its INSERT when it wakes up."""
+    with patch.object(send_guard._Sending, "demand_time", lambda _: None):
+        yield
+
+
+def let_late_inserts_in() -> Iterator[None]:
+    """An INSERT needs no session, so the server takes one that nobody waits for any more."""
+    with patch.object(insert, "session_settings", lambda _: {}):
+        yield
+
+
+def read_from_any_replica() -> Iterator[None]:
+    """The replica that answers is not brought in step before its rows are counted."""
+    with patch.object(insert, "read_in_step", lambda client, _tables, read: read(client)):
+        yield
+
+
 PLANTED = {
     plant.__name__: plant
     for plant in (
@@ -261,6 +328,12 @@ PLANTED = {
         sweep_everything,
         lose_a_key_in_a_merge,
         let_the_last_win,
+        trust_a_catalog_that_is_behind,
+        count_no_blocks_of_others,
+        insert_where_all_is_there,
+        send_however_late,
+        let_late_inserts_in,
+        read_from_any_replica,
     )
 }
 
@@ -317,6 +390,7 @@ def play(schedule: list[Step]) -> None:
         simulation.do(FIRST)
         for step in schedule:
             simulation.do(step)
+            simulation.assert_nothing_is_doubled()
         simulation.drain()
         simulation.assert_exact()
 

@@ -91,7 +91,7 @@ def test_events_that_the_new_rule_takes_for_one_stay_two_and_are_one_from_then_o
         )
         simulation.perform()
         assert len(keys_of(simulation)) == 4
-        assert len(simulation.destination.rows) == 5
+        assert len(simulation.clickhouse.rows) == 5
         simulation.produce(0, 2)
         simulation.settle(10, 1)
         assert counts_of(simulation) == (5, 1)
