@@ -14,6 +14,7 @@ import pytest
 from attempt_examples import first_attempt, next_attempt
 from clickhouse_users import PASSWORD
 from oncehouse.clickhouse import view_proof
+from oncehouse.clickhouse.block_counts import blocks_between, read_block_count
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.deadlines import Deadline, Moment, read_moment
 from oncehouse.clickhouse.describe import describe_table
@@ -27,7 +28,6 @@ from oncehouse.clickhouse.insert import (
     repeatable_settings,
 )
 from oncehouse.clickhouse.sessions import opening_settings, session_settings
-from oncehouse.clickhouse.table_marks import blocks_between, read_mark
 from oncehouse.clickhouse.view_proof import has_finished
 from oncehouse.config import ClickHouse
 from oncehouse.devstack.faults import HoldRequest
@@ -175,40 +175,40 @@ def test_rows_of_a_consumer_are_not_sent_after_their_deadline(client):
     assert count(client) == 0
 
 
-def mark(client):
-    return read_mark(client, "events", describe_table(client, "events"))
+def read_count(client):
+    return read_block_count(client, "events", describe_table(client, "events"))
 
 
 def test_every_block_counts_whoever_inserts_it_also_one_that_is_dropped_as_a_repeat(client):
     create(client)
-    before = mark(client)
+    before = read_count(client)
     for _ in range(3):
         client.command("INSERT INTO events (n) SETTINGS insert_deduplication_token = 'x' VALUES (1)")
     assert count(client) == 1
     client.command("INSERT INTO events (n) VALUES (2)")
-    assert blocks_between(before, mark(client)) >= 4
+    assert blocks_between(before, read_count(client)) >= 4
     client.command("OPTIMIZE TABLE events FINAL")
-    assert blocks_between(before, mark(client)) >= 4
+    assert blocks_between(before, read_count(client)) >= 4
 
 
 def test_a_table_that_was_emptied_or_made_again_tells_no_count(client):
     create(client)
     client.command("INSERT INTO events (n) VALUES (1)")
-    before = mark(client)
+    before = read_count(client)
     client.command("TRUNCATE TABLE events")
-    assert blocks_between(before, mark(client)) is None
+    assert blocks_between(before, read_count(client)) is None
     client.command("DROP TABLE events SYNC")
     create(client)
     for number in range(5):
         client.command(f"INSERT INTO events (n) VALUES ({number})")
-    assert blocks_between(before, mark(client)) is None
+    assert blocks_between(before, read_count(client)) is None
 
 
 def test_a_user_who_may_not_see_parts_opens_a_session_all_the_same(client, clickhouse, database):
     create(client)
     narrow = connect(ClickHouse(url=clickhouse.url, user="of_one_table", password=PASSWORD))
     facts = describe_table(client, "events")
-    assert read_mark(narrow, f"{database}.events", facts, opening_settings("narrow")) is None
+    assert read_block_count(narrow, f"{database}.events", facts, opening_settings("narrow")) is None
     assert narrow.query("SELECT 1", settings={"session_id": "narrow", "session_check": 1}) == [(1,)]
 
 

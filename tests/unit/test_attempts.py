@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oncehouse.clickhouse.block_counts import BlockCount, blocks_between
 from oncehouse.clickhouse.describe import TableFacts
-from oncehouse.clickhouse.table_marks import TableMark, blocks_between
 from oncehouse.pipeline.attempts import may_be_forgotten
 
 FACTS = TableFacts(
@@ -25,14 +25,14 @@ FACTS = TableFacts(
     expires_rows=False,
     views=(),
 )
-THEN = TableMark(uuid="u", blocks=5000)
+THEN = BlockCount(uuid="u", blocks=5000)
 
 
 def forgotten(blocks, *, seconds=10.0, ahead=0.0, facts=FACTS, then=THEN, uuid="u"):
     return may_be_forgotten(
         facts,
         then=then,
-        now=None if blocks is None else TableMark(uuid=uuid, blocks=THEN.blocks + blocks),
+        now=None if blocks is None else BlockCount(uuid=uuid, blocks=THEN.blocks + blocks),
         seconds=seconds,
         seconds_ahead=ahead,
         remembered=600.0,
@@ -78,9 +78,9 @@ def test_a_table_that_forgets_by_time_is_asked_for_the_time_of_the_repeat_too():
 
 
 @given(uuid=st.uuids(), blocks=st.integers(0, 2**63 - 1))
-def test_a_mark_is_read_as_it_was_written_and_fits_into_the_catalog(uuid, blocks):
-    mark = TableMark(uuid=str(uuid), blocks=blocks)
-    assert TableMark.parse(str(mark)) == mark
-    assert len(str(mark)) <= 64
-    assert TableMark.parse(None) is None
-    assert blocks_between(mark, mark) == 0
+def test_a_count_is_read_as_it_was_written_and_fits_into_the_catalog(uuid, blocks):
+    count = BlockCount(uuid=str(uuid), blocks=blocks)
+    assert BlockCount.parse(str(count)) == count
+    assert len(str(count)) <= 64
+    assert BlockCount.parse(None) is None
+    assert blocks_between(count, count) == 0

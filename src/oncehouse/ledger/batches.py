@@ -176,7 +176,7 @@ def _duplicates_of(connection: Connection, catalog: Catalog, epoch: int) -> tupl
     return tuple(file_ref(row, "file", rows=row.rows_total) for row in rows)
 
 
-def start_attempt(catalog: Catalog, token: int, batch_id: str, *, table_mark: str | None = None) -> Attempt:
+def start_attempt(catalog: Catalog, token: int, batch_id: str, *, block_count: str | None = None) -> Attempt:
     """Write down that an insert is about to leave; its query id is batch id and attempt number."""
 
     def run(connection: Connection) -> Attempt:
@@ -200,7 +200,7 @@ def start_attempt(catalog: Catalog, token: int, batch_id: str, *, table_mark: st
                 attempt=number,
                 query_id=query_id,
                 started_at=now,
-                table_mark=table_mark,
+                block_count=block_count,
             )
         )
         return Attempt(
@@ -211,7 +211,7 @@ def start_attempt(catalog: Catalog, token: int, batch_id: str, *, table_mark: st
             finished_at=None,
             outcome=None,
             detail=None,
-            table_mark=table_mark,
+            block_count=block_count,
         )
 
     return catalog.write(Stage.LOAD, token, run)
@@ -273,7 +273,7 @@ def list_attempts(catalog: Catalog, batch_id: str) -> tuple[Attempt, ...]:
             finished_at=row.finished_at,
             outcome=row.outcome,
             detail=row.detail,
-            table_mark=row.table_mark,
+            block_count=row.block_count,
         )
         for row in rows
     )

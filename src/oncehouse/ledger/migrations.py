@@ -143,8 +143,8 @@ def _count_writes(connection: Connection) -> None:
     add_column(connection, "oncehouse_leases", "writes", BigInteger())
 
 
-def _mark_tables(connection: Connection) -> None:
-    add_column(connection, "oncehouse_attempts", "table_mark", String(64))
+def _count_blocks(connection: Connection) -> None:
+    add_column(connection, "oncehouse_attempts", "block_count", String(64))
 
 
 STEPS: tuple[Step, ...] = (
@@ -177,7 +177,7 @@ STEPS: tuple[Step, ...] = (
     Step(
         version=7,
         what="an attempt remembers how many blocks its table had taken",
-        change=_mark_tables,
+        change=_count_blocks,
     ),
 )
 

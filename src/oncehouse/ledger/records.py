@@ -298,7 +298,7 @@ class Attempt:
     """`inserted`, `already there`, `views unproven` (there, but nothing shows that the table's materialized views got
     the rows), `failed`, or `unknown`; none while it runs or when its driver died."""
     detail: str | None
-    table_mark: str | None = None
+    block_count: str | None = None
     """What the destination had taken when the attempt began; none where nobody could tell."""
 
 

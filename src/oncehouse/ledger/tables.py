@@ -330,7 +330,7 @@ attempts = Table(
     Column("finished_at", Float(53)),
     Column("outcome", String(16)),
     Column("detail", Text),
-    Column("table_mark", String(64)),
+    Column("block_count", String(64)),
     PrimaryKeyConstraint("pipeline", "batch_id", "attempt"),
 )
 

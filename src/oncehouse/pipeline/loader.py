@@ -233,8 +233,8 @@ def load(
     """One attempt at one batch, from the catalog to ClickHouse and back to the catalog."""
     table = next(found for found in pipeline.tables if found.name == batch.table)
     opened = open_attempt(pipeline, batch, facts)
-    mark = None if opened.mark is None else str(opened.mark)
-    attempt = batches.start_attempt(catalog, token, batch.batch_id, table_mark=mark)
+    count = None if opened.count is None else str(opened.count)
+    attempt = batches.start_attempt(catalog, token, batch.batch_id, block_count=count)
     plan = plan_load(pipeline, table, batch, attempt, catalog=catalog, facts=facts, opened=opened)
     if opened.error is not None:
         unsent: Outcome | None = judge_unsent(plan.request, opened.error)

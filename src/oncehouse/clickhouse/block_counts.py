@@ -2,7 +2,7 @@
 
 Every block that is inserted takes a number, also one that the table drops as a repeat. A MergeTree table counts them
 itself, and its parts show the highest; a replicated one has a log entry for each (and for more than that: merges and
-mutations, which errs on the safe side). Two marks of one table tell how many came between them.
+mutations, which errs on the safe side). Two counts of one table say how many came between them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOG = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableMark:
+class BlockCount:
     uuid: str
     """Another one stands behind the name after an exchange or when the table was made again."""
     blocks: int
@@ -41,17 +41,17 @@ class TableMark:
         return f"{self.uuid} {self.blocks}"
 
     @classmethod
-    def parse(cls, text: str | None) -> TableMark | None:
+    def parse(cls, text: str | None) -> BlockCount | None:
         if text is None:
             return None
         uuid, _, blocks = text.partition(" ")
         return cls(uuid=uuid, blocks=int(blocks))
 
 
-def read_mark(
+def read_block_count(
     client: Client, table: str, facts: TableFacts | None, settings: Mapping[str, Any] | None = None
-) -> TableMark | None:
-    """The table's mark; None where it keeps no such count or the user may not see it.
+) -> BlockCount | None:
+    """The table's count; None where it keeps no such count or the user may not see it.
 
     One small request in any case, which carries `settings`: it opens the attempt's session as well.
     """
@@ -70,12 +70,14 @@ def read_mark(
         return None
     uuid, blocks = rows[0]
     return (
-        None if not uuid or (facts.is_replicated and not blocks) else TableMark(uuid=uuid, blocks=blocks or 0)
+        None
+        if not uuid or (facts.is_replicated and not blocks)
+        else BlockCount(uuid=uuid, blocks=blocks or 0)
     )
 
 
-def blocks_between(then: TableMark | None, now: TableMark | None) -> int | None:
-    """How many blocks the table took between two marks; None where they do not tell.
+def blocks_between(then: BlockCount | None, now: BlockCount | None) -> int | None:
+    """How many blocks the table took between two counts; None where they do not tell.
 
     A count that has gone back belongs to a table that was emptied, lost parts or was made again.
     """
