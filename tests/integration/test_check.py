@@ -32,10 +32,29 @@ def make_file(tmp_path, kafka, clickhouse, database, topic):
     return make
 
 
-def check(file, capsys, *options):
+def check_all(file, capsys, *options):
     capsys.readouterr()
     code = run_command(["check", str(file), "--json", *options])
     return code, json.loads(capsys.readouterr().out)["findings"]
+
+
+def check(file, capsys, *options):
+    """Without the warning that every topic of a single broker gets."""
+    code, findings = check_all(file, capsys, *options)
+    return code, [finding for finding in findings if not finding["where"].endswith(": replication factor")]
+
+
+def test_a_topic_on_one_broker_alone_is_warned_of(make_file, capsys):
+    code, findings = check_all(make_file(), capsys)
+    (finding,) = [one for one in findings if one["where"].endswith(": replication factor")]
+    assert (code, finding["level"]) == (0, "warning")
+
+
+def test_a_topic_that_allows_unclean_elections_is_warned_of(make_file, capsys):
+    code, findings = check(make_file(**{"unclean.leader.election.enable": "true"}), capsys)
+    (finding,) = [one for one in findings if one["where"].endswith(": unclean.leader.election.enable")]
+    assert (code, finding["level"]) == (0, "warning")
+    assert "unclean.leader.election.enable=false" in finding["advice"]
 
 
 def refusals(file, capsys):
