@@ -17,6 +17,7 @@ from oncehouse.errors import TransientError
 from oncehouse.ledger import epochs, registering
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Counts
+from oncehouse.ledger.terms import Terms
 from oncehouse.pipeline import source, stream
 from road import Road, make_event, wait_until
 
@@ -143,6 +144,8 @@ def test_a_commit_whose_answer_is_lost_is_looked_up_and_counts_once(cut_road, pr
 
 @pytest.mark.defect("commit cut")
 def test_an_unknown_commit_that_is_taken_for_done_is_noticed(cut_road, proxy, monkeypatch):
+    # What counts as done would be missed at the next write.
+    monkeypatch.setattr(Terms, "find", lambda *_: None)
     right = Catalog._transaction
 
     def believe(catalog, run) -> None:

@@ -133,7 +133,9 @@ def test_an_epoch_that_found_no_space_leaves_nothing_behind_that_takes_space(
     road.send(EVENTS[FIRST:])
     with pytest.raises(FullDiskError, match="No space is left for the ledger's files"):
         road.run()
-    assert {path for path in set(road.store.walk("road/")) - before if "/checkpoints/" not in path} == set()
+    # A run leaves a mark of a few bytes for each lease that it takes.
+    left = set(road.store.walk("road/")) - before
+    assert not [path for path in left if "/checkpoints/" not in path and "/marks/" not in path]
     disk.release()
     road.run()
     road.assert_exact()
