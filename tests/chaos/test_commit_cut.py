@@ -42,7 +42,7 @@ def open_simulation(url: str, folder: Path) -> Iterator[Simulation]:
     try:
         catalog.prepare()
         catalog.adopt(identity_of(pipeline))
-        yield Simulation(pipeline, catalog, take_leases(catalog, "process 1"))
+        yield Simulation(pipeline, catalog, take_leases(pipeline, catalog, "process 1"))
     finally:
         catalog.close()
 
