@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from etl_world import BASE_MS, BOUND, FROM_OFFSETS, Shop, open_shop
+from oncehouse.cli.app import run_command
 from oncehouse.etl.declarations import declare
 from oncehouse.etl.planning import Waiting
 from oncehouse.etl.positions import MAX_ID, Position
@@ -130,3 +132,42 @@ def test_a_fact_with_nothing_to_build_holds_up_no_fact_that_is_made_of_it(shop):
     declare(shop.store, "Other", Position(time_ms=BASE_MS + 49, id=MAX_ID), consumer="loader")
     catch_up(shop, between, fact)
     shop.check_exact()
+
+
+def test_a_person_declares_and_withdraws_and_the_status_says_who_did(shop, tmp_path, capsys):
+    make_other(shop)
+    shop.add(0, 50)
+    (tmp_path / "lineage").mkdir()
+    (tmp_path / "lineage" / "all.yaml").write_text(f"""topics:
+  - {{topic: Stage, dst: {shop.database}.stage}}
+  - {{topic: Other, dst: {shop.database}.other}}
+  - {{topic: Fact, dst: {shop.database}.fact, transform: {shop.database}.FactTransform,
+     depends_on: [{shop.database}.stage, {shop.database}.other]}}
+""")
+    file = tmp_path / "etl.yaml"
+    file.write_text(
+        f"clickhouse: {{url: '{shop.client.config.url}'}}\ndatabase: {shop.database}\nlineage: lineage\n"
+    )
+
+    def command(*words: str) -> tuple[int, dict]:
+        code = run_command(["etl", *words, "--file", str(file), "--json"])
+        printed = capsys.readouterr().out
+        return code, json.loads(printed.splitlines()[-1]) if code == 0 and printed else {}
+
+    assert command("init", "--yes")[0] == 0
+    assert command("run", "--once")[0] == 0
+    (status,) = command("status")[1]["topics"]
+    assert status["declared"] == []
+    assert status["reason"].endswith(f"up to which {shop.database}.other has come")
+    assert command("declare", "Other", "2026-01-01T00:00:00.020", "--as", "loader")[0] == 0
+    assert command("run", "--once")[0] == 0
+    assert shop.sql("SELECT uniqExact(id) FROM {db}.fact") == [(20,)]
+    (status,) = command("status")[1]["topics"]
+    (declared,) = status["declared"]
+    assert (declared["table"], declared["consumer"]) == (f"{shop.database}.other", "loader")
+    assert command("declare", "Other", "2026-01-02")[0] == 1, "another loader's"
+    assert command("declare", "Fact", "2026-01-02")[0] == 2, "no source"
+    assert command("declare", "Other")[0] == 2
+    assert command("declare", "Other", "--withdraw")[0] == 0
+    (status,) = command("status")[1]["topics"]
+    assert status["declared"] == []
