@@ -72,8 +72,9 @@ class World:
         return sorted(one for one in self.main if last < one <= next_)
 
     def bound_ms(self) -> int:
+        """The clock is that of the main source, which is written to all the time."""
         newest_ms = max((one.time_ms for one in self.main), default=0)
-        return min(newest_ms, self.other_ms or 0) - round(self.topic.delay_seconds * 1000)
+        return min(newest_ms - round(self.topic.delay_seconds * 1000), self.other_ms or 0)
 
     def look(self) -> None:
         """Count what is covered, as the watch does."""
