@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 # The log is written every 7.5 s by default; a user who may not have it written at once waits for that.
 _WAIT_SECONDS = 9.0
-_LOOK_EVERY_SECONDS = 1.0
+# What has just ended is logged a moment after its answer.
+_MOMENT_SECONDS = 2.0
+_LOOK_EVERY_SECONDS = 0.5
 _FINISHED = (
     "SELECT count() FROM system.query_log WHERE type = 'QueryFinish' AND event_date >= today() - 1 "
     "AND query_id IN {ids:Array(String)}"
@@ -35,13 +37,13 @@ def has_finished(client: Client, query_ids: Sequence[str]) -> bool:
     try:
         if _is_logged(client, query_ids):
             return True
-        if _write_log(client):
-            return _is_logged(client, query_ids)
-        end = time.monotonic() + _WAIT_SECONDS
-        while time.monotonic() < end:
+        may_write = _write_log(client)
+        end = time.monotonic() + (_MOMENT_SECONDS if may_write else _WAIT_SECONDS)
+        while not (found := _is_logged(client, query_ids)) and time.monotonic() < end:
             time.sleep(_LOOK_EVERY_SECONDS)
-            if _is_logged(client, query_ids):
-                return True
+            if may_write:
+                _write_log(client)
+        return found  # noqa: TRY300 - beside what it is about
     except OncehouseError as error:
         if failure_of(error).kind is Kind.TRANSIENT:
             raise
