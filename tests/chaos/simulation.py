@@ -48,7 +48,7 @@ from oncehouse.ledger.records import (
 )
 from oncehouse.ledger.tables import key_files
 from oncehouse.ledger.tables import leases as lease_table
-from oncehouse.ledger.terms import Terms
+from oncehouse.ledger.terms import Term, Terms
 from oncehouse.pipeline import compact, loader, pack, rekey
 from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.batcher import TableFeedback, plan_batches
@@ -628,7 +628,7 @@ class Ground:
         # What process 1 knows.
         self.catalog.terms = Terms()
         for stage, lease in self.held.items():
-            self.catalog.terms.begin(stage, lease.token, holder=lease.holder, writes=0)
+            self.catalog.terms.begin(stage, Term(token=lease.token, holder=lease.holder, writes=0))
 
 
 @cache
