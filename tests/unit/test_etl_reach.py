@@ -158,6 +158,11 @@ class World:
     )
     offsets: dict[str, Offset] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Who brings rows in any order declares before the first one."""
+        if self.declares:
+            self.offsets |= {topic.topic: offset(topic.topic, at(0, 1)) for topic in (QUIET, MAIN)}
+
     def write(self, table: str, count: int) -> None:
         """Rows that are on their way: their loader brings them when it likes."""
         self.clock_ms += 1
