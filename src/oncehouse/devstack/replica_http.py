@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from oncehouse.devstack.part import LOCALHOST
 
 TIMEOUT_SECONDS = 330
+_OF_ONE_SERVER = {"query_id", "session_id", "session_check", "session_timeout", "close_session"}
 _NOT_PASSED_ON = {"transfer-encoding", "content-length", "connection", "x-clickhouse-server-display-name"}
 
 
@@ -42,8 +43,8 @@ class Request:
         return self._with(urlencode({**self.parameters, "query": sql}), body)
 
     def unnamed(self) -> Request:
-        """Without its query id, which the server that does the same beside it may still have in use."""
-        parameters = {name: value for name, value in self.parameters.items() if name != "query_id"}
+        """Without its query id and its session, which belong to the server that was asked first."""
+        parameters = {name: value for name, value in self.parameters.items() if name not in _OF_ONE_SERVER}
         path = f"{urlsplit(self.path).path}?{urlencode(parameters)}"
         return Request(method=self.method, path=path, headers=self.headers, body=self.body)
 

@@ -53,6 +53,7 @@ _TABLES = (
 _REPLICAS = (
     "(SELECT database, name AS table, {is_readonly} AS is_readonly, 0 AS is_session_expired, "
     "{delay_seconds} AS absolute_delay, {queue} AS queue_size, {queue} AS inserts_in_queue, "
+    "{written} AS log_max_index, '' AS zookeeper_exception, "
     "2 AS total_replicas, 2 AS active_replicas FROM system.tables WHERE endsWith(engine, 'MergeTree'))"
 )
 _SETTINGS = (

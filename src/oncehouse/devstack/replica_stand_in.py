@@ -11,8 +11,9 @@ The servers of the dev stack have no ReplicatedMergeTree. Imitated is what a cli
   replica without its Keeper (`lose_keeper`) refuses it.
 - With `has_quorum`, a SELECT with `select_sequential_consistency` is refused by a server that lags.
 
-Not imitated: inserts taken by replica-2, quorums that are waited for, merges that differ, parts that arrive in another
-order, `ON CLUSTER`. DDL reaches both servers, what needs no data at once; KILL QUERY reaches replica-1.
+Not imitated: inserts taken by replica-2 (so sessions are those of replica-1), quorums that are waited for, merges that
+differ, parts that arrive in another order, `ON CLUSTER`. DDL reaches both servers, what needs no data at once; KILL
+QUERY reaches replica-1.
 """
 
 from __future__ import annotations
@@ -157,6 +158,8 @@ class ReplicaStandIn:
         sequential = request.parameters.get("select_sequential_consistency") == "1"
         if sequential and self.has_quorum and server and self.delayed:
             return refuse(289, "Replica doesn't have part which was successfully written to quorum")
+        if "session_id" in request.parameters:
+            server = 0  # where the INSERT that needs the session goes
         if not request.sql.strip():
             return self._ask(request, server)
         return self._ask(request.rewritten(imitate(request.sql, self._facts(server))), server)
@@ -227,6 +230,7 @@ class ReplicaStandIn:
             "is_readonly": int(server in self._without_keeper),
             "delay_seconds": 60 if lags else 0,
             "queue": self.delayed if lags else 0,
+            "written": self._written,
             "quorum": self.has_quorum,
         }
 
