@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.etl.book import EMPTY, Book, Job, Lane, Opened, read_book, with_job, write_book
+from oncehouse.etl.book import EMPTY, Book, Job, Lane, Opened, close_forward, read_book, with_job, write_book
 from oncehouse.etl.coverage import (
     MOST_SEGMENTS,
     Segment,
@@ -161,6 +161,18 @@ def test_a_lane_that_failed_rests_and_a_repair_comes_before_a_back_fill():
     assert lane(resting) is Lane.BACKFILL
     assert lane(with_job(resting, Lane.BACKFILL, job)) is None
     assert lane(with_job(resting, Lane.BACKFILL, job), now_ms=5000) is Lane.REPAIR
+
+
+def test_a_whole_rebuild_ends_a_failed_repair_and_leaves_a_range_that_was_begun():
+    late = Segment(after=START, upto=at(50), rows=5, late=1)
+    failed = Job(after=START, upto=at(50), failed=2, why="no")
+    begun = replace(failed, opened=Opened(last=START, next=at(50), rows=6))
+    for job, left in ((failed, None), (begun, begun)):
+        book = with_job(Book(segments=(late,)), Lane.REPAIR, job)
+        built = close_forward(book, at(50), at(90), rows=9, now_ms=1, is_whole=True)
+        assert count_late(built.segments) == 0
+        kept = built.job(Lane.REPAIR)
+        assert (kept and replace(kept, opened=job.opened)) == left
 
 
 def test_before_a_time_is_before_all_of_its_ids():

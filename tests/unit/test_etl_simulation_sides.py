@@ -321,7 +321,13 @@ ACTIONS = st.one_of(
 )
 
 
-def play(world: World, actions: list[tuple[str, float | None, int]]) -> None:  # noqa: C901 - a case an action
+def play(world: World, actions: list[tuple[str, float | None, int]]) -> None:
+    play_on(world, actions)
+    world.finish()
+    world.check()
+
+
+def play_on(world: World, actions: list[tuple[str, float | None, int]]) -> None:  # noqa: C901 - a case an action
     for kind, first, second in actions:
         with suppress(CrashError, MutexError):
             match kind:
@@ -344,8 +350,6 @@ def play(world: World, actions: list[tuple[str, float | None, int]]) -> None:  #
                 case "order":
                     with suppress(OncehouseError):
                         world.order(START, None)
-    world.finish()
-    world.check()
 
 
 def make_world(maxstep: int = 4, delay_ms: int = 0) -> World:
@@ -439,6 +443,85 @@ def test_a_seek_that_leaves_the_tokens_as_they_were_would_be_caught(monkeypatch)
     monkeypatch.setattr(statements, "token_of", lambda topic, last, next_, *_more: real(topic, last, next_))
     with pytest.raises(AssertionError):
         play(make_world(), REWOUND)
+
+
+SKIPPED_ALL = [*EIGHT_ROWS, ("seek", 0, 50), ("order", 0, 0)]
+
+
+def test_a_back_fill_ends_when_the_forward_runs_have_filled_its_gap():
+    world = make_world(8)
+    play_on(world, [*SKIPPED_ALL, ("seek", 0.0, 0), ("run", None, 0), ("run", None, 0)])
+    world.arrive(60, 1)
+    world.other_ms = 70
+    assert world.run_round()
+    assert (open_gaps(world.offset()), world.offset().book.jobs) == ((), ())
+
+
+def test_rows_left_out_after_a_rewind_need_a_new_back_fill():
+    """The earlier back-fill, whose gap the forward runs have filled, neither fills them nor refuses the new one."""
+    world = make_world(8)
+    play_on(
+        world,
+        [
+            *SKIPPED_ALL,
+            ("seek", 0.0, 0),
+            ("arrive", 60, 1),
+            ("catch up", 20, 0),
+            ("run", None, 0),
+            ("run", None, 0),
+            ("seek", 0.0, 0),
+            ("seek", 0, 70),
+            ("run", None, 0),
+        ],
+    )
+    assert world.fact == []
+    world.order(START, world.offset().reached)
+    play_on(world, [("run", None, 0)] * 4)
+    world.check()
+
+
+def has_failed_repair() -> World:
+    world = make_world(8)
+    play_on(world, [*EIGHT_ROWS, ("run", None, 0), ("late", 0.3, 1), ("look", 0, 0)])
+    lanes.put_off(world.store, world.offset(), Lane.REPAIR, "its table has no such column")
+    assert world.offset().book.job(Lane.REPAIR)
+    return world
+
+
+def test_a_repair_ends_when_a_rewind_leaves_no_late_row():
+    world = has_failed_repair()
+    world.seek(0.0, 0)
+    assert world.offset().book.jobs == ()
+
+
+def test_a_repair_ends_when_the_late_rows_have_gone_from_the_source():
+    world = has_failed_repair()
+    world.main.pop()
+    world.look()
+    assert world.offset().book.jobs == ()
+
+
+@pytest.fixture
+def left_by_0_1(monkeypatch) -> World:
+    """A back-fill whose gap the forward runs had filled was left in the row."""
+    with monkeypatch.context() as older:
+        older.setattr("oncehouse.etl.book.end_jobs", lambda book: book)
+        world = make_world(8)
+        play_on(world, [*SKIPPED_ALL, ("seek", 0.0, 0), ("arrive", 60, 1), ("catch up", 20, 0)])
+        play_on(world, [("run", None, 0)] * 2)
+    assert world.offset().book.job(Lane.BACKFILL)
+    return world
+
+
+def test_a_back_fill_that_0_1_left_does_not_refuse_another_one(left_by_0_1):
+    reached = left_by_0_1.offset().reached
+    left_by_0_1.order(START, reached, is_emptied=True)
+    assert left_by_0_1.offset().book.job(Lane.BACKFILL).upto == reached
+
+
+def test_a_back_fill_that_0_1_left_gets_no_new_work_by_a_seek(left_by_0_1):
+    left_by_0_1.seek(0.0, 0)
+    assert left_by_0_1.offset().book.jobs == ()
 
 
 def test_a_back_fill_that_forgets_its_open_range_would_be_caught(monkeypatch):

@@ -7,11 +7,13 @@ store holds it as one text. Pure.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
+from oncehouse.etl import coverage
 from oncehouse.etl.coverage import Segment, Segments, absorb_late, count_late, cover, find_gaps
 from oncehouse.etl.positions import Position
 
@@ -107,13 +109,13 @@ def close_forward(
     segments = absorb_late(book.segments) if is_whole else book.segments
     segments = cover(segments, Segment(after=last, upto=next_, rows=planned))
     jobs = tuple((lane, _count_step(job)) for lane, job in book.jobs)
-    return replace(
-        book, segments=segments, opened=None, forward_ms=now_ms, jobs=jobs, splits_time=splits_time
+    return end_jobs(
+        replace(book, segments=segments, opened=None, forward_ms=now_ms, jobs=jobs, splits_time=splits_time)
     )
 
 
 def close_side(book: Book, lane: Lane, *, rows: int, now_ms: int, is_whole: bool) -> Book:
-    """The open range of a lane is covered; a job that has nothing left is gone."""
+    """The open range of a lane is covered."""
     job = book.job(lane)
     if job is None or job.opened is None:
         return book
@@ -126,14 +128,27 @@ def close_side(book: Book, lane: Lane, *, rows: int, now_ms: int, is_whole: bool
         + (min(rows, _late_within(book.segments, opened)) if lane is Lane.REPAIR else 0),
     )
     ended = replace(job, rows=job.rows + rows, ran_ms=now_ms, opened=None, failed=0, why="")
-    return with_job(done, lane, ended if _has_more(done, lane, ended) else None)
+    return end_jobs(with_job(done, lane, ended))
 
 
 def mark_covered(book: Book, after: Position, upto: Position) -> Book:
     """A piece of a gap in which the source has no rows."""
-    done = replace(book, segments=cover(book.segments, Segment(after=after, upto=upto, rows=0)))
-    job = done.job(Lane.BACKFILL)
-    return done if job is None or _has_more(done, Lane.BACKFILL, job) else with_job(done, Lane.BACKFILL, None)
+    return end_jobs(replace(book, segments=cover(book.segments, Segment(after=after, upto=upto, rows=0))))
+
+
+def note_counts(book: Book, counts: Mapping[Segment, int]) -> Book:
+    """With what the main source holds now in ranges that were covered."""
+    return end_jobs(replace(book, segments=coverage.note_counts(book.segments, counts)))
+
+
+def end_jobs(book: Book) -> Book:
+    """Without the jobs that have no work left. Every change of the covered ranges ends with this, because it is not
+    only the job that does its work: forward runs after a seek back fill gaps, and a seek, a count or a whole rebuild
+    removes late rows.
+
+    A back-fill that stayed would refuse the next one, and fill gaps of later seeks that it was not ordered for.
+    """
+    return replace(book, jobs=tuple((lane, job) for lane, job in book.jobs if _has_more(book, lane, job)))
 
 
 def put_off(book: Book, lane: Lane, why: str, now_ms: int) -> Book:
@@ -147,6 +162,8 @@ def put_off(book: Book, lane: Lane, why: str, now_ms: int) -> Book:
 
 
 def _has_more(book: Book, lane: Lane, job: Job) -> bool:
+    if job.opened is not None:
+        return True
     if lane is Lane.REPAIR:
         return count_late(book.segments) > 0
     return bool(find_gaps(book.segments, job.after, job.upto))

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl import book as books
-from oncehouse.etl.book import Job, Lane, Opened, with_job
+from oncehouse.etl.book import Job, Lane, Opened, end_jobs, with_job
 from oncehouse.etl.coverage import find_gaps, uncover
 from oncehouse.etl.mutex import INSERTING, MutexError, Worker, check_free, check_unmoved
 from oncehouse.etl.offsets import OffsetStore
@@ -93,6 +93,7 @@ def order_backfill(
 
     def decide(row: Offset, now_ms: int) -> Offset:
         check_free(row, Worker(hostid="", lease_seconds=lease_seconds), now_ms)
+        row = replace(row, book=end_jobs(row.book))  # 0.1 left jobs that are done
         end = row.reached if upto is None else upto
         _check_order(row, after, end)
         generation, book = row.generation, row.book
@@ -115,7 +116,7 @@ def order_backfill(
             maxstep_rows=maxstep_rows,
             opened=known.opened if known else None,
         )
-        return replace(row, generation=generation, book=with_job(book, Lane.BACKFILL, job))
+        return replace(row, generation=generation, book=end_jobs(with_job(book, Lane.BACKFILL, job)))
 
     return store.change(topic.topic, decide)
 

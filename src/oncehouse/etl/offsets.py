@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from oncehouse.errors import PermanentError
-from oncehouse.etl import coverage
-from oncehouse.etl.book import Book, Lane, close_forward, close_side, open_forward, put_off
+from oncehouse.etl import book as books
+from oncehouse.etl.book import Book, Lane, close_forward, close_side, end_jobs, open_forward, put_off
 from oncehouse.etl.coverage import Segment, count_late, uncover
 from oncehouse.etl.mutex import (
     DONE,
@@ -208,7 +208,8 @@ def seek(
                 f"Topic {topic}: its rows after {row.last} are being built, and a seek past them would leave open "
                 "whether they were. Let the step end first, or seek with --force when you know that they are not there."
             )
-        row = give_back(row)
+        # Jobs that are done are ended first (0.1 left them): the seek must not give them new work.
+        row = replace(give_back(row), book=end_jobs(row.book))
         book = replace(
             row.book,
             segments=uncover(row.book.segments, last, _END),
@@ -226,7 +227,7 @@ def seek(
             state=state,
             hostid="",
             generation=row.generation + 1,
-            book=book,
+            book=end_jobs(book),
         )
 
     return store.change(topic, decide)
@@ -266,8 +267,7 @@ def note_counts(store: OffsetStore, topic: str, counts: Mapping[Segment, int]) -
     def decide(row: Offset, _now_ms: int) -> Offset:
         if row.hostid or row.is_open:
             raise MutexError(f"Topic {topic} is worked on; its late rows are counted another time.")
-        segments = coverage.note_counts(row.book.segments, counts)
-        return replace(row, book=replace(row.book, segments=segments))
+        return replace(row, book=books.note_counts(row.book, counts))
 
     return store.change(topic, decide)
 
