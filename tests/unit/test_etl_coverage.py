@@ -153,7 +153,7 @@ def test_a_lane_that_failed_rests_and_a_repair_comes_before_a_back_fill():
     offset = Offset(topic="Fact", last=at(90), next=at(90), book=book)
 
     def lane(book: Book, now_ms: int = 2000) -> Lane | None:
-        side = next_side(topic, replace(offset, book=book), 90, now_ms)
+        side = next_side(topic, replace(offset, book=book), at(90), now_ms)
         return side and side.lane
 
     assert lane(book) is Lane.REPAIR

@@ -60,6 +60,24 @@ def test_a_declaration_counts_in_place_of_the_newest_row():
         assert decision.upper == upper
 
 
+@pytest.mark.parametrize(
+    ("newest", "declared", "clock_ms", "settled"),
+    [
+        (at(50, 5), None, FAR_MS, at(50, 5)),  # more rows of time 50 may come
+        (at(50, 5), None, 50, at(50, 5)),
+        (at(50, 5), None, 49, at(49)),
+        (at(50, 5), at(50), FAR_MS, at(50)),  # declared: all rows of time 50 are there
+        (at(50, 5), at(50, 7), FAR_MS, at(49)),
+        (at(50, 5), at(90), FAR_MS, at(90)),
+        (None, None, FAR_MS, None),
+    ],
+)
+def test_a_gap_is_covered_up_to_the_newest_row_or_as_far_as_is_declared(newest, declared, clock_ms, settled):
+    known = {} if declared is None else {"stage.quiet": declared}
+    reaches = Reaches((FIRST,), {}, held(stage_quiet=newest), clock_ms, known)
+    assert reaches.settled_of(FIRST) == settled
+
+
 def test_of_a_declared_time_rows_may_still_come_for_those_who_join_it():
     joins = replace(JOINED, depends_on=("stage.main", "stage.quiet"))
     sources = held(stage_main=at(90, 1), stage_quiet=None)

@@ -112,7 +112,7 @@ def due_steps(
         forward = _decide_forward(topic, offset, reaches, now_ms, known_empty.get(topic.topic))
         if not isinstance(forward, Waiting):
             return forward
-        return next_side(topic, offset, _bound_ms(reaches.bound_of(topic)), now_ms) or forward
+        return next_side(topic, offset, reaches.settled_of(topic), now_ms) or forward
 
     return tuple(decide(topic) for topic in topics)
 
@@ -141,13 +141,6 @@ def _tell_late(topic: Topic, offset: Offset) -> str:
         f"{count_late(offset.book.segments)} rows came late; look at them, then `oncehouse etl resume "
         f"{topic.topic}` lets them pass, and `late: repair` in the lineage builds them"
     )
-
-
-def _bound_ms(bound: Bound | None) -> int | None:
-    """The last time of which no row comes any more."""
-    if bound is None:
-        return None
-    return bound.upto.time_ms - (bound.upto.id != MAX_ID)
 
 
 def _reason_to_hold_back(offset: Offset, now_ms: int, hostid: str, lease_seconds: float) -> str:

@@ -88,6 +88,22 @@ class Reaches:
             self._bounds[topic.topic] = self._find_bound(topic)
         return self._bounds[topic.topic]
 
+    def settled_of(self, topic: Topic) -> Position | None:
+        """How far a back-fill may cover a gap, past the last row that it found there.
+
+        A forward run covers up to a row, and later rows have a larger id or a later time. Unless the main source is
+        declared, or idle, it may bring more rows of its newest time: then a gap is covered up to its newest row.
+        """
+        bound = self.bound_of(topic)
+        if bound is None:
+            return None
+        settled = _whole_times(bound.upto)
+        main = self._reach_of(topic.depends_on[0], is_main=True) if topic.depends_on else None
+        if main is None or main.exceeds_rows or settled < main.upto:
+            return settled
+        newest = self.newest_of(topic) or START
+        return min(settled, max(newest, before(settled.time_ms)))
+
     def unknown_of(self, topic: Topic) -> list[str]:
         """Sources without rows or declaration."""
         return [table for table, reach in self._reaches_of(topic).items() if reach is None]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from oncehouse.etl.book import Job, Lane, Opened
 from oncehouse.etl.coverage import count_late, find_gaps
-from oncehouse.etl.positions import MAX_ID, START, Position
+from oncehouse.etl.positions import START, Position
 from oncehouse.etl.records import Late, Offset, Template, Topic
 
 _FIRST_RETRY_SECONDS = 2.0
@@ -30,19 +30,19 @@ class Side:
     """This very range was begun before."""
 
 
-def next_side(topic: Topic, offset: Offset, bound_ms: int | None, now_ms: int) -> Side | None:
-    """The next step beside the forward runs. `bound_ms` is as far as the slowest source allows."""
+def next_side(topic: Topic, offset: Offset, settled: Position | None, now_ms: int) -> Side | None:
+    """The next step beside the forward runs. At `settled` and before it no rows come any more; None: not known."""
     if topic.late is Late.REPAIR and (mend := _next_repair(topic, offset, now_ms)) is not None:
         return mend
     job = offset.book.job(Lane.BACKFILL)
-    if job is None or bound_ms is None or _rests(job, now_ms):
+    if job is None or settled is None or _rests(job, now_ms):
         return None
     if job.opened is not None:
         return _again(topic, offset, Lane.BACKFILL, job.opened)
     if now_ms < job.ran_ms + job.every_seconds * 1000:
         return None
     for after, upto in find_gaps(offset.book.segments, job.after, min(job.upto, offset.reached)):
-        end = min(upto, Position(time_ms=bound_ms, id=MAX_ID))
+        end = min(upto, settled)
         if topic.template is Template.RANGE:  # its partitions are built whole, up to where it has come
             end = offset.reached
         return _side(topic, offset, Lane.BACKFILL, after, end) if after < end else None
