@@ -85,7 +85,7 @@ class Shop:
         place = "arraySort(groupArray((toUnixTimestamp64Milli(pos), id, v, c)))"
         (expected,) = self.sql(f"SELECT {place} FROM (SELECT *, c FROM {{db}}.stage ARRAY JOIN [1, 2] AS c)")
         (found,) = self.sql(f"SELECT {place} FROM {{db}}.fact")
-        assert found == expected
+        assert found == expected, (set(expected[0]) - set(found[0]), len(found[0]), len(expected[0]))
         assert self.sql("SELECT sum(n) FROM {db}.counts") == [(len(expected[0]),)]
 
 

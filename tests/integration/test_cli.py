@@ -47,8 +47,10 @@ def test_a_missing_table_is_found_made_when_asked_and_found_right(file, capsys):
 
     code, told = run_json(capsys, "check", str(file))
     assert (code, told["ok"]) == (0, True)
-    # Only the rights of the server's administrator, who loads here, are remarked on.
-    assert [finding["where"] for finding in told["findings"]] == ["events: clickhouse.user"]
+    # Only the one broker and the rights of the server's administrator, who loads here, are remarked on.
+    topic, user = (finding["where"] for finding in told["findings"])
+    assert topic.endswith(": replication factor")
+    assert user == "events: clickhouse.user"
     assert not (file.parent / "ledger" / "catalog.db").exists()
 
 
