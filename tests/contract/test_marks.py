@@ -155,24 +155,59 @@ def test_a_later_term_covers_the_marks_before_it(pipeline, catalog, fresh, store
     }
 
 
-def test_a_process_that_was_frozen_lowers_no_mark(pipeline, catalog, fresh, store):
+@pytest.fixture
+def frozen(pipeline, catalog, fresh, store) -> SimpleNamespace:
+    """The first process has begun an attempt and stands still, while `overtake()` lets another one load the batch."""
     ingest = take(pipeline, catalog, Stage.INGEST)
     load = take(pipeline, catalog, Stage.LOAD)
     register(catalog, ingest.token, make_registration())
     batch = make_batch(*open_parts(catalog))
     create_batches(catalog, load.token, [batch])
     attempt = start_attempt(catalog, load.token, batch.batch_id)
-    end_process(fresh)
-    other = take(pipeline, fresh, Stage.LOAD, "second")
-    before = start_attempt(fresh, other.token, batch.batch_id)
-    moment = remember(fresh)
-    after = start_attempt(fresh, other.token, batch.batch_id)
-    assert (before.attempt, after.attempt) == (2, 3)
-    write_mark(fresh, store, Stage.LOAD, other.token, Sending(attempt=after, epoch=1))
-    write_mark(catalog, store, Stage.LOAD, load.token, Sending(attempt=attempt, epoch=1))
-    assert len([mark for mark in list_marks(store, "shop") if mark.stage is Stage.LOAD]) == 2
-    lose_since(fresh, moment)
-    assert f"attempt 3 of batch {batch.batch_id}" in str(tell_ahead(fresh, store))
+
+    def overtake():
+        end_process(fresh)
+        other = take(pipeline, fresh, Stage.LOAD, "second")
+        begun = start_attempt(fresh, other.token, batch.batch_id)
+        write_mark(fresh, store, Stage.LOAD, other.token, Sending(attempt=begun, epoch=1))
+
+    def wake_up():
+        write_mark(catalog, store, Stage.LOAD, load.token, Sending(attempt=attempt, epoch=1))
+
+    return SimpleNamespace(overtake=overtake, wake_up=wake_up, batch_id=batch.batch_id, load=load)
+
+
+def test_a_process_that_was_overtaken_sends_nothing_and_lowers_no_mark(frozen, store):
+    frozen.overtake()
+    before = list_marks(store, "shop")
+    with pytest.raises(FencedError, match="taken over") as caught:
+        frozen.wake_up()
+    assert not isinstance(caught.value, CatalogBehindError), "the catalog knows who took over"
+    assert list_marks(store, "shop") == before
+
+
+def test_a_process_whose_successor_the_catalog_has_lost_sends_nothing(frozen, catalog, store):
+    moment = remember(catalog)
+    frozen.overtake()
+    lose_since(catalog, moment)
+    leases.renew(catalog, frozen.load, lease_seconds=600)
+    before = list_marks(store, "shop")
+    with pytest.raises(CatalogBehindError, match=r"token \d+ of the stage load .*repair --plan"):
+        frozen.wake_up()
+    assert list_marks(store, "shop") == before
+
+
+def test_a_mark_under_the_same_token_of_another_holder_ends_the_process(frozen, store):
+    name = f"load-{frozen.load.token:012d}-00000000.json"
+    store.replace(f"shop/marks/{name}", b"{}")
+    with pytest.raises(CatalogBehindError, match=name):
+        frozen.wake_up()
+
+
+def test_marks_of_earlier_terms_and_other_stages_end_nobody(frozen, store):
+    store.replace(f"shop/marks/load-{frozen.load.token - 1:012d}-00000000.json", b"{}")
+    store.replace(f"shop/marks/ingest-{frozen.load.token + 9:012d}-00000000.json", b"{}")
+    frozen.wake_up()
 
 
 def test_a_mark_is_written_only_when_there_is_more_to_say(pipeline, catalog, store, monkeypatch):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import NoReturn
 
 from sqlalchemy import Connection, insert, select, update
 
@@ -76,6 +77,20 @@ def demand_held(catalog: Catalog, lease: Lease) -> None:
         held = select(leases.c.token).where(*catalog.own_term(lease.stage, lease.token))
         if connection.execute(held).first() is None:
             catalog.refuse_in(connection, lease.stage, lease.token)
+
+
+def refuse_overtaken(catalog: Catalog, stage: Stage, token: int, *, known: int, where: str) -> NoReturn:
+    """Raise FencedError where the catalog has a later lease than `token`, CatalogBehindError where it lost it.
+
+    `known`: a token that was given to another process, as the file at `where` says.
+    """
+    newest = max((lease.token for lease in list_leases(catalog) if lease.stage is stage), default=0)
+    if newest > token:
+        with catalog.read() as connection:
+            catalog.refuse_in(connection, stage, token)
+    catalog.refuse_behind(
+        f"another process was given token {known} of the stage {stage} ({where}), the catalog is at token {newest}"
+    )
 
 
 def read_writes(catalog: Catalog) -> dict[Stage, int]:

@@ -19,6 +19,7 @@ from oncehouse.ledger import leases
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import Attempt, Stage
+from oncehouse.ledger.terms import Term
 
 _NAME = re.compile(r"/marks/([a-z]+)-(\d{12})-[0-9a-f]{8}\.json$")
 
@@ -41,8 +42,12 @@ class Mark:
 
     @property
     def name(self) -> str:
-        told_apart = hashlib.sha256(self.holder.encode()).hexdigest()[:8]
-        return f"{self.stage}-{self.token:012d}-{told_apart}.json"
+        return _file_name(self.stage, self.token, self.holder)
+
+
+def _file_name(stage: Stage, token: int, holder: str) -> str:
+    told_apart = hashlib.sha256(holder.encode()).hexdigest()[:8]
+    return f"{stage}-{token:012d}-{told_apart}.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,15 +63,19 @@ def write_mark(
 ) -> None:
     """Put down how many writes this process has seen confirmed; nothing where that stands there already.
 
-    Raises TransientError where the file cannot be written: then nothing may be sent.
+    Raises TransientError where the file cannot be written: then nothing may be sent. Raises FencedError where a later
+    term has left a mark, CatalogBehindError where the catalog does not know of that term.
     """
     term = catalog.terms.find(stage, token)
     if term is None:
         return
+    # Over the request too: of two marks under one name, the lower one must not come last.
     with term.marking:
         writes = term.writes
         if writes <= term.marked:
             return  # another thread's mark has covered this attempt
+        # After the writes were counted: each of them was confirmed before the marks of others were looked at.
+        _demand_newest_term(catalog, store, stage, term)
         mark = Mark(
             stage=stage,
             token=token,
@@ -79,6 +88,18 @@ def write_mark(
         )
         store.replace(f"{catalog.pipeline}/marks/{mark.name}", json.dumps(asdict(mark)).encode())
         term.marked = writes
+
+
+def _demand_newest_term(catalog: Catalog, store: FileStore, stage: Stage, term: Term) -> None:
+    """Of a term that came after this one, a catalog that lost it knows nothing; only its mark does."""
+    own = _file_name(stage, term.token, term.holder)
+    for path in store.walk(f"{catalog.pipeline}/marks"):
+        found = _NAME.search(f"/{path}")
+        if found is None or found[1] != stage:
+            continue
+        name = path.rpartition("/")[2]
+        if int(found[2]) > term.token or (int(found[2]) == term.token and name != own):
+            leases.refuse_overtaken(catalog, stage, term.token, known=int(found[2]), where=f"marks/{name}")
 
 
 def list_marks(store: FileStore, pipeline: str) -> tuple[Mark, ...]:
