@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
 
 from ledger_examples import race
-from oncehouse.errors import FencedError, LeaseHeldError
+from oncehouse.errors import CatalogBehindError, FencedError, LeaseHeldError, TransientError
 from oncehouse.ledger.leases import Heartbeat, acquire, list_leases, note_pause, release, renew
 from oncehouse.ledger.records import Lease, Stage
 
@@ -105,6 +106,57 @@ def test_a_heartbeat_tells_when_its_lease_was_taken_over(catalog):
     assert lost.wait(60)
     heartbeat.stop()
     assert [type(error) for error in told] == [FencedError]
+
+
+def test_a_heartbeat_that_stood_still_for_longer_than_its_leases_last_asks_until_it_hears(catalog):
+    lease = take(catalog, "first")
+    passed = itertools.chain([0.0, 0.03], itertools.repeat(0.07))
+    answers = iter([TransientError("no files"), CatalogBehindError("it has lost something")])
+    told = []
+    lost = threading.Event()
+
+    def on_resumed() -> None:
+        raise next(answers)
+
+    def on_lost(error) -> None:
+        told.append(error)
+        lost.set()
+
+    heartbeat = Heartbeat(
+        catalog,
+        (lease,),
+        lease_seconds=0.03,
+        on_lost=on_lost,
+        on_resumed=on_resumed,
+        read_passed=lambda: next(passed),
+    )
+    assert lost.wait(60)
+    heartbeat.stop()
+    assert [type(error) for error in told] == [CatalogBehindError]
+
+
+def test_a_heartbeat_that_comes_in_time_asks_nothing(catalog):
+    lease = take(catalog, "first")
+    beats = itertools.count()
+    done = threading.Event()
+
+    def read_passed() -> float:
+        if (beat := next(beats)) == 3:
+            done.set()
+        return beat * 0.01
+
+    asked: list[None] = []
+    heartbeat = Heartbeat(
+        catalog,
+        (lease,),
+        lease_seconds=0.03,
+        on_lost=lambda _: None,
+        on_resumed=lambda: asked.append(None),
+        read_passed=read_passed,
+    )
+    assert done.wait(60)
+    heartbeat.stop()
+    assert asked == []
 
 
 def test_a_pause_is_noted_on_the_lease_and_gone_with_it(catalog):

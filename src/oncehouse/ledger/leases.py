@@ -16,6 +16,7 @@ from sqlalchemy import Connection, insert, select, update
 from oncehouse.errors import LeaseHeldError, TransientError
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Lease, Stage, spell_holder
+from oncehouse.ledger.steady_clock import read_uptime
 from oncehouse.ledger.tables import leases
 from oncehouse.ledger.terms import Term
 
@@ -160,11 +161,17 @@ class Heartbeat:
         *,
         lease_seconds: float,
         on_lost: Callable[[Exception], None],
+        on_resumed: Callable[[], None] = lambda: None,
+        read_passed: Callable[[], float] = read_uptime,
     ) -> None:
+        """`on_resumed` is asked, after more time without a renewal than leases last, whether they are still ours."""
         self._catalog = catalog
         self._held = held
         self._lease_seconds = lease_seconds
         self._on_lost = on_lost
+        self._on_resumed = on_resumed
+        self._read_passed = read_passed
+        self._renewed_at = read_passed()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="oncehouse-heartbeat", daemon=True)
         self._thread.start()
@@ -176,13 +183,21 @@ class Heartbeat:
     def _run(self) -> None:
         while not self._stop.wait(self._lease_seconds / 3):
             try:
-                for lease in self._held:
-                    renew(self._catalog, lease, lease_seconds=self._lease_seconds)
+                self._renew()
             except TransientError:
                 continue  # the catalog is away: nothing can be written meanwhile, by nobody
             except Exception as error:  # noqa: BLE001 - a thread's edge: a lease that is not renewed is lost
                 self._on_lost(error)
                 return
+
+    def _renew(self) -> None:
+        for lease in self._held:
+            renew(self._catalog, lease, lease_seconds=self._lease_seconds)
+        now = self._read_passed()
+        if now - self._renewed_at > self._lease_seconds:
+            # Another process may have had them meanwhile, and the catalog may have lost that.
+            self._on_resumed()
+        self._renewed_at = now
 
 
 def _lease(catalog: Catalog, stage: Stage, values: dict[str, object]) -> Lease:

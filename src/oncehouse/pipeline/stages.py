@@ -17,11 +17,12 @@ from oncehouse import logs
 from oncehouse.errors import FencedError, LeaseHeldError, OncehouseError, TransientError
 from oncehouse.ledger import leases
 from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import Lease, Stage
 from oncehouse.pipeline.deciding import Ingesting
 from oncehouse.pipeline.holder import describe_holder
 from oncehouse.pipeline.job_errors import naming_own_errors
-from oncehouse.pipeline.lease_terms import take_lease
+from oncehouse.pipeline.lease_terms import demand_current, take_lease
 from oncehouse.pipeline.loading import Loading
 from oncehouse.pipeline.report import Report, RunResult
 from oncehouse.pipeline.retention import retain
@@ -84,7 +85,11 @@ class Stages:
             return self.report.result()
         self.leases = {lease.stage: lease for lease in held}
         heartbeat = leases.Heartbeat(
-            self.catalog, held, lease_seconds=self.pipeline.lease, on_lost=self._fail
+            self.catalog,
+            held,
+            lease_seconds=self.pipeline.lease,
+            on_lost=self._fail,
+            on_resumed=lambda: demand_current(self.catalog, FileStore(self.pipeline.ledger.files)),
         )
         try:
             # Started only now: whoever waits for a lease, or is refused one, needs no Spark.

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from oncehouse.errors import LeaseHeldError, TransientError
 from oncehouse.ledger import leases, requests
+from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import Stage
 from oncehouse.pipeline.deciding import Deciding
 from oncehouse.pipeline.holder import describe_holder
-from oncehouse.pipeline.lease_terms import take_lease
+from oncehouse.pipeline.lease_terms import demand_current, take_lease
 
 if TYPE_CHECKING:
     from oncehouse.pipeline.stages import Stages
@@ -51,7 +52,11 @@ class Tending:
         lease = take_lease(stages.pipeline, stages.catalog, Stage.INGEST, describe_holder())
         lost: list[Exception] = []
         heartbeat = leases.Heartbeat(
-            stages.catalog, (lease,), lease_seconds=stages.pipeline.lease, on_lost=lost.append
+            stages.catalog,
+            (lease,),
+            lease_seconds=stages.pipeline.lease,
+            on_lost=lost.append,
+            on_resumed=lambda: demand_current(stages.catalog, FileStore(stages.pipeline.ledger.files)),
         )
         try:
             _Requests(stages, lease).perform()
