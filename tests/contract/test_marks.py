@@ -10,7 +10,14 @@ import pytest
 from ledger_examples import IDENTITY, make_batch, make_registration
 from lost_transactions import lose_since, remember
 from oncehouse.clickhouse.deadlines import read_moment
-from oncehouse.errors import CatalogBehindError, CorruptFileError, FencedError, FullDiskError, LeaseHeldError
+from oncehouse.errors import (
+    CatalogBehindError,
+    CorruptFileError,
+    FencedError,
+    FullDiskError,
+    LeaseHeldError,
+    TransientError,
+)
 from oncehouse.ledger import adoption, leases, marks
 from oncehouse.ledger.adoption import Adoption
 from oncehouse.ledger.batches import create_batches, list_attempts, open_parts, start_attempt, waiting_batches
@@ -63,6 +70,10 @@ def send(pipeline, catalog: Catalog, store: FileStore) -> str:
     load = take(pipeline, catalog, Stage.LOAD)
     register(catalog, ingest.token, make_registration())
     return send_open(catalog, store, load.token)
+
+
+def marks_of(holder: str, store: FileStore) -> list[Mark]:
+    return [mark for mark in list_marks(store, "shop") if mark.holder == holder]
 
 
 def send_open(catalog: Catalog, store: FileStore, token: int) -> str:
@@ -179,11 +190,11 @@ def frozen(pipeline, catalog, fresh, store) -> SimpleNamespace:
 
 def test_a_process_that_was_overtaken_sends_nothing_and_lowers_no_mark(frozen, store):
     frozen.overtake()
-    before = list_marks(store, "shop")
+    before = marks_of("second", store)
     with pytest.raises(FencedError, match="taken over") as caught:
         frozen.wake_up()
     assert not isinstance(caught.value, CatalogBehindError), "the catalog knows who took over"
-    assert list_marks(store, "shop") == before
+    assert marks_of("second", store) == before != []
 
 
 def test_a_process_whose_successor_the_catalog_has_lost_sends_nothing(frozen, catalog, store):
@@ -191,10 +202,10 @@ def test_a_process_whose_successor_the_catalog_has_lost_sends_nothing(frozen, ca
     frozen.overtake()
     lose_since(catalog, moment)
     leases.renew(catalog, frozen.load, lease_seconds=600)
-    before = list_marks(store, "shop")
+    before = marks_of("second", store)
     with pytest.raises(CatalogBehindError, match=r"token \d+ of the stage load .*repair --plan"):
         frozen.wake_up()
-    assert list_marks(store, "shop") == before
+    assert marks_of("second", store) == before != []
 
 
 def test_a_mark_under_the_same_token_of_another_holder_ends_the_process(frozen, store):
@@ -215,12 +226,88 @@ def test_a_mark_is_written_only_when_there_is_more_to_say(pipeline, catalog, sto
     written: list[str] = []
     monkeypatch.setattr(FileStore, "replace", lambda _, path, content: written.append(path))
     token = next(lease.token for lease in leases.list_leases(catalog) if lease.stage is Stage.LOAD)
-    write_mark(catalog, store, Stage.LOAD, token)
+    write_mark(catalog, store, Stage.LOAD, token, Sending(epoch=1))
     assert written == []
     start_attempt(catalog, token, waiting_batches(catalog)[0].batch_id)
-    write_mark(catalog, store, Stage.LOAD, token)
-    write_mark(catalog, store, Stage.LOAD, token)
+    write_mark(catalog, store, Stage.LOAD, token, Sending(epoch=1))
+    write_mark(catalog, store, Stage.LOAD, token, Sending(epoch=1))
     assert len(written) == 1
+
+
+def test_what_was_lost_of_which_nothing_was_sent_is_no_loss_for_who_takes_over(
+    pipeline, catalog, fresh, store
+):
+    ingest = take(pipeline, catalog, Stage.INGEST)
+    load = take(pipeline, catalog, Stage.LOAD)
+    moment = remember(catalog)
+    register(catalog, ingest.token, make_registration())
+    create_batches(catalog, load.token, [make_batch(*open_parts(catalog))])
+    end_process(fresh)
+    for stage in Stage:
+        take(pipeline, fresh, stage, "second")
+    lose_since(fresh, moment)
+    third = Catalog(str(fresh.engine.url.render_as_string(hide_password=False)), "shop", retry_seconds=())
+    end_process(third)
+    for stage in Stage:
+        take(pipeline, third, stage, "third")
+    third.close()
+
+
+def test_a_later_term_that_sends_nothing_keeps_what_was_marked_before_it(pipeline, catalog, fresh, store):
+    moment = remember(catalog)
+    batch_id = send(pipeline, catalog, store)
+    end_process(fresh)
+    take(pipeline, fresh, Stage.LOAD, "second")
+    (kept,) = [mark for mark in list_marks(store, "shop") if mark.stage is Stage.LOAD]
+    assert (kept.holder, kept.batch_id, kept.writes) == ("second", batch_id, 2)
+    lose_since(fresh, moment)
+    assert batch_id in str(tell_ahead(fresh, store))
+
+
+def test_an_epoch_that_was_confirmed_to_its_giver_is_marked(pipeline, catalog, fresh, store):
+    ingest = take(pipeline, catalog, Stage.INGEST)
+    moment = remember(catalog)
+    register(catalog, ingest.token, make_registration())
+    write_mark(catalog, store, Stage.INGEST, ingest.token, Sending(epoch=1))
+    lose_since(catalog, moment)
+    assert "epoch 1 was confirmed to whoever gave its rows" in str(tell_ahead(fresh, store))
+
+
+def test_a_mark_that_comes_while_another_process_takes_over_is_not_lost(
+    frozen, catalog, fresh, store, pipeline
+):
+    """It is written after the other one has taken the lease, and before that one reads the marks."""
+    put = FileStore.replace
+    late: list[object] = []
+
+    def replace(self, path, content):
+        if "load" in path and not late:
+            late.append(path)
+            frozen.wake_up()
+        put(self, path, content)
+
+    end_process(fresh)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileStore, "replace", replace)
+        take(pipeline, fresh, Stage.LOAD, "second")
+    assert [mark.batch_id for mark in list_marks(store, "shop") if mark.stage is Stage.LOAD] == [
+        frozen.batch_id
+    ]
+
+
+def test_a_refused_lease_that_cannot_be_given_back_does_not_hide_why(
+    pipeline, catalog, fresh, store, monkeypatch
+):
+    moment = remember(catalog)
+    send(pipeline, catalog, store)
+    lose_since(catalog, moment)
+
+    def fail(*_: object) -> None:
+        raise TransientError("the catalog is away")
+
+    monkeypatch.setattr(leases, "release", fail)
+    with pytest.raises(CatalogBehindError):
+        take(pipeline, fresh, Stage.LOAD, "second")
 
 
 def test_a_mark_that_cannot_be_read_is_named(pipeline, catalog, store):

@@ -2,8 +2,9 @@
 
 A catalog may lose what it confirmed (a standby is promoted without the last transactions, a file is restored from a
 copy). A mark proves it from outside: one small file a lease term, named by token and holder so that a process that was
-frozen lowers nobody else's, with the number of writes that its stage had confirmed. Transactions are lost from the end
-only, so a catalog that has those writes has all that came before them: the attempt, its batch, and their epochs.
+frozen lowers nobody else's, with the number of writes that its stage had confirmed when it last sent something.
+Transactions are lost from the end only, so a catalog that has those writes has all that came before them: the attempt,
+its batch, and their epochs. What was lost of which nothing was sent is no loss, and no mark counts it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from oncehouse.errors import CorruptFileError, TransientError
 from oncehouse.ledger import leases
@@ -26,13 +27,13 @@ _NAME = re.compile(r"/marks/([a-z]+)-(\d{12})-[0-9a-f]{8}\.json$")
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """What a holder had seen confirmed. Where nothing was sent, it says only that the token was given out."""
+    """What its stage had seen confirmed before it last sent something; the token was given out in any case."""
 
     stage: Stage
     token: int
     holder: str
     writes: int
-    """Of the stage, under all its terms."""
+    """Of the stage, under all its terms, as far as what was sent needs them; 0 where nothing was."""
     epoch: int | None = None
     """The newest one that what was sent needs."""
     batch_id: str | None = None
@@ -45,49 +46,75 @@ class Mark:
         return _file_name(self.stage, self.token, self.holder)
 
 
-def _file_name(stage: Stage, token: int, holder: str) -> str:
-    told_apart = hashlib.sha256(holder.encode()).hexdigest()[:8]
-    return f"{stage}-{token:012d}-{told_apart}.json"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Sending:
-    """An attempt whose first byte is about to leave."""
+    """An attempt whose first byte is about to leave, or an epoch that is about to be confirmed to its giver."""
 
-    attempt: Attempt
     epoch: int
+    attempt: Attempt | None = None
 
 
-def write_mark(
-    catalog: Catalog, store: FileStore, stage: Stage, token: int, sending: Sending | None = None
-) -> None:
-    """Put down how many writes this process has seen confirmed; nothing where that stands there already.
+def mark_lease(catalog: Catalog, store: FileStore, stage: Stage, token: int) -> None:
+    """Make the token known, and take over what earlier terms have marked.
 
-    Raises TransientError where the file cannot be written: then nothing may be sent. Raises FencedError where a later
-    term has left a mark, CatalogBehindError where the catalog does not know of that term.
+    The token first: whoever does not see it afterwards has written before the others' marks are read here.
     """
     term = catalog.terms.find(stage, token)
     if term is None:
         return
-    # Over the request too: of two marks under one name, the lower one must not come last.
+    mark = Mark(stage=stage, token=token, holder=term.holder, writes=0)
+    _put(catalog, store, mark)
+    earlier = [found for found in list_marks(store, catalog.pipeline) if _precedes(found, mark)]
+    if sent := max(earlier, key=lambda found: (found.writes, found.token), default=None):
+        mark = replace(sent, token=token, holder=term.holder)
+        _put(catalog, store, mark)
+    term.marked = mark.writes
+    for found in earlier:
+        store.delete(f"{catalog.pipeline}/marks/{found.name}")
+
+
+def _precedes(found: Mark, mark: Mark) -> bool:
+    return found.stage is mark.stage and found.token < mark.token
+
+
+def write_mark(catalog: Catalog, store: FileStore, stage: Stage, token: int, sending: Sending) -> None:
+    """Put down how many writes this process has seen confirmed; nothing where that stands there already.
+
+    Raises TransientError where the file cannot be written or others cannot be listed: then nothing may be sent. Raises
+    FencedError where a later term has left a mark, CatalogBehindError where the catalog does not know of that term.
+    """
+    term = catalog.terms.find(stage, token)
+    if term is None:
+        return
+    # Over the requests too: of two marks under one name, the lower one must not come last.
     with term.marking:
         writes = term.writes
         if writes <= term.marked:
             return  # another thread's mark has covered this attempt
-        # After the writes were counted: each of them was confirmed before the marks of others were looked at.
-        _demand_newest_term(catalog, store, stage, term)
+        sent = sending.attempt
         mark = Mark(
             stage=stage,
             token=token,
             holder=term.holder,
             writes=writes,
-            epoch=sending.epoch if sending else None,
-            batch_id=sending.attempt.batch_id if sending else None,
-            attempt=sending.attempt.attempt if sending else None,
-            at=sending.attempt.started_at if sending else None,
+            epoch=sending.epoch,
+            batch_id=sent.batch_id if sent else None,
+            attempt=sent.attempt if sent else None,
+            at=sent.started_at if sent else None,
         )
-        store.replace(f"{catalog.pipeline}/marks/{mark.name}", json.dumps(asdict(mark)).encode())
+        _put(catalog, store, mark)
+        # Only then: a later term that is not seen here will read this mark before it drops it.
+        _demand_newest_term(catalog, store, stage, term)
         term.marked = writes
+
+
+def _put(catalog: Catalog, store: FileStore, mark: Mark) -> None:
+    store.replace(f"{catalog.pipeline}/marks/{mark.name}", json.dumps(asdict(mark)).encode())
+
+
+def _file_name(stage: Stage, token: int, holder: str) -> str:
+    told_apart = hashlib.sha256(holder.encode()).hexdigest()[:8]
+    return f"{stage}-{token:012d}-{told_apart}.json"
 
 
 def _demand_newest_term(catalog: Catalog, store: FileStore, stage: Stage, term: Term) -> None:
@@ -147,16 +174,9 @@ def tell_ahead(catalog: Catalog, store: FileStore) -> str | None:
 
 
 def _describe(mark: Mark, writes: int) -> str:
-    done = f"write {mark.writes} of the stage {mark.stage} was confirmed"
-    if mark.batch_id is not None:
-        done += f" before attempt {mark.attempt} of batch {mark.batch_id} (up to epoch {mark.epoch}) was sent"
+    done = f"write {mark.writes} of the stage {mark.stage} was confirmed before "
+    if mark.batch_id is None:
+        done += f"epoch {mark.epoch} was confirmed to whoever gave its rows"
+    else:
+        done += f"attempt {mark.attempt} of batch {mark.batch_id} (up to epoch {mark.epoch}) was sent"
     return f"it ends with write {writes}, but {done} (marks/{mark.name})"
-
-
-def prune_marks(catalog: Catalog, store: FileStore, marks: Iterable[Mark], stage: Stage, token: int) -> None:
-    """Drop those of the stage's earlier terms that this term's own mark covers."""
-    term = catalog.terms.find(stage, token)
-    marked = -1 if term is None else term.marked
-    for mark in marks:
-        if mark.stage is stage and mark.token < token and mark.writes <= marked:
-            store.delete(f"{catalog.pipeline}/marks/{mark.name}")

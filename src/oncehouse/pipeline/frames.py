@@ -21,8 +21,9 @@ import pyarrow as pa
 from oncehouse.columns import Array, ColumnType, Map, bare, clickhouse_name, is_nullable
 from oncehouse.config_problems import nearest, printable
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
+from oncehouse.ledger import epochs
 from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.marks import write_mark
+from oncehouse.ledger.marks import Sending, write_mark
 from oncehouse.ledger.queries import is_settled
 from oncehouse.ledger.records import Counts, EpochKind, FileRef, QueryBatch, Stage
 from oncehouse.ledger.schemas import add_schemas
@@ -87,7 +88,8 @@ class FrameIngest(Deciding):
             if is_settled(self._catalog, batch):
                 # Perhaps by a call that could not mark it, and is repeated for that.
                 store = FileStore(self._pipeline.ledger.files)
-                write_mark(self._catalog, store, Stage.INGEST, self._lease.token)
+                last = Sending(epoch=epochs.next_epoch(self._catalog) - 1)
+                write_mark(self._catalog, store, Stage.INGEST, self._lease.token, last)
                 return None
             with naming_own_errors(self._pipeline.pipeline):
                 counts = settle(

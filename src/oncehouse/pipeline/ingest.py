@@ -22,7 +22,7 @@ from oncehouse.errors import FullDiskError, OncehouseError, PoisonError
 from oncehouse.ledger import epochs, registering, segments
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.marks import write_mark
+from oncehouse.ledger.marks import Sending, write_mark
 from oncehouse.ledger.records import (
     Counts,
     DeadLetterFile,
@@ -115,7 +115,8 @@ def settle(
         crash.reach("after registering")
         if given.query is not None:
             # Whoever gave the rows takes them for settled and cannot be asked for them again, as Kafka can.
-            write_mark(catalog, FileStore(pipeline.ledger.files), Stage.INGEST, token)
+            store = FileStore(pipeline.ledger.files)
+            write_mark(catalog, store, Stage.INGEST, token, Sending(epoch=epoch))
         told = asdict(registration.counts)
         seconds = round(catalog.now() - started_at, 3)
         logs.write(_log, logging.INFO, "epoch settled", kind=given.kind, seconds=seconds, **told)

@@ -6,11 +6,13 @@ is marked before it is used, so that its token is known even where the catalog f
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from oncehouse.errors import OncehouseError
 from oncehouse.ledger import leases
 from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.marks import highest_token, list_marks, prune_marks, tell_ahead, write_mark
+from oncehouse.ledger.marks import highest_token, list_marks, mark_lease, tell_ahead
 from oncehouse.ledger.records import Lease, Stage
 from oncehouse.pipeline.holder import is_dead
 
@@ -35,14 +37,13 @@ def take_lease(
         store = FileStore(pipeline.ledger.files)
         if not may_be_behind:
             demand_current(catalog, store)
-        marks = list_marks(store, catalog.pipeline)
-        given = highest_token(marks, stage)
+        given = highest_token(list_marks(store, catalog.pipeline), stage)
         if given >= lease.token:
             lease = leases.acquire(catalog, stage, holder=holder, lease_seconds=pipeline.lease, above=given)
-        write_mark(catalog, store, stage, lease.token)
-        prune_marks(catalog, store, marks, stage, lease.token)
+        mark_lease(catalog, store, stage, lease.token)
     except BaseException:
-        leases.release(catalog, lease)
+        with suppress(OncehouseError):
+            leases.release(catalog, lease)  # it runs out by itself; what went wrong before must be told
         raise
     return lease
 
