@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from types import SimpleNamespace
 
@@ -18,19 +19,28 @@ from oncehouse.errors import (
     LeaseHeldError,
     TransientError,
 )
-from oncehouse.ledger import adoption, leases, marks
+from oncehouse.ledger import adoption, leases
 from oncehouse.ledger.adoption import Adoption
 from oncehouse.ledger.batches import create_batches, list_attempts, open_parts, start_attempt, waiting_batches
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.epochs import next_epoch
 from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.marks import Mark, Sending, find_ahead, list_marks, tell_ahead, write_mark
+from oncehouse.ledger.marks import (
+    Mark,
+    Sending,
+    drop_damaged,
+    find_ahead,
+    list_marks,
+    read_marks,
+    tell_ahead,
+    write_mark,
+)
 from oncehouse.ledger.records import BatchStatus, Stage
 from oncehouse.ledger.registering import register
 from oncehouse.pipeline import loader, stages
 from oncehouse.pipeline.attempts import Opened
 from oncehouse.pipeline.lease_terms import take_lease
-from oncehouse.pipeline.ledger_age import demand_newest
+from oncehouse.pipeline.ledger_age import demand_newest, tell_age
 from oncehouse.pipeline.retention import plan_sweep
 
 
@@ -316,6 +326,34 @@ def test_a_mark_that_cannot_be_read_is_named(pipeline, catalog, store):
         take(pipeline, catalog, Stage.LOAD)
 
 
+def test_a_repair_reads_past_a_damaged_mark_and_counts_its_token(pipeline, catalog, store):
+    store.replace("shop/marks/load-000000000007-00000000.json", b"{")
+    store.replace("shop/marks/ingest-000000000001-00000000.json", b'{"stage": "ingest", "token": "x"}')
+    with pytest.raises(CorruptFileError, match=r"ingest-000000000001.*repair --apply"):
+        demand_newest(catalog, store)
+    assert tell_age(catalog, store) is None
+    assert take(pipeline, catalog, Stage.LOAD, "repair", may_be_behind=True).token == 8
+    assert [mark.path for mark in read_marks(store, "shop").damaged] == [
+        "shop/marks/ingest-000000000001-00000000.json",
+        "shop/marks/load-000000000007-00000000.json",
+    ]
+    drop_damaged(store, "shop")
+    assert len(list_marks(store, "shop")) == 1
+
+
+def test_marks_of_a_later_version_are_read_as_far_as_they_are_known(pipeline, catalog, store):
+    batch_id = send(pipeline, catalog, store)
+    for path in store.walk("shop/marks"):
+        told = json.loads(store.read_bytes(path)) | {"invented_later": [1]}
+        store.replace(path, json.dumps(told).encode())
+    store.replace("shop/marks/reload-000000000090-00000000.json", b"what it says, that version knows")
+    assert tell_ahead(catalog, store) is None
+    assert batch_id in {mark.batch_id for mark in list_marks(store, "shop")}
+    assert read_marks(store, "shop").tokens["reload"] == 90
+    end_process(catalog)
+    take(pipeline, catalog, Stage.LOAD)
+
+
 def test_marks_are_never_swept(pipeline, catalog, store):
     take(pipeline, catalog, Stage.LOAD)
     paths = list(store.walk("shop/marks"))
@@ -431,4 +469,3 @@ def test_the_farthest_mark_is_told():
     assert find_ahead(load, {Stage.LOAD: 5}) is None
     assert find_ahead(load, {Stage.LOAD: 2}) == load[1]
     assert find_ahead([mark(Stage.INGEST, 1), *load], {Stage.LOAD: 5}) == mark(Stage.INGEST, 1)
-    assert marks.highest_token(load, Stage.INGEST) == 0

@@ -12,8 +12,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 
 from oncehouse.errors import CorruptFileError, TransientError
 from oncehouse.ledger import leases
@@ -64,7 +64,7 @@ def mark_lease(catalog: Catalog, store: FileStore, stage: Stage, token: int) -> 
         return
     mark = Mark(stage=stage, token=token, holder=term.holder, writes=0)
     _put(catalog, store, mark)
-    earlier = [found for found in list_marks(store, catalog.pipeline) if _precedes(found, mark)]
+    earlier = [found for found in read_marks(store, catalog.pipeline).found if _precedes(found, mark)]
     if sent := max(earlier, key=lambda found: (found.writes, found.token), default=None):
         mark = replace(sent, token=token, holder=term.holder)
         _put(catalog, store, mark)
@@ -129,29 +129,74 @@ def _demand_newest_term(catalog: Catalog, store: FileStore, stage: Stage, term: 
             leases.refuse_overtaken(catalog, stage, term.token, known=int(found[2]), where=f"marks/{name}")
 
 
-def list_marks(store: FileStore, pipeline: str) -> tuple[Mark, ...]:
+@dataclass(frozen=True, kw_only=True)
+class Marks:
+    found: tuple[Mark, ...]
     """Those of all stages and terms that have not been covered by later ones."""
-    paths = [path for path in store.walk(f"{pipeline}/marks") if _NAME.search(f"/{path}") is not None]
-    found = [_read(store, path) for path in paths]
-    return tuple(mark for mark in found if mark is not None)
+    damaged: tuple[DamagedMark, ...]
+    tokens: Mapping[str, int]
+    """The highest one of each stage, whatever is in its file."""
 
 
-def _read(store: FileStore, path: str) -> Mark | None:
+@dataclass(frozen=True, kw_only=True)
+class DamagedMark:
+    path: str
+    damage: str
+
+
+def read_marks(store: FileStore, pipeline: str) -> Marks:
+    """Damaged ones are told, for who can go on without them."""
+    found: list[Mark] = []
+    damaged: list[DamagedMark] = []
+    tokens: dict[str, int] = {}
+    for path in store.walk(f"{pipeline}/marks"):
+        if (named := _NAME.search(f"/{path}")) is None:
+            continue
+        tokens[named[1]] = max(tokens.get(named[1], 0), int(named[2]))
+        # A stage of a later version counts its writes where this one does not look.
+        if named[1] not in set(Stage) or (content := _read(store, path)) is None:
+            continue
+        try:
+            found.append(parse_mark(content))
+        except (ValueError, KeyError, TypeError) as error:
+            damaged.append(DamagedMark(path=path, damage=f"{type(error).__name__}: {error}"))
+    return Marks(found=tuple(found), damaged=tuple(damaged), tokens=tokens)
+
+
+def list_marks(store: FileStore, pipeline: str) -> tuple[Mark, ...]:
+    marks = read_marks(store, pipeline)
+    for mark in marks.damaged:
+        raise CorruptFileError(
+            f"The ledger's file {mark.path} is damaged ({mark.damage}). It says how far the catalog had come when rows "
+            "were last sent, so nobody can say whether the catalog has lost something since. `oncehouse repair --plan` "
+            "compares it with the tables, `oncehouse repair --apply` brings it up to date where it has to be, and "
+            "removes the file."
+        )
+    return marks.found
+
+
+def _read(store: FileStore, path: str) -> bytes | None:
     try:
-        content = store.read_bytes(path)
+        return store.read_bytes(path)
     except TransientError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return None  # covered by a later term meanwhile
         raise
-    try:
-        told = json.loads(content)
-        return Mark(**told | {"stage": Stage(told["stage"])})
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptFileError(
-            f"The ledger's file {path} is damaged ({error}). It says how far the catalog had come when rows were last "
-            "sent. `oncehouse repair --plan` shows whether the tables hold what the catalog does not know; where they "
-            "do not, remove the file."
-        ) from error
+
+
+def parse_mark(content: bytes) -> Mark:
+    """Keys that a later version added are passed over."""
+    told = json.loads(content)
+    known = {field.name: told[field.name] for field in fields(Mark) if field.name in told}
+    return Mark(
+        **known | {"stage": Stage(told["stage"]), "token": int(told["token"]), "writes": int(told["writes"])}
+    )
+
+
+def drop_damaged(store: FileStore, pipeline: str) -> None:
+    """Only where the catalog has been compared with the tables, and gives out higher tokens than any of them."""
+    for mark in read_marks(store, pipeline).damaged:
+        store.delete(mark.path)
 
 
 def find_ahead(marks: Iterable[Mark], writes: Mapping[Stage, int]) -> Mark | None:
@@ -160,14 +205,18 @@ def find_ahead(marks: Iterable[Mark], writes: Mapping[Stage, int]) -> Mark | Non
     return max(ahead, key=lambda mark: (mark.writes, mark.token), default=None)
 
 
-def highest_token(marks: Iterable[Mark], stage: Stage) -> int:
-    return max((mark.token for mark in marks if mark.stage is stage), default=0)
-
-
 def tell_ahead(catalog: Catalog, store: FileStore) -> str | None:
     """What was sent after the catalog's moment; None where it has come to every mark."""
     # Listed before the catalog is asked: it may be ahead of them, never behind.
-    marks = list_marks(store, catalog.pipeline)
+    return _tell_ahead(catalog, list_marks(store, catalog.pipeline))
+
+
+def tell_ahead_of_sound(catalog: Catalog, store: FileStore) -> str | None:
+    """The same where damaged marks are told otherwise."""
+    return _tell_ahead(catalog, read_marks(store, catalog.pipeline).found)
+
+
+def _tell_ahead(catalog: Catalog, marks: Sequence[Mark]) -> str | None:
     writes = leases.read_writes(catalog) if marks else {}
     mark = find_ahead(marks, writes)
     return None if mark is None else _describe(mark, writes.get(mark.stage, 0))

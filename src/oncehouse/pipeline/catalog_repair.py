@@ -20,7 +20,7 @@ from oncehouse.ledger.adoption import Adoption
 from oncehouse.ledger.batches import list_batches
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.marks import list_marks
+from oncehouse.ledger.marks import drop_damaged, read_marks
 from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.catalog_file import fill_catalog
@@ -201,6 +201,7 @@ def restore_lost(pipeline: Pipeline, client: Client, planned: CatalogRepair) -> 
     catalog = Catalog(pipeline.ledger.catalog.get_secret_value(), pipeline.pipeline)
     try:
         _renew_snapshots(catalog, store)
+        drop_damaged(store, pipeline.pipeline)
     finally:
         catalog.close()
     return aside
@@ -215,6 +216,7 @@ def catch_up(
     store = FileStore(pipeline.ledger.files)
     adoption.adopt(catalog, token, _adopt(pipeline, client, catalog, store, planned))
     _renew_snapshots(catalog, store)
+    drop_damaged(store, pipeline.pipeline)
 
 
 def _renew_snapshots(catalog: Catalog, store: FileStore) -> None:
@@ -236,13 +238,13 @@ def _adopt(
 ) -> Adoption:
     gaps = [gap for gap in read_gaps(client, pipeline, base) if gap.strange]
     known = snapshots.list_snapshots(store, pipeline.pipeline)
-    marks = list_marks(store, pipeline.pipeline)
+    marks = read_marks(store, pipeline.pipeline)
     return Adoption(
         segments=tuple(write_segments(pipeline, client, store, gaps, open_index(base, store))),
         rows={gap.table.name: (len(gap.strange), gap.excess) for gap in gaps if gap.excess},
         arrived_batches=planned.arrived_batches,
         arrived_parts=planned.arrived_parts,
         resent_batches=planned.resent_batches,
-        after_token=max([0, *(found.token for found in known), *(mark.token for mark in marks)]),
-        after_writes=max((mark.writes for mark in marks), default=0),
+        after_token=max([0, *(found.token for found in known), *marks.tokens.values()]),
+        after_writes=max((mark.writes for mark in marks.found), default=0),
     )

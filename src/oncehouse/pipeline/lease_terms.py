@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from oncehouse.errors import OncehouseError
 from oncehouse.ledger import leases
 from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.marks import highest_token, list_marks, mark_lease, tell_ahead
+from oncehouse.ledger.marks import mark_lease, read_marks, tell_ahead
 from oncehouse.ledger.records import Lease, Stage
 from oncehouse.pipeline.holder import is_dead
 
@@ -37,7 +37,7 @@ def take_lease(
         store = FileStore(pipeline.ledger.files)
         if not may_be_behind:
             demand_current(catalog, store)
-        given = highest_token(list_marks(store, catalog.pipeline), stage)
+        given = read_marks(store, catalog.pipeline).tokens.get(stage, 0)
         if given >= lease.token:
             lease = leases.acquire(catalog, stage, holder=holder, lease_seconds=pipeline.lease, above=given)
         mark_lease(catalog, store, stage, lease.token)

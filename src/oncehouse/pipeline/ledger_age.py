@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from oncehouse.errors import CatalogBehindError, CorruptFileError
 from oncehouse.ledger import epochs, leases
-from oncehouse.ledger.marks import list_marks, tell_ahead
+from oncehouse.ledger.marks import list_marks, read_marks, tell_ahead_of_sound
 from oncehouse.ledger.records import Stage
 from oncehouse.ledger.snapshots import examine, list_snapshots
 
@@ -42,16 +42,16 @@ def find_newer(paths: Iterable[str], *, next_epoch: int, token: int) -> str | No
 
 
 def tell_age(catalog: Catalog, store: FileStore) -> str | None:
-    """Why the catalog is not the one that the files belong to; None where it is."""
+    """Why the catalog is not the one that the files belong to; None where it is, as far as sound marks say."""
     if not _knows_pipeline(catalog):
         paths = [path for path in store.walk(f"{catalog.pipeline}/") if _EPOCH_FILE.search(f"/{path}")]
         paths += [found.path for found in list_snapshots(store, catalog.pipeline)]
-        paths += [f"marks/{mark.name}" for mark in list_marks(store, catalog.pipeline) if mark.writes]
+        paths += [f"marks/{mark.name}" for mark in read_marks(store, catalog.pipeline).found if mark.writes]
         # Asked again: a pipeline may have begun meanwhile.
         if not paths or _knows_pipeline(catalog):
             return None
         return f"it does not know the pipeline, but files of it are there, such as {paths[-1]}"
-    if (ahead := tell_ahead(catalog, store)) is not None:
+    if (ahead := tell_ahead_of_sound(catalog, store)) is not None:
         return ahead
     # Listed before the catalog is asked: it may be ahead of the files of a running pipeline, never behind.
     paths = list(_young_files(store, catalog.pipeline, epochs.next_epoch(catalog)))
@@ -79,6 +79,7 @@ def demand_newest(catalog: Catalog, store: FileStore) -> None:
             f"Pipeline {catalog.pipeline}: the catalog {catalog.engine.url.database} is damaged ({damage}); nothing "
             "was read. `oncehouse repair --plan` shows from what it can be restored."
         )
+    list_marks(store, catalog.pipeline)  # refuses damaged ones
     if (age := tell_age(catalog, store)) is not None:
         where = catalog.engine.url.render_as_string(hide_password=True)
         raise CatalogBehindError(

@@ -27,6 +27,7 @@ from oncehouse.ledger import epochs, leases
 from oncehouse.ledger.audit import read_state
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.marks import read_marks
 from oncehouse.ledger.records import Lease, RequestKind, Stage
 from oncehouse.ledger.requests import list_requests
 from oncehouse.pipeline.adopting import check_rule
@@ -126,10 +127,16 @@ def _find_problem(pipeline: Pipeline) -> _Problem | None:
         return _Problem(problem=problem, is_lost=True)
     catalog = open_catalog(pipeline)
     try:
-        age = tell_age(catalog, FileStore(pipeline.ledger.files)) or _tell_excess(client, pipeline, catalog)
+        store = FileStore(pipeline.ledger.files)
+        age = tell_age(catalog, store) or _tell_excess(client, pipeline, catalog)
     finally:
         catalog.close()
-    return None if age is None else _Problem(problem=f"it is older than the tables: {age}", is_lost=False)
+    if age is not None:
+        return _Problem(problem=f"it is older than the tables: {age}", is_lost=False)
+    for mark in read_marks(store, pipeline.pipeline).damaged:
+        told = f"it may be older than the tables: {mark.path}, which would say so, is damaged ({mark.damage})"
+        return _Problem(problem=told, is_lost=False)
+    return None
 
 
 @contextmanager
