@@ -272,6 +272,13 @@ def snapshot_options(engine: Engine) -> dict[str, str]:
     return {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
 
 
+def is_standby(connection: Connection) -> bool:
+    """Whether the server repeats what another one confirms, and so may lack its last transactions."""
+    if connection.dialect.name != "postgresql":
+        return False
+    return bool(connection.execute(select(func.pg_is_in_recovery())).scalar())
+
+
 def take_turn(connection: Connection) -> None:
     """Let one migration run at a time; SQLite's writers already do."""
     if connection.dialect.name == "postgresql":

@@ -304,10 +304,27 @@ class Catalog:
         there = "has no lease of it" if row is None else f"is at write {row.writes or 0} of token {row.token}"
         self.refuse_behind(
             f"this process holds token {token} of the stage {stage} and has made its write {term.writes}, the catalog "
-            f"{there}"
+            f"{there}",
+            connection,
         )
 
-    def refuse_behind(self, evidence: str) -> NoReturn:
+    def demand_primary(self, connection: Connection | None = None) -> None:
+        """Raise TransientError where the server is a standby, which may only not have come so far yet.
+
+        `connection`: the one by which the catalog looked behind; others may lead to another server.
+        """
+        with nullcontext(connection) if connection is not None else self.read() as asked:
+            if not databases.is_standby(asked):
+                return
+        where = self.engine.url.render_as_string(hide_password=True)
+        raise TransientError(
+            f"Pipeline {self.pipeline}: the server that answers for the catalog {where} is a standby, which lacks what "
+            "the primary has. Let ledger.catalog lead to the primary: where its URL names several servers, add "
+            "target_session_attrs=read-write. Nothing was written; nothing is lost meanwhile."
+        )
+
+    def refuse_behind(self, evidence: str, connection: Connection | None = None) -> NoReturn:
+        self.demand_primary(connection)
         where = self.engine.url.render_as_string(hide_password=True)
         raise CatalogBehindError(
             f"Pipeline {self.pipeline}: the catalog {where} has lost transactions that it had confirmed: {evidence}. A "

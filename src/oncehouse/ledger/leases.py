@@ -39,7 +39,8 @@ def acquire(catalog: Catalog, stage: Stage, *, holder: str, lease_seconds: float
         if before is not None and (token < before.token or writes < before.writes):
             catalog.refuse_behind(
                 f"this process has made write {before.writes} of the stage {stage} under token {before.token}, the "
-                f"catalog is at write {writes} of token {token}"
+                f"catalog is at write {writes} of token {token}",
+                connection,
             )
         values = {"token": max(token, above) + 1, "holder": holder, "expires_at": now + lease_seconds}
         if row is None:

@@ -42,7 +42,17 @@ def find_newer(paths: Iterable[str], *, next_epoch: int, token: int) -> str | No
 
 
 def tell_age(catalog: Catalog, store: FileStore) -> str | None:
-    """Why the catalog is not the one that the files belong to; None where it is, as far as sound marks say."""
+    """Why the catalog is not the one that the files belong to; None where it is, as far as sound marks say.
+
+    Raises TransientError where it is one that a standby has not brought so far yet.
+    """
+    age = _tell_age(catalog, store)
+    if age is not None:
+        catalog.demand_primary()
+    return age
+
+
+def _tell_age(catalog: Catalog, store: FileStore) -> str | None:
     if not _knows_pipeline(catalog):
         paths = [path for path in store.walk(f"{catalog.pipeline}/") if _EPOCH_FILE.search(f"/{path}")]
         paths += [found.path for found in list_snapshots(store, catalog.pipeline)]

@@ -129,6 +129,8 @@ def _find_problem(pipeline: Pipeline) -> _Problem | None:
     try:
         store = FileStore(pipeline.ledger.files)
         age = tell_age(catalog, store) or _tell_excess(client, pipeline, catalog)
+        if age is not None:
+            catalog.demand_primary()
     finally:
         catalog.close()
     if age is not None:
