@@ -4,6 +4,7 @@ import errno
 import os
 import pickle
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from oncehouse.errors import ConfigurationError, CorruptFileError, FullDiskError, TransientError
 from oncehouse.ledger.checksums import checksum
 from oncehouse.ledger.files import FileStore
+from oncehouse.pipeline.retention import plan_sweep
 
 CONTENT = b"immutable" * 1000
 
@@ -117,6 +119,24 @@ def test_a_place_that_cannot_be_written_fails_the_check(tmp_path):
 def test_a_file_url_is_a_folder(tmp_path):
     ref = FileStore(f"file://{tmp_path}/files").put("parts/1", fill)
     FileStore(str(tmp_path / "files")).verify(ref)
+
+
+def test_what_a_killed_process_leaves_of_a_replacement_is_swept_when_it_is_old(store, monkeypatch):
+    def die(*_: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", die)
+        with pytest.raises(SystemExit):
+            store.replace("shop/marks/load-000000000001-0.json", b"first")
+    store.replace("shop/marks/load-000000000001-0.json", b"second")
+    paths = list(store.walk("shop/marks"))
+    assert len(paths) == 2
+    now = time.time()
+    assert plan_sweep(paths, set(), token=9, last_epoch=9, now=now + 80_000) == ()
+    (left,) = plan_sweep(paths, set(), token=9, last_epoch=9, now=now + 90_000)
+    store.delete(left)
+    assert store.read_bytes("shop/marks/load-000000000001-0.json") == b"second"
 
 
 def test_a_small_file_is_replaced_whole_or_not_at_all(store, tmp_path, monkeypatch):

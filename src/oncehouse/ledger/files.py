@@ -11,6 +11,7 @@ import errno
 import os
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -154,7 +155,8 @@ class FileStore:
                     stream.write(content)
                 return
             target = self._folder / path
-            new = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
+            # Its age, for the sweep that finds it if this process is killed here.
+            new = target.with_name(f".{target.name}-{int(time.time())}-{uuid.uuid4().hex}")
             make_private_folder(target.parent)
             make_private_file(new)
             try:

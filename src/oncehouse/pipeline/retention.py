@@ -28,8 +28,10 @@ _INDEX_FILE = re.compile(r"/index/(?:merged|rebuilt|rekeyed|adopted)-(\d+)-[^/]+
 _LOOKUP_FILE = re.compile(r"/lookups/(\d+)-[^/]+$")
 _PACK_FILE = re.compile(r"/packs/(\d+)-[^/]+$")
 _EDIT_FILE = re.compile(r"/edits/(\d+)-[^/]+$")
-# Edits are named by the catalog as soon as they are written; nobody takes longer than this.
-_EDIT_SECONDS = 86_400.0
+# What is left of a mark that a killed process was writing.
+_HALF_MARK = re.compile(r"/marks/\.[^/]+-(\d+)-[0-9a-f]{32}$")
+# Edits are named by the catalog as soon as they are written, marks by their own names; nobody takes longer than this.
+_WRITING_SECONDS = 86_400.0
 # How long a file that was packed stays for those who had found it before.
 _GARBAGE_SECONDS = 600.0
 
@@ -65,8 +67,8 @@ def _is_over(path: str, token: int, last_epoch: int, retention_token: int, now: 
         return int(found[1]) < token
     if found := _PACK_FILE.search(path):
         return int(found[1]) < retention_token
-    if found := _EDIT_FILE.search(path):
-        return int(found[1]) < now - _EDIT_SECONDS
+    if found := _EDIT_FILE.search(path) or _HALF_MARK.search(path):
+        return int(found[1]) < now - _WRITING_SECONDS
     return False
 
 
