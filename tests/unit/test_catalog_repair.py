@@ -9,7 +9,7 @@ import pytest
 
 from ledger_examples import take_lease
 from oncehouse.errors import PermanentError, TransientError
-from oncehouse.ledger import adoption, snapshots
+from oncehouse.ledger import adoption, leases, snapshots
 from oncehouse.ledger.batches import find_batch, list_batches, open_parts
 from oncehouse.ledger.records import BatchStatus
 from oncehouse.pipeline import catalog_repair, repair, strange_ids
@@ -340,6 +340,21 @@ def test_a_catalog_that_cannot_come_back_is_left_alone_with_its_reasons(servers)
     assert not (servers.folder / "catalog.db").exists()
     servers.earliest = 0
     assert not repair.apply_repair(servers.pipeline, lambda _: None).catalog.refused
+    assert repair.plan_repair(servers.pipeline).is_clean
+
+
+def test_a_damaged_mark_is_named_and_gone_when_the_catalog_was_compared_with_the_tables(servers):
+    batch_id = servers.make_batch(servers.ingest(range(3)))
+    assert batch_id
+    mark = "shop/marks/load-000000000005-00000000.json"
+    servers.store.replace(mark, b"{")
+    planned = repair.plan_repair(servers.pipeline).catalog
+    assert planned is not None
+    assert (mark in planned.problem, planned.refused) == (True, ())
+    for lease in leases.list_leases(servers.catalog):
+        leases.release(servers.catalog, lease)
+    repair.apply_repair(servers.pipeline, lambda _: None)
+    assert mark not in servers.store.walk("shop/marks")
     assert repair.plan_repair(servers.pipeline).is_clean
 
 

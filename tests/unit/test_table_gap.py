@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,8 @@ from oncehouse.ledger.records import Batch, BatchStatus
 from oncehouse.pipeline.payloads import UNKNOWN, find_conflicts
 from oncehouse.pipeline.strange_ids import slices
 from oncehouse.pipeline.table_gap import TableGap, judge_gap, may_share
+
+REPAIR_PAGE = Path(__file__).parents[2] / "docs" / "repair.md"
 
 
 def make_gap(name: str = "shop.orders", *, strange: tuple[str, ...] = (), **more) -> TableGap:
@@ -50,6 +54,8 @@ def test_a_loaded_batch_without_rows_is_told_apart_from_one_that_is_there():
 def test_a_table_that_drops_rows_or_has_no_ids_proves_nothing():
     (reason,) = judge_gap([make_gap(loses_rows=True)], []).refused
     assert "drops rows by itself" in reason
+    assert "Tables that drop rows" in reason
+    assert "\n### Tables that drop rows\n" in REPAIR_PAGE.read_text(encoding="utf-8")
     (reason,) = judge_gap([make_gap(strange=("s",), columns={"id_column": None})], []).refused
     assert "no column of unique ids" in reason
 

@@ -119,7 +119,12 @@ def _unfit(gaps: Sequence[TableGap]) -> Iterator[str]:
     for gap in gaps:
         name = gap.table.name
         if gap.loses_rows:
-            yield f"{name} drops rows by itself (its engine, or a TTL), so it cannot say what was delivered"
+            # Also where nothing strange is found: it may have been dropped.
+            yield (
+                f"{name} drops rows by itself (its engine, or a TTL), so it cannot say what was delivered. Bring back "
+                "the catalog that has everything; or, where rows that come twice do no harm, go on without the marks "
+                "(docs/repair.md, Tables that drop rows)"
+            )
         elif gap.strange and gap.table.id_column is None:
             yield f"{name} has no column of unique ids, so nobody can say which events its rows are"
     for one, other in combinations(gaps, 2):
