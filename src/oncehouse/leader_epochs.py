@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ _BEYOND_ALL = 1 << 62
 _ANSWER = re.compile(r"broker end offset is (-?\d+) \(offset leader epoch (-?\d+)\)")
 _POLL_SECONDS = 0.5
 _TRIES = 3
+_ASKED_AGAIN = {KafkaError._AUTO_OFFSET_RESET}  # noqa: SLF001 - the client's own code
+"""The client asked for the offset, and not for the leader epoch."""
 # Nothing is fetched. A user's `fetch.max.bytes`, which Spark's source takes, may be less than librdkafka accepts.
 _FETCHING = ("fetch.", "max.", "message.", "queued.", "receive.")
 
@@ -39,34 +41,49 @@ class EpochEnd:
         return self.epoch == leader_epoch and self.end >= offset
 
 
+class Unanswered(KafkaException):
+    """Kafka did not say where a leader epoch ends; it wraps the client's error as its parent does."""
+
+    def __init__(self, place: Place, error: KafkaError) -> None:
+        super().__init__(error)
+        self.place = place
+
+
 def ask_epoch_ends(
-    settings: Mapping[str, Any], asked: Mapping[Place, int], *, timeout_seconds: float
+    settings: Mapping[str, Any], asked: Mapping[Place, int], *, group: str, timeout_seconds: float
 ) -> dict[Place, EpochEnd]:
-    """Where the records of a leader epoch end, of each partition. Raises KafkaException where one is not answered."""
+    """Where the records of a leader epoch end, of each partition. Raises Unanswered where one is not answered.
+
+    `group` is one that the user may read. Nobody joins it, but the client asks who coordinates it.
+    """
     found: dict[Place, EpochEnd] = {}
     for tries_left in reversed(range(_TRIES)):
         left = {place: epoch for place, epoch in asked.items() if place not in found}
         if not left:
             break
         # The client asks when it learns of the leaders, so each time it is one that does not know them yet.
-        refused = _ask(settings, left, found, timeout_seconds)
-        if refused is not None and not tries_left:
-            raise KafkaException(refused)
+        for place, answer in hear_epoch_ends(settings, left, group=group, timeout_seconds=timeout_seconds):
+            if isinstance(answer, EpochEnd):
+                found[place] = answer
+            elif not tries_left or answer.code() not in _ASKED_AGAIN:
+                raise Unanswered(place, answer)
     return found
 
 
-def _ask(
+def hear_epoch_ends(
     settings: Mapping[str, Any],
     asked: Mapping[Place, int],
-    found: dict[Place, EpochEnd],
+    *,
+    group: str,
     timeout_seconds: float,
-) -> KafkaError | None:
-    """Adds what is answered; gives back the last error of those for which the client asked for the offset instead."""
-    refused: dict[Place, KafkaError] = {}
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[Place, EpochEnd | KafkaError]]:
+    """Each partition's answer as it comes, or why there is none; nothing for those that are left after `stop`."""
+    left = dict(asked)
     consumer = Consumer(
         {
             **{name: value for name, value in settings.items() if not name.startswith(_FETCHING)},
-            "group.id": "oncehouse-leader-epochs",  # required by the client; the consumer joins no group
+            "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
         }
@@ -76,24 +93,28 @@ def _ask(
             [TopicPartition(*place, _BEYOND_ALL, leader_epoch=epoch) for place, epoch in asked.items()]
         )
         deadline = time.monotonic() + timeout_seconds
-        while any(place not in found and place not in refused for place in asked):
-            if time.monotonic() > deadline:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - the client's own code
+        while left and time.monotonic() <= deadline and not stop():
             message = consumer.poll(_POLL_SECONDS)
-            if message is not None:
-                _sort_in(message, found, refused)
+            for place, answer in _sort_out(message, left) if message is not None else ():
+                del left[place]
+                yield place, answer
     finally:
         consumer.close()
-    return next(iter(refused.values()), None)
+    if not stop():
+        timed_out = KafkaError(KafkaError._TIMED_OUT)  # noqa: SLF001 - the client's own code
+        yield from ((place, timed_out) for place in left)
 
 
-def _sort_in(message: Message, found: dict[Place, EpochEnd], refused: dict[Place, KafkaError]) -> None:
-    error, place = message.error(), (message.topic() or "", message.partition() or 0)
+def _sort_out(message: Message, left: Mapping[Place, int]) -> list[tuple[Place, EpochEnd | KafkaError]]:
+    """Errors of brokers and of the group's coordinator are nobody's answer: leaders may answer all the same."""
+    error, topic, partition = message.error(), message.topic(), message.partition()
     if error is None:
-        return
+        return []
+    places = [
+        place for place in left if place[0] == topic and (partition is None or partition in {-1, place[1]})
+    ]
     if answer := _ANSWER.search(error.str()):
-        found[place] = EpochEnd(end=int(answer[1]), epoch=int(answer[2]))
-    elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the client's own code
-        refused[place] = error
-    elif not error.retriable():
-        raise KafkaException(error)
+        return [(place, EpochEnd(end=int(answer[1]), epoch=int(answer[2]))) for place in places]
+    if error.code() in _ASKED_AGAIN or not error.retriable():
+        return [(place, error) for place in places]
+    return []

@@ -141,11 +141,11 @@ def look_at_versions(pipeline: Pipeline) -> Iterable[Finding]:
 def look_at_kafka(pipeline: Pipeline) -> Iterable[Finding]:
     """Brokers, topics, whether Kafka still has what the ledger has not read, and for how long it will."""
     from oncehouse.pipeline.prepare import check_source, inspect_source
-    from oncehouse.pipeline.source import Topics
+    from oncehouse.pipeline.source import Topics, group_of
 
     if pipeline.source.kafka is None:
         return ()
-    topics = Topics(pipeline.source.kafka)
+    topics = Topics(pipeline.source.kafka, group=group_of(pipeline.pipeline))
     with open_catalog(pipeline) as catalog:
         check_source(catalog, topics)
     return inspect_source(topics)

@@ -26,6 +26,7 @@ from oncehouse.pipeline.parts import LETTER_SCHEMA, RAW_SCHEMA, read_rows
 from oncehouse.pipeline.read_planning import read_plan
 from oncehouse.pipeline.reading import read_records
 from oncehouse.pipeline.shape_planning import plan_shape
+from oncehouse.pipeline.source import group_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,7 +75,7 @@ def read_epoch(
         for schema in letters.reasons
     }
     with _plan(pipeline, catalog, epoch, waited) as plan:
-        blocks = read_again(kafka, ranges, headers=needs_headers(pipeline))
+        blocks = read_again(kafka, ranges, group=group_of(pipeline.pipeline), headers=needs_headers(pipeline))
         again = _gather(FileStore(plan.files_root), read_records(plan, "again", blocks))
     _demand_counts(state, epoch, again, ranges)
     return again

@@ -30,16 +30,20 @@ _POLL_SECONDS = 0.2
 _PATIENCE_SECONDS = 30.0
 
 
-def read_again(kafka: Kafka, ranges: Sequence[OffsetRange], *, headers: bool) -> Iterator[pa.RecordBatch]:
+def read_again(
+    kafka: Kafka, ranges: Sequence[OffsetRange], *, group: str, headers: bool
+) -> Iterator[pa.RecordBatch]:
     """Blocks as a read task gets them, in the order of topic, partition and offset.
+
+    `group` is asked for by the client and joined by nobody: one that the user may read.
 
     Raises PermanentError where the log was cut since and holds other records at these offsets.
     """
-    _demand_same_log(kafka, ranges)
+    _demand_same_log(kafka, ranges, group)
     consumer = Consumer(
         {
             **client_settings(kafka),
-            "group.id": "oncehouse-repair",  # asked for by the client, joined by nobody
+            "group.id": group,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             # Offsets that are gone must not be taken for an order to begin somewhere else.
@@ -58,11 +62,13 @@ def read_again(kafka: Kafka, ranges: Sequence[OffsetRange], *, headers: bool) ->
         consumer.close()
 
 
-def _demand_same_log(kafka: Kafka, ranges: Sequence[OffsetRange]) -> None:
+def _demand_same_log(kafka: Kafka, ranges: Sequence[OffsetRange], group: str) -> None:
     spans = {(span.topic, span.partition): span for span in ranges if span.leader_epoch is not None}
     asked = {place: span.leader_epoch for place, span in spans.items() if span.leader_epoch is not None}
     try:
-        answers = ask_epoch_ends(client_settings(kafka), asked, timeout_seconds=_PATIENCE_SECONDS)
+        answers = ask_epoch_ends(
+            client_settings(kafka), asked, group=group, timeout_seconds=_PATIENCE_SECONDS
+        )
     except KafkaException as error:
         raise _away(kafka, error) from error
     for place, answer in answers.items():

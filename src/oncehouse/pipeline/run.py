@@ -24,7 +24,7 @@ from oncehouse.pipeline.prepare import demand_ready, know_tables, open_catalog
 from oncehouse.pipeline.record_sizes import RecordSizes
 from oncehouse.pipeline.report import Report, RunResult
 from oncehouse.pipeline.schemas import declared_schemas
-from oncehouse.pipeline.source import Topics
+from oncehouse.pipeline.source import Topics, group_of
 from oncehouse.pipeline.stages import Stages
 from oncehouse.pipeline.stream import Ingest
 from oncehouse.pipeline.tending import Tending
@@ -68,7 +68,8 @@ def run_pipeline(
     catalog = open_catalog(pipeline)
     stages = choose_stages(pipeline, only)
     # Whoever does not read Kafka need not reach it.
-    topics = Topics(pipeline.source.kafka) if pipeline.source.kafka and Stage.INGEST in stages else None
+    kafka = pipeline.source.kafka if Stage.INGEST in stages else None
+    topics = Topics(kafka, group=group_of(pipeline.pipeline)) if kafka else None
     try:
         there = prepare(pipeline, catalog, topics, may_wait=not once, say=say)
         pipeline = know_tables(pipeline) if there else pipeline

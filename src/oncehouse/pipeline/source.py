@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 Positions = dict[tuple[str, int], int]
 
+GROUP = "oncehouse"
+
 # The last two: a new leader knows its end, but not yet up to where all others follow it.
 _NO_LEADER = {
     *("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART"),
@@ -60,8 +62,10 @@ class TopicFacts:
 class Topics:
     """What the broker says about the pipeline's topics. One client, kept open."""
 
-    def __init__(self, kafka: Kafka) -> None:
+    def __init__(self, kafka: Kafka, *, group: str = GROUP) -> None:
+        """`group`: one that the user may read, for the client's own sake; nobody joins it."""
         self.kafka = kafka
+        self._group = group
         self._refusal: str | None = None
         try:
             self._admin = AdminClient(client_settings(kafka) | {"error_cb": self._notice})
@@ -146,7 +150,9 @@ class Topics:
     def epoch_ends(self, asked: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], EpochEnd]:
         """Where the records of leader epochs end."""
         try:
-            return ask_epoch_ends(client_settings(self.kafka), asked, timeout_seconds=TIMEOUT_SECONDS)
+            return ask_epoch_ends(
+                client_settings(self.kafka), asked, group=self._group, timeout_seconds=TIMEOUT_SECONDS
+            )
         except KafkaException as error:
             raise self._wrapped(", ".join(sorted({topic for topic, _ in asked})), error) from error
 
@@ -340,6 +346,11 @@ def _offsets_json(positions: Positions) -> str:
     for (topic, partition), offset in positions.items():
         nested.setdefault(topic, {})[str(partition)] = offset
     return json.dumps(nested)
+
+
+def group_of(pipeline: str) -> str:
+    """What the groups of a pipeline begin with: all that its user needs to read."""
+    return f"{GROUP}-{pipeline}"
 
 
 def client_settings(kafka: Kafka) -> dict[str, Any]:

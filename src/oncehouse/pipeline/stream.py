@@ -37,6 +37,7 @@ from oncehouse.pipeline.source import (
     Positions,
     Topics,
     check_topics,
+    group_of,
     open_stream,
     read_ranges,
     read_starting,
@@ -167,7 +168,7 @@ class Ingest(Deciding):
             starting,
             headers=self._has_headers,
             max_rows=self._size.most_records,
-            group=f"oncehouse-{self._pipeline.pipeline}",
+            group=group_of(self._pipeline.pipeline),
         )
 
         def on_micro_batch(frame: DataFrame, number: int) -> None:

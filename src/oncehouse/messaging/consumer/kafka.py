@@ -288,7 +288,7 @@ class KafkaClient:
         deadline = time.monotonic() + _READ_POSITIONS_SECONDS
         while True:
             try:
-                answers = ask_epoch_ends(settings, known, timeout_seconds=TIMEOUT_SECONDS)
+                answers = ask_epoch_ends(settings, known, group=self._group, timeout_seconds=TIMEOUT_SECONDS)
                 break
             except KafkaException as error:
                 if time.monotonic() > deadline:
