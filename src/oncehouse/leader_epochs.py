@@ -38,7 +38,11 @@ class EpochEnd:
 
     def holds(self, leader_epoch: int | None, offset: int) -> bool:
         """Whether the log has what was read up to this offset, of which the last was written under this epoch."""
-        return self.epoch == leader_epoch and self.end >= offset
+        return self.epoch == leader_epoch and self.reaches(offset)
+
+    def reaches(self, offset: int) -> bool:
+        """All that can be asked for where the epoch may be one that no record was written under (KIP-320)."""
+        return self.end >= offset
 
 
 class Unanswered(KafkaException):

@@ -569,6 +569,16 @@ def test_nothing_to_wait_for():
     assert drive.core.wake_at(drive.now) == inf
 
 
+@pytest.mark.parametrize(("is_ours", "kept"), [(True, 3), (False, None)])
+def test_the_leader_epoch_of_another_clients_commit_is_not_committed_as_ours(is_ours, kept):
+    drive = Drive()
+    position = Position(offset=0, leader_epoch=3, is_ours=is_ours)
+    drive.tell(ev.Assigned(partition=P, position=position))
+    (commit,) = of(ev.Commit, drive.fetch(0, 1, 2))
+    assert commit.position.ends
+    assert commit.position.leader_epoch == kept
+
+
 # Plans in text.
 
 
@@ -588,6 +598,12 @@ def test_a_plan_reads_back_and_fits_beside_an_offset(offset, steps):
 )
 def test_what_is_no_plan_means_none(text):
     assert read_plan(5, text) == Position(offset=5)
+
+
+def test_a_commit_of_ours_is_known_as_such_without_a_plan_too():
+    assert read_plan(5, write_plan(Position(offset=5))).is_ours
+    assert not read_plan(5, "theirs").is_ours
+    assert not read_plan(5, "").is_ours
 
 
 def test_without_an_offset_there_is_no_plan():

@@ -9,9 +9,9 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import confluent_kafka as ck
@@ -20,9 +20,10 @@ from pydantic import SecretStr
 
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError, TransientError
 from oncehouse.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
-from oncehouse.leader_epochs import ask_epoch_ends
+from oncehouse.leader_epochs import hear_epoch_ends
 from oncehouse.messaging.aside import Partition, Shelf
 from oncehouse.messaging.consumer.client import Listener
+from oncehouse.messaging.consumer.log_check import Answers, LogCheck
 from oncehouse.messaging.consumer.log_order import cut_log
 from oncehouse.messaging.consumer.metrics import Metrics
 from oncehouse.messaging.consumer.plan import Position, read_plan, write_plan
@@ -83,6 +84,15 @@ class _Collector:
         self._rests_since = None
 
 
+@dataclass(kw_only=True)
+class _Held:
+    """A partition of which it is not known yet whether its log is the one that was read."""
+
+    position: Position
+    paused: bool = False
+    """What the consumer wants of it meanwhile."""
+
+
 class KafkaClient:
     def __init__(
         self,
@@ -101,6 +111,8 @@ class KafkaClient:
         self._beginning: Collection[str] = ()
         self._turned: dict[Partition, Position] = {}
         self._gone: set[Partition] = set()
+        self._held: dict[Partition, _Held] = {}
+        self._log_check = LogCheck(group, self._hear_epoch_ends)
         self._collector = _Collector()
 
     def open_shelf(self) -> Shelf:
@@ -175,6 +187,7 @@ class KafkaClient:
         return found if found is not None and found.code() in _FATAL else None
 
     def consume(self, count: int, timeout_seconds: float) -> list[Any]:
+        self._release()
         try:
             with self._collector.at_rest():
                 raw = self._consumer.consume(count, timeout_seconds)
@@ -184,7 +197,7 @@ class KafkaClient:
         records, errors = split_errors(raw)
         for message in errors:
             self._hear(message.error())
-        return self._without_turned(records) if self._turned or self._gone else records
+        return self._without_turned(records) if self._turned or self._gone or self._held else records
 
     def _hear(self, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's own code
@@ -208,10 +221,11 @@ class KafkaClient:
         return None
 
     def _without_turned(self, records: list[Any]) -> list[Any]:
-        """Leaves out what was fetched in a call in which its partition went, and perhaps came back."""
-        touched = self._gone | self._turned.keys()
+        """Leaves out what was fetched in a call in which its partition went and perhaps came back, or was held."""
+        turned = self._turned | {key: held.position for key, held in self._held.items()}
+        touched = self._gone | turned.keys()
         kept = [record for record in records if (record.topic(), record.partition()) not in touched]
-        for (topic, partition), position in self._turned.items():
+        for (topic, partition), position in turned.items():
             dropped = any((record.topic(), record.partition()) == (topic, partition) for record in records)
             if dropped:
                 start = self._start_of((topic, partition), position)
@@ -234,7 +248,6 @@ class KafkaClient:
 
     def _on_assign(self, consumer: ck.Consumer, partitions: list[TopicPartition]) -> None:
         positions = self._read_positions(consumer, partitions)
-        self._demand_same_log(positions)
         # With the leader epoch the client goes back to where the log is cut later on.
         starts = [
             TopicPartition(*key, self._start_of(key, position), leader_epoch=_client_epoch(position))
@@ -244,6 +257,7 @@ class KafkaClient:
             consumer.incremental_assign(starts)
         else:
             consumer.assign(starts)
+        self._hold(consumer, positions)
         self._turned |= {key: position for key, position in positions.items() if key in self._gone}
         self._gone -= positions.keys()
         self._listener.on_assigned(positions)
@@ -277,29 +291,38 @@ class KafkaClient:
             for at in found
         }
 
-    def _demand_same_log(self, positions: Mapping[Partition, Position]) -> None:
-        """The client itself does not compare the log with committed leader epochs if it knows the leader already."""
+    def _hold(self, consumer: ck.Consumer, positions: Mapping[Partition, Position]) -> None:
+        """Give out nothing before the leader says that it has what was read.
+
+        The client itself does not compare the log with committed leader epochs if it knows the leader already.
+        """
         known = {
             key: position.leader_epoch
             for key, position in positions.items()
             if position.offset is not None and position.leader_epoch is not None
         }
+        if known:
+            consumer.pause([TopicPartition(*key) for key in known])
+            self._held |= {key: _Held(position=positions[key]) for key in known}
+            self._log_check.begin(known)
+
+    def _hear_epoch_ends(self, asked: Mapping[Partition, int], stop: Callable[[], bool]) -> Answers:
         settings = client_settings(self._bootstrap_servers, self._shared_options())
-        deadline = time.monotonic() + _READ_POSITIONS_SECONDS
-        while True:
-            try:
-                answers = ask_epoch_ends(settings, known, group=self._group, timeout_seconds=TIMEOUT_SECONDS)
-                break
-            except KafkaException as error:
-                if time.monotonic() > deadline:
-                    raise TransientError(
-                        f"group {self._group}: Kafka does not say whether it still has what was read: "
-                        f"{describe_error(error)}"
-                    ) from error
-                time.sleep(_ASK_AGAIN_SECONDS)
-        for key, answer in answers.items():
-            if not answer.holds(known[key], positions[key].offset or 0):
-                raise cut_log(self._group, key, answer.end, positions[key].offset or 0)
+        return hear_epoch_ends(settings, asked, group=self._group, timeout_seconds=TIMEOUT_SECONDS, stop=stop)
+
+    def _release(self) -> None:
+        """Let those begin whose log is known to be the one that was read; raises DataLossError for another log."""
+        cut = []
+        for key, answer in self._log_check.take().items():
+            position, offset = self._held[key].position, self._held[key].position.offset or 0
+            # Other clients commit leader epochs under which no record may have been written.
+            same = answer.holds(position.leader_epoch, offset) if position.is_ours else answer.reaches(offset)
+            if not same:
+                cut.append(cut_log(self._group, key, answer.end, offset))
+            elif not self._held.pop(key).paused:
+                self._consumer.resume([TopicPartition(*key)])
+        if cut:
+            raise cut[0]
 
     def _on_revoke(self, consumer: ck.Consumer, partitions: list[TopicPartition]) -> None:
         keys = [(at.topic, at.partition) for at in partitions]
@@ -315,6 +338,9 @@ class KafkaClient:
         self, consumer: ck.Consumer, partitions: list[TopicPartition], keys: Collection[Partition]
     ) -> None:
         self._gone |= set(keys)
+        self._log_check.forget(keys)
+        for key in keys:
+            self._held.pop(key, None)
         if self._incremental:
             consumer.incremental_unassign(partitions)
         else:
@@ -345,10 +371,16 @@ class KafkaClient:
                 self._listener.on_committed(key, read_plan(at.offset, at.metadata))
 
     def pause(self, partition: Partition) -> None:
-        self._consumer.pause([TopicPartition(*partition)])
+        if (held := self._held.get(partition)) is not None:
+            held.paused = True
+        else:
+            self._consumer.pause([TopicPartition(*partition)])
 
     def resume(self, partition: Partition) -> None:
-        self._consumer.resume([TopicPartition(*partition)])
+        if (held := self._held.get(partition)) is not None:
+            held.paused = False
+        else:
+            self._consumer.resume([TopicPartition(*partition)])
 
     def end_of(self, partition: Partition) -> int | None:
         try:
@@ -366,6 +398,7 @@ class KafkaClient:
 
     def close(self) -> None:
         self._collector.wake()
+        self._log_check.close()
         self._consumer.close()
 
 

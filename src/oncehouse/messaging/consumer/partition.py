@@ -107,7 +107,8 @@ class PartitionState:
         self.pace = first_pace(self._pace_limits)
         self._prepared = not self.rules.aside
         self.done = self.start.offset
-        self._done_epoch = self.start.leader_epoch
+        # What another client committed is not committed again as if it were ours.
+        self._done_epoch = self.start.leader_epoch if self.start.is_ours else None
         self._expected = self.start.offset or 0
         self._planned = deque(self.start.ends)
         self._acked = self.start

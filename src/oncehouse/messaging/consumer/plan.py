@@ -22,10 +22,13 @@ class Position:
     """The last offsets of the batches planned from there, in order."""
     leader_epoch: int | None = field(default=None, compare=False)
     """Kafka's, of the record before the offset; None where it is not known."""
+    is_ours: bool = field(default=True, compare=False)
+    """Whether a consumer of ours wrote it. Other clients commit leader epochs that no record may have."""
 
 
 def write_plan(position: Position) -> str:
-    if position.offset is None or not position.ends:
+    """The mark stands there without a plan too: it says whose commit it is."""
+    if position.offset is None:
         return ""
     steps = pairwise((position.offset, *position.ends))
     return _PREFIX + ",".join(str(after - before) for before, after in steps)
@@ -34,7 +37,7 @@ def write_plan(position: Position) -> str:
 def read_plan(offset: int | None, metadata: str | None) -> Position:
     """What `write_plan` wrote; anything else beside an offset is somebody else's and means no plan."""
     if offset is None or not (metadata or "").startswith(_PREFIX):
-        return Position(offset=offset)
+        return Position(offset=offset, is_ours=False)
     ends: list[int] = []
     last = offset
     for step in (metadata or "").removeprefix(_PREFIX).split(","):

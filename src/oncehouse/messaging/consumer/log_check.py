@@ -1,0 +1,124 @@
+"""Where the records of committed leader epochs end, asked while the poll goes on.
+
+One thread asks, for as long as there are partitions without an answer: one that has no leader holds up neither the
+others nor a stop. It has a client of its own, and hands the answers to the polling thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from threading import Condition, Thread
+from typing import Protocol
+
+from confluent_kafka import KafkaError, KafkaException
+
+from oncehouse.kafka_client import describe_error
+from oncehouse.leader_epochs import EpochEnd
+from oncehouse.messaging.aside import Partition
+
+_ASK_AGAIN_SECONDS = 1.0
+_TELL_AGAIN_SECONDS = 60.0
+_END_SECONDS = 3.0
+_log = logging.getLogger("oncehouse.consumer")
+
+Answers = Iterable[tuple[Partition, EpochEnd | KafkaError]]
+
+
+class Hear(Protocol):
+    def __call__(self, asked: Mapping[Partition, int], stop: Callable[[], bool]) -> Answers: ...
+
+
+class LogCheck:
+    def __init__(self, group: str, hear: Hear) -> None:
+        self._group = group
+        self._hear = hear
+        self._changed = Condition()
+        self._open: dict[Partition, tuple[int, int]] = {}
+        """Term and leader epoch: what was asked before a partition came back is not its answer."""
+        self._term = 0
+        self._answers: dict[Partition, EpochEnd] = {}
+        self._told_at: dict[Partition, float] = {}
+        self._thread: Thread | None = None
+        self._closed = False
+
+    def begin(self, asked: Mapping[Partition, int]) -> None:
+        with self._changed:
+            self._term += 1
+            self._open |= {partition: (self._term, epoch) for partition, epoch in asked.items()}
+            for partition in asked:
+                self._answers.pop(partition, None)
+            self._changed.notify_all()
+            if self._open and self._thread is None:
+                self._thread = Thread(target=self._run, name="oncehouse-log-check", daemon=True)
+                self._thread.start()
+
+    def forget(self, partitions: Collection[Partition]) -> None:
+        with self._changed:
+            for partition in partitions:
+                self._open.pop(partition, None)
+                self._answers.pop(partition, None)
+            self._changed.notify_all()
+
+    def take(self) -> dict[Partition, EpochEnd]:
+        """What was answered since."""
+        with self._changed:
+            taken, self._answers = self._answers, {}
+        return taken
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(_END_SECONDS)
+
+    # In the thread.
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._closed or not self._open:
+                    self._thread = None
+                    return
+                term, asked = self._term, dict(self._open)
+            self._ask(term, asked)
+            with self._changed:
+                if self._open and not self._is_over(term):
+                    self._changed.wait(_ASK_AGAIN_SECONDS)
+
+    def _is_over(self, term: int) -> bool:
+        """Whether this round is of no more use: others have come meanwhile, and wait for the next."""
+        return self._closed or self._term != term or not self._open
+
+    def _ask(self, term: int, asked: Mapping[Partition, tuple[int, int]]) -> None:
+        epochs = {partition: epoch for partition, (_, epoch) in asked.items()}
+        try:
+            for partition, answer in self._hear(epochs, lambda: self._is_over(term)):
+                if isinstance(answer, EpochEnd):
+                    self._keep(partition, asked[partition], answer)
+                else:
+                    self._tell(partition, answer.str())
+        except KafkaException as error:
+            for partition in asked:
+                self._tell(partition, describe_error(error))
+
+    def _keep(self, partition: Partition, asked: tuple[int, int], answer: EpochEnd) -> None:
+        with self._changed:
+            if self._open.get(partition) == asked:
+                del self._open[partition]
+                self._answers[partition] = answer
+        self._told_at.pop(partition, None)
+
+    def _tell(self, partition: Partition, error: str) -> None:
+        now = time.monotonic()
+        if now < self._told_at.get(partition, -1e9) + _TELL_AGAIN_SECONDS:
+            return
+        self._told_at[partition] = now
+        _log.warning(
+            "group %s: %s/%s waits: Kafka does not say whether it still has what was read (%s); it is asked again. "
+            "Check that the partition has a leader",
+            self._group, *partition, error,
+        )  # fmt: skip
