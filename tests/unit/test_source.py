@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from oncehouse.config import Kafka
-from oncehouse.errors import ConfigurationError, DataLossError, TransientError
+from oncehouse.errors import ConfigurationError, DataLossError, OncehouseError, TransientError
+from oncehouse.leader_epochs import Unanswered
 from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline import source
 from oncehouse.pipeline.log_history import LogEnd
@@ -305,3 +306,28 @@ def test_a_leader_that_has_just_died_is_asked_for_again(monkeypatch):
 def test_an_offset_that_is_none_is_no_end_of_a_log(monkeypatch):
     with pytest.raises(TransientError, match="does not answer"):
         ask(monkeypatch, *[-1001] * 10)
+
+
+def ask_unanswered(monkeypatch, code: int) -> Exception:
+    def ask_nobody(*_args, **_options):
+        raise Unanswered(("clicks", 1), KafkaError(code))
+
+    monkeypatch.setattr(source, "ask_epoch_ends", ask_nobody)
+    topics = Topics(Kafka(bootstrap_servers="127.0.0.1:9", topics=["clicks", "events"]))
+    with pytest.raises(OncehouseError) as raised:
+        topics.epoch_ends({("clicks", 1): 3, ("events", 0): 3})
+    return raised.value
+
+
+@pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError._AUTO_OFFSET_RESET])
+def test_a_broker_that_says_epochs_but_not_where_they_end_is_named(monkeypatch, code):
+    error = ask_unanswered(monkeypatch, code)
+    assert isinstance(error, TransientError)
+    assert "topic clicks partition 1" in str(error)
+    assert "OffsetsForLeaderEpoch" in str(error)
+
+
+def test_the_topic_that_is_not_there_is_named_alone(monkeypatch):
+    error = ask_unanswered(monkeypatch, KafkaError.UNKNOWN_TOPIC_OR_PART)
+    assert isinstance(error, ConfigurationError)
+    assert "has no topic 'clicks'" in str(error)

@@ -22,7 +22,7 @@ from oncehouse.config import Kafka
 from oncehouse.errors import ConfigurationError, DataLossError, OncehouseError, TransientError
 from oncehouse.kafka_client import TIMEOUT_SECONDS, describe_error, plain_options
 from oncehouse.kafka_security import spell_for_java
-from oncehouse.leader_epochs import EpochEnd, ask_epoch_ends
+from oncehouse.leader_epochs import EpochEnd, Unanswered, ask_epoch_ends
 from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline.log_history import LogEnd
 from oncehouse.pipeline.outage import TopicSettings, read_settings
@@ -153,8 +153,10 @@ class Topics:
             return ask_epoch_ends(
                 client_settings(self.kafka), asked, group=self._group, timeout_seconds=TIMEOUT_SECONDS
             )
+        except Unanswered as error:
+            raise self._unanswered(error) from error
         except KafkaException as error:
-            raise self._wrapped(", ".join(sorted({topic for topic, _ in asked})), error) from error
+            raise ConfigurationError(f"source.kafka.options: {describe_error(error)}") from error
 
     def _offsets(self, partitions: Iterable[tuple[str, int]], spec: OffsetSpec) -> Positions:
         return {place: found.offset for place, found in self._ask_leaders(partitions, spec).items()}
@@ -196,6 +198,18 @@ class Topics:
         text = str(error.str())
         if error.name() == "_AUTHENTICATION" or "certificate verify failed" in text:
             self._refusal = text
+
+    def _unanswered(self, error: Unanswered) -> Exception:
+        topic, partition = error.place
+        wrapped = self._wrapped(topic, error)
+        if not isinstance(wrapped, TransientError):
+            return wrapped
+        return TransientError(
+            f"Kafka at {self.kafka.bootstrap_servers} says the leader epoch of topic {topic} partition {partition}, "
+            f"but not where an earlier one ends ({describe_error(error)}). It is asked again. If that goes on, look "
+            "whether it has a leader, and whether the brokers, and any proxy in front of them, answer Kafka's request "
+            "OffsetsForLeaderEpoch."
+        )
 
     def _wrapped(self, topic: str, error: KafkaException) -> Exception:
         code = _code(error)
