@@ -13,7 +13,7 @@ from oncehouse.errors import DataLossError, TransientError
 from oncehouse.leader_epochs import EpochEnd
 from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline.kafka_log import KafkaLog
-from oncehouse.pipeline.log_history import LogEnd
+from oncehouse.pipeline.log_history import LogEnd, StaleLeaders
 
 HERE = ("t", 0)
 
@@ -242,6 +242,48 @@ def test_a_broker_that_does_not_know_yet_that_it_no_longer_leads_is_asked_again_
     partition.append(4)
     with pytest.raises(TransientError, match="no longer leads"):
         KafkaLog(partition, {HERE: 10}, {HERE: 3})
+
+
+def test_a_leader_that_stays_older_than_what_was_read_is_of_another_log():
+    partition = Partition()
+    partition.append(10)
+    now = [1000.0]
+    stale = StaleLeaders(now=lambda: now[0])
+    for _ in range(3):
+        with pytest.raises(TransientError, match="It is asked again"):
+            KafkaLog(partition, {HERE: 10}, {HERE: 3}, stale)
+        now[0] += 100
+    now[0] += 1
+    with pytest.raises(
+        DataLossError, match=r"leader epoch 3 were read, and no newer leader.*oncehouse repair"
+    ):
+        KafkaLog(partition, {HERE: 10}, {HERE: 3}, stale)
+
+
+def test_a_leader_that_has_caught_up_is_given_its_time_again():
+    partition = Partition()
+    partition.append(10)
+    now = [1000.0]
+    stale = StaleLeaders(now=lambda: now[0])
+    with pytest.raises(TransientError):
+        KafkaLog(partition, {HERE: 10}, {HERE: 3}, stale)
+    KafkaLog(partition, {HERE: 10}, {HERE: 0}, stale)
+    now[0] += 1000
+    with pytest.raises(TransientError):
+        KafkaLog(partition, {HERE: 10}, {HERE: 3}, stale)
+
+
+def test_another_leader_where_nothing_was_read_is_no_cause_to_read_again():
+    partition = Partition()
+    partition.append(3)
+    log = KafkaLog(partition, {HERE: 3}, {HERE: 0})
+    partition.replicate()
+    partition.elect_other()
+    (span,) = log.confirm((OffsetRange(topic="t", partition=0, start=3, end=3),))
+    assert span.leader_epoch == 0
+    partition.append(1)
+    with pytest.raises(TransientError, match="became the leader"):
+        log.confirm((OffsetRange(topic="t", partition=0, start=3, end=4),))
 
 
 def test_what_retention_deletes_is_no_alarm():

@@ -17,6 +17,7 @@ from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline.log_history import (
     FIRST_EPOCH,
     LogEnd,
+    StaleLeaders,
     check_ends,
     check_history,
     check_leaders,
@@ -44,11 +45,17 @@ class _Stretch:
 class KafkaLog:
     """Raises DataLossError where what was read is no longer there, TransientError where that cannot be said yet."""
 
-    def __init__(self, brokers: Brokers, positions: Mapping[Place, int], known: Mapping[Place, int]) -> None:
+    def __init__(
+        self,
+        brokers: Brokers,
+        positions: Mapping[Place, int],
+        known: Mapping[Place, int],
+        stale: StaleLeaders | None = None,
+    ) -> None:
         """`known`: the leader epoch of what stands before each position, as far as the ledger has it."""
         self._brokers = brokers
         ends = brokers.ends(positions)
-        doubtful = find_doubtful(known, ends)
+        doubtful = find_doubtful(known, ends, stale or StaleLeaders())
         check_ends(positions, ends)
         check_history(positions, doubtful, brokers.epoch_ends(doubtful))
         self._leaders = {place: end.leader_epoch for place, end in ends.items()}
@@ -61,14 +68,14 @@ class KafkaLog:
     def confirm(self, ranges: tuple[OffsetRange, ...]) -> tuple[OffsetRange, ...]:
         """The ranges that were read, with the leader epoch of the last record of each."""
         read_to = {(span.topic, span.partition): span.end for span in ranges}
+        filled = {(span.topic, span.partition): span.end for span in ranges if span.end > span.start}
         # Before the leaders are asked for: what another leader says of epochs would be of another log.
-        self._find_epochs(
-            {(span.topic, span.partition): span.end for span in ranges if span.end > span.start}
-        )
+        self._find_epochs(filled)
         ends = self._brokers.ends(read_to)
         check_leaders(self._leaders, ranges, ends)
         check_ends(read_to, ends)
-        self._leaders |= {place: end.leader_epoch for place, end in ends.items()}
+        # Where nothing was read, the leader of the last comparison stays the one that counts.
+        self._leaders |= {place: ends[place].leader_epoch for place in filled}
         return tuple(
             replace(span, leader_epoch=self._epoch_of((span.topic, span.partition), span.end))
             for span in ranges

@@ -1,4 +1,4 @@
-"""Whether Kafka's log still holds what was read from it: log ends and leader epochs in, a loud stop out. Pure.
+"""Whether Kafka's log still holds what was read from it: ends and leader epochs in, a loud stop out. Pure but a clock.
 
 Kafka's own rule (KIP-320): a log holds a record of leader epoch e at an offset if it knows the epoch e and the records
 of that epoch end behind the offset. An unclean election makes a log end earlier, and another epoch goes on from there.
@@ -6,8 +6,9 @@ of that epoch end behind the offset. An unclean election makes a log end earlier
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from oncehouse.errors import DataLossError, TransientError
 from oncehouse.leader_epochs import EpochEnd, Place
@@ -15,6 +16,9 @@ from oncehouse.ledger.records import OffsetRange
 
 FIRST_EPOCH = 0
 """That of a partition's first leader: one that was added meanwhile has had no other."""
+
+STALE_SECONDS = 300.0
+"""No broker takes itself for the leader for so long while another one is."""
 
 _REMEDY = (
     "Nothing further was read. Put back a catalog from before these offsets were read and let `oncehouse repair` bring "
@@ -45,20 +49,51 @@ def check_ends(positions: Mapping[Place, int], ends: Mapping[Place, LogEnd]) -> 
             )
 
 
-def find_doubtful(known: Mapping[Place, int], ends: Mapping[Place, LogEnd]) -> dict[Place, int]:
-    """The known leader epochs of those whose leader has changed since."""
-    doubtful = {}
-    for (topic, partition), epoch in known.items():
-        end = ends.get((topic, partition))
-        if end is None or end.leader_epoch is None or end.leader_epoch == epoch:
-            continue
-        if end.leader_epoch < epoch:
-            raise TransientError(
-                f"Topic {topic} partition {partition}: a broker of leader epoch {end.leader_epoch} answers, but "
-                f"records of leader epoch {epoch} were read: it does not know yet that it no longer leads."
+@dataclass(frozen=True, kw_only=True)
+class StaleLeaders:
+    """Since when leaders answer that are older than the records that were read. Kept over starts of a stream."""
+
+    now: Callable[[], float] = time.monotonic
+    since: dict[Place, float] = field(default_factory=dict)
+
+    def see(self, stale: Collection[Place]) -> None:
+        for place in self.since.keys() - stale:
+            del self.since[place]
+        for place in stale:
+            self.since.setdefault(place, self.now())
+
+    def seconds(self, place: Place) -> float:
+        return self.now() - self.since[place]
+
+
+def find_doubtful(
+    known: Mapping[Place, int], ends: Mapping[Place, LogEnd], stale: StaleLeaders
+) -> dict[Place, int]:
+    """The known leader epochs of those whose leader has changed since.
+
+    Raises TransientError for a leader that is older than what was read, and DataLossError where it stays the leader.
+    """
+    leaders = {
+        place: now for place in known if place in ends and (now := ends[place].leader_epoch) is not None
+    }
+    stale.see({place for place, now in leaders.items() if now < known[place]})
+    for topic, partition in sorted(stale.since):
+        place = topic, partition
+        what = (
+            f"Topic {topic} partition {partition}: a broker of leader epoch {leaders[place]} answers, but records of "
+            f"leader epoch {known[place]} were read"
+        )
+        if stale.seconds(place) > STALE_SECONDS:
+            raise DataLossError(
+                f"{what}, and no newer leader has come for {stale.seconds(place):.0f} s: the partition was set back "
+                f"to an earlier state, as from a backup, or made by other brokers. {_REMEDY}"
             )
-        doubtful[topic, partition] = epoch
-    return doubtful
+        raise TransientError(
+            f"{what}: it does not know yet that it no longer leads. It is asked again; if that goes on for minutes, "
+            'the partition was set back to an earlier state: "When Kafka\'s log was cut" in docs/guarantees.md '
+            "says what to do."
+        )
+    return {place: known[place] for place, now in leaders.items() if now != known[place]}
 
 
 def check_history(
@@ -90,6 +125,8 @@ def check_leaders(
 ) -> None:
     """Refuse ranges during whose reading a partition got another leader; they are read again."""
     for span in ranges:
+        if span.end == span.start:
+            continue
         place = span.topic, span.partition
         before, now = leaders.get(place, FIRST_EPOCH), ends[place].leader_epoch
         if now != before:

@@ -31,6 +31,7 @@ from oncehouse.pipeline.ingest import SMALL_EPOCH_RECORDS, EpochInput, read_fram
 from oncehouse.pipeline.job_errors import naming_own_errors, revive
 from oncehouse.pipeline.kafka_log import KafkaLog
 from oncehouse.pipeline.lease_terms import demand_current
+from oncehouse.pipeline.log_history import StaleLeaders
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.session import scratch_folder
 from oncehouse.pipeline.source import (
@@ -64,6 +65,7 @@ class Ingest(Deciding):
     def __init__(self, stages: Stages, topics: Topics, sizes: RecordSizes) -> None:
         super().__init__(stages)
         self._topics = topics
+        self._stale_leaders = StaleLeaders()
         self._tell_stream = stages.report.tell_stream
         self._settled = False
         self._stopping = threading.Event()
@@ -139,7 +141,9 @@ class Ingest(Deciding):
     def _starting_positions(self) -> Positions:
         known = epochs.read_topic_ids(self._catalog)
         self._topic_ids, starting = read_starting(self._topics, known, epochs.read_positions(self._catalog))
-        self._log = KafkaLog(self._topics, starting, epochs.read_leader_epochs(self._catalog))
+        self._log = KafkaLog(
+            self._topics, starting, epochs.read_leader_epochs(self._catalog), self._stale_leaders
+        )
         return starting
 
     def _on_rule_changed(self) -> None:
