@@ -25,7 +25,7 @@ from confluent_kafka import (
 from oncehouse.config import Kafka
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.kafka_client import describe_error
-from oncehouse.pipeline.source import client_settings
+from oncehouse.pipeline.source import client_settings, group_of
 
 HEADER = "oncehouse-letter"
 """Names the letter: a hash of its position and bytes."""
@@ -74,7 +74,7 @@ def export_letters(
     kafka: Kafka, pipeline: str, topic: str, letters: Iterable[dict[str, Any]], *, partitions: Sequence[int]
 ) -> Exported:
     """Send the letters that the topic does not hold yet, and return once the brokers have them all."""
-    known = set(_read_names(kafka, topic, partitions))
+    known = set(_read_names(kafka, topic, partitions, group=group_of(pipeline)))
     failures: list[KafkaError] = []
     producer = Producer(
         {**client_settings(kafka), "enable.idempotence": True, "acks": "all", "compression.type": "zstd"}
@@ -143,12 +143,12 @@ def _names_in(message: Message) -> Iterator[bytes]:
     return (value for key, value in headers or () if key == HEADER)
 
 
-def _read_names(kafka: Kafka, topic: str, partitions: Sequence[int]) -> Iterator[bytes]:
+def _read_names(kafka: Kafka, topic: str, partitions: Sequence[int], *, group: str) -> Iterator[bytes]:
     """The names of all letters that the topic holds; only headers are kept in memory."""
     consumer = Consumer(
         {
             **client_settings(kafka),
-            "group.id": "oncehouse-export",
+            "group.id": group,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
