@@ -130,6 +130,10 @@ class SecureKafka(Kafka):
             "ssl.keystore.location": str(self.keys),
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(self.authority.file),
+            # What has no rules of its own is open to all, so that a test need only say what it forbids.
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+            "super.users": "User:ANONYMOUS",
         }
         return plain + "".join(f"{name}={value}\n" for name, value in more.items())
 

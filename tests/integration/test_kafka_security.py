@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from oncehouse.config import Kafka
 from oncehouse.errors import ConfigurationError, TransientError
+from oncehouse.leader_epochs import EpochEnd
 from oncehouse.pipeline import source
-from oncehouse.pipeline.source import Topics, java_options
+from oncehouse.pipeline.source import Topics, client_settings, group_of, java_options
 from road import PATIENCE_SECONDS
 from secure_servers import PLAIN_PASSWORD, SCRAM_PASSWORD, USER, Authority, SecureKafka
 
@@ -116,3 +126,62 @@ def test_a_wrong_password_is_refused_without_telling_it(secure_kafka, filled_top
     refusal = refusal_of(sasl(secure_kafka, filled_topic, sasl_password="c4nary-wrong"))
     assert "authentication failed" in refusal.lower()
     assert "c4nary" not in refusal
+
+
+@pytest.fixture
+def own_groups_alone(secure_kafka) -> Iterator[None]:
+    """Groups are closed to all but the one user, who may read those of the pipeline `shop`."""
+    admin = AdminClient({"bootstrap.servers": secure_kafka.bootstrap_servers, "log_level": 0})
+
+    def allow(user: str, operation: AclOperation, group: str, pattern: ResourcePatternType) -> AclBinding:
+        return AclBinding(
+            ResourceType.GROUP, group, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW
+        )
+
+    rules = [
+        allow("nobody", AclOperation.ALL, "*", ResourcePatternType.LITERAL),
+        allow(USER, AclOperation.READ, group_of("shop"), ResourcePatternType.PREFIXED),
+    ]
+    for future in admin.create_acls(rules).values():
+        future.result(timeout=30)
+    try:
+        yield
+    finally:
+        every = AclBindingFilter(
+            ResourceType.GROUP,
+            None,
+            ResourcePatternType.ANY,
+            None,
+            None,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        for future in admin.delete_acls([every]).values():
+            future.result(timeout=30)
+
+
+@pytest.mark.usefixtures("own_groups_alone")
+@pytest.mark.parametrize("group", [group_of("shop"), "closed"])
+def test_leader_epochs_are_answered_for_by_the_rights_that_the_docs_ask_for(
+    secure_kafka, filled_topic, group
+):
+    """And where the group is closed too: the leaders answer without its coordinator."""
+    kafka = sasl(secure_kafka, filled_topic)
+    topics = Topics(kafka, group=group)
+    here = filled_topic, 0
+    assert topics.epoch_ends({here: 0}) == {here: EpochEnd(epoch=0, end=len(MESSAGES))}
+
+
+@pytest.mark.usefixtures("own_groups_alone")
+def test_the_groups_of_others_are_closed_meanwhile(secure_kafka, filled_topic):
+    """The client's own group fails as it does for a user without the right."""
+    consumer = Consumer(client_settings(sasl(secure_kafka, filled_topic)) | {"group.id": "closed"})
+    end, code = time.monotonic() + PATIENCE_SECONDS, None
+    try:
+        consumer.assign([TopicPartition(filled_topic, 0, len(MESSAGES))])
+        while code != KafkaError.GROUP_AUTHORIZATION_FAILED and time.monotonic() < end:
+            message = consumer.poll(0.5)
+            code = message.error().code() if message is not None and message.error() else None
+    finally:
+        consumer.close()
+    assert code == KafkaError.GROUP_AUTHORIZATION_FAILED
