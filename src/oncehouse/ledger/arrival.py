@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import and_, case, func, or_, select
+from sqlalchemy import FromClause, Table, and_, case, func, or_, select
 
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import BatchStatus, EpochKind, LetterKind
@@ -23,7 +23,7 @@ class Arrival:
     missing: Mapping[str, int]
     """Table and the first epoch of which rows are not in ClickHouse; 0 where rows of older records are among them."""
     waiting: int | None
-    """The first epoch with records that wait for their schema."""
+    """The first epoch with records that wait for their schema; 0 where some were tried before and wait on."""
 
 
 def read_arrival(catalog: Catalog) -> Arrival:
@@ -40,29 +40,34 @@ def read_arrival(catalog: Catalog) -> Arrival:
             batches.c.pipeline == catalog.pipeline,
             batches.c.status.in_([str(status) for status in _NOT_ARRIVED]),
         )
-        # Rows of an epoch that tries records again belong to records that were read long before it.
-        since = func.min(case((epochs.c.kind == str(EpochKind.KAFKA), parts.c.epoch), else_=0))
-        missing = connection.execute(
-            select(parts.c.table_name, since)
-            .select_from(
-                parts.outerjoin(
-                    epochs, and_(epochs.c.pipeline == parts.c.pipeline, epochs.c.epoch == parts.c.epoch)
-                )
-            )
-            .where(parts.c.pipeline == catalog.pipeline, parts.c.rows_live > 0)
-            .where(or_(parts.c.batch_id.is_(None), parts.c.batch_id.in_(unsent)))
-            .group_by(parts.c.table_name)
-        ).all()
+        # What an epoch has of records that were tried again was read long before it.
+        first = case((epochs.c.kind == str(EpochKind.KAFKA), epochs.c.epoch), else_=0)
+        # Before the parts: a record that is tried meanwhile turns from one that waits into a row, never back.
         waiting = connection.execute(
-            select(func.min(dead_letter_files.c.epoch)).where(
+            select(func.min(first))
+            .select_from(_with_epochs(dead_letter_files))
+            .where(
                 dead_letter_files.c.pipeline == catalog.pipeline,
                 dead_letter_files.c.kind == str(LetterKind.WAITING),
                 dead_letter_files.c.tried_in_epoch.is_(None),
             )
         ).scalar()
+        missing = connection.execute(
+            select(parts.c.table_name, func.min(first))
+            .select_from(_with_epochs(parts))
+            .where(parts.c.pipeline == catalog.pipeline, parts.c.rows_live > 0)
+            .where(or_(parts.c.batch_id.is_(None), parts.c.batch_id.in_(unsent)))
+            .group_by(parts.c.table_name)
+        ).all()
     return Arrival(
         positions={(row.topic, row.partition_id): row.next_offset for row in settled},
         next_epoch=int(newest or 0) + 1,
         missing={str(table): int(epoch) for table, epoch in missing},
         waiting=None if waiting is None else int(waiting),
+    )
+
+
+def _with_epochs(table: Table) -> FromClause:
+    return table.outerjoin(
+        epochs, and_(epochs.c.pipeline == table.c.pipeline, epochs.c.epoch == table.c.epoch)
     )
