@@ -46,6 +46,14 @@ _PROFILES = {
         "<max_rows_to_read>70000</max_rows_to_read><read_overflow_mode>break</read_overflow_mode>"
         "<max_result_rows>1</max_result_rows><result_overflow_mode>break</result_overflow_mode>"
     ),
+    "some_shards": (
+        "<skip_unavailable_shards>1</skip_unavailable_shards><connections_with_failover_max_tries>1"
+        "</connections_with_failover_max_tries>"
+    ),
+    "some_shards_always": (
+        "<skip_unavailable_shards>1</skip_unavailable_shards><constraints><skip_unavailable_shards><readonly/>"
+        "</skip_unavailable_shards></constraints>"
+    ),
     "little_memory": "<max_memory_usage>50000000</max_memory_usage>",
     "sleeper": (
         "<function_sleep_max_microseconds_per_block>60000000</function_sleep_max_microseconds_per_block>"
@@ -66,6 +74,7 @@ _USERS = {
     "of_one_table": ("plain", ("INSERT, SELECT ON of_one_table.events", "SELECT ON system.processes")),
     "dropper": ("plain", (*_LOADING, "DROP TABLE, TRUNCATE ON *.*")),
     "granter": ("plain", (*_LOADING, "ROLE ADMIN ON *.*")),
+    "some_shards": ("some_shards", (*_LOADING, "CREATE TEMPORARY TABLE, REMOTE ON *.*")),
     **{
         profile: (profile, _LOADING)
         for profile in (
@@ -76,6 +85,7 @@ _USERS = {
             "select_never_deduplicated",
             "small_blocks",
             "cut_short",
+            "some_shards_always",
             "little_memory",
             "sleeper",
             "reader",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -13,9 +14,13 @@ from oncehouse import crash
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.findings import Level
 from oncehouse.config import ClickHouse
+from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.etl import exact_settings
+from oncehouse.etl.exact_settings import insert_settings
+from oncehouse.etl.records import Position
 from oncehouse.etl.scheduler import Failed
 from oncehouse.etl.server_check import inspect_server
+from oncehouse.etl.sources import count_range, read_sources
 
 
 @pytest.fixture
@@ -69,6 +74,33 @@ def test_a_step_is_refused_where_the_profile_would_cut_its_rows_short(shop):
     assert shop.sql("SELECT count() FROM {db}.fact") == [(0,)]
 
 
+def test_rows_of_a_shard_that_is_away_are_not_left_out(shop):
+    shop.add(0, 40)
+    (port,) = shop.sql("SELECT tcpPort()")[0]
+    shop.run(
+        f"CREATE VIEW {{db}}.sharded AS SELECT * FROM "
+        f"remote('127.0.0.1:{port},127.0.0.1:1', {{db}}.stage, 'loader', '{PASSWORD}')"
+    )
+    client = as_user(shop, "some_shards").client
+    some = client.config.url.rstrip("/")
+    with urlopen(
+        Request(
+            f"{some}/?query=SELECT+count()+FROM+{shop.database}.sharded",
+            headers={"X-ClickHouse-User": "some_shards", "X-ClickHouse-Key": PASSWORD},
+        )
+    ) as answer:
+        assert answer.read() == b"40\n", "without the setting, the rows of one shard pass for all"
+    table, start, end = f"{shop.database}.sharded", Position(time_ms=0, id=0), Position(time_ms=1 << 40, id=0)
+    with pytest.raises(OncehouseError, match="connection tries failed"):
+        count_range(client, table, last=start, next_=end)
+    with pytest.raises(OncehouseError, match="connection tries failed"):
+        read_sources(client, [table])
+    with pytest.raises(OncehouseError, match="connection tries failed"):
+        client.query(
+            f"INSERT INTO {shop.database}.stage SELECT * FROM {table}", settings=insert_settings("t")
+        )
+
+
 @pytest.mark.parametrize(
     ("user", "setting"),
     [
@@ -87,6 +119,15 @@ def test_nothing_goes_in_where_the_profile_forbids_what_makes_a_repeat_harmless(
     assert shop.sql("SELECT count() FROM {db}.fact") == [(0,)]
     found = inspect_server(mine.client, (shop.topic,), has_local_offsets=True)
     assert [(one.level, one.where) for one in found] == [(Level.ERROR, f"setting {setting}")]
+
+
+def test_nothing_is_planned_where_the_profile_leaves_shards_out_whatever_is_asked(shop):
+    shop.add(0, 100)
+    mine = as_user(shop, "some_shards_always")
+    with mine.scheduler() as scheduler, pytest.raises(PermanentError, match="skip_unavailable_shards"):
+        scheduler.run_round()
+    found = inspect_server(mine.client, (shop.topic,), has_local_offsets=True)
+    assert [(one.level, one.where) for one in found] == [(Level.ERROR, "setting skip_unavailable_shards")]
 
 
 def test_a_user_who_may_set_everything_is_not_complained_of(shop):

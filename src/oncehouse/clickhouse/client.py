@@ -28,6 +28,7 @@ from oncehouse.clickhouse.errors import Failure, Kind, classify
 from oncehouse.clickhouse.names import quote, quote_table
 from oncehouse.clickhouse.send_guard import guard, sending_until
 from oncehouse.clickhouse.server_names import report_server_names
+from oncehouse.clickhouse.whole_answers import WHOLE_ANSWERS
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 
 if TYPE_CHECKING:
@@ -46,12 +47,8 @@ _Answer = TypeVar("_Answer")
 CHECK_COMMAND = "oncehouse check"
 _CHUNK_BYTES = 1 << 20
 _PING_SECONDS = 3.0
-# Answers decide what is inserted: none may be an old one, or the beginning of one that a profile's limit cut short.
-_HONEST = {
-    "async_insert": 0,
-    "use_query_cache": 0,
-    **{f"{what}_overflow_mode": "throw" for what in ("read", "result", "timeout")},
-}
+# Answers decide what is inserted: none may be an old one, or a part of one that a profile lets pass for the whole.
+_HONEST: Mapping[str, str | int] = {"async_insert": 0, "use_query_cache": 0, **WHOLE_ANSWERS}
 _FRAME = re.compile(
     r"^Received ClickHouse exception, code: \d+, server response: | \(for url [^)]*\)$|\bHTTPS?Connection\([^)]*\): "
 )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.findings import Finding, Level
 from oncehouse.clickhouse.names import quote
+from oncehouse.clickhouse.whole_answers import WHOLE_ANSWERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 OLDEST_VERSION = (24, 8)
 
 _WHY_FORCED = {
+    **dict.fromkeys(WHOLE_ANSWERS, "a part of the rows would pass for all of them"),
     "async_insert": "the server would gather rows of several batches and forget their tokens",
     "insert_deduplicate": "the table would take a repeated insert twice",
     "deduplicate_insert": "the table would take a repeated insert twice",

@@ -13,6 +13,7 @@ from oncehouse.clickhouse.client import failure_of
 from oncehouse.clickhouse.grants import writer_grants
 from oncehouse.clickhouse.insert import insert_settings
 from oncehouse.clickhouse.names import quote_table
+from oncehouse.clickhouse.whole_answers import WHOLE_ANSWERS
 from oncehouse.errors import ConfigurationError, PermanentError
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def read_server(client: Client, needs: Needs) -> ServerFacts:
             grant for grant in _grants_to_leave_out(table) if is_granted(client, grant, unknown=False)
         ),
         forced_settings=read_forced_settings(
-            client, {name: str(value) for name, value in insert_settings("").items()}
+            client,
+            {name: str(value) for name, value in {**WHOLE_ANSWERS, **insert_settings("")}.items()},
         ),
         reads_uuids_in_order=_reads_uuids_in_order(client),
         readonly=read_readonly(client),

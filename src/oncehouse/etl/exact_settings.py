@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from oncehouse.clickhouse.whole_answers import WHOLE_ANSWERS
+
 _UNBOUNDED = 1 << 40
 """Rows or bytes of a block, never reached: what halving keeps small is memory."""
-_OVERFLOW_MODES = ("distinct", "group_by", "join", "read", "result", "set", "sort", "timeout", "transfer")
+_OVERFLOW_MODES = ("distinct", "group_by", "join", "set", "sort", "transfer")
 
 _SETTINGS: Mapping[str, str | int] = {
     "async_insert": 0,
@@ -33,6 +35,8 @@ _SETTINGS: Mapping[str, str | int] = {
     "parallel_distributed_insert_select": 0,
     # With `break` or `any`, a limit of the profile would cut the rows short and call that success.
     **{f"{what}_overflow_mode": "throw" for what in _OVERFLOW_MODES},
+    # As would a shard that is away: the step would go past the rows that it did not see.
+    **WHOLE_ANSWERS,
     "throw_on_max_partitions_per_insert_block": 1,
 }
 

@@ -14,6 +14,7 @@ from typing import Any
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.names import quote_table
 from oncehouse.clickhouse.replica_sync import read_in_step
+from oncehouse.clickhouse.whole_answers import WHOLE_ANSWERS
 from oncehouse.etl.lineage import is_source
 from oncehouse.etl.positions import MAX_ID
 from oncehouse.etl.records import Position, SourceState, Topic
@@ -22,6 +23,7 @@ _CLOCK = "toUnixTimestamp64Milli(now64(3))"
 _CLOCK_NUMBER = 65_535
 _TABLES_PER_QUERY = 400  # larger unions are planned by the server in more than linear time
 _SETTINGS = {
+    **WHOLE_ANSWERS,
     "max_query_size": 10_000_000,
     "max_ast_elements": 1_000_000,
     "max_expanded_ast_elements": 1_000_000,
@@ -145,7 +147,7 @@ def find_range(
         f"WHERE {between(last, upper)} ORDER BY pos, id LIMIT {{limit:UInt64}})"
     )
     # Reads in order and stops: more threads read what is then thrown away.
-    settings = {"max_threads": 1}
+    settings = {**WHOLE_ANSWERS, "max_threads": 1}
     rows = read_in_step(
         client,
         [table] if decides else [],
@@ -179,7 +181,9 @@ def count_range(client: Client, table: str, *, last: Position, next_: Position, 
     """`decides` as for `find_range`."""
     sql = f"SELECT count() FROM {quote_table(table)} WHERE {IN_RANGE}"  # noqa: S608 - the name is quoted
     rows = read_in_step(
-        client, [table] if decides else [], lambda reader: reader.query(sql, bounds(last, next_))
+        client,
+        [table] if decides else [],
+        lambda reader: reader.query(sql, bounds(last, next_), WHOLE_ANSWERS),
     )
     return int(rows[0][0])
 
