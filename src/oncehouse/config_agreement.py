@@ -58,6 +58,7 @@ def find_contradictions(
     else:
         known = None
     seen: dict[str, int] = {}
+    declared: dict[tuple[str, str], int] = {}
     for at, table in enumerate(tables):
         if table is None:
             continue
@@ -68,6 +69,15 @@ def find_contradictions(
                 )
             )
         seen.setdefault(table.name, at)
+        if table.declare is not None:
+            source = (table.declare.offsets, table.declare.topic)
+            if source in declared:
+                text = f"{table.declare.topic!r} is declared for tables[{declared[source]}] already"
+                text += (
+                    "; what one table has says nothing of another's rows, so give each a source of its own"
+                )
+                found.append(Problem(path=("tables", at, "declare", "topic"), text=text))
+            declared.setdefault(source, at)
         found += [
             Problem(path=("tables", at, *problem.path), text=problem.text)
             for problem in _judge_table(table, known)
@@ -129,6 +139,9 @@ def _judge_table(table: Table, known: list[str] | None) -> list[Problem]:
         if table.route is not None and table.route.field is not None and table.route.field not in known:
             found.append(Problem(path=("route", "field"), text=_unknown_field(table.route.field, known)))
     taken = set(table.columns or known or ())
+    if table.declare is not None and table.declare.pos == "inserted" and "pos" in taken:
+        text = "is `inserted`, but the pipeline sends the column `pos`; say `event` with a `lateness`"
+        found.append(Problem(path=("declare", "pos"), text=text))
     for key, column in (("batch_column", table.batch_column), ("id_column", table.id_column)):
         if column is not None and column in taken:
             found.append(Problem(path=(key,), text=f"column {column!r} is already filled by another value"))

@@ -68,6 +68,21 @@ def test_a_fit_table_has_no_findings():
     assert judge_server(SERVER, NEEDS) == ()
 
 
+def test_a_declared_time_of_insertion_is_set_by_the_table_alone():
+    needs = replace(NEEDS, stamps_pos=True)
+
+    def with_pos(kind):
+        return replace(
+            FACTS, columns=(*FACTS.columns, Column(name="pos", type="DateTime64(3)", default_kind=kind))
+        )
+
+    assert judge(with_pos("DEFAULT"), needs) == ()
+    assert "DEFAULT now64(3)" in only(judge(with_pos(""), needs)).advice
+    assert only(judge(FACTS, needs)).where == "sales.events.pos"
+    sent = replace(needs, columns={**NEEDS.columns, "pos": "DateTime64(3)"})
+    assert "pipeline sends the column" in only(judge(with_pos("DEFAULT"), sent)).what
+
+
 def test_a_missing_table_is_to_be_created():
     assert "oncehouse table create" in only(judge(None, NEEDS)).advice
 

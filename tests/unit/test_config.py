@@ -11,6 +11,7 @@ import oncehouse
 from oncehouse.config import (
     BatchLimits,
     ClickHouse,
+    Declare,
     Identity,
     Kafka,
     Ledger,
@@ -97,6 +98,17 @@ def test_contradictions_are_told_beside_other_problems():
     assert "tables[0].route.field: 'nope' is not declared in source.fields" in told
     assert "tables[1].name: 't' is already tables[0]" in told
     assert "lease: must be a duration" in told
+
+
+def test_two_tables_declare_no_source_in_common():
+    mine = Declare(topic="Stage", pos="event", lateness=1)
+    told = problems_of(tables=[Table(name="a", declare=mine), Table(name="b", declare=mine)])
+    assert "tables[1].declare.topic: 'Stage' is declared for tables[0] already" in told
+
+
+def test_a_time_of_insertion_is_not_one_that_the_pipeline_sends():
+    table = Table(name="a", columns={"pos": "project"}, declare=Declare(topic="Stage", pos="inserted"))
+    assert "tables[0].declare.pos: is `inserted`, but" in problems_of(tables=[table])
 
 
 @pytest.mark.parametrize("key", ["batch_column", "id_column"])

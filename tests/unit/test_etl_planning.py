@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from oncehouse.clickhouse.findings import Level
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl import offsets
 from oncehouse.etl.book import Book
@@ -27,6 +28,7 @@ from oncehouse.etl.operations import (
 )
 from oncehouse.etl.planning import Due, Paused, Resume, Waiting, due_steps, retry_seconds
 from oncehouse.etl.records import START, Check, Expectation, Offset, Position, SourceState, Template, Topic
+from oncehouse.etl.server_check import judge_declarations
 from oncehouse.etl.sources import Range, tables_to_ask
 from oncehouse.etl.statements import rebuild_operations, step_operations, token_of
 from oncehouse.etl.transforms import Transform, bind, find_transform
@@ -62,6 +64,25 @@ def test_the_slowest_source_or_now_less_the_delay_bounds_a_step():
 def test_the_delay_goes_by_the_clock_of_clickhouse_and_not_by_that_of_the_offsets():
     (decision,) = due_steps((TOPIC,), {"Orders": OFFSET}, sources(5_000, 5_000), 90_000, clock_ms=2_000)
     assert decision == Due(topic=TOPIC, offset=OFFSET, upper_ms=2_000)
+
+
+def test_what_a_pipeline_declares_of_a_topic_that_is_built_takes_nothing_past_its_history():
+    declared = Offset(topic="Orders", last=LAST, next=LAST, consumer="oncehouse pipeline shop")
+    decision = decide(offset=declared)
+    assert isinstance(decision, Waiting)
+    assert "oncehouse etl seek Orders start" in decision.reason
+    (found,) = judge_declarations((TOPIC,), {"Orders": declared})
+    assert (found.level, found.where) == (Level.ERROR, "Orders")
+
+    behind = Topic(topic="Sums", dst="dwh.sums", depends_on=("dwh.orders",))
+    rows = sources(5_000, 3_000) | state("dwh.orders", 4_000)
+    ahead = replace(declared, last=Position(time_ms=9_000, id=0), next=Position(time_ms=9_000, id=0))
+    _, second = due_steps((TOPIC, behind), {"Orders": ahead}, rows, 10_000)
+    assert not isinstance(second, Due) or second.upper_ms <= 3_000
+
+    again = replace(declared, last=START, next=START, generation=1)
+    assert isinstance(decide(offset=again), Due)
+    assert list(judge_declarations((TOPIC,), {"Orders": again})) == []
 
 
 def test_a_topic_without_offsets_starts_at_the_beginning():

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.config import Declare
-from oncehouse.errors import ConfigurationError
+from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.ledger.arrival import Arrival
-from oncehouse.pipeline.source_progress import Reading, Readings
+from oncehouse.pipeline.source_progress import Reading, Readings, write_declaration
 
 P = ("orders", 0)
 
@@ -97,3 +97,40 @@ def test_times_of_events_need_a_lateness_that_only_people_know():
         Declare(topic="Stage", pos="event")
     assert Declare(topic="Stage", pos="event", lateness="30s").lateness == 30
     assert Declare(topic="Stage", pos="inserted").lateness == 0
+
+
+class Offsets:
+    """The offsets' one row, as the server answers with it: time, consumer, whether it is of a topic that is built."""
+
+    def __init__(self, *rows: tuple[int, str, int]) -> None:
+        self.rows = list(rows)
+        self.written = 0
+
+    def query(self, *_: object) -> list[tuple[int, str, int]]:
+        return self.rows
+
+    def command(self, *_: object) -> None:
+        self.written += 1
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ((0, "oncehouse", 0), "is declared in"),
+        ((0, "", 1), "is a topic that `oncehouse etl` builds"),
+        ((5, "oncehouse pipeline shop", 1), "is a topic that `oncehouse etl` builds"),
+        ((5, "nightly", 0), "is declared in"),
+    ],
+)
+def test_a_row_that_is_no_declaration_of_this_pipeline_is_left_alone(row, why):
+    offsets = Offsets(row)
+    with pytest.raises(PermanentError, match=why):
+        write_declaration(offsets, Declare(topic="Stage", pos="inserted"), 10, "oncehouse pipeline shop")
+    assert not offsets.written
+
+
+@pytest.mark.parametrize("rows", [[], [(0, "", 0)], [(5, "oncehouse pipeline shop", 0)], [(5, "", 0)]])
+def test_a_declaration_goes_ahead(rows):
+    offsets = Offsets(*rows)
+    write_declaration(offsets, Declare(topic="Stage", pos="inserted"), 10, "oncehouse pipeline shop")
+    assert offsets.written == 1

@@ -104,7 +104,7 @@ def check(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> 
     from oncehouse.clickhouse.preflight import Level
     from oncehouse.clickhouse.replica_reads import inspect_reads
     from oncehouse.etl.lineage_check import inspect_lineage
-    from oncehouse.etl.server_check import inspect_server
+    from oncehouse.etl.server_check import inspect_server, judge_declarations
 
     with open_etl(file) as etl:
         named = {table for topic in etl.work for table in (topic.dst, *topic.depends_on)}
@@ -116,6 +116,8 @@ def check(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> 
         )
         changes = find_changes(etl)
         made = is_made(etl)
+        if made:
+            findings = (*findings, *judge_declarations(etl.lineage, etl.store.read_all().offsets))
     ok = all(finding.level is not Level.ERROR for finding in findings)
     if as_json:
         show_json(EtlChecked(ok=ok, findings=findings, changes=changes))

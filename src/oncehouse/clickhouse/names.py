@@ -13,6 +13,9 @@ from oncehouse.errors import ConfigurationError
 
 LONGEST_NAME = 200  # a table's name becomes a file name on the server, which may have 255 bytes
 
+PIPELINE_CONSUMER = "oncehouse pipeline"
+"""Begins the names under which pipelines declare their tables; no scheduler has such a name."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TableName:

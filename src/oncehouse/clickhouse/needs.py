@@ -23,6 +23,8 @@ class Needs:
     window: WindowNeeds
     adds_columns: bool = False
     """New fields get columns of their own, which the user must be allowed to add."""
+    stamps_pos: bool = False
+    """The table itself sets `pos` to when it takes a row in, and `declare` relies on that."""
     refuses_excess_rights: bool = False
     """A user that may do more than load and look is an error, not a warning."""
 
@@ -41,5 +43,6 @@ def needs_of(pipeline: Pipeline, table: Table) -> Needs:
             retry_horizon_seconds=pipeline.clickhouse.insert_timeout + pipeline.retry.longest,
         ),
         adds_columns=pipeline.source.new_fields == "add" and table.columns is None,
+        stamps_pos=table.declare is not None and table.declare.pos == "inserted",
         refuses_excess_rights=pipeline.clickhouse.excess_rights == "refuse",
     )

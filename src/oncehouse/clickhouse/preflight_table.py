@@ -25,7 +25,7 @@ _SECONDS_SETTING = "replicated_deduplication_window_seconds"
 
 
 def judge_columns(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
-    found = [*_judge_sent(facts, needs), *_judge_own(facts, needs)]
+    found = [*_judge_sent(facts, needs), *_judge_own(facts, needs), *_judge_pos(facts, needs)]
     yield from found
     if not found:
         own = [name for name in (needs.batch_column, needs.id_column) if name]
@@ -62,6 +62,23 @@ def _judge_sent(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
                 what=f"the pipeline sends {declared}, the table has {column.type}: {difference}",
                 advice=_advise_type(name, declared, column, needs),
             )
+
+
+def _judge_pos(facts: TableFacts, needs: Needs) -> Iterator[Finding]:
+    if not needs.stamps_pos:
+        return
+    column = facts.column("pos")
+    is_sent = "pos" in needs.columns
+    if is_sent or column is None or column.default_kind not in {"DEFAULT", "MATERIALIZED"}:
+        yield Finding(
+            level=Level.ERROR,
+            where=f"{needs.table}.pos",
+            what="declare says `pos: inserted`, but "
+            + ("the pipeline sends the column" if is_sent else "the table does not set the column by itself"),
+            advice="say `pos: event` with a `lateness`"
+            if is_sent
+            else f"run: ALTER TABLE {quote_table(needs.table)} MODIFY COLUMN pos DateTime64(3) DEFAULT now64(3)",
+        )
 
 
 def _advise_type(name: str, declared: str, column: Column, needs: Needs) -> str:

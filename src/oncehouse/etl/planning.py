@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from oncehouse.etl.coverage import count_late
+from oncehouse.etl.lineage import is_source
 from oncehouse.etl.mutex import LEASE_SECONDS, MORE, PAUSED, SIZING, blank, failures, is_held
 from oncehouse.etl.positions import MAX_ID, spell_position_time
 from oncehouse.etl.reach import Bound, Reaches
@@ -96,13 +97,23 @@ def due_steps(
     `known_empty`: topics, and where their source was found to have no rows. `declared`: source tables, and how far
     they have come by what their loaders say.
     """
-    reaches = Reaches(topics, offsets, sources, now_ms if clock_ms is None else clock_ms, declared)
+    built = {topic.topic for topic in topics if not is_source(topic)}
+    # What a pipeline declared of a topic that is built is not how far that topic has come.
+    sound = {
+        name: offset
+        for name, offset in offsets.items()
+        if not (name in built and offset.is_pipeline_declaration)
+    }
+    reaches = Reaches(topics, sound, sources, now_ms if clock_ms is None else clock_ms, declared)
 
     def decide(topic: Topic) -> Decision:
         offset = offsets.get(topic.topic) or blank(topic.topic)
         if offset.state == PAUSED:
             return Paused(topic=topic, offset=offset)
-        reason = _reason_to_hold_back(offset, now_ms, hostid, lease_seconds)
+        if topic.topic in built and offset.is_pipeline_declaration:
+            reason = _tell_misplaced(offset)
+        else:
+            reason = _reason_to_hold_back(offset, now_ms, hostid, lease_seconds)
         if reason:
             return Waiting(topic=topic, offset=offset, reason=reason)
         if offset.book.is_pause_asked:  # its holder is gone, and the pause was meant to follow its step
@@ -115,6 +126,13 @@ def due_steps(
         return next_side(topic, offset, reaches.settled_of(topic), now_ms) or forward
 
     return tuple(decide(topic) for topic in topics)
+
+
+def _tell_misplaced(offset: Offset) -> str:
+    return (
+        f"{offset.consumer} has declared it as a source, and it is built: let tables[].declare.topic of that pipeline "
+        f"name the source's own topic, then `oncehouse etl seek {offset.topic} start`"
+    )
 
 
 def _decide_forward(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from oncehouse.clickhouse.names import PIPELINE_CONSUMER
 from oncehouse.etl.book import EMPTY, Book
 from oncehouse.etl.positions import START, Position
 
@@ -145,6 +146,11 @@ class Offset:
     def is_open(self) -> bool:
         """A step was begun and not finished: it must run again with the very same range."""
         return self.next != self.last
+
+    @property
+    def is_pipeline_declaration(self) -> bool:
+        """A pipeline wrote it, for a source; after a seek the row is the topic's own again."""
+        return self.consumer.startswith(f"{PIPELINE_CONSUMER} ") and not self.generation
 
     @property
     def reached(self) -> Position:

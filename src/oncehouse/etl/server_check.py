@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.findings import Finding, Level
@@ -10,7 +10,7 @@ from oncehouse.clickhouse.preflight_server import judge_forced, judge_readonly
 from oncehouse.clickhouse.server import read_forced_settings, read_readonly
 from oncehouse.etl.exact_settings import required_settings
 from oncehouse.etl.lineage import is_source
-from oncehouse.etl.records import Topic
+from oncehouse.etl.records import Offset, Topic
 from oncehouse.etl.replication import Spread, explain_one_sided, read_spreads
 
 if TYPE_CHECKING:
@@ -35,6 +35,19 @@ def _judge_user(client: Client) -> Iterator[Finding]:
         return  # every setting is fixed then
     for forced in read_forced_settings(client, required_settings()):
         yield judge_forced(forced)
+
+
+def judge_declarations(lineage: Sequence[Topic], offsets: Mapping[str, Offset]) -> Iterator[Finding]:
+    for topic in lineage:
+        row = offsets.get(topic.topic)
+        if row is not None and row.is_pipeline_declaration and not is_source(topic):
+            yield Finding(
+                level=Level.ERROR,
+                where=topic.topic,
+                what=f"{row.consumer} has declared it as a source, and it is built: none of it is",
+                advice=f"let tables[].declare.topic of that pipeline name the source's own topic, then `oncehouse etl "
+                f"seek {topic.topic} start`",
+            )
 
 
 def judge_spread(topic: Topic, spread: Spread | None) -> Iterator[Finding]:

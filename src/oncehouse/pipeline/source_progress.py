@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.clickhouse.names import quote_table
+from oncehouse.clickhouse.names import PIPELINE_CONSUMER, quote_table
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.ledger.arrival import Arrival, read_arrival
 from oncehouse.ledger.catalog import Catalog
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _MOST_READINGS = 1000
 _LAST_ID = (1 << 64) - 1
-_CONSUMER = "oncehouse pipeline"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +90,7 @@ class Declaring:
         self, pipeline: Pipeline, catalog: Catalog, topics: Topics, *, say: Callable[[str], None]
     ) -> None:
         self._declared = tuple((table.name, table.declare) for table in pipeline.tables if table.declare)
-        self._name = f"{_CONSUMER} {pipeline.pipeline}"
+        self._name = f"{PIPELINE_CONSUMER} {pipeline.pipeline}"
         self._client = connect(pipeline.clickhouse)
         self._catalog = catalog
         self._topics = topics
@@ -155,11 +154,18 @@ def write_declaration(client: Client, declare: Declare, time_ms: int, consumer: 
     """Ahead only, and not in another loader's place."""
     offsets = quote_table(declare.offsets)
     rows = client.query(
-        f"SELECT toUnixTimestamp64Milli(last.1), consumer FROM {offsets} WHERE topic = {{topic:String}}",  # noqa: S608 - quoted
+        "SELECT toUnixTimestamp64Milli(last.1), consumer, "  # noqa: S608 - quoted
+        "rows > 0 OR generation > 0 OR hostid != '' OR lane != '' OR book != '' "
+        f"FROM {offsets} WHERE topic = {{topic:String}}",
         {"topic": declare.topic},
     )
-    known_ms, known_consumer = rows[0] if rows else (0, "")
-    if known_ms > 0 and known_consumer not in ("", consumer):
+    known_ms, known_consumer, is_built = rows[0] if rows else (0, "", 0)
+    if is_built:
+        raise PermanentError(
+            f"{declare.topic} in {declare.offsets} is a topic that `oncehouse etl` builds: a declaration would take it "
+            "past its own history, so none was made. Let tables[].declare.topic name the topic of the source."
+        )
+    if known_consumer not in ("", consumer):
         raise PermanentError(
             f"The source {declare.topic} is declared in {declare.offsets} by {known_consumer!r} already: what one "
             f"loader has brought says nothing of another's rows. When that one is gone, `oncehouse etl declare "
