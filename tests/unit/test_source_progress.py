@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from oncehouse.config import Declare
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.ledger.arrival import Arrival
-from oncehouse.pipeline.source_progress import Reading, Readings, write_declaration
+from oncehouse.pipeline.source_progress import Declaring, Reading, Readings, write_declaration
 
 P = ("orders", 0)
 
@@ -97,6 +97,36 @@ def test_times_of_events_need_a_lateness_that_only_people_know():
         Declare(topic="Stage", pos="event")
     assert Declare(topic="Stage", pos="event", lateness="30s").lateness == 30
     assert Declare(topic="Stage", pos="inserted").lateness == 0
+
+
+def test_a_long_backlog_is_declared_as_it_is_worked_off():
+    readings = Readings()
+    for clock_ms in range(1, 5_000):
+        readings.add(Reading(clock_ms=clock_ms, ends={P: clock_ms}))
+    assert reach(readings, arrival(1)) == 1
+    assert 1 <= (reach(readings, arrival(50)) or 0) <= 50
+    last = [reach(readings, arrival(position)) or 0 for position in range(1, 5_000, 100)]
+    assert last == sorted(last)
+    assert last[-1] > 4_800
+    for clock_ms in range(5_000, 9_000):
+        readings.add(Reading(clock_ms=clock_ms, ends={P: clock_ms}))
+    assert (reach(readings, arrival(5_200)) or 0) >= 4_900, "what is settled thins out by itself"
+    assert len(readings._kept) <= 1_000
+
+
+def test_kafka_that_does_not_answer_in_time_stops_no_pipeline(monkeypatch):
+    said: list[str] = []
+    declaring = Declaring.__new__(Declaring)
+    declaring._told, declaring._say, declaring._readings = "", said.append, Readings()
+
+    def read(_self: Declaring) -> Reading:
+        raise TimeoutError
+
+    monkeypatch.setattr(Declaring, "_read", read)
+    declaring.look()
+    declaring.look()
+    assert len(said) == 1
+    assert "did not answer in time" in said[0]
 
 
 class Offsets:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -45,22 +44,24 @@ class Readings:
     """Ends of Kafka that were seen, and when all before them has arrived. Pure."""
 
     def __init__(self) -> None:
-        self._kept: deque[Reading] = deque(maxlen=_MOST_READINGS)
+        self._kept: list[Reading] = []
 
     def add(self, reading: Reading) -> None:
+        """The oldest of those that are not settled stays, however long the rest takes."""
+        if len(self._kept) >= _MOST_READINGS:
+            settled = [one for one in self._kept if one.settled_before is not None]
+            others = [one for one in self._kept if one.settled_before is None]
+            self._kept = [*settled[::2], *others[::2]]
         self._kept.append(reading)
 
     def settle(self, arrival: Arrival) -> None:
         """Note of which readings all is settled by now."""
-        self._kept = deque(
-            (
-                replace(one, settled_before=arrival.next_epoch)
-                if one.settled_before is None and _is_settled(one.ends, arrival.positions)
-                else one
-                for one in self._kept
-            ),
-            maxlen=_MOST_READINGS,
-        )
+        self._kept = [
+            replace(one, settled_before=arrival.next_epoch)
+            if one.settled_before is None and _is_settled(one.ends, arrival.positions)
+            else one
+            for one in self._kept
+        ]
 
     def reached_ms(self, arrival: Arrival, table: str, *, waits_count: bool) -> int | None:
         """The latest time before which all of Kafka has arrived in the table. `waits_count`: records that wait for
@@ -76,7 +77,7 @@ class Readings:
         return max(arrived, default=None)
 
     def forget(self, before_ms: int) -> None:
-        self._kept = deque((one for one in self._kept if one.clock_ms >= before_ms), maxlen=_MOST_READINGS)
+        self._kept = [one for one in self._kept if one.clock_ms >= before_ms]
 
 
 def _is_settled(ends: Positions, positions: Mapping[tuple[str, int], int]) -> bool:
@@ -117,10 +118,11 @@ class Declaring:
             # Asked again: what is missing is looked at after it is known what is settled.
             self._declare_all(read_arrival(self._catalog), at_once=not reads_kafka)
             self._told = ""
-        except OncehouseError as error:
-            if str(error) != self._told:
-                self._say(f"How far tables have come cannot be declared to the etl scheduler: {error}")
-            self._told = str(error)
+        except (OncehouseError, TimeoutError) as error:
+            what = str(error) or "Kafka did not answer in time"
+            if what != self._told:
+                self._say(f"How far tables have come cannot be declared to the etl scheduler: {what}")
+            self._told = what
 
     def _read(self) -> Reading:
         clock_ms = math.floor(self._client.now() * 1000)
