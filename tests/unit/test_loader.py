@@ -10,13 +10,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.clickhouse.outcomes import AlreadyThere, Inserted, PartlyThere, Refused, TryAgain
-from oncehouse.config import Retry
-from oncehouse.errors import CorruptFileError, PermanentError
+from oncehouse.clickhouse.outcomes import (
+    AlreadyThere,
+    Inserted,
+    InsertRequest,
+    PartlyThere,
+    Refused,
+    TryAgain,
+)
+from oncehouse.config import ClickHouse, Retry
+from oncehouse.errors import CorruptFileError, PermanentError, TransientError
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import BatchStatus, FileRef, LoadPart, Part
+from oncehouse.pipeline import loader
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
-from oncehouse.pipeline.loader import FAILED, UNKNOWN, VIEWS_UNPROVEN, judge, live_rows
+from oncehouse.pipeline.loader import (
+    FAILED,
+    UNKNOWN,
+    VIEWS_UNPROVEN,
+    LoadPlan,
+    judge,
+    live_rows,
+    send_batch,
+)
 from oncehouse.pipeline.pace import Answer
 from oncehouse.pipeline.reading import read_records
 from plan_examples import make_read_plan
@@ -195,3 +211,53 @@ def test_parts_of_different_columns_are_refused_by_name(store):
     parts[1] = replace(parts[1], part=replace(parts[1].part, file=other))
     with pytest.raises(PermanentError, match="different columns"):
         live_rows(store, parts)
+
+
+def plan_of(store: FileStore, parts: tuple[LoadPart, ...]) -> LoadPlan:
+    request = InsertRequest(
+        table="t",
+        columns=(),
+        batch_column="_batch_id",
+        batch_id="0f8fad5b-d9cb-469f-a165-70867728950e",
+        attempt=1,
+        rows=3,
+        earlier_query_ids=(),
+        outcome_unknown=False,
+        may_be_forgotten=False,
+        merges_rows=False,
+    )
+    return LoadPlan(
+        clickhouse=ClickHouse(url="http://127.0.0.1:1"), request=request, parts=parts, files_root=store.root
+    )
+
+
+class RunOf:
+    """What Spark tells a task of itself."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def attemptNumber(self) -> int:  # noqa: N802 - Spark's name
+        return self._number
+
+
+@pytest.mark.parametrize("hindrance", ["refused connection", "damaged part", "busy files"])
+def test_a_task_that_spark_runs_again_never_says_that_nothing_was_sent(store, monkeypatch, hindrance):
+    """Its first run may have sent the rows before its executor was lost."""
+    part = read_part(store, [5, 3, 9])
+    if hindrance == "damaged part":
+        part = replace(part, part=replace(part.part, live_rows=7))
+    if hindrance == "busy files":
+
+        def fail(*_asked: object) -> None:
+            raise TransientError("busy")
+
+        monkeypatch.setattr(loader, "live_rows", fail)
+    plan = plan_of(store, (part,))
+    monkeypatch.setattr("pyspark.TaskContext.get", lambda: RunOf(0))
+    first = send_batch(plan)
+    assert not first.outcome_unknown
+    monkeypatch.setattr("pyspark.TaskContext.get", lambda: RunOf(1))
+    again = send_batch(plan)
+    assert isinstance(again, TryAgain)
+    assert again.outcome_unknown

@@ -78,8 +78,21 @@ class Verdict:
 
 
 def send_batch(plan: LoadPlan) -> Outcome:
-    """The work of one load task. Damage in the ledger's own files is an outcome too, not a crash."""
+    """The work of one load task. Damage in the ledger's own files is an outcome too, not a crash.
+
+    A task that Spark runs once more sends nothing. What its first run did nobody here can know, and its session may
+    be used up: the next attempt ends both, and looks.
+    """
     unknown = plan.request.outcome_unknown
+    if is_repeated():
+        return TryAgain(
+            message=f"batch {plan.request.batch_id} for {plan.request.table}: Spark ran the load task once more, so "
+            "its first run was lost, and whether that sent the rows is not known. The next attempt looks",
+            code=None,
+            seconds=0.0,
+            outcome_unknown=True,
+            too_many_parts=False,
+        )
     deadline = plan.request.deadline and plan.request.deadline.counted_here(read_moment())
     try:
         rows = live_rows(FileStore(plan.files_root), plan.parts)
@@ -92,6 +105,14 @@ def send_batch(plan: LoadPlan) -> Outcome:
     # What goes out is what the parts hold, whatever the pipeline file says by now.
     request = replace(plan.request, columns=tuple(rows.column_names), deadline=deadline)
     return insert_batch(connect(plan.clickhouse), request, rows)
+
+
+def is_repeated() -> bool:
+    """Whether this is a Spark task that was run before: a lost executor, a worker that died, speculation."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    return task is not None and task.attemptNumber() > 0
 
 
 def live_rows(store: FileStore, parts: Sequence[LoadPart]) -> pa.Table:
