@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.clickhouse.block_counts import BlockCount, blocks_between
+from oncehouse.clickhouse.deadlines import read_moment
 from oncehouse.clickhouse.describe import TableFacts
-from oncehouse.pipeline.attempts import may_be_forgotten
+from oncehouse.config import ClickHouse
+from oncehouse.errors import TransientError
+from oncehouse.ledger import batches
+from oncehouse.ledger.records import Attempt, Batch, BatchStatus
+from oncehouse.pipeline import attempts, loader
+from oncehouse.pipeline.attempts import blocks_since, is_doubtful, may_be_forgotten, open_attempt
 
 FACTS = TableFacts(
     database="d",
@@ -29,10 +36,10 @@ THEN = BlockCount(uuid="u", blocks=5000)
 
 
 def forgotten(blocks, *, seconds=10.0, ahead=0.0, facts=FACTS, then=THEN, uuid="u"):
+    now = None if blocks is None else str(BlockCount(uuid=uuid, blocks=THEN.blocks + blocks))
     return may_be_forgotten(
         facts,
-        then=then,
-        now=None if blocks is None else BlockCount(uuid=uuid, blocks=THEN.blocks + blocks),
+        blocks=blocks_since([str(then)], now, lambda: 0),
         seconds=seconds,
         seconds_ahead=ahead,
         remembered=600.0,
@@ -58,10 +65,9 @@ def test_an_attempt_made_a_moment_ago_is_no_measure_of_what_others_insert():
     "unclear",
     [
         {"blocks": None},
-        {"blocks": 1, "then": None},
         {"blocks": 1, "facts": None},
         {"blocks": -1},
-        {"blocks": 1, "uuid": "another table"},
+        {"blocks": 1, "uuid": "another-table"},
         {"blocks": 1, "seconds": 601.0},
         {"blocks": 1, "seconds": -1.0},
     ],
@@ -84,3 +90,103 @@ def test_a_count_is_read_as_it_was_written_and_fits_into_the_catalog(uuid, block
     assert len(str(count)) <= 64
     assert BlockCount.parse(None) is None
     assert blocks_between(count, count) == 0
+
+
+BATCH = "0f8fad5b-d9cb-469f-a165-70867728950e"
+PIPELINE = SimpleNamespace(
+    pipeline="example",
+    max_clock_difference=60.0,
+    clickhouse=ClickHouse(url="http://fake:8123", insert_timeout=60.0),
+    ledger=SimpleNamespace(files="/nowhere"),
+)
+WAITING = Batch(
+    batch_id=BATCH,
+    table="events",
+    status=BatchStatus.RETRY,
+    rows=1,
+    size_bytes=1,
+    attempts=2,
+    created_at=0.0,
+    next_attempt_at=0.0,
+)
+
+
+def attempt(number, blocks, *, outcome="unknown", uuid="u"):
+    return Attempt(
+        batch_id=BATCH,
+        attempt=number,
+        query_id=f"{BATCH}-{number}",
+        started_at=1000.0 + 10 * number,
+        finished_at=None,
+        outcome=outcome,
+        detail=None,
+        block_count=None if blocks is None else f"{uuid} {blocks}",
+    )
+
+
+def is_lost(monkeypatch, doubtful, now, *, own=0, facts=FACTS):
+    monkeypatch.setattr(batches, "count_attempts", lambda *_, **__: own)
+    return is_doubtful(PIPELINE, None, facts, "events", doubtful, now)
+
+
+@pytest.mark.parametrize("engine", ["SharedMergeTree", "MergeTree"])
+def test_a_table_without_counts_is_measured_by_the_own_attempts(monkeypatch, engine):
+    """Such as a Shared one; and a batch whose attempts an older version made."""
+    facts = replace(FACTS, engine=engine)
+    now = attempt(2, None if engine.startswith("Shared") else 70)
+    assert not is_lost(monkeypatch, [attempt(1, None)], now, own=2, facts=facts)
+    assert is_lost(monkeypatch, [attempt(1, None)], now, own=1000, facts=facts)
+
+
+def test_each_own_attempt_may_have_as_many_blocks_as_partitions(monkeypatch):
+    facts = replace(FACTS, partition_key="toYYYYMM(t)")
+    assert is_lost(monkeypatch, [attempt(1, None)], attempt(2, None), own=10, facts=facts)
+    assert not is_lost(monkeypatch, [attempt(1, None)], attempt(2, None), own=1, facts=facts)
+
+
+def test_counts_that_later_attempts_have_are_not_left_out(monkeypatch):
+    past = [attempt(1, None), attempt(2, 100)]
+    assert is_lost(monkeypatch, past, attempt(3, 5000), own=3)
+    assert not is_lost(monkeypatch, past, attempt(3, 110), own=3)
+
+
+def test_a_count_that_was_there_and_is_not_any_more_proves_nothing(monkeypatch):
+    assert is_lost(monkeypatch, [attempt(1, 100)], attempt(2, None))
+
+
+def test_a_replicated_table_without_its_keeper_ends_the_attempt_before_anything_is_sent(monkeypatch):
+    class KeeperAway:
+        database = "default"
+        address = "http://fake:8123"
+
+        def query(self, *_asked):
+            return [("u", -1)]
+
+    monkeypatch.setattr(attempts, "connect", lambda _: KeeperAway())
+    opened = open_attempt(PIPELINE, WAITING, replace(FACTS, engine="ReplicatedMergeTree"))
+    assert isinstance(opened.error, TransientError)
+    assert "Keeper" in str(opened.error)
+
+
+def test_an_attempt_that_was_never_sent_does_not_count_among_those_that_may_have_been(monkeypatch):
+    """It has no count, or one of long ago: measured from it, healthy batches were parked for ever."""
+    past = [
+        attempt(1, None, outcome="failed"),
+        attempt(2, 3, outcome="failed"),
+        attempt(3, 5000),
+    ]
+    monkeypatch.setattr(batches, "list_attempts", lambda *_: past)
+    monkeypatch.setattr(batches, "load_parts", lambda *_: ())
+    monkeypatch.setattr(batches, "count_attempts", lambda *_, **__: 3)
+    plan = loader.plan_load(
+        PIPELINE,
+        SimpleNamespace(name="events", batch_column="_batch_id"),
+        WAITING,
+        attempt(4, 5010, outcome=None),
+        catalog=None,
+        facts=FACTS,
+        opened=attempts.Opened(began=read_moment()),
+    )
+    assert plan.request.outcome_unknown
+    assert not plan.request.may_be_forgotten
+    assert plan.request.earlier_sessions == (f"{BATCH}-3",)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from oncehouse.clickhouse.client import failure_of
 from oncehouse.clickhouse.describe import ACCESS_DENIED
 from oncehouse.clickhouse.names import split_table
-from oncehouse.errors import ConfigurationError
+from oncehouse.errors import ConfigurationError, TransientError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 _UUID = "SELECT toString(any(uuid)) FROM system.tables WHERE database = {database:String} AND name = {table:String}"
 _PARTS = "SELECT max(max_block_number) FROM system.parts WHERE database = {database:String} AND table = {table:String}"
-# Asked of Keeper, so it does not depend on how far this replica has come.
+# Asked of Keeper, so it does not depend on how far this replica has come; less than 0 where Keeper did not answer.
 _LOG = (
-    "SELECT max(log_max_index) FROM system.replicas WHERE database = {database:String} AND table = {table:String} "
-    "AND zookeeper_exception = ''"
+    "SELECT if(count() = 0, -1, toInt64(max(log_max_index))) FROM system.replicas WHERE database = {database:String} "
+    "AND table = {table:String} AND zookeeper_exception = '' AND is_session_expired = 0"
 )
 
 
@@ -53,7 +53,8 @@ def read_block_count(
 ) -> BlockCount | None:
     """The table's count; None where it keeps no such count or the user may not see it.
 
-    One small request in any case, which carries `settings`: it opens the attempt's session as well.
+    One small request in any case, which carries `settings`: it opens the attempt's session as well. A replicated table
+    without its Keeper takes no INSERT either: that is a TransientError.
     """
     if facts is None or not facts.is_merge_tree or facts.engine.startswith("Shared"):
         client.query("SELECT 1", settings=settings)
@@ -69,11 +70,14 @@ def read_block_count(
         client.query("SELECT 1", settings=settings)
         return None
     uuid, blocks = rows[0]
-    return (
-        None
-        if not uuid or (facts.is_replicated and not blocks)
-        else BlockCount(uuid=uuid, blocks=blocks or 0)
-    )
+    if not uuid:
+        return None
+    if (count := int(blocks or 0)) < 0:
+        raise TransientError(
+            f"{table}: the replica on {client.address} has lost its Keeper, so the table takes no INSERT and its "
+            "blocks cannot be counted. Bring Keeper back, or name another replica in the url; it is tried again."
+        )
+    return BlockCount(uuid=uuid, blocks=count)
 
 
 def blocks_between(then: BlockCount | None, now: BlockCount | None) -> int | None:

@@ -279,6 +279,21 @@ def list_attempts(catalog: Catalog, batch_id: str) -> tuple[Attempt, ...]:
     )
 
 
+def count_attempts(catalog: Catalog, table: str, *, since: float) -> int:
+    """How many inserts into a table have started since this time, by any pipeline of this catalog."""
+    query = (
+        select(func.count())
+        .select_from(attempts)
+        .join(
+            batches,
+            (batches.c.pipeline == attempts.c.pipeline) & (batches.c.batch_id == attempts.c.batch_id),
+        )
+        .where(batches.c.table_name == table, attempts.c.started_at >= since)
+    )
+    with catalog.read() as connection:
+        return int(connection.execute(query).scalar_one())
+
+
 def unproven_batches(catalog: Catalog) -> tuple[Batch, ...]:
     """Loaded batches of which nothing shows that materialized views have their rows, oldest first."""
     query = select_batches(catalog, [BatchStatus.IN_CLICKHOUSE], None).where(batches.c.reason.is_not(None))

@@ -15,12 +15,19 @@ from oncehouse.clickhouse.deadlines import read_moment, remembered_seconds
 from oncehouse.clickhouse.insert import query_id
 from oncehouse.clickhouse.sessions import opening_settings
 from oncehouse.errors import OncehouseError
+from oncehouse.ledger import batches
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from oncehouse.clickhouse.deadlines import Moment
     from oncehouse.clickhouse.describe import TableFacts
     from oncehouse.config import Pipeline
+    from oncehouse.ledger.catalog import Catalog
     from oncehouse.ledger.records import Attempt, Batch
+
+# ClickHouse refuses an insert into more partitions than this (max_partitions_per_insert_block).
+_MOST_PARTITIONS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,33 +40,59 @@ class Opened:
     """ClickHouse could not be asked, so there is nothing to be sent."""
 
 
-def is_doubtful(pipeline: Pipeline, facts: TableFacts | None, first: Attempt, now: Attempt) -> bool:
-    """Whether the token of the first attempt may be lost by the time this one has ended."""
-    timeout = pipeline.clickhouse.insert_timeout
+def is_doubtful(
+    pipeline: Pipeline,
+    catalog: Catalog,
+    facts: TableFacts | None,
+    table: str,
+    doubtful: Sequence[Attempt],
+    now: Attempt,
+) -> bool:
+    """Whether the token of the first of these attempts may be lost by the time this one has ended.
+
+    They are those that may have sent rows. What is known to have sent none says nothing of the token.
+    """
+    first, timeout = doubtful[0], pipeline.clickhouse.insert_timeout
+
+    def count_own() -> int:
+        attempts = batches.count_attempts(catalog, table, since=first.started_at)
+        return attempts * (_MOST_PARTITIONS if facts is not None and facts.partition_key else 1)
+
     return may_be_forgotten(
         facts,
-        then=BlockCount.parse(first.block_count),
-        now=BlockCount.parse(now.block_count),
+        blocks=blocks_since([past.block_count for past in doubtful], now.block_count, count_own),
         seconds=now.started_at - first.started_at,
         seconds_ahead=timeout,
         remembered=remembered_seconds(insert_timeout=timeout, clock_difference=pipeline.max_clock_difference),
     )
 
 
+def blocks_since(counts: Sequence[str | None], now: str | None, count_own: Callable[[], int]) -> int | None:
+    """How many blocks the table took since the first of these counts; None where that cannot be known.
+
+    Where the first attempt had no count, because the table keeps none or the version before made it, the catalog's own
+    attempts count, each with as many blocks as one may have. Other writers are not seen then.
+    """
+    known = [count for count in counts if count is not None]
+    own = count_own() if counts[0] is None else 0
+    if not known:
+        return own
+    blocks = blocks_between(BlockCount.parse(known[0]), BlockCount.parse(now))
+    return None if blocks is None else max(blocks, own)
+
+
 def may_be_forgotten(
     facts: TableFacts | None,
     *,
-    then: BlockCount | None,
-    now: BlockCount | None,
+    blocks: int | None,
     seconds: float,
     seconds_ahead: float,
     remembered: float,
 ) -> bool:
     """Whether the table may have lost a token since the first attempt, or may before a repeat is done.
 
-    Every block that came between the two counts matters, whoever inserted it. What nobody can tell counts as lost.
+    Every block that came meanwhile matters, whoever inserted it. What is not known counts as lost.
     """
-    blocks = blocks_between(then, now)
     # Less than nothing has passed where the catalog's clock was set back between two processes.
     if facts is None or blocks is None or not 0 <= seconds <= remembered:
         return True

@@ -186,7 +186,7 @@ def plan_load(
     opened: Opened,
 ) -> LoadPlan:
     earlier = batches.list_attempts(catalog, batch.batch_id)[: attempt.attempt - 1]
-    doubtful = tuple(past.query_id for past in earlier if past.outcome in (None, UNKNOWN))
+    doubtful = tuple(past for past in earlier if past.outcome in (None, UNKNOWN))
     sessions = pipeline.clickhouse.insert_sessions
     return LoadPlan(
         clickhouse=pipeline.clickhouse,
@@ -201,11 +201,12 @@ def plan_load(
             rows=batch.rows,
             earlier_query_ids=tuple(past.query_id for past in earlier),
             outcome_unknown=bool(doubtful),
-            may_be_forgotten=bool(doubtful) and is_doubtful(pipeline, facts, earlier[0], attempt),
+            may_be_forgotten=bool(doubtful)
+            and is_doubtful(pipeline, catalog, facts, table.name, doubtful, attempt),
             merges_rows=facts is None or facts.loses_rows,
             deadline=Deadline(began=opened.began, seconds=SEND_WITHIN_SECONDS),
             session=attempt.query_id if sessions else None,
-            earlier_sessions=doubtful if sessions else (),
+            earlier_sessions=tuple(past.query_id for past in doubtful) if sessions else (),
         ),
     )
 
