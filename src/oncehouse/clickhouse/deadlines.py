@@ -58,8 +58,13 @@ def remembered_seconds(*, insert_timeout: float, clock_difference: float) -> flo
 
     Longer than the attempt's own INSERT can be under way: so none arrives when nobody expects it any more.
     """
-    under_way = SEND_WITHIN_SECONDS + clock_difference + insert_timeout + ANSWER_SLACK_SECONDS
+    under_way = under_way_seconds(insert_timeout=insert_timeout, clock_difference=clock_difference)
     return max(_LEAST_REMEMBERED_SECONDS, under_way)
+
+
+def under_way_seconds(*, insert_timeout: float, clock_difference: float) -> float:
+    """For how long after an attempt began its INSERT may be on its way or run."""
+    return SEND_WITHIN_SECONDS + clock_difference + insert_timeout + ANSWER_SLACK_SECONDS
 
 
 def read_moment() -> Moment:

@@ -36,7 +36,7 @@ from oncehouse.clickhouse.view_proof import has_finished
 from oncehouse.errors import OncehouseError, TransientError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from oncehouse.clickhouse.client import Client
 
@@ -52,6 +52,7 @@ __all__ = [
     "count_by_partition",
     "decide",
     "encode_block",
+    "end_attempts",
     "insert_batch",
     "query_id",
     "repeatable_settings",
@@ -110,7 +111,8 @@ def insert_batch(client: Client, request: InsertRequest, rows: pa.Table) -> Outc
         return Inserted(rows=0, seconds=0.0)
     may_have_written = request.outcome_unknown
     try:
-        _end_earlier_attempts(client, request)
+        what = f"batch {request.batch_id} for {request.table}"
+        end_attempts(client, what, request.earlier_query_ids, request.earlier_sessions)
         if request.outcome_unknown and (settled := _look(client, request, clock)) is not None:
             return settled
         settings = repeatable_settings(client, request.batch_id, query_id(request.batch_id, request.attempt))
@@ -204,18 +206,21 @@ def _find_wrong(request: InsertRequest, rows: pa.Table) -> str | None:
     return None
 
 
-def _end_earlier_attempts(client: Client, request: InsertRequest) -> None:
-    if not request.earlier_query_ids:
+def end_attempts(client: Client, what: str, query_ids: Sequence[str], sessions: Sequence[str]) -> None:
+    """Let no INSERT of these attempts run or begin any more; raises TransientError while one does all the same.
+
+    `what` is said of them. An INSERT whose body is still arriving shows by its session alone.
+    """
+    if not query_ids:
         return
-    ids = {"ids": list(request.earlier_query_ids)}
+    ids = {"ids": list(query_ids)}
     client.command("KILL QUERY WHERE query_id IN {ids:Array(String)} SYNC", ids)
     running = client.query("SELECT query_id FROM system.processes WHERE query_id IN {ids:Array(String)}", ids)
     if running:
         raise TransientError(
-            f"batch {request.batch_id} for {request.table}: the earlier attempt {running[0][0]} still runs "
-            "after KILL QUERY; it is waited for"
+            f"{what}: the earlier attempt {running[0][0]} still runs after KILL QUERY; it is waited for"
         )
-    for session in request.earlier_sessions:
+    for session in sessions:
         end_session(client, session)
 
 

@@ -301,6 +301,11 @@ class Attempt:
     block_count: str | None = None
     """What the destination had taken when the attempt began; none where nobody could tell."""
 
+    @property
+    def may_have_sent(self) -> bool:
+        """Whether the table may have rows of it, or may still get them."""
+        return self.outcome in {None, "unknown"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoadPart:

@@ -186,7 +186,7 @@ def plan_load(
     opened: Opened,
 ) -> LoadPlan:
     earlier = batches.list_attempts(catalog, batch.batch_id)[: attempt.attempt - 1]
-    doubtful = tuple(past for past in earlier if past.outcome in (None, UNKNOWN))
+    doubtful = tuple(past for past in earlier if past.may_have_sent)
     sessions = pipeline.clickhouse.insert_sessions
     return LoadPlan(
         clickhouse=pipeline.clickhouse,

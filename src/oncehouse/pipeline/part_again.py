@@ -22,7 +22,6 @@ from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.evolution import current, with_learned
 from oncehouse.pipeline.formats import make_decoder
 from oncehouse.pipeline.identity import unique_ids
-from oncehouse.pipeline.loader import UNKNOWN
 from oncehouse.pipeline.manifest import Form
 from oncehouse.pipeline.parts import PartFile, name_shape, part_schema, route
 from oncehouse.pipeline.read_planning import table_plans
@@ -102,7 +101,7 @@ class PartMaker:
         if part.batch_id is None or find_batch(self.catalog, part.batch_id).status in _SETTLED:
             return False
         known = list_attempts(self.catalog, part.batch_id)
-        return any(attempt.outcome in (None, UNKNOWN) for attempt in known)
+        return any(attempt.may_have_sent for attempt in known)
 
     def _part_plan(self, part: Part) -> ReadPlan:
         """A plan whose columns are those of the part: with the fields of now, or with those of its time."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, assert_never
 
-from oncehouse.clickhouse.client import Client, connect
+from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.counting import count_by_batch
 from oncehouse.clickhouse.describe import describe_table
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
@@ -22,7 +22,6 @@ from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.letters import count_reasons
 from oncehouse.ledger.records import (
     REFUSED,
-    Batch,
     BatchStatus,
     Counts,
     DeadLetterFile,
@@ -33,6 +32,7 @@ from oncehouse.ledger.records import (
 )
 from oncehouse.ledger.requests import rekey_target
 from oncehouse.ledger.schemas import list_schemas
+from oncehouse.pipeline.absence import end_parked
 from oncehouse.pipeline.adopting import refuse_start, under_asked_rule, under_ledgers_rule
 from oncehouse.pipeline.compact import rebuild
 from oncehouse.pipeline.ingest import EpochInput, run_tasks, settle
@@ -326,7 +326,7 @@ def _refill(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
         catalog, statuses=[BatchStatus.IN_CLICKHOUSE, BatchStatus.PARKED], table=name
     )
     client = connect(pipeline.clickhouse)
-    _end_attempts(client, catalog, candidates)
+    end_parked(client, pipeline, catalog, candidates)
     counts = count_by_batch(client, table.name, table.batch_column)
     facts = describe_table(client, table.name)
     if counts and facts is not None and facts.loses_rows:
@@ -343,15 +343,3 @@ def _refill(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
         gone=gone_batches(candidates, counts),
         request=request.request,
     )
-
-
-def _end_attempts(client: Client, catalog: Catalog, candidates: Sequence[Batch]) -> None:
-    """A parked batch is proven absent only when nothing of it can still be on its way."""
-    ids = [
-        attempt.query_id
-        for batch in candidates
-        if batch.status is BatchStatus.PARKED
-        for attempt in batches.list_attempts(catalog, batch.batch_id)
-    ]
-    if ids:
-        client.command("KILL QUERY WHERE query_id IN {ids:Array(String)} SYNC", {"ids": ids})

@@ -1,0 +1,49 @@
+"""What has to be over before a table can prove that rows are absent: every INSERT that may still be on its way.
+
+An INSERT that runs is listed by the server; one whose body is still arriving shows by its session alone, and without
+sessions by nothing: then only time proves that it does not come any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oncehouse.clickhouse.deadlines import under_way_seconds
+from oncehouse.clickhouse.insert import end_attempts
+from oncehouse.errors import TransientError
+from oncehouse.ledger import batches
+from oncehouse.ledger.records import BatchStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from oncehouse.clickhouse.client import Client
+    from oncehouse.config import Pipeline
+    from oncehouse.ledger.catalog import Catalog
+    from oncehouse.ledger.records import Attempt, Batch
+
+
+def end_parked(client: Client, pipeline: Pipeline, catalog: Catalog, candidates: Sequence[Batch]) -> None:
+    """End what may still be on its way of parked batches; raises TransientError while anything is."""
+    for batch in candidates:
+        if batch.status is not BatchStatus.PARKED:
+            continue
+        past = batches.list_attempts(catalog, batch.batch_id)
+        doubtful = [attempt for attempt in past if attempt.may_have_sent]
+        sessions = [attempt.query_id for attempt in doubtful] if pipeline.clickhouse.insert_sessions else []
+        what = f"batch {batch.batch_id} for {batch.table}"
+        end_attempts(client, what, [attempt.query_id for attempt in past], sessions)
+        if not pipeline.clickhouse.insert_sessions:
+            _demand_past(pipeline, what, doubtful, catalog.now())
+
+
+def _demand_past(pipeline: Pipeline, what: str, doubtful: Sequence[Attempt], now: float) -> None:
+    under_way = under_way_seconds(
+        insert_timeout=pipeline.clickhouse.insert_timeout, clock_difference=pipeline.max_clock_difference
+    )
+    left = max((attempt.started_at + under_way - now for attempt in doubtful), default=0.0)
+    if left > 0:
+        raise TransientError(
+            f"{what}: without sessions (clickhouse.insert_sessions) an INSERT may still be arriving for {left:.0f} s; "
+            "it is waited for"
+        )
