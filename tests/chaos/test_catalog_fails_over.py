@@ -97,6 +97,7 @@ def repair(road: Road) -> None:
         "the leases to run out",
     )
     assert command(road, "repair", "--plan") == 3
+    road.age_marks()
     assert command(road, "repair", "--apply") == 0
     assert plan_repair(road.pipeline).is_clean
 

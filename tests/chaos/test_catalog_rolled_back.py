@@ -21,6 +21,7 @@ EVENTS = [make_event(number) for number in range(150)]
 
 
 def repair(road: Road) -> None:
+    road.age_marks()
     apply_repair(road.pipeline, road.said.append)
     assert plan_repair(road.pipeline).is_clean
 

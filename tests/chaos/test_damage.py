@@ -60,6 +60,7 @@ def harm_file(road: Road, file: FileRef, harm: Harm) -> str:
 
 
 def repair(road: Road) -> RepairResult:
+    road.age_marks()
     return apply_repair(road.pipeline, road.said.append)
 
 

@@ -222,6 +222,7 @@ def repair_on_a_lagging_replica(road: Road, replicas: ReplicaStandIn) -> None:
     for file in Path(road.folder).glob("catalog.db*"):
         file.unlink()
     replicas.route(1)
+    road.age_marks()
     with released_at_sync(replicas):
         apply_repair(road.pipeline, road.said.append)
         road.run()

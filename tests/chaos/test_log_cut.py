@@ -124,6 +124,7 @@ def test_repair_from_a_snapshot_before_the_cut_loads_what_took_the_place_of_the_
     road.catalog.close()
     for file in road.folder.glob("catalog.db*"):
         file.rename(file.with_name(f"before-the-cut-{file.name}"))
+    road.age_marks()
     result = apply_repair(road.pipeline, road.said.append)
     assert result.catalog is not None
     assert not result.catalog.refused

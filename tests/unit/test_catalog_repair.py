@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -11,6 +13,7 @@ from ledger_examples import take_lease
 from oncehouse.errors import PermanentError, TransientError
 from oncehouse.ledger import adoption, leases, snapshots
 from oncehouse.ledger.batches import find_batch, list_batches, open_parts
+from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import BatchStatus
 from oncehouse.pipeline import catalog_repair, repair, strange_ids
 from repair_world import RepairWorld, as_halves
@@ -180,6 +183,26 @@ def test_nothing_is_said_about_a_table_into_which_somebody_inserts(world):
     world.tables.running.append("some-query")
     with pytest.raises(PermanentError, match="An INSERT into orders is still running"):
         world.restore(planned)
+
+
+def test_nothing_is_restored_while_an_insert_that_was_sent_lately_may_still_arrive(world):
+    """While its body is on its way the server lists it nowhere."""
+    world.ingest(range(3))
+    world.snapshot()
+    world.lose_catalog()
+    planned = world.plan()
+    store = FileStore(world.pipeline.ledger.files)
+    mark = {"stage": "load", "token": 1, "holder": "h", "writes": 0, "batch_id": "b", "attempt": 1}
+
+    def sent(seconds_ago):
+        told = json.dumps(mark | {"at": time.time() - seconds_ago}).encode()
+        store.replace(f"{world.pipeline.pipeline}/marks/load-000000000001-0123abcd.json", told)
+
+    sent(5)
+    with pytest.raises(PermanentError, match=r"may still arrive, for 54[0-9] s"):
+        world.restore(planned)
+    sent(551)
+    world.restore(planned)
 
 
 # Rows that Kafka does not have

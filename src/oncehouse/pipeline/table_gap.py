@@ -8,17 +8,21 @@ delivered again (`strange_ids.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.counting import count_by_batch
+from oncehouse.clickhouse.deadlines import under_way_seconds
 from oncehouse.clickhouse.describe import describe_table
 from oncehouse.clickhouse.unique_ids import running_inserts
 from oncehouse.errors import PermanentError
 from oncehouse.ledger.audit import find_known_batches
+from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.history import rolled_up_rows_of_all
+from oncehouse.ledger.marks import Mark, list_marks
 from oncehouse.ledger.records import Batch, BatchStatus
 from oncehouse.pipeline.verify_rows import NO_BATCH
 
@@ -71,13 +75,32 @@ def read_gaps(client: Client, pipeline: Pipeline, catalog: Catalog) -> tuple[Tab
 
 
 def demand_quiet(client: Client, pipeline: Pipeline) -> None:
-    """Nothing can be said about a table while a pipeline still inserts into it."""
+    """Nothing can be said about a table while a pipeline still inserts into it, or an INSERT may still arrive.
+
+    Which attempts there were a lost catalog cannot say, so their sessions cannot be ended: time has to pass.
+    """
     for table in pipeline.tables:
         if running := running_inserts(client, table.name):
             raise PermanentError(
                 f"An INSERT into {table.name} is still running (query id {running[0]}), so a pipeline runs or has just "
                 "died. Stop it, wait until the query is over, and try again; nothing was changed."
             )
+    marks = list_marks(FileStore(pipeline.ledger.files), pipeline.pipeline)
+    if (left := arriving_seconds(marks, pipeline, now=time.time())) > 0:
+        raise PermanentError(
+            f"Rows were last sent so lately that an INSERT of a process that died may still arrive, for {left:.0f} s. "
+            "Nothing was changed; stop the pipeline if it runs, wait until that time is over, and try again."
+        )
+
+
+def arriving_seconds(marks: Iterable[Mark], pipeline: Pipeline, *, now: float) -> float:
+    """For how long an INSERT of those that the marks say were sent may still arrive or run."""
+    under_way = under_way_seconds(
+        insert_timeout=pipeline.clickhouse.insert_timeout, clock_difference=pipeline.max_clock_difference
+    )
+    newest = max((mark.at for mark in marks if mark.at is not None), default=now - under_way)
+    # A mark of the future is one of a clock that differs: nobody can be sure of more than the whole time.
+    return min(under_way, newest + under_way - now)
 
 
 @dataclass(frozen=True, kw_only=True)
