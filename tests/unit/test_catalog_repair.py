@@ -199,9 +199,9 @@ def test_nothing_is_restored_while_an_insert_that_was_sent_lately_may_still_arri
         store.replace(f"{world.pipeline.pipeline}/marks/load-000000000001-0123abcd.json", told)
 
     sent(5)
-    with pytest.raises(PermanentError, match=r"may still arrive, for 54[0-9] s"):
+    with pytest.raises(PermanentError, match=r"may still arrive, for 114[0-9] s"):
         world.restore(planned)
-    sent(551)
+    sent(1151)
     world.restore(planned)
 
 

@@ -7,6 +7,7 @@ from clickhouse_connect.driver import exceptions as driver
 
 from oncehouse.clickhouse import insert
 from oncehouse.clickhouse.client import error_class
+from oncehouse.clickhouse.deadlines import Deadline, Moment
 from oncehouse.clickhouse.errors import classify
 from oncehouse.clickhouse.insert import (
     FEW_ATTEMPTS,
@@ -216,6 +217,55 @@ def test_an_insert_needs_the_session_of_its_attempt_and_uses_it_up():
     insert_batch(client, replace(FIRST, session="mine"), ROWS)
     needed = {"session_id": "mine", "session_check": 1, "close_session": 1}
     assert needed.items() <= client.settings.items()
+
+
+class Looking(FakeClient):
+    """A server with sessions, whose look takes its time."""
+
+    def with_settings(self, settings):
+        self._look_settings = dict(settings)
+        return self
+
+    def query(self, sql, parameters=None, settings=None):
+        if sql == "SELECT 1" and not (settings or {}).get("close_session"):
+            self._record("keep")
+            return [(1,)]
+        found = super().query(sql, parameters, settings)
+        if "_partition_id" in sql:
+            self.clock[0] += self.look_seconds
+        return found
+
+    def insert_arrow(self, table, columns, stream, settings, deadline=None):
+        self.late = deadline.is_over(insert.read_moment())
+        super().insert_arrow(table, columns, stream, settings, deadline)
+
+
+@pytest.mark.parametrize(
+    ("session", "look_seconds", "late"), [("mine", 300, False), (None, 300, True), ("mine", 700, True)]
+)
+def test_a_long_look_leaves_time_to_send_while_the_session_shows_that_no_other_took_over(
+    monkeypatch, session, look_seconds, late
+):
+    client = Looking()
+    client.clock, client.look_seconds = [0.0], look_seconds
+    monkeypatch.setattr(
+        insert, "read_moment", lambda: Moment(boot="b", boot_seconds=client.clock[0], wall_seconds=0.0)
+    )
+    began = Moment(boot="b", boot_seconds=0.0, wall_seconds=0.0)
+    request = replace(AGAIN, session=session, deadline=Deadline(began=began, seconds=180.0))
+    insert_batch(client, request, ROWS)
+    assert client.late is late
+
+
+def test_a_session_that_was_ended_during_the_look_keeps_the_insert_back():
+    failure = driver.DatabaseError("Code: 372. Session not found", code=372)
+    client = Looking(failure=failure, fails_on="keep")
+    client.clock, client.look_seconds = [0.0], 0
+    request = replace(AGAIN, session="mine", deadline=Deadline(began=insert.read_moment(), seconds=180.0))
+    outcome = insert_batch(client, request, ROWS)
+    assert isinstance(outcome, TryAgain)
+    assert outcome.outcome_unknown
+    assert "insert" not in client.calls
 
 
 def test_an_accepted_repeat_without_rows_is_tried_a_few_times_and_then_shown():

@@ -14,6 +14,8 @@ from pathlib import Path
 
 SEND_WITHIN_SECONDS = 180.0
 """How long an attempt may wait before its first byte leaves: for a free executor, for reading and encoding its rows."""
+LOOK_WITHIN_SECONDS = 600.0
+"""How long a look before a doubtful retry may take, for its attempt to get its time to send once more after it."""
 ANSWER_SLACK_SECONDS = 10.0
 """By how much a client may hear later than the server ends a query."""
 _LEAST_REMEMBERED_SECONDS = 600.0
@@ -63,7 +65,7 @@ def remembered_seconds(*, insert_timeout: float, clock_difference: float) -> flo
 
 
 def under_way_seconds(*, insert_timeout: float, clock_difference: float) -> float:
-    """For how long after an attempt began its INSERT may be on its way or run."""
+    """For how long after an attempt began to send, or after its look, its INSERT may be on its way or run."""
     return SEND_WITHIN_SECONDS + clock_difference + insert_timeout + ANSWER_SLACK_SECONDS
 
 

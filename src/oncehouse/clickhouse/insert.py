@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from oncehouse.clickhouse.client import failure_of
+from oncehouse.clickhouse.deadlines import LOOK_WITHIN_SECONDS, Deadline, read_moment
 from oncehouse.clickhouse.errors import Failure, Kind
 from oncehouse.clickhouse.names import quote, quote_table, split_table
 from oncehouse.clickhouse.outcomes import (
@@ -31,7 +32,7 @@ from oncehouse.clickhouse.outcomes import (
     TryAgain,
 )
 from oncehouse.clickhouse.replica_sync import read_in_step
-from oncehouse.clickhouse.sessions import NOT_FOUND, end_session, session_settings
+from oncehouse.clickhouse.sessions import NOT_FOUND, end_session, keeping_settings, session_settings
 from oncehouse.clickhouse.view_proof import has_finished
 from oncehouse.errors import OncehouseError, TransientError
 
@@ -113,17 +114,21 @@ def insert_batch(client: Client, request: InsertRequest, rows: pa.Table) -> Outc
     try:
         what = f"batch {request.batch_id} for {request.table}"
         end_attempts(client, what, request.earlier_query_ids, request.earlier_sessions)
-        if request.outcome_unknown and (settled := _look(client, request, clock)) is not None:
-            return settled
+        # Before the look: what it takes is not taken from the time to send.
+        stream = encode(request, rows)
+        deadline = request.deadline
+        if request.outcome_unknown:
+            if (settled := _look(_in_session(client, request), request, clock)) is not None:
+                return settled
+            deadline = _renew(client, request)
         settings = repeatable_settings(client, request.batch_id, query_id(request.batch_id, request.attempt))
         if request.session is not None:
             settings = {**settings, **session_settings(request.session)}
-        stream = encode(request, rows)
         may_have_written = True
         # From here on: what is told is how long the insert took, and so when it began.
         clock = _Clock()
         columns = (*request.columns, request.batch_column)
-        client.insert_arrow(request.table, columns, stream, settings, request.deadline)
+        client.insert_arrow(request.table, columns, stream, settings, deadline)
         if request.outcome_unknown:
             return _look_again(client, request, clock)
     except OncehouseError as error:
@@ -222,6 +227,26 @@ def end_attempts(client: Client, what: str, query_ids: Sequence[str], sessions: 
         )
     for session in sessions:
         end_session(client, session)
+
+
+def _in_session(client: Client, request: InsertRequest) -> Client:
+    """Each statement of a long look keeps the session of the attempt open."""
+    if request.session is None:
+        return client
+    return client.with_settings(keeping_settings(request.session))
+
+
+def _renew(client: Client, request: InsertRequest) -> Deadline | None:
+    """Until when the INSERT may leave, after a look that may have taken long.
+
+    The next attempt ends this one's session before it decides anything. While the server knows the session, no other
+    has taken over, and time may count from here; without sessions nothing but the old deadline shows that.
+    """
+    deadline, now = request.deadline, read_moment()
+    if deadline is None or request.session is None or deadline.elapsed(now) > LOOK_WITHIN_SECONDS:
+        return deadline
+    client.query("SELECT 1", settings=keeping_settings(request.session))
+    return Deadline(began=now, seconds=deadline.seconds)
 
 
 def _look(client: Client, request: InsertRequest, clock: _Clock) -> Outcome | None:

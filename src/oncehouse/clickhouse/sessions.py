@@ -37,6 +37,11 @@ def session_settings(session: str) -> Mapping[str, Any]:
     return {**_closing(session), "session_timeout": math.ceil(SEND_WITHIN_SECONDS)}
 
 
+def keeping_settings(session: str) -> Mapping[str, Any]:
+    """What a query is sent with that keeps the session open for as long again, and fails where it is not."""
+    return {"session_id": session, "session_check": 1, "session_timeout": math.ceil(SEND_WITHIN_SECONDS)}
+
+
 def end_session(client: Client, session: str) -> None:
     """Let no INSERT into this session begin any more; raises TransientError while one is arriving or runs."""
     try:

@@ -15,7 +15,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.counting import count_by_batch
-from oncehouse.clickhouse.deadlines import under_way_seconds
+from oncehouse.clickhouse.deadlines import LOOK_WITHIN_SECONDS, under_way_seconds
 from oncehouse.clickhouse.describe import describe_table
 from oncehouse.clickhouse.unique_ids import running_inserts
 from oncehouse.errors import PermanentError
@@ -98,6 +98,8 @@ def arriving_seconds(marks: Iterable[Mark], pipeline: Pipeline, *, now: float) -
     under_way = under_way_seconds(
         insert_timeout=pipeline.clickhouse.insert_timeout, clock_difference=pipeline.max_clock_difference
     )
+    if pipeline.clickhouse.insert_sessions:
+        under_way += LOOK_WITHIN_SECONDS
     newest = max((mark.at for mark in marks if mark.at is not None), default=now - under_way)
     # A mark of the future is one of a clock that differs: nobody can be sure of more than the whole time.
     return min(under_way, newest + under_way - now)
