@@ -6,14 +6,17 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.clickhouse.block_counts import BlockCount, blocks_between
+from oncehouse.clickhouse.client import error_class, failure_of
 from oncehouse.clickhouse.deadlines import read_moment
 from oncehouse.clickhouse.describe import TableFacts
+from oncehouse.clickhouse.errors import classify
 from oncehouse.config import ClickHouse
-from oncehouse.errors import TransientError
+from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger import batches
 from oncehouse.ledger.records import Attempt, Batch, BatchStatus
 from oncehouse.pipeline import attempts, loader
@@ -166,6 +169,24 @@ def test_a_replicated_table_without_its_keeper_ends_the_attempt_before_anything_
     opened = open_attempt(PIPELINE, WAITING, replace(FACTS, engine="ReplicatedMergeTree"))
     assert isinstance(opened.error, TransientError)
     assert "Keeper" in str(opened.error)
+
+
+def test_a_server_that_keeps_no_session_for_long_enough_is_named_with_the_remedy(monkeypatch):
+    class Short:
+        database = "default"
+
+        def query(self, *_asked):
+            message = "Code: 36. DB::Exception: Session timeout '180' is larger than max_session_timeout: 60"
+            failure = DatabaseError(message, code=36)
+            judged = classify(failure)
+            raise error_class(judged)(judged.message) from failure
+
+    monkeypatch.setattr(attempts, "connect", lambda _: Short())
+    opened = open_attempt(PIPELINE, WAITING, FACTS)
+    assert isinstance(opened.error, ConfigurationError)
+    assert "max_session_timeout" in str(opened.error)
+    assert "insert_sessions: false" in str(opened.error)
+    assert failure_of(opened.error).code == 36
 
 
 def test_an_attempt_that_was_never_sent_does_not_count_among_those_that_may_have_been(monkeypatch):

@@ -69,6 +69,18 @@ def test_an_insert_cannot_be_under_way_for_longer_than_its_token_is_relied_on(ti
     assert under_way <= remembered_seconds(insert_timeout=timeout, clock_difference=difference)
 
 
+def test_an_insert_that_was_given_up_on_another_machine_names_both_clocks(monkeypatch):
+    there = Moment(boot="there", boot_seconds=1.0, wall_seconds=3600.0)
+    here = Moment(boot="here", boot_seconds=9.0, wall_seconds=7200.0)
+    monkeypatch.setattr(send_guard, "read_moment", lambda: here)
+    deadline = Deadline(began=there, seconds=180.0).counted_here(here)
+    with (
+        sending_until(deadline, in_flight_seconds=30.0),
+        pytest.raises(TransientError, match=r"began at 01:00:00 UTC .* here it is 02:00:00 UTC"),
+    ):
+        send_guard._sending.get().demand_time()
+
+
 def test_a_first_byte_after_the_deadline_is_refused_and_later_ones_have_their_own_time(monkeypatch):
     now = [later(59.0)]
     monkeypatch.setattr(send_guard, "read_moment", lambda: now[0])

@@ -34,6 +34,8 @@ class Moment:
 class Deadline:
     began: Moment
     seconds: float
+    came_from_elsewhere: bool = False
+    """It began by the clock of another machine."""
 
     def elapsed(self, now: Moment) -> float:
         """Seconds since it began."""
@@ -52,6 +54,7 @@ class Deadline:
         return Deadline(
             began=Moment(boot=now.boot, boot_seconds=begun, wall_seconds=self.began.wall_seconds),
             seconds=self.seconds,
+            came_from_elsewhere=True,
         )
 
 

@@ -66,7 +66,8 @@ _UNBOUNDED = 1 << 40
 _SESSION_GONE = (
     "The server does not know the session of this attempt: the INSERT came too late or twice, the server was started "
     "again meanwhile, or a balancer sent it to another server than the session. It is tried again. If each attempt "
-    "ends like this, let the balancer keep a client at one server, or set clickhouse.insert_sessions: false."
+    "ends like this, let all clients, those on executors too, reach the same server (a balancer that goes by the "
+    "client's address is not enough), or set clickhouse.insert_sessions: false."
 )
 
 

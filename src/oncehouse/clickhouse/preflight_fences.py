@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import failure_of
 from oncehouse.clickhouse.findings import Finding, Level
-from oncehouse.clickhouse.sessions import NOT_FOUND, opening_settings
+from oncehouse.clickhouse.sessions import NOT_FOUND, explain_refusal, opening_settings
 from oncehouse.errors import ConfigurationError, OncehouseError
 
 if TYPE_CHECKING:
@@ -33,7 +33,10 @@ def read_session_reach(client: Client) -> bool | None:
     if not client.config.insert_sessions:
         return None
     session = f"oncehouse-check-{uuid.uuid4()}"
-    client.query("SELECT 1", settings=opening_settings(session))
+    try:
+        client.query("SELECT 1", settings=opening_settings(session))
+    except OncehouseError as error:
+        raise explain_refusal(error) from error.__cause__
     try:
         for _ in range(_CONNECTIONS):
             client.drop_connections()
@@ -57,7 +60,10 @@ def judge_sessions(reach: bool | None) -> Iterator[Finding]:
         )
     elif reach:
         yield Finding(
-            level=Level.OK, where=where, what=f"a session is known on each of {_CONNECTIONS} new connections"
+            level=Level.OK,
+            where=where,
+            what=f"a session is known on each of {_CONNECTIONS} new connections from here; "
+            "executors on other machines must reach the same server",
         )
     else:
         yield Finding(
@@ -65,7 +71,8 @@ def judge_sessions(reach: bool | None) -> Iterator[Finding]:
             where=where,
             what="connections of one client lead to different servers, so inserts would be refused: the session "
             "that one connection opened is not known on another",
-            advice="let the balancer keep a client at one server, or set clickhouse.insert_sessions: false",
+            advice="let all clients, those on executors too, reach the same server (a balancer that goes by the "
+            "client's address is not enough), or set clickhouse.insert_sessions: false",
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from urllib3 import PoolManager
 
-    from oncehouse.clickhouse.deadlines import Deadline
+    from oncehouse.clickhouse.deadlines import Deadline, Moment
 
 
 @dataclass
@@ -41,9 +42,22 @@ class _Sending:
                 f"the INSERT was not sent: its attempt began {self.deadline.elapsed(now):.0f} s ago and had "
                 f"{self.deadline.seconds:.0f} s, so another process may have taken over. Nothing was sent; the batch "
                 "is tried again. If this comes often, the process or its machine stood still, or Spark has too few "
-                "executors for its load tasks."
+                f"executors for its load tasks.{_tell_clocks(self.deadline, now)}"
             )
         self.begun = True
+
+
+def _tell_clocks(deadline: Deadline, now: Moment) -> str:
+    if not deadline.came_from_elsewhere:
+        return ""
+    began, here = (
+        datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
+        for at in (deadline.began.wall_seconds, now.wall_seconds)
+    )
+    return (
+        f" It began at {began} UTC by the clock of another machine, and here it is {here} UTC: if that is not so, set "
+        "the clocks."
+    )
 
 
 _sending: ContextVar[_Sending | None] = ContextVar("oncehouse_sending", default=None)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from oncehouse.clickhouse.client import failure_of
 from oncehouse.clickhouse.deadlines import SEND_WITHIN_SECONDS
-from oncehouse.errors import OncehouseError, TransientError
+from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,11 +25,26 @@ if TYPE_CHECKING:
 
 NOT_FOUND = 372
 IN_USE = 373
+_INVALID = 36
+_LIMIT = "max_session_timeout"
 
 
 def opening_settings(session: str) -> Mapping[str, Any]:
     """What a query is sent with to open a session."""
     return {"session_id": session, "session_timeout": math.ceil(SEND_WITHIN_SECONDS)}
+
+
+def explain_refusal(error: OncehouseError) -> OncehouseError:
+    """The error of a request that opens a session, with the remedy where the server keeps none for so long."""
+    if failure_of(error).code != _INVALID or "session timeout" not in str(error).lower():
+        return error
+    needed = math.ceil(SEND_WITHIN_SECONDS)
+    explained = ConfigurationError(
+        f"The server keeps no session for the {needed} s that an INSERT needs one. Raise {_LIMIT} to {needed} or more "
+        f"in the server's configuration, or set clickhouse.insert_sessions: false. It said: {error}"
+    )
+    explained.__cause__ = error.__cause__
+    return explained
 
 
 def session_settings(session: str) -> Mapping[str, Any]:

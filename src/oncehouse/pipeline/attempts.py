@@ -13,7 +13,7 @@ from oncehouse.clickhouse.block_counts import BlockCount, blocks_between, read_b
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.deadlines import read_moment, remembered_seconds
 from oncehouse.clickhouse.insert import query_id
-from oncehouse.clickhouse.sessions import opening_settings
+from oncehouse.clickhouse.sessions import explain_refusal, opening_settings
 from oncehouse.errors import OncehouseError
 from oncehouse.ledger import batches
 
@@ -108,5 +108,5 @@ def open_attempt(pipeline: Pipeline, batch: Batch, facts: TableFacts | None) -> 
     try:
         count = read_block_count(connect(pipeline.clickhouse), batch.table, facts, settings)
     except OncehouseError as error:
-        return Opened(began=began, error=error)
+        return Opened(began=began, error=explain_refusal(error))
     return Opened(began=began, count=count)
