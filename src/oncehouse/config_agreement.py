@@ -21,6 +21,8 @@ _WITH_NEW_FIELDS = ("json", "jsonl", "protobuf", "avro")
 _WITHOUT_SCHEMAS = ("json", "jsonl", "csv", "text", "debezium")
 # Formats that say by themselves what makes an event unique.
 _WITH_IDENTITY = ("debezium",)
+# Of what says how declared fields are found, what the parts of a Tuple cannot have.
+_BY_NUMBER: Path = ("protobuf", "numbers")
 
 
 def find_contradictions(
@@ -48,6 +50,11 @@ def find_contradictions(
             for place, names in matched.items()
             for key, name in _named_fields(names)
             if name not in known and not _is_path(name, fields)
+        ]
+        found += [
+            Problem(path=("source", *_BY_NUMBER, key), text=_part_by_number(name))
+            for key, name in _named_fields(matched.get(_BY_NUMBER))
+            if name not in known and _is_path(name, fields)
         ]
     if rule is not None:
         found += _judge_rule(rule, format_ or "json")
@@ -83,6 +90,13 @@ def find_contradictions(
             for problem in _judge_table(table, known)
         ]
     return found
+
+
+def _part_by_number(name: str) -> str:
+    return (
+        f"is a part of a Tuple, and parts are found by name; declare {name!r} in source.fields as a field of its own, "
+        "and not in the Tuple (`oncehouse rekey` changes a ledger that has events, where the identity names it)"
+    )
 
 
 def _named_fields(names: Any) -> list[tuple[str | int, str]]:

@@ -248,6 +248,31 @@ def test_a_part_of_a_tuple_that_a_version_lacks_is_found_out(tmp_path):
     ]
 
 
+def test_a_renamed_part_of_a_tuple_is_found_as_the_advice_says(tmp_path):
+    for version, name in (("1", "uid"), ("2", "id")):
+        (tmp_path / f"tuple{version}.proto").write_text(
+            f'syntax = "proto3"; package t; message U {{ int64 {name} = 1; }} message M {{ U user = 4; }}'
+        )
+    schemas = [
+        make_schema(version, files=[str(tmp_path / f"tuple{version}.proto")], message="t.M")
+        for version in "12"
+    ]
+    identity = {"identity": {"fields": ["user.id"]}}
+    fields = {"user": "Tuple(id Int64)"}
+    (found,) = judge_versions(make_pipeline("protobuf", fields=fields, **identity), schemas)
+    assert "declare user.id in source.fields as a field of its own" in found.advice
+    assert "match to number" not in found.advice
+    numbers = {"numbers": {"user.id": [4, 1]}}
+    with pytest.raises(ConfigurationError, match=r"source\.protobuf\.numbers\.user\.id.*part of a Tuple"):
+        make_pipeline("protobuf", numbers, fields=fields, **identity)
+    advised = make_pipeline("protobuf", numbers, fields={"user.id": "Int64"}, **identity)
+    records = [("1", bytes([0x22, 2, 8, number])) for number in (5, 6)]
+    told = Told(advised, schemas, records, tmp_path)
+    assert not told.dead
+    assert [row["user.id"] for row in told.rows] == [5, 6]
+    assert len(told.ids) == 2
+
+
 def test_a_path_is_found_by_the_numbers_of_its_steps():
     descriptor = describe_text(
         make_schema("1", files=[str(FOLDER / EVERYTHING[0])], message=EVERYTHING[1]).definition
@@ -344,6 +369,41 @@ def test_avro_paths_lead_through_the_records_that_may_stand_there(tmp_path, type
     fastavro.schemaless_writer(out, schema, {"user": {"uid": 7}})
     told = Told(pipeline, schemas, [("1", out.getvalue())], tmp_path)
     assert [row["user.id"] for row in told.rows] == ([] if lacking else [7])
+
+
+def test_an_alias_names_a_part_of_a_tuple_for_the_check_and_for_the_reader_alike(tmp_path):
+    def schema(name: str, **more: object) -> dict[str, object]:
+        group = {"type": "record", "name": "Group", "fields": [field(name, "string", **more)]}
+        user = {
+            "type": "record",
+            "name": "User",
+            "fields": [field(name, "string", **more), field("of", group)],
+        }
+        return record(field("user", user))
+
+    old = schema("uid")
+    schemas = [
+        Schema(schema=version, format="avro", definition=json.dumps(given))
+        for version, given in (("1", old), ("2", schema("id", default="")))
+    ]
+    records = []
+    for user, group in (("a", "x"), ("b", "y"), ("b", "z")):
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, old, {"user": {"uid": user, "of": {"uid": group}}})
+        records.append(("1", out.getvalue()))
+    pipeline = make_pipeline(
+        "avro",
+        {"aliases": {"user.id": ["uid"], "user.of.id": ["uid"]}},
+        fields={"user": "Tuple(id String, of Tuple(id String))"},
+        identity={"fields": ["user.id", "user.of.id"]},
+    )
+    told = Told(pipeline, schemas, records, tmp_path)
+    assert [(row["user"]["id"], row["user"]["of"]["id"]) for row in told.rows] == [
+        ("a", "x"),
+        ("b", "y"),
+        ("b", "z"),
+    ]
+    assert len(told.ids) == 3
 
 
 def test_a_record_of_a_union_takes_no_default_for_the_identity_either(tmp_path):

@@ -7,7 +7,7 @@ body whose value does not fit is put aside; nothing here raises for any bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -35,15 +35,26 @@ from oncehouse.pipeline.verdict import Problem, Reason
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened(c.ColumnType):
-    """Fields of a record that are wanted by their paths: the record itself may be missing."""
+class Aliased(c.ColumnType):
+    """Fields of a record that may have other names in other versions."""
 
-    fields: tuple[tuple[str, c.ColumnType], ...]
     aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Names that the pipeline file says a field has in other versions."""
 
     def aliases_of(self, name: str) -> tuple[str, ...]:
         return dict(self.aliases).get(name, ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened(Aliased):
+    """Fields of a record that are wanted by their paths: the record itself may be missing."""
+
+    fields: tuple[tuple[str, c.ColumnType], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AliasedTuple(Aliased, c.Tuple):
+    """A record that is declared whole."""
 
 
 def open_paths(fields: Mapping[str, c.ColumnType], record: s.Record, aliases: Aliases) -> Opened:
@@ -63,11 +74,34 @@ def _freeze(tree: Mapping[Any, Any], aliases: Aliases, above: str) -> Opened:
     names = [key[0] if isinstance(key, tuple) else key for key in tree]
     return Opened(
         fields=tuple(
-            (name, _freeze(value, aliases, f"{above}{name}.") if isinstance(key, tuple) else value)
+            (
+                name,
+                _freeze(value, aliases, f"{above}{name}.")
+                if isinstance(key, tuple)
+                else _with_aliases(value, aliases, f"{above}{name}."),
+            )
             for name, (key, value) in zip(names, tree.items(), strict=True)
         ),
-        aliases=tuple((name, tuple(aliases[above + name])) for name in names if above + name in aliases),
+        aliases=_aliases_among(names, aliases, above),
     )
+
+
+def _with_aliases(type_: c.ColumnType, aliases: Aliases, above: str) -> c.ColumnType:
+    """A Tuple's parts are found as fields that are declared by their paths are."""
+    if isinstance(type_, c.Nullable):
+        return c.Nullable(inner=_with_aliases(type_.inner, aliases, above))
+    if not isinstance(type_, c.Tuple):
+        return type_
+    return AliasedTuple(
+        fields=tuple((name, _with_aliases(part, aliases, f"{above}{name}.")) for name, part in type_.fields),
+        aliases=_aliases_among([name for name, _ in type_.fields], aliases, above),
+    )
+
+
+def _aliases_among(
+    names: Sequence[str], aliases: Aliases, above: str
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return tuple((name, tuple(aliases[above + name])) for name in names if above + name in aliases)
 
 
 class Reader:
@@ -144,7 +178,7 @@ class Reader:
         newest = self._newest.get(short_name(record.name))
         wanted: dict[str, list[int]] = {}
         for place, (name, _) in enumerate(fields):
-            aliases = asked.aliases_of(name) if isinstance(asked, Opened) else ()
+            aliases = asked.aliases_of(name) if isinstance(asked, Aliased) else ()
             found = match_field(record, newest, name, aliases)
             wanted.setdefault(found.name if found else "", []).append(place)
         columns: list[pa.Array | None] = [None] * len(fields)

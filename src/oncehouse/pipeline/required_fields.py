@@ -144,7 +144,7 @@ def judge_versions(
             level=Level.ERROR,
             where="schemas",
             what=f"{lacking.what}: different events would be taken for one, so its records become dead letters",
-            advice=_advise(pipeline, lacking.field.name),
+            advice=_advise(pipeline, lacking.field),
         )
 
 
@@ -168,14 +168,21 @@ def _judge_members(pipeline: Pipeline, schemas: Sequence[Schema], rule: Rule) ->
             )
 
 
-def _advise(pipeline: Pipeline, field: str) -> str:
-    if pipeline.source.format == "protobuf":
+def _advise(pipeline: Pipeline, field: RequiredField) -> str:
+    name = field.name
+    if pipeline.source.format != "protobuf":
+        found = f"if it was renamed, give its other name under source.avro.aliases ({name}: […])"
+    elif len(field.steps) > 1:
         found = (
-            f"if it was renamed and kept its number, give that under source.protobuf.numbers ({field}: …) or set "
-            "source.protobuf.match to number"
+            f"if it was renamed and kept its number, declare {name} in source.fields as a field of its own, not "
+            f"as a part of a Tuple, because parts are found by name, and give the numbers of its path under "
+            f"source.protobuf.numbers ({name}: […]) (`oncehouse rekey` changes a ledger that has events)"
         )
     else:
-        found = f"if it was renamed, give its other name under source.avro.aliases ({field}: […])"
+        found = (
+            f"if it was renamed and kept its number, give that under source.protobuf.numbers ({name}: …) or set "
+            "source.protobuf.match to number"
+        )
     return (
         f"{found}; if its records may all count with the default, list it under source.optional_fields; else leave the "
         "version out of the file. `oncehouse dead-letters replay` then reads again what has become a dead letter"
