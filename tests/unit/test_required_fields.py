@@ -31,7 +31,7 @@ from oncehouse.pipeline.import_reading import ImportPlan, import_task
 from oncehouse.pipeline.letters import read_letters
 from oncehouse.pipeline.merging_fields import with_tables
 from oncehouse.pipeline.parts import read_rows
-from oncehouse.pipeline.protobuf_sources import make_schema
+from oncehouse.pipeline.protobuf_sources import demand_readable, make_schema
 from oncehouse.pipeline.read_planning import plan_reading
 from oncehouse.pipeline.reading import read_records
 from oncehouse.pipeline.refill import RefillPlan, refill_task
@@ -163,12 +163,28 @@ def test_a_version_is_known_by_number_though_only_another_one_has_the_name(tmp_p
     assert told.keys == [1, 2, 3, 4, 5]
 
 
-def test_versions_that_contradict_each_other_in_numbers_are_refused_until_one_is_named(tmp_path):
+def test_a_version_that_gives_a_field_another_number_makes_dead_letters_until_one_is_named(tmp_path):
+    """Whichever field: the identity, or one that is optional."""
     schemas = proto("1", "4")
-    with pytest.raises(
-        ConfigurationError, match=r"'id' different numbers \(1, 4\).*source\.protobuf\.numbers"
-    ):
-        Told(make_pipeline("protobuf", {"match": "number"}), schemas, [], tmp_path)
+    for optional in ([], ["id"]):
+        pipeline = make_pipeline("protobuf", {"match": "number"}, optional_fields=optional)
+        demand_readable(
+            schemas, {name: parse_type(text) for name, text in FIELDS.items()}, pipeline.source.protobuf
+        )
+        told = Told(
+            pipeline, schemas, [message("1", id=1), message("4", id="7")], tmp_path / f"{len(optional)}"
+        )
+        assert told.keys == [1]
+        ((reason, detail),) = told.dead
+        assert reason == "missing_field"
+        assert detail.startswith("schema version 4 gives field id the number 4, versions before it 1")
+        assert not list(judge_versions(pipeline, schemas, {"1"}))
+        listed = [
+            finding for finding in judge_versions(pipeline, schemas, {"1", "4"}) if finding.level == "error"
+        ]
+        assert listed
+        assert listed[0].what.startswith(detail)
+        assert "source.protobuf.numbers (id: …)" in listed[0].advice
     pinned = make_pipeline("protobuf", {"match": "number", "numbers": {"id": 4}})
     told = Told(pinned, schemas, [message("4", id="7"), message("1", id=7)], tmp_path)
     assert told.keys == [7]
@@ -271,6 +287,39 @@ def test_a_renamed_part_of_a_tuple_is_found_as_the_advice_says(tmp_path):
     assert not told.dead
     assert [row["user.id"] for row in told.rows] == [5, 6]
     assert len(told.ids) == 2
+
+
+@pytest.mark.parametrize("later", ["repeated U user = 4;", "int64 user = 4;"])
+@pytest.mark.parametrize(
+    "section", [{}, {"match": "number"}, {"numbers": {"user.id": [4, 1], "user.n": [4, 2]}}]
+)
+def test_a_version_in_which_a_step_of_a_path_is_no_single_message_makes_dead_letters(
+    tmp_path, section, later
+):
+    for version, line in (("1", "U user = 4;"), ("2", later)):
+        (tmp_path / f"step{version}.proto").write_text(
+            'syntax = "proto3"; package t; message U { int64 id = 1; string n = 2; } '
+            f"message M {{ {line} int64 key = 9; }}"
+        )
+    schemas = [
+        make_schema(version, files=[str(tmp_path / f"step{version}.proto")], message="t.M")
+        for version in "12"
+    ]
+    fields = {"key": "Int64", "user.id": "Int64", "user.n": "String"}
+    pipeline = make_pipeline("protobuf", section, fields=fields, identity={"fields": ["key"]})
+    demand_readable(
+        schemas, {name: parse_type(text) for name, text in fields.items()}, pipeline.source.protobuf
+    )
+    told = Told(
+        pipeline, schemas, [("1", bytes([0x22, 2, 8, 5, 0x48, 1])), ("2", bytes([0x48, 2]))], tmp_path
+    )
+    assert [row["key"] for row in told.rows] == [1]
+    ((reason, detail),) = told.dead
+    assert reason == "missing_field"
+    assert detail.startswith("schema version 2, field 'user.id': t.M.user is ")
+    assert not list(judge_versions(pipeline, schemas, {"1"}))
+    (found,) = judge_versions(pipeline, schemas, {"1", "2"})
+    assert found.what.startswith(detail)
 
 
 def test_a_path_is_found_by_the_numbers_of_its_steps():

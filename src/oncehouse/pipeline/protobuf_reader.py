@@ -70,12 +70,7 @@ class Reader:
             self._shapes[name] = _without_default(self._shapes[name], inner)
         self._wanted = project(descriptor, fields, numbers)
         self._found = {name: find(descriptor, name, numbers.get(name, ())) for name in fields}
-        self._elsewhere = {
-            name: next(
-                (found for other in others if (found := find(other, name, numbers.get(name, ())))), None
-            )
-            for name in fields
-        }
+        self._elsewhere = {name: _find_elsewhere(others, name, numbers.get(name, ())) for name in fields}
         file, message = describe_wanted(self._wanted)
         self._handler = ProtoRegistry([file]).create_for_message(
             message.removeprefix("."), ptars.PtarsConfig()
@@ -248,6 +243,13 @@ class Reader:
             if fitted.bad is not None and fitted.bad.any():
                 return find_misfit(array, row, type_, f"field {name}")
         raise AssertionError("a row was marked whose fields all fit")
+
+
+def _find_elsewhere(others: Sequence[Descriptor], name: str, numbers: Sequence[int]) -> Found | None:
+    """As another version has it; where one gave its number to another field, as one that has it under its name."""
+    known = [found for other in others if (found := find(other, name, numbers))]
+    own = name.rpartition(".")[2]
+    return next((found for found in known if found.end.name == own), known[0] if known else None)
 
 
 def _without_default(type_: c.ColumnType, steps: Sequence[str]) -> c.ColumnType:

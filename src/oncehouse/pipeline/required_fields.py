@@ -22,7 +22,7 @@ from oncehouse.pipeline.identity_rule import rule_of
 from oncehouse.pipeline.protobuf_sources import number_paths
 from oncehouse.pipeline.verdict import Problem, Reason, Rejection
 from oncehouse.protobuf.definition import describe_all, describe_text
-from oncehouse.protobuf.fields import has_steps, renamed_members
+from oncehouse.protobuf.fields import find_obstacle, has_steps, numbers_of, renamed_members
 
 if TYPE_CHECKING:
     from oncehouse.config import Pipeline
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from oncehouse.pipeline.identity_rule import Rule
 
 _IDENTITY = "belongs to the identity"
+_REPLAY = "`oncehouse dead-letters replay` then reads again what has become a dead letter"
+_OBSTACLE = (
+    "declare fields that all versions have as single messages; else leave the version out of the file and let its "
+    f"producers keep the field as it was. {_REPLAY}"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +59,14 @@ class LackingVersion:
     @property
     def what(self) -> str:
         return f"schema version {self.schema} has no field {self.field.name}, which {self.field.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unreadable:
+    """What is wrong with a version in which a declared field cannot be found as in the others."""
+
+    what: str
+    advice: str
 
 
 def required_fields(pipeline: Pipeline, rule: Rule) -> tuple[RequiredField, ...]:
@@ -106,11 +119,47 @@ def _all_lacking(
                 yield schema.schema, field
 
 
+def find_unreadable(pipeline: Pipeline, schemas: Sequence[Schema]) -> dict[str, Unreadable]:
+    """The versions of protobuf in which a declared field is not where the others have it."""
+    section, fields = pipeline.source.protobuf, pipeline.source.fields
+    if section is None:
+        return {}
+    numbers = number_paths(section, schemas, fields)
+    open_names = [name for name in fields if section.match == "number" and name not in section.numbers]
+    found: dict[str, Unreadable] = {}
+    for schema in schemas:
+        if schema.format != "protobuf":
+            continue
+        descriptor = describe_text(schema.definition)
+        for name in open_names:
+            own = numbers_of(descriptor, name)
+            if own is not None and own != numbers[name]:
+                found.setdefault(schema.schema, _contradiction(schema.schema, name, own, numbers[name]))
+        for name in fields:
+            if obstacle := find_obstacle(descriptor, name, numbers.get(name, ())):
+                unreadable = Unreadable(what=f"schema version {schema.schema}, {obstacle}", advice=_OBSTACLE)
+                found.setdefault(schema.schema, unreadable)
+    return found
+
+
+def _contradiction(version: str, name: str, own: Sequence[int], agreed: Sequence[int]) -> Unreadable:
+    here, before = (".".join(map(str, numbers)) for numbers in (own, agreed))
+    return Unreadable(
+        what=f"schema version {version} gives field {name} the number {here}, versions before it {before}, and "
+        "source.protobuf.match is number",
+        advice=f"name the number that counts under source.protobuf.numbers ({name}: …); else leave the version out of "
+        f"the file. {_REPLAY}",
+    )
+
+
 def refused_versions(pipeline: Pipeline, schemas: Sequence[Schema], rule: Rule) -> dict[str, str]:
-    """The versions whose records cannot be told from one another, each with what it lacks."""
-    return {
+    """The versions whose records become dead letters, each with what it lacks or what cannot be read."""
+    found = {
         lacking.schema: lacking.what
         for lacking in find_lacking(pipeline, schemas, required_fields(pipeline, rule))
+    }
+    return found | {
+        version: unreadable.what for version, unreadable in find_unreadable(pipeline, schemas).items()
     }
 
 
@@ -137,8 +186,17 @@ def judge_versions(
         return
     rule = rule_of(pipeline, schemas)
     yield from _judge_members(pipeline, own, rule)
+    unreadable_versions = find_unreadable(pipeline, own)
+    for version, unreadable in unreadable_versions.items():
+        if only is None or version in only:
+            yield Finding(
+                level=Level.ERROR,
+                where="schemas",
+                what=f"{unreadable.what}: its records become dead letters",
+                advice=unreadable.advice,
+            )
     for lacking in find_lacking(pipeline, own, required_fields(pipeline, rule)):
-        if only is not None and lacking.schema not in only:
+        if lacking.schema in unreadable_versions or (only is not None and lacking.schema not in only):
             continue
         yield Finding(
             level=Level.ERROR,
@@ -185,7 +243,7 @@ def _advise(pipeline: Pipeline, field: RequiredField) -> str:
         )
     return (
         f"{found}; if its records may all count with the default, list it under source.optional_fields; else leave the "
-        "version out of the file. `oncehouse dead-letters replay` then reads again what has become a dead letter"
+        f"version out of the file. {_REPLAY}"
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, OneofDescriptor
@@ -51,10 +52,21 @@ class Found:
 
 
 def find(descriptor: Descriptor, name: str, numbers: Sequence[int] = ()) -> Found | None:
-    """None where this version of the message has no such field; a path that cannot be read is refused.
+    """None where this version has no such field, or its path leads through one that holds no single message.
 
     `numbers`: those of the path's steps, which are then found by them, whatever their names.
     """
+    found = _follow(descriptor, name, numbers)
+    return found if isinstance(found, Found) else None
+
+
+def find_obstacle(descriptor: Descriptor, name: str, numbers: Sequence[int] = ()) -> str | None:
+    """Why the path of a field cannot be followed in this version, though its first steps are there."""
+    found = _follow(descriptor, name, numbers)
+    return found if isinstance(found, str) else None
+
+
+def _follow(descriptor: Descriptor, name: str, numbers: Sequence[int]) -> Found | str | None:
     through: list[FieldDescriptor] = []
     *steps, last = numbers or name.split(".")
     for step in steps:
@@ -63,7 +75,7 @@ def find(descriptor: Descriptor, name: str, numbers: Sequence[int] = ()) -> Foun
             return None
         if not is_message(field) or field.is_repeated:
             kind = "repeated; declare it as an Array" if field.is_repeated else "no message"
-            raise ConfigurationError(f"field {name!r}: {field.full_name} is {kind}")
+            return f"field {name!r}: {field.full_name} is {kind}"
         through.append(field)
         descriptor = message_of(field)
     end = _field_at(descriptor, last) or _real_oneof(descriptor, last)
@@ -103,21 +115,15 @@ def _field_at(descriptor: Descriptor, step: str | int) -> FieldDescriptor | None
 
 
 def agreed_numbers(descriptors: Sequence[Descriptor], names: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """The numbers of each field's path, as the versions that know its name have them; a disagreement is refused."""
+    """The numbers of each field's path, as the first version that knows its name has them."""
     agreed: dict[str, tuple[int, ...]] = {}
     for name in names:
-        known = {numbers for descriptor in descriptors if (numbers := _numbers_of(descriptor, name))}
-        if len(known) > 1:
-            listed = ", ".join(".".join(map(str, numbers)) for numbers in sorted(known))
-            raise ConfigurationError(
-                f"source.protobuf.match is number, but versions of the schema give field {name!r} different numbers "
-                f"({listed}); name the one that counts under source.protobuf.numbers"
-            )
-        agreed.update((name, numbers) for numbers in known)
+        known = (numbers for descriptor in descriptors if (numbers := numbers_of(descriptor, name)))
+        agreed.update((name, numbers) for numbers in islice(known, 1))
     return agreed
 
 
-def _numbers_of(descriptor: Descriptor, name: str) -> tuple[int, ...] | None:
+def numbers_of(descriptor: Descriptor, name: str) -> tuple[int, ...] | None:
     """None where the version does not know the name, or it is that of a oneof, which has no number."""
     found = find(descriptor, name)
     if found is None or not isinstance(found.end, FieldDescriptor):
@@ -236,6 +242,9 @@ def check_fields(
         by_number = numbers.get(name, ())
         ends = [found.end for descriptor in descriptors if (found := find(descriptor, name, by_number))]
         if not ends:
+            for descriptor in descriptors:
+                if obstacle := find_obstacle(descriptor, name, by_number):
+                    raise ConfigurationError(obstacle)
             raise ConfigurationError(
                 f"source.fields: {name!r} is no field of {_tell_known(descriptors, name)}"
             )
