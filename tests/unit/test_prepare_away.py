@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
+
 import pytest
 
 from ledger_examples import IDENTITY
+from oncehouse.clickhouse.describe import Column, TableFacts
 from oncehouse.config import Pipeline
 from oncehouse.errors import TransientError
-from oncehouse.pipeline import prepare
+from oncehouse.ledger.records import Lease, Stage
+from oncehouse.pipeline import prepare, stages, stream
 from oncehouse.pipeline.prepare import demand_ready, open_catalog
 
 
@@ -48,3 +53,94 @@ def test_a_pipeline_that_has_run_need_not_find_clickhouse_where_it_may_wait(pipe
     assert not demand_ready(pipeline, catalog, None, may_wait=True)
     with pytest.raises(TransientError, match="does not answer"):
         demand_ready(pipeline, catalog, None)
+
+
+MERGING = TableFacts(
+    database="shop",
+    table="events",
+    uuid="",
+    engine="ReplacingMergeTree",
+    columns=(Column(name="id", type="UInt64", default_kind=""),),
+    partition_key="",
+    sorting_key="id",
+    window_blocks=0,
+    window_seconds=None,
+    expires_rows=False,
+    views=(),
+    engine_columns=(),
+)
+
+
+@pytest.fixture
+def running(pipeline, catalog, monkeypatch):
+    """Stages of a process that found no ClickHouse; it comes back, first without the table."""
+
+    answers = iter([False, True, True, True])
+    looks = iter([None, {}, {"shop.events": MERGING}])
+
+    def look(_pipeline):
+        if (found := next(looks)) is None:
+            raise TransientError("gone again")
+        return found
+
+    monkeypatch.setattr(prepare, "connect", lambda _: SimpleNamespace(answers=lambda: next(answers)))
+    monkeypatch.setattr(prepare, "read_tables", look)
+    monkeypatch.setattr(stages, "_TABLES_SECONDS", 0.001)
+    made = stages.Stages(
+        pipeline,
+        catalog,
+        SimpleNamespace(add_epoch=lambda _: None, tell_stream=None),
+        None,
+        stop=threading.Event(),
+        say=lambda _: None,
+        tables_unseen=True,
+    )
+    made.spark = None
+    made.leases = {
+        Stage.INGEST: Lease(pipeline="events", stage=Stage.INGEST, token=1, holder="h", expires_at=0.0)
+    }
+    return made
+
+
+@pytest.mark.parametrize("way", ["an epoch", "a request"])
+def test_tables_that_come_back_tell_the_next_epoch_and_request_how_they_merge(running, monkeypatch, way):
+    ingest = stream.Ingest(running, None, None)
+    settled, performed = [], []
+    monkeypatch.setattr(stream, "read_ranges", lambda *_: (SimpleNamespace(start=0, end=1),))
+    monkeypatch.setattr(
+        stream, "settle", lambda _, known, *rest, **more: settled.append(known.merging_fields)
+    )
+    monkeypatch.setattr(ingest, "_topic_ids", {}, raising=False)
+    monkeypatch.setattr(ingest, "_log", SimpleNamespace(confirm=None), raising=False)
+    performer = ingest._performer
+    monkeypatch.setattr(performer, "is_asked", lambda: True)
+    monkeypatch.setattr(performer, "decode_waiting", lambda: ())
+    monkeypatch.setattr(
+        performer, "perform", lambda: performed.append(performer.pipeline.merging_fields) or ()
+    )
+
+    def go_on():
+        if way == "an epoch":
+            ingest._settle(None, 1, None, {})
+        else:
+            ingest._perform_requests()
+
+    go_on()
+    running._look_at_tables()
+    go_on()
+    assert [*settled, *performed] == [(), (("shop.events", "id"),)]
+
+
+@pytest.mark.parametrize("unseen", [True, False])
+def test_a_process_looks_for_tables_that_it_has_not_seen_whatever_stages_it_runs(
+    running, monkeypatch, unseen
+):
+    running.leases = {}
+    running._tables_unseen = unseen
+    looked = threading.Event()
+    monkeypatch.setattr(running, "_look_at_tables", looked.set)
+    monkeypatch.setattr(running, "_keep_reporting", lambda: None)
+    quiet = SimpleNamespace(run=lambda *_, **__: None, keep_compact=lambda _: None)
+    monkeypatch.setattr(running, "_make_ingest", lambda _: quiet)
+    running._work(once=False)
+    assert looked.is_set() is unseen

@@ -53,6 +53,7 @@ class Deciding:
 
     def __init__(self, stages: Stages, lease: Lease | None = None) -> None:
         """`lease`: another than the one that the stages hold for as long as they run."""
+        self._stages = stages
         self._spark = stages.spark
         self._catalog = stages.catalog
         self._lease = lease or stages.leases[Stage.INGEST]
@@ -80,6 +81,10 @@ class Deciding:
         """Under the identity rule that holds."""
         return self._performer.pipeline
 
+    def _take_up_tables(self) -> None:
+        """Before an epoch or request: tables that were away at the start may have been seen since."""
+        self._performer.know_merging_fields(self._stages.pipeline.merging_fields)
+
     def _is_over(self) -> bool:
         """Whether nothing is to be waited for any more."""
         return self._stop.is_set()
@@ -89,6 +94,7 @@ class Deciding:
         if not self._performer.is_asked():
             return
         with self._deciding, self._filing:
+            self._take_up_tables()
             for counts in chain(self._performer.perform(), self._performer.decode_waiting()):
                 self._on_epoch(counts)
 

@@ -88,6 +88,10 @@ class Performer:
         self._tries: Counter[int] = Counter()
         self._next_look = 0.0
 
+    def know_merging_fields(self, found: Sequence[tuple[str, str]]) -> None:
+        if tuple(found) != self.pipeline.merging_fields:
+            self.pipeline = self.pipeline.with_merging_fields(found)
+
     def perform(self) -> Iterator[Counts]:
         """Perform all open requests in order; yields the counts of epochs that they made."""
         # First of all: under another rule than the ledger's nothing can be settled.

@@ -16,7 +16,7 @@ from oncehouse.clickhouse.describe import TableFacts, describe_table
 from oncehouse.clickhouse.partitions import count_partitions, judge_spread
 from oncehouse.clickhouse.preflight import Finding, Level, inspect, needs_of
 from oncehouse.columns import parse_type
-from oncehouse.errors import ConfigurationError, TransientError
+from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 from oncehouse.ledger import epochs
 from oncehouse.ledger.backlog import sum_kept
 from oncehouse.ledger.catalog import Catalog
@@ -150,6 +150,17 @@ def demand_ready(
 def know_tables(pipeline: Pipeline) -> Pipeline:
     """The pipeline, knowing by which fields its tables merge rows: records without them are refused."""
     return with_tables(pipeline, read_tables(pipeline))
+
+
+def know_tables_if_there(pipeline: Pipeline) -> Pipeline | None:
+    """As `know_tables`; None while ClickHouse does not answer, or does not show all tables."""
+    if not connect(pipeline.clickhouse).answers():
+        return None
+    with suppress(OncehouseError):  # who inserts says what is wrong
+        facts = read_tables(pipeline)
+        if len(facts) == len(pipeline.tables):
+            return with_tables(pipeline, facts)
+    return None
 
 
 def inspect_versions(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:

@@ -24,6 +24,7 @@ from oncehouse.pipeline.holder import describe_holder
 from oncehouse.pipeline.job_errors import naming_own_errors
 from oncehouse.pipeline.lease_terms import demand_current, take_lease
 from oncehouse.pipeline.loading import Loading
+from oncehouse.pipeline.prepare import know_tables_if_there
 from oncehouse.pipeline.report import Report, RunResult
 from oncehouse.pipeline.retention import retain
 from oncehouse.pipeline.session import close_session, has_ended, name_lost_java, open_session
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("oncehouse.pipeline")
 
 RETENTION_SECONDS = 60.0
+_TABLES_SECONDS = 1.0
 _LAST_DECLARATION_SECONDS = 5.0
 # Packing and sweeping look at many files and names; the window is looked at each round.
 _ROUNDS_A_SWEEP = 10
@@ -60,6 +62,7 @@ class Stages:
     ) -> None:
         """A Spark session that is given is used and left running. Tables unseen are looked at before an insert."""
         self.pipeline = pipeline
+        """Replaced once by one that knows the tables, where they were not there at the start."""
         self.catalog = catalog
         self.report = report
         self.say = say
@@ -119,6 +122,8 @@ class Stages:
         ]
         if Stage.RETENTION in self.leases:
             others.append(self._thread("retention", self._retain))
+        if self._tables_unseen:
+            others.append(self._thread("tables", self._look_at_tables))
         try:
             ingest.run(self.stop, once=once)
         except BaseException as error:  # noqa: BLE001 - raised again below, when all threads have ended
@@ -151,6 +156,16 @@ class Stages:
         # A supervisor may end the whole group of processes: Spark then goes while we put things away.
         if not self._failed_while_ending:
             raise name_lost_java(self.pipeline) from self._failure
+
+    def _look_at_tables(self) -> None:
+        """Until they are there: epochs and requests must know which fields decide about merges.
+
+        Whoever loads looks for itself, and may be another process.
+        """
+        while not self.stop.wait(_TABLES_SECONDS):
+            if (known := know_tables_if_there(self.pipeline)) is not None:
+                self.pipeline = known
+                return
 
     def _load(self) -> None:
         loading = Loading(

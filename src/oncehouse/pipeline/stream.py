@@ -208,6 +208,7 @@ class Ingest(Deciding):
         if not records:
             return
         started = time.monotonic()
+        self._take_up_tables()
         with naming_own_errors(self._pipeline.pipeline):
             counts = settle(
                 self._spark,
