@@ -57,6 +57,9 @@ class RecordedServer:
         self.servers = itertools.cycle(servers)
         self.replicas = replicas
 
+    def drop_connections(self):
+        """What is asked next goes over a new one."""
+
     def server_version(self):
         return "25.8.4.13"
 
@@ -81,6 +84,8 @@ class RecordedServer:
             "FROM system.columns": [("project", "String", ""), ("_batch_id", "UUID", "")],
             "FROM system.tables": [("uuid", self.family, self.engine_full, "", "project", [])],
             "FROM format": [("00112233-4455-6677-8899-aabbccddeeff",)],
+            "FROM system.parts": [(0, 0, 0)],
+            "SELECT 1": [(1,)],
         }
         if "serverUUID()" in sql and "system.replicas" in sql:
             if not self.replicas:
