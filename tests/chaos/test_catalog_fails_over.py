@@ -134,7 +134,7 @@ def test_a_driver_does_not_start_on_a_catalog_that_has_lost_what_was_sent(pair_r
 def look_at_no_mark(monkeypatch) -> None:
     """Nobody asks whether the catalog has come to what was sent."""
     monkeypatch.setattr(lease_terms, "tell_ahead", lambda *_: None)
-    monkeypatch.setattr(ledger_age, "tell_ahead", lambda *_: None)
+    monkeypatch.setattr(ledger_age, "tell_ahead_of_sound", lambda *_: None)
 
 
 def look_at_no_file(monkeypatch) -> None:

@@ -149,6 +149,7 @@ def read_marks(store: FileStore, pipeline: str) -> Marks:
     found: list[Mark] = []
     damaged: list[DamagedMark] = []
     tokens: dict[str, int] = {}
+    # By rising tokens: where one has just been dropped, the later one that has taken it over is read afterwards.
     for path in store.walk(f"{pipeline}/marks"):
         if (named := _NAME.search(f"/{path}")) is None:
             continue
