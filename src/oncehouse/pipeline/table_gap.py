@@ -22,7 +22,7 @@ from oncehouse.errors import PermanentError
 from oncehouse.ledger.audit import find_known_batches
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.history import rolled_up_rows_of_all
-from oncehouse.ledger.marks import Mark, list_marks
+from oncehouse.ledger.marks import Mark, read_marks
 from oncehouse.ledger.records import Batch, BatchStatus
 from oncehouse.pipeline.verify_rows import NO_BATCH
 
@@ -85,7 +85,9 @@ def demand_quiet(client: Client, pipeline: Pipeline) -> None:
                 f"An INSERT into {table.name} is still running (query id {running[0]}), so a pipeline runs or has just "
                 "died. Stop it, wait until the query is over, and try again; nothing was changed."
             )
-    marks = list_marks(FileStore(pipeline.ledger.files), pipeline.pipeline)
+    marks = read_marks(
+        FileStore(pipeline.ledger.files), pipeline.pipeline
+    ).found  # a repair reads past damaged ones
     if (left := arriving_seconds(marks, pipeline, now=time.time())) > 0:
         raise PermanentError(
             f"Rows were last sent so lately that an INSERT of a process that died may still arrive, for {left:.0f} s. "
