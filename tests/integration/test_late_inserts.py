@@ -218,6 +218,8 @@ def test_the_query_log_shows_an_insert_that_ended_and_no_other(client):
     insert_batch(client, request, ROWS)
     assert has_finished(client, [query_id(request.batch_id, 1)])
     assert not has_finished(client, [query_id(request.batch_id, 2)])
+    days_ago = time.time() - 5 * 86_400
+    assert has_finished(client, [query_id(request.batch_id, 1)], since=days_ago)
 
 
 def test_a_user_who_may_not_have_the_log_written_waits_for_it(client, clickhouse):

@@ -206,6 +206,21 @@ def test_an_insert_that_the_query_log_has_as_done_has_reached_the_views():
     assert not outcome.views_unproven
 
 
+def test_the_query_log_is_asked_from_the_day_of_the_first_attempt_on():
+    asked = []
+
+    class Logging(FakeClient):
+        def query(self, sql, parameters=None, settings=None):
+            if "system.query_log" in sql:
+                asked.append((sql, parameters["since"]))
+            return super().query(sql, parameters, settings)
+
+    insert_batch(Logging(present=10, views=True, logged=True), replace(AGAIN, earlier_began=86_400.5), ROWS)
+    ((sql, since),) = asked
+    assert since == 86_400
+    assert "today()" not in sql
+
+
 def test_sessions_of_doubtful_attempts_are_ended_before_the_table_is_asked():
     client = FakeClient(present=10)
     insert_batch(client, replace(AGAIN, earlier_sessions=("one", "two")), ROWS)

@@ -67,6 +67,9 @@ class RecordedServer:
         grant = sql.removeprefix("CHECK GRANT ")
         return int(grant.startswith(("INSERT", "SELECT")) or ("SYSTEM SYNC" in grant and self.may_sync))
 
+    def drop_connections(self):
+        """Each request is answered as it comes."""
+
     def query(self, sql, parameters=None, settings=None):
         answers = {
             "FROM system.replicas": [tuple(self.replicas.values())] if self.replicas else None,
@@ -83,6 +86,7 @@ class RecordedServer:
             ],
             "FROM system.columns": [("project", "String", ""), ("_batch_id", "UUID", "")],
             "FROM system.tables": [("uuid", self.family, self.engine_full, "", "project", [])],
+            "SELECT 1": [(1,)],
             "FROM format": [("00112233-4455-6677-8899-aabbccddeeff",)],
             "FROM system.parts": [(0, 0, 0)],
             "SELECT 1": [(1,)],
@@ -194,8 +198,8 @@ def test_several_replicas_behind_one_url_are_named():
     assert "ch-1, ch-2" in finding.what
 
 
-def test_servers_that_bear_one_name_are_a_warning():
-    (finding,) = [one for one in reads(servers=(("ch", "u1"), ("ch", "u2"))) if one.level is Level.WARNING]
+def test_servers_that_bear_one_name_are_refused():
+    (finding,) = [one for one in reads(servers=(("ch", "u1"), ("ch", "u2"))) if one.level is Level.ERROR]
     assert "display_name" in finding.advice
 
 

@@ -258,7 +258,7 @@ def _look(client: Client, request: InsertRequest, clock: _Clock) -> Outcome | No
             return None
         case Step.ALREADY_THERE:
             unproven = has_views(client, request.table) and not has_finished(
-                client, request.earlier_query_ids
+                client, request.earlier_query_ids, since=request.earlier_began
             )
             return AlreadyThere(rows=found, seconds=clock.seconds(), views_unproven=unproven)
         case Step.PARTLY_THERE:

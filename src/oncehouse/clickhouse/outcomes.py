@@ -20,6 +20,8 @@ class InsertRequest:
     """Counts from 1."""
     rows: int
     earlier_query_ids: tuple[str, ...]
+    earlier_began: float | None = None
+    """When the first of them began."""
     outcome_unknown: bool
     """An earlier attempt may have written rows."""
     may_be_forgotten: bool

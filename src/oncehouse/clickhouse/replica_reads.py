@@ -123,8 +123,9 @@ def _judge_servers(reads: ReplicaReads, where: str) -> Iterator[Finding]:
             advice="let the proxy before ClickHouse pass that header, or name a server itself in clickhouse.url",
         )
     elif len(names) < len(reads.servers):
+        # A process learns of the second only after it has believed the first.
         yield Finding(
-            level=Level.WARNING,
+            level=Level.ERROR,
             where=where,
             what=f"several servers answer under one name ({', '.join(names)}), so that they cannot be told apart",
             advice="give each server a display_name of its own in its configuration",

@@ -25,21 +25,25 @@ _WAIT_SECONDS = 9.0
 _MOMENT_SECONDS = 2.0
 _LOOK_EVERY_SECONDS = 0.5
 _FINISHED = (
-    "SELECT count() FROM system.query_log WHERE type = 'QueryFinish' AND event_date >= today() - 1 "
-    "AND query_id IN {ids:Array(String)}"
+    "SELECT count() FROM system.query_log WHERE type = 'QueryFinish' "
+    "AND event_date >= toDate({since:DateTime('UTC')}) - 1 AND query_id IN {ids:Array(String)}"
 )
 
 
-def has_finished(client: Client, query_ids: Sequence[str]) -> bool:
-    """Whether the query log has one of these inserts as done. May wait some seconds for the log."""
+def has_finished(client: Client, query_ids: Sequence[str], *, since: float | None = None) -> bool:
+    """Whether the query log has one of these inserts as done. May wait some seconds for the log.
+
+    `since` is when the first of them began; none is now.
+    """
+    since = time.time() if since is None else since
     if not query_ids:
         return False
     try:
-        if _is_logged(client, query_ids):
+        if _is_logged(client, query_ids, since):
             return True
         may_write = _write_log(client)
         end = time.monotonic() + (_MOMENT_SECONDS if may_write else _WAIT_SECONDS)
-        while not (found := _is_logged(client, query_ids)) and time.monotonic() < end:
+        while not (found := _is_logged(client, query_ids, since)) and time.monotonic() < end:
             time.sleep(_LOOK_EVERY_SECONDS)
             if may_write:
                 _write_log(client)
@@ -50,8 +54,8 @@ def has_finished(client: Client, query_ids: Sequence[str]) -> bool:
     return False
 
 
-def _is_logged(client: Client, query_ids: Sequence[str]) -> bool:
-    return bool(client.query(_FINISHED, {"ids": list(query_ids)})[0][0])
+def _is_logged(client: Client, query_ids: Sequence[str], since: float) -> bool:
+    return bool(client.query(_FINISHED, {"ids": list(query_ids), "since": int(since)})[0][0])
 
 
 def _write_log(client: Client) -> bool:

@@ -200,6 +200,7 @@ def plan_load(
             attempt=attempt.attempt,
             rows=batch.rows,
             earlier_query_ids=tuple(past.query_id for past in earlier),
+            earlier_began=doubtful[0].started_at if doubtful else None,
             outcome_unknown=bool(doubtful),
             may_be_forgotten=bool(doubtful)
             and is_doubtful(pipeline, catalog, facts, table.name, doubtful, attempt),
