@@ -171,6 +171,15 @@ def test_a_replicated_table_without_its_keeper_ends_the_attempt_before_anything_
     assert "Keeper" in str(opened.error)
 
 
+def test_sessions_of_attempts_whose_insert_can_be_under_way_no_more_are_left_alone():
+    """After hours of lost answers each attempt would end hundreds of them."""
+    now = replace(attempt(9, 1), started_at=10_000.0)
+    past = [
+        replace(attempt(number, 1), started_at=at) for number, at in ((1, 100.0), (2, 9_089.0), (3, 9_091.0))
+    ]
+    assert attempts.open_sessions(PIPELINE, past, now) == (f"{BATCH}-3",)
+
+
 def test_a_server_that_keeps_no_session_for_long_enough_is_named_with_the_remedy(monkeypatch):
     class Short:
         database = "default"

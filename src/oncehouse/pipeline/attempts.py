@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.block_counts import BlockCount, blocks_between, read_block_count
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.deadlines import read_moment, remembered_seconds
+from oncehouse.clickhouse.deadlines import (
+    LOOK_WITHIN_SECONDS,
+    read_moment,
+    remembered_seconds,
+    under_way_seconds,
+)
 from oncehouse.clickhouse.insert import query_id
 from oncehouse.clickhouse.sessions import explain_refusal, opening_settings
 from oncehouse.errors import OncehouseError
@@ -65,6 +70,16 @@ def is_doubtful(
         seconds_ahead=timeout,
         remembered=remembered_seconds(insert_timeout=timeout, clock_difference=pipeline.max_clock_difference),
     )
+
+
+def open_sessions(pipeline: Pipeline, doubtful: Sequence[Attempt], now: Attempt) -> tuple[str, ...]:
+    """Sessions of attempts that are young enough for their INSERT to be under way still."""
+    if not pipeline.clickhouse.insert_sessions:
+        return ()
+    under_way = LOOK_WITHIN_SECONDS + under_way_seconds(
+        insert_timeout=pipeline.clickhouse.insert_timeout, clock_difference=pipeline.max_clock_difference
+    )
+    return tuple(past.query_id for past in doubtful if now.started_at - past.started_at <= under_way)
 
 
 def blocks_since(counts: Sequence[str | None], now: str | None, count_own: Callable[[], int]) -> int | None:

@@ -39,7 +39,7 @@ from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import NO_SPACE, FileStore
 from oncehouse.ledger.marks import Sending, write_mark
 from oncehouse.ledger.records import Attempt, Batch, BatchStatus, LoadPart, Stage
-from oncehouse.pipeline.attempts import Opened, is_doubtful, open_attempt
+from oncehouse.pipeline.attempts import Opened, is_doubtful, open_attempt, open_sessions
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.ingest import run_tasks
 from oncehouse.pipeline.pace import Answer
@@ -187,7 +187,6 @@ def plan_load(
 ) -> LoadPlan:
     earlier = batches.list_attempts(catalog, batch.batch_id)[: attempt.attempt - 1]
     doubtful = tuple(past for past in earlier if past.may_have_sent)
-    sessions = pipeline.clickhouse.insert_sessions
     return LoadPlan(
         clickhouse=pipeline.clickhouse,
         files_root=pipeline.ledger.files,
@@ -206,8 +205,8 @@ def plan_load(
             and is_doubtful(pipeline, catalog, facts, table.name, doubtful, attempt),
             merges_rows=facts is None or facts.loses_rows,
             deadline=Deadline(began=opened.began, seconds=SEND_WITHIN_SECONDS),
-            session=attempt.query_id if sessions else None,
-            earlier_sessions=tuple(past.query_id for past in doubtful) if sessions else (),
+            session=attempt.query_id if pipeline.clickhouse.insert_sessions else None,
+            earlier_sessions=open_sessions(pipeline, doubtful, attempt),
         ),
     )
 
