@@ -67,9 +67,6 @@ class RecordedServer:
         grant = sql.removeprefix("CHECK GRANT ")
         return int(grant.startswith(("INSERT", "SELECT")) or ("SYSTEM SYNC" in grant and self.may_sync))
 
-    def drop_connections(self):
-        """Each request is answered as it comes."""
-
     def query(self, sql, parameters=None, settings=None):
         answers = {
             "FROM system.replicas": [tuple(self.replicas.values())] if self.replicas else None,
@@ -86,7 +83,6 @@ class RecordedServer:
             ],
             "FROM system.columns": [("project", "String", ""), ("_batch_id", "UUID", "")],
             "FROM system.tables": [("uuid", self.family, self.engine_full, "", "project", [])],
-            "SELECT 1": [(1,)],
             "FROM format": [("00112233-4455-6677-8899-aabbccddeeff",)],
             "FROM system.parts": [(0, 0, 0)],
             "SELECT 1": [(1,)],
