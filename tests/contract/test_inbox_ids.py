@@ -19,6 +19,7 @@ from oncehouse.messaging.inbox.storing import Receipt
 from oncehouse.messaging.inbox.tables import inbox as stored_messages
 from oncehouse.messaging.inbox.tables import seen
 from oncehouse.messaging.message import MESSAGE_ID, ORIGIN, Message
+from oncehouse.messaging.outbox.headers import encode_headers
 
 CONSUMER = "billing"
 
@@ -102,6 +103,14 @@ def test_an_origin_that_another_topic_claims_makes_nothing_skipped(handle):
 def test_an_origin_is_believed_in_no_retry_topic_of_another_source(handle, topic):
     forged = record(f"{topic}/0/1", origin="orders/0/7")
     assert handle(forged, record("orders/0/7")) == [f"{topic}/0/1", "orders/0/7"]
+
+
+def test_a_claim_in_the_source_topic_makes_no_retry_skipped(handle):
+    """Another producer of the topic claims the place of a message whose retry is under way."""
+    forged = record("orders/0/900", origin="orders/0/7")
+    retry = record("orders.retry.1/0/1", origin="orders/0/7")
+    assert handle(forged, forged, retry, record("orders/0/7")) == ["orders/0/900", "orders.retry.1/0/1"]
+    assert handle(record("orders/0/901", origin="orders/0/7")) == [], "what it repeats was handled"
 
 
 def test_no_origin_names_a_later_place_or_another_partition_of_the_source(handle):
@@ -223,6 +232,17 @@ def test_what_a_consumer_knows_of_the_source_is_kept_with_the_message(engine):
     handled: list[Message] = []
     stored.worker(lambda _session, one: handled.append(one)).run(once=True)
     assert handled == [given]
+
+
+@pytest.mark.parametrize("source", [b"payments", b"\xff"])
+def test_a_producers_own_header_in_a_row_of_before_the_upgrade_says_nothing_of_the_source(engine, source):
+    remember_as_before(engine, "42")
+    headers = encode_headers([("oncehouse-source", source)])
+    with engine.begin() as connection:
+        connection.execute(update(stored_messages).values(headers=headers))
+    handled: list[Message] = []
+    StoredInbox(CONSUMER, engine).worker(lambda _session, one: handled.append(one)).run(once=True)
+    assert [(one.source, one.source_topic) for one in handled] == [(None, "orders")]
 
 
 def test_a_person_names_a_stored_message_by_its_producers_id_or_by_the_inboxs(engine):

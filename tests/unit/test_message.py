@@ -20,7 +20,9 @@ def test_a_message_is_known_by_its_outbox_id_wherever_it_stands():
 
 def test_a_message_without_an_id_is_known_by_where_it_stood_first():
     assert message().message_id == "orders/2/7"
-    assert message((ORIGIN, b"orders/2/1")).message_id == "orders/2/1"
+    assert message((ORIGIN, b"orders/2/1")).message_id == "orders/2/7", (
+        "any producer of the topic can claim it"
+    )
     aside = replace(message((ORIGIN, b"orders/2/9")), topic="orders.billing.retry.1")
     assert (aside.message_id, aside.source_topic) == ("orders/2/9", "orders")
 

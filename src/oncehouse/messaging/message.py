@@ -96,15 +96,32 @@ class Message:
 
 
 def find_first_position(message: Message, source: str) -> Position:
-    """In retry topics of the source, its own consumer has written the origin. In the source itself only a claim to an
-    earlier place of the same partition is believed, which a replay makes. Anywhere else, and for another topic, an
-    origin is any producer's claim and counts for nothing.
+    """In retry topics of the source, its own consumer has written the origin. Anywhere else, and for another topic, an
+    origin is any producer's claim, and the message is known by where it stands: see `find_replayed`.
     """
-    here = Position(topic=message.topic, partition=message.partition, offset=message.offset)
+    claimed = _read_claim(message, source)
+    if claimed is None or message.topic == source:
+        return Position(topic=message.topic, partition=message.partition, offset=message.offset)
+    return claimed
+
+
+def find_replayed(message: Message, source: str) -> Position | None:
+    """The earlier place of the partition that a message in the source itself claims to repeat, as a replay does.
+
+    Any producer of the topic can claim it. So a message is skipped where that place was handled, and never makes
+    that place, whose retry may be under way, count as handled.
+    """
+    claimed = _read_claim(message, source)
+    if claimed is None or message.topic != source or claimed.offset >= message.offset:
+        return None
+    return claimed
+
+
+def _read_claim(message: Message, source: str) -> Position | None:
     claimed = parse_position(message.text_header(ORIGIN))
     if claimed is None or (claimed.topic, claimed.partition) != (source, message.partition):
-        return here
-    return here if message.topic == source and claimed.offset >= message.offset else claimed
+        return None
+    return claimed
 
 
 def _is_set_aside(topic: str, source: str) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from oncehouse.config_values import check_name, check_topic, parse_duration
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.message import MESSAGE_ID, ORIGIN, Message
+from oncehouse.messaging.message import MESSAGE_ID, ORIGIN, Message, find_replayed
 
 BUCKETS = 64
 """Into how many shares an inbox is cut for its workers. Rows remember theirs, so this never changes."""
@@ -36,6 +36,8 @@ class Identity:
     id: str
     before: str
     """What 0.1 wrote down for this message, for one kind and all topics together. Such rows are still believed."""
+    repeats: str
+    """The place that it claims to repeat: looked up, and never written, since any producer can claim it. Else `id`."""
 
 
 def identify(message: Message, sources: Sources = NO_SOURCES) -> Identity:
@@ -49,7 +51,14 @@ def identify(message: Message, sources: Sources = NO_SOURCES) -> Identity:
     else:
         found = f"{_PLACE}:{message.first_position}"
     # A producer who writes an id of ours into a header must not reach what it names.
-    return Identity(id=found, before=found if _IDENTITY.fullmatch(before) else before)
+    before = found if _IDENTITY.fullmatch(before) else before
+    replayed = None if named or message.partition < 0 else find_replayed(message, source)
+    return Identity(id=found, before=before, repeats=found if replayed is None else f"{_PLACE}:{replayed}")
+
+
+def names_kind(written: str) -> bool:
+    """Whether an id says of what kind it is; those of 0.1 do not."""
+    return _IDENTITY.fullmatch(written) is not None
 
 
 def plain_id(written: str) -> str:

@@ -184,13 +184,14 @@ class _Once:
         return result
 
     def _claim(self, ids: Sequence[Identity], mark: str) -> Generator[Ask, Any, list[str]]:
-        old = {one.id: one.before for one in ids if one.before != one.id}
-        calls = [(_CLAIM, one.id) for one in ids] + [(_KNOWN, before) for before in old.values()]
+        old = [(one.id, known) for one in ids for known in {one.before, one.repeats} - {one.id}]
+        calls = [(_CLAIM, one.id) for one in ids] + [(_KNOWN, known) for _, known in old]
         answers = yield self._calls(calls, mark, self.claim_ms)
         held = [answer.encode() if isinstance(answer, str) else answer for answer in answers]
         claimed = {one.id: by for one, by in zip(ids, held[: len(ids)], strict=True)}
-        before = dict(zip(old, held[len(ids) :], strict=True))
-        holders = {one: [each for each in (by, before.get(one)) if each] for one, by in claimed.items()}
+        holders = {one: [by] if by else [] for one, by in claimed.items()}
+        for (one, _), by in zip(old, held[len(ids) :], strict=True):
+            holders[one] += [by] if by else []
         mine = [one for one, by in holders.items() if not by]
         busy = next((one for one, by in holders.items() if by and _DONE not in by), None)
         given_back = [one for one, by in claimed.items() if not by and (busy is not None or one not in mine)]

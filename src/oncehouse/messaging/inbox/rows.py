@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Row
 
-from oncehouse.messaging.inbox.ids import Sources, bucket_of, digest_value, hash_key, identify
+from oncehouse.config_values import check_topic
+from oncehouse.messaging.inbox.ids import Sources, bucket_of, digest_value, hash_key, identify, names_kind
 from oncehouse.messaging.inbox.records import Waiting
 from oncehouse.messaging.inbox.tables import State
 from oncehouse.messaging.message import Message
@@ -53,7 +55,7 @@ def waiting_of(row: Row[Any]) -> Waiting:
 
 def message_of(row: Row[Any]) -> Message:
     headers = decode_headers(row.headers)
-    source = next((value.decode() for name, value in headers if name == _SOURCE and value), None)
+    source = _read_source(headers, row.message_id)
     return Message(
         topic=row.topic,
         partition=row.partition,
@@ -64,3 +66,13 @@ def message_of(row: Row[Any]) -> Message:
         timestamp_ms=row.timestamp_ms,
         source=source,
     )
+
+
+def _read_source(headers: Sequence[tuple[str, bytes | None]], message_id: str) -> str | None:
+    """0.1, whose ids name no kind, kept a producer's header of this name; in newer rows it is the consumer's own."""
+    if not headers or headers[-1][0] != _SOURCE or not names_kind(message_id):
+        return None
+    try:
+        return check_topic((headers[-1][1] or b"").decode())
+    except ValueError:
+        return None

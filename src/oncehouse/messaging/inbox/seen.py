@@ -48,11 +48,12 @@ def remembering(
 ) -> tuple[Any, dict[str, Any]]:
     """The statement behind `remember` and its values, for those who have a cursor and no SQLAlchemy."""
     # In one order for everybody: two batches that overlap would otherwise wait for each other.
-    ordered = sorted({one.id: one.before for one in ids}.items())
+    ordered = sorted({one.id: (one.id, one.before, one.repeats) for one in ids}.values())
     values: dict[str, Any] = {"the_consumer": consumer, "the_keep": keep_seconds}
     if check_dialect(dialect) == "postgresql":
-        values["the_ids"] = [one for one, _ in ordered]
-        values["the_ids_before"] = [before for _, before in ordered]
+        values["the_ids"] = [one for one, _, _ in ordered]
+        values["the_ids_before"] = [before for _, before, _ in ordered]
+        values["the_ids_repeated"] = [repeated for _, _, repeated in ordered]
     else:
         values["the_ids"] = json.dumps(ordered)
     return _insertion(dialect), values
@@ -65,17 +66,23 @@ def _insertion(dialect: str) -> Any:
     consumer, now = bindparam("the_consumer", type_=Text), DatabaseClock()
     keep_until = DatabaseClock() + bindparam("the_keep", type_=Float(53))
     if dialect == "postgresql":
-        arrays = [bindparam(name, type_=ARRAY(Text)) for name in ("the_ids", "the_ids_before")]
-        given: Any = func.unnest(*arrays).table_valued("id", "before", name="given").render_derived()
-        one, before = given.c.id, given.c.before
+        arrays = [
+            bindparam(name, type_=ARRAY(Text)) for name in ("the_ids", "the_ids_before", "the_ids_repeated")
+        ]
+        given: Any = (
+            func.unnest(*arrays).table_valued("id", "before", "repeats", name="given").render_derived()
+        )
+        one, before, repeats = given.c.id, given.c.before, given.c.repeats
     else:
         given = func.json_each(bindparam("the_ids", type_=Text))
-        one, before = (func.json_extract(literal_column("value"), path) for path in ("$[0]", "$[1]"))
+        one, before, repeats = (
+            func.json_extract(literal_column("value"), path) for path in ("$[0]", "$[1]", "$[2]")
+        )
     known = seen.alias("known")
     rows = (
         select(consumer, one, now, keep_until)
         .select_from(given)
-        .where(~exists().where(known.c.consumer == consumer, known.c.message_id == before))
+        .where(~exists().where(known.c.consumer == consumer, known.c.message_id.in_([before, repeats])))
     )
     columns = ["consumer", "message_id", "seen_at", "keep_until"]
     return insert.from_select(columns, rows).on_conflict_do_nothing().returning(seen.c.message_id)

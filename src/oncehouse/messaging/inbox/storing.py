@@ -50,12 +50,17 @@ def _store_arrays(
     names = list(rows[0])
     arrays = [literal([row[column] for row in rows], ARRAY(inbox.c[column].type)) for column in names]
     arrays.append(literal([one.before for one in ids], ARRAY(Text)))
-    given = func.unnest(*arrays).table_valued(*names, "before", with_ordinality="place", name="given")
+    arrays.append(literal([one.repeats for one in ids], ARRAY(Text)))
+    given = func.unnest(*arrays).table_valued(
+        *names, "before", "repeats", with_ordinality="place", name="given"
+    )
     columns = given.render_derived().c
     known = inbox.alias("known")
     ordered = (
         select(*(columns[column] for column in names), DatabaseClock())
-        .where(~exists().where(known.c.inbox == name, known.c.message_id == columns.before))
+        .where(
+            ~exists().where(known.c.inbox == name, known.c.message_id.in_([columns.before, columns.repeats]))
+        )
         .order_by(columns.place)
     )
     statement = postgresql.insert(inbox).from_select([*names, "received_at"], ordered)
@@ -65,13 +70,17 @@ def _store_arrays(
 def _store_rows(
     connection: Connection, name: str, rows: Sequence[dict[str, Any]], ids: Sequence[Identity]
 ) -> int:
-    given = func.json_each(json.dumps([one.before for one in ids])).table_valued("value").alias("given")
+    given = (
+        func.json_each(json.dumps([known for one in ids for known in (one.before, one.repeats)]))
+        .table_valued("value")
+        .alias("given")
+    )
     known = select(inbox.c.message_id).where(
         inbox.c.inbox == name,
         inbox.c.message_id.in_(select(literal_column("given.value")).select_from(given)),
     )
     before = set(connection.execute(known).scalars())
-    new = [row for row, one in zip(rows, ids, strict=True) if one.before not in before]
+    new = [row for row, one in zip(rows, ids, strict=True) if not {one.before, one.repeats} & before]
     if not new:
         return 0
     statement = sqlite.insert(inbox).values(received_at=DatabaseClock()).on_conflict_do_nothing()
@@ -87,7 +96,7 @@ def store_answered(
     with wrapped_errors(f"Inbox {name}: looking up a message", absent=ABSENT):
         known = connection.execute(
             select(inbox.c.digest).where(
-                inbox.c.inbox == name, inbox.c.message_id.in_([mine.id, mine.before])
+                inbox.c.inbox == name, inbox.c.message_id.in_([mine.id, mine.before, mine.repeats])
             )
         ).scalar()
     same = known is None or known == digest_value(
