@@ -10,6 +10,10 @@ from oncehouse.errors import OncehouseError
 from oncehouse.etl.mutex import Worker
 from oncehouse.etl.offsets import OffsetStore, beat
 
+# However short the lease: each beat moves the row's time on by a millisecond at least, so that beats without a pause
+# would carry it into the future.
+_LEAST_SECONDS = 0.05
+
 
 class Heartbeat:
     def __init__(self, store: OffsetStore, worker: Worker) -> None:
@@ -38,7 +42,7 @@ class Heartbeat:
                 del self._held[topic]
 
     def _run(self) -> None:
-        while not self._stop.wait(self._worker.lease_seconds / 3):
+        while not self._stop.wait(max(_LEAST_SECONDS, self._worker.lease_seconds / 3)):
             with self._guard:
                 held = tuple(self._held.items())
             for topic, lock in held:
