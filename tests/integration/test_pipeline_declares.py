@@ -25,6 +25,8 @@ def store(road) -> RocksDbOffsets:
         "pos": "inserted",
         "every": "100ms",
     }
+    # As `pos: inserted` needs it: the table itself writes down when a row came.
+    road.client.command(f"ALTER TABLE {road.table} ADD COLUMN pos DateTime64(3) DEFAULT now64(3)")
     store = RocksDbOffsets(connect(road.pipeline.clickhouse), name)
     store.prepare()
     return store
