@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from sqlalchemy import FromClause, Table, and_, case, func, or_, select
 
 from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import BatchStatus, EpochKind, LetterKind
+from oncehouse.ledger.records import NOT_ARRIVED, EpochKind, LetterKind
 from oncehouse.ledger.tables import batches, dead_letter_files, epochs, parts, positions
-
-_NOT_ARRIVED = (BatchStatus.NEW, BatchStatus.IN_PROCESS, BatchStatus.RETRY, BatchStatus.PARKED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +36,7 @@ def read_arrival(catalog: Catalog) -> Arrival:
         ).scalar()
         unsent = select(batches.c.batch_id).where(
             batches.c.pipeline == catalog.pipeline,
-            batches.c.status.in_([str(status) for status in _NOT_ARRIVED]),
+            batches.c.status.in_([str(status) for status in NOT_ARRIVED]),
         )
         # What an epoch has of records that were tried again was read long before it.
         first = case((epochs.c.kind == str(EpochKind.KAFKA), epochs.c.epoch), else_=0)

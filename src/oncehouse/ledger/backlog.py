@@ -13,10 +13,9 @@ from sqlalchemy import ColumnElement, Select, func, select, union
 
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.epochs import next_epoch
-from oncehouse.ledger.records import BatchStatus
+from oncehouse.ledger.records import NOT_ARRIVED
 from oncehouse.ledger.tables import batches, key_files, parts, segments
 
-_NOT_ARRIVED = (BatchStatus.NEW, BatchStatus.IN_PROCESS, BatchStatus.RETRY, BatchStatus.PARKED)
 _EPOCHS_LOOKED_AT = 20
 _PACKED = "%/packs/%"
 
@@ -33,7 +32,7 @@ class Kept:
 def sum_backlog(catalog: Catalog) -> int:
     """Bytes of the files of events that are not in ClickHouse yet, parked ones included."""
     unsent = select(batches.c.batch_id).where(
-        batches.c.pipeline == catalog.pipeline, batches.c.status.in_([str(one) for one in _NOT_ARRIVED])
+        batches.c.pipeline == catalog.pipeline, batches.c.status.in_([str(one) for one in NOT_ARRIVED])
     )
     alive = (parts.c.pipeline == catalog.pipeline, parts.c.rows_live > 0)
     # Two questions, for which there is an index, instead of one with an `or`, for which there is none.

@@ -58,6 +58,10 @@ class BatchStatus(StrEnum):
     """Its rows had gone from the table and were sent again in other batches."""
 
 
+NOT_ARRIVED = (BatchStatus.NEW, BatchStatus.IN_PROCESS, BatchStatus.RETRY, BatchStatus.PARKED)
+"""Batches whose rows are not known to be in ClickHouse."""
+
+
 class RequestKind(StrEnum):
     REPLAY_DEAD_LETTERS = "replay-dead-letters"
     EDIT_DEAD_LETTERS = "edit-dead-letters"

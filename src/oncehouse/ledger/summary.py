@@ -8,10 +8,8 @@ from sqlalchemy import ColumnElement, func, select
 
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.epochs import total_counts
-from oncehouse.ledger.records import BatchStatus, Counts, EpochKind
+from oncehouse.ledger.records import NOT_ARRIVED, BatchStatus, Counts, EpochKind
 from oncehouse.ledger.tables import batches, epoch_hours, epochs, parts, segments
-
-_NOT_ARRIVED = (BatchStatus.NEW, BatchStatus.IN_PROCESS, BatchStatus.RETRY, BatchStatus.PARKED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +142,7 @@ def find_oldest_waiting(catalog: Catalog) -> float | None:
         parts.c.pipeline == catalog.pipeline, parts.c.batch_id.is_(None), parts.c.rows_live > 0
     )
     batch = select(func.min(batches.c.created_at)).where(
-        batches.c.pipeline == catalog.pipeline, batches.c.status.in_(_NOT_ARRIVED)
+        batches.c.pipeline == catalog.pipeline, batches.c.status.in_(NOT_ARRIVED)
     )
     with catalog.read() as connection:
         found = [connection.execute(query).scalar() for query in (open_part, batch)]
