@@ -34,7 +34,7 @@ test: setup ## checks and tests on real servers, with the short chaos scenarios
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/.package ## ruff, mypy, import-linter
-	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff check --no-cache --quiet
 	@$(BIN)/ruff format --check --quiet || { echo "ruff format would change these files:"; $(BIN)/ruff format --check; exit 1; } >&2
 	@out=$$($(BIN)/mypy 2>&1) || { echo "$$out"; exit 1; } >&2
 	@out=$$($(BIN)/lint-imports 2>&1) || { echo "$$out"; exit 1; } >&2

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
 
+from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
 from oncehouse import crash
 from oncehouse.clickhouse.client import Client
 from oncehouse.errors import ConfigurationError, PermanentError

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, make_shop, open_shop
 
+from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, make_shop, open_shop
 from oncehouse import crash
 from oncehouse.clickhouse.client import connect
 from oncehouse.config import ClickHouse

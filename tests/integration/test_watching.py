@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import yaml
 from confluent_kafka import Consumer, TopicPartition
-from etl_world import open_shop
 from opentelemetry.sdk.trace import ReadableSpan
 from sqlalchemy import create_engine
 
+from etl_world import open_shop
 from oncehouse.doors import make_door
 from oncehouse.insights_lookout import Lookout, Watched
 from oncehouse.insights_outbox import NoAnswer
