@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from figures import OUT, Figure, figure, say, show_and_save
 from latency import read_latency
 from measure import Place, fill_topic, look_at_inserts, make_pipeline, open_place, open_spark, run_road
-from oncehouse.config import BatchLimits, Epoch
+from oncehouse.config.pipeline import BatchLimits, Epoch
 from paced import under_load
 
 if TYPE_CHECKING:

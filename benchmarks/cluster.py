@@ -32,7 +32,7 @@ from measure import (
     open_place,
     open_spark,
 )
-from oncehouse.config import BatchLimits, Epoch, Ledger, Pipeline, Spark
+from oncehouse.config.pipeline import BatchLimits, Epoch, Ledger, Pipeline, Spark
 from oncehouse.ledger.epochs import list_epochs
 from oncehouse.pipeline import ingest, loader, stream
 from oncehouse.pipeline.prepare import open_catalog

@@ -16,7 +16,7 @@ import sys
 from itertools import pairwise
 
 from measure import Place, Topic, create_table, fill_topic, make_pipeline, open_place, open_spark, run_road
-from oncehouse.config import Epoch
+from oncehouse.config.pipeline import Epoch
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.epochs import list_epochs
 from oncehouse.pipeline.run import run_pipeline

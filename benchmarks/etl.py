@@ -17,7 +17,7 @@ from typing import Any
 
 from figures import write
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.stack import Stack
 from oncehouse.etl import offsets
 from oncehouse.etl.mutex import Worker

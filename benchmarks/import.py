@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from measure import create_table, fill_topic, make_pipeline, open_place, open_spark, write_pipeline
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.devstack.demo_events import make_columns
 from oncehouse.ledger.epochs import total_counts
 from oncehouse.ledger.queries import list_settled

@@ -23,7 +23,7 @@ import figures
 from figures import Figure, figure, rate, say
 from measure import Place, Topic, create_table, fill_topic, make_pipeline, open_place, open_spark, run_road
 from oncehouse.clickhouse.insert import encode_block, repeatable_settings
-from oncehouse.config import Epoch
+from oncehouse.config.pipeline import Epoch
 from oncehouse.ledger import batches
 from oncehouse.ledger.epochs import list_epochs
 from oncehouse.ledger.files import FileStore

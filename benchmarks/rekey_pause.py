@@ -35,7 +35,7 @@ from traffic import PARTITIONS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.catalog import Catalog
 
 SIZES = (200_000, 1_000_000)

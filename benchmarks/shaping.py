@@ -21,7 +21,7 @@ import polars as pl
 import pyarrow as pa
 
 import decode
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.expressions.engine import open_engine
 from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline import lookup_join

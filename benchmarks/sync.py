@@ -30,7 +30,7 @@ import sync_orders
 from environments import make_environment
 from figures import figure, say, write
 from oncehouse.clickhouse.client import connect
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.stack import Stack
 
 CHANGES = 100_000

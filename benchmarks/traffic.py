@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.config import Kafka, Source
-from oncehouse.config_formats import Avro
-from oncehouse.config_protobuf import Protobuf, ProtobufSchema
+from oncehouse.config.formats import Avro
+from oncehouse.config.pipeline import Kafka, Source
+from oncehouse.config.protobuf import Protobuf, ProtobufSchema
 from oncehouse.devstack.demo_events import (
     FIELDS,
     Serials,

@@ -27,7 +27,7 @@ from figures import OUT, Figure, figure, say, show_and_save
 from index_shape import WINDOW_SECONDS, grow
 from measure import Place, Topic, fill_topic, make_pipeline, open_place, open_spark, run_road
 from memory import WorkerMemory
-from oncehouse.config import Epoch, Pipeline
+from oncehouse.config.pipeline import Epoch, Pipeline
 from oncehouse.ledger.epochs import list_epochs
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.keyindex import Keys, write_keys

@@ -26,7 +26,7 @@ from typing import Any
 import psycopg
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.commands import ONCEHOUSE, last_words
 from oncehouse.devstack.stack import Stack
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError

@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from oncehouse.clickhouse.grants import Role, role_grants
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 
 PASSWORD = "of-the-tests"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 
 
 def make_cluster_pipeline(files: str = "files", **spark: object) -> Pipeline:

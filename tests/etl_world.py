@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl.mutex import Worker
 from oncehouse.etl.offsets import OffsetStore
 from oncehouse.etl.offsets_catalog import CatalogOffsets

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from oncehouse import Sink
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
 from oncehouse.pipeline.session import open_session
 
 ROWS_A_BATCH = 40

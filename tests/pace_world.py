@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ledger_examples import make_file
-from oncehouse.config import BatchLimits
+from oncehouse.config.pipeline import BatchLimits
 from oncehouse.ledger.records import Part
 from oncehouse.pipeline import pace as pace_module
 from oncehouse.pipeline.batcher import TableFeedback, plan_batches

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from ledger_examples import take_lease
-from oncehouse.config import ClickHouse, Pipeline
+from oncehouse.config.pipeline import ClickHouse, Pipeline
 from oncehouse.ledger import batches, leases, packs, snapshots
 from oncehouse.ledger.batches import NewBatch
 from oncehouse.ledger.catalog import Catalog

@@ -10,7 +10,7 @@ import pytest
 
 from oncehouse.clickhouse import replica_sync
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.replica_sql import Statement
 from oncehouse.devstack.replica_stand_in import UNTIL_RELEASED, ReplicaStandIn
 

@@ -28,7 +28,7 @@ from sqlalchemy import update
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.preflight import needs_of
 from oncehouse.clickhouse.schema import create_table_ddl
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.devstack.chaos.view_sums import ViewSums
 from oncehouse.devstack.jars import connector_jars
 from oncehouse.devstack.proxy import FaultProxy

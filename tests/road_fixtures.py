@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.devstack.jars import connector_jars
 from oncehouse.pipeline.session import open_session
 from road import FIELDS, Road

@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import PermanentError
 from soak_bounds import Phases
 from soak_cast import STAGES, Cast

@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import func, select
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.config import ClickHouse, Pipeline
+from oncehouse.config.pipeline import ClickHouse, Pipeline
 from oncehouse.errors import OncehouseError
 from oncehouse.ledger import batches, epochs, leases, tables
 from oncehouse.ledger.catalog import Catalog

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.config import ClickHouse, Pipeline
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
+from oncehouse.config.pipeline import ClickHouse, Pipeline
 from oncehouse.devstack.demo_events import make_topic
 from oncehouse.devstack.jars import connector_jars
 from oncehouse.errors import PermanentError

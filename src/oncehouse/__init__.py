@@ -6,8 +6,8 @@ The names below are imported when they are first asked for, so that `import once
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
-    from oncehouse.config_file import load_pipeline
+    from oncehouse.config.file_loader import load_pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.pipeline.sink import Sink
 
 __all__ = ["Pipeline", "Sink", "__version__", "load_pipeline"]
@@ -15,9 +15,9 @@ __all__ = ["Pipeline", "Sink", "__version__", "load_pipeline"]
 __version__ = "0.2.0.dev0"
 
 _HOMES = {
-    "Pipeline": "oncehouse.config",
+    "Pipeline": "oncehouse.config.pipeline",
     "Sink": "oncehouse.pipeline.sink",
-    "load_pipeline": "oncehouse.config_file",
+    "load_pipeline": "oncehouse.config.file_loader",
 }
 
 

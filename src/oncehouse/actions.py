@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from oncehouse.config_problems import nearest
+from oncehouse.config.problems import nearest
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import RequestKind
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.view_rebuild import ViewRebuild
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.etl.opening import Etl
     from oncehouse.etl.records import Offset
     from oncehouse.ledger.catalog import Catalog

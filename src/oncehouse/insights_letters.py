@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.columns import ColumnType, parse_type
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore

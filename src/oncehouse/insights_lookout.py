@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncehouse import insights, insights_road
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.insights_etl import EtlView
 from oncehouse.insights_hearing import Hearing
@@ -29,7 +29,7 @@ from oncehouse.pipeline.findings import Report
 from oncehouse.pipeline.selection import Selection
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.etl.opening import Etl
     from oncehouse.insights import BatchDetail, LeaseView
     from oncehouse.insights_road import BatchPage, EpochDetail, EpochPage, IndexAge, Road

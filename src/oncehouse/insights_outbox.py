@@ -13,7 +13,7 @@ from uuid import UUID
 
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.counting import count_of_batch
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import OncehouseError
 from oncehouse.insights_trace import Destination, RecordTrace, RowTrace, trace_record
 from oncehouse.ledger.catalog import Catalog

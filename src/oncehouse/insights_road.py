@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.insights import BatchView, Overview, read_overview, view_batch
 from oncehouse.ledger import recent
 from oncehouse.ledger.catalog import Catalog

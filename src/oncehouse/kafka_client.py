@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from oncehouse.config_values import is_secret_setting
+from oncehouse.config.field_types import is_secret_setting
 from oncehouse.redaction import remember
 
 TIMEOUT_SECONDS = 15.0

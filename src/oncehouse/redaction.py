@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import BaseModel, SecretStr
 
-from oncehouse.config_values import HIDDEN, is_secret_setting
+from oncehouse.config.field_types import HIDDEN, is_secret_setting
 
 _LEAST_LENGTH = 4
 _LEAST_LETTERS = 12

@@ -33,7 +33,7 @@ from oncehouse.clickhouse import deadlines
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.describe import TableFacts, describe_table
 from oncehouse.clickhouse.table_engines import forget_engines
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import CatalogBehindError, FencedError, OncehouseError
 from oncehouse.ledger import batches, epochs, keyindex, leases, requests, segments, snapshots
 from oncehouse.ledger.catalog import Catalog

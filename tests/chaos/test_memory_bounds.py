@@ -7,7 +7,7 @@ import pytest
 from oncehouse.capacity import measured
 from oncehouse.capacity.planning import plan_for
 from oncehouse.capacity.wish import Wish
-from oncehouse.config import BatchLimits, Epoch
+from oncehouse.config.pipeline import BatchLimits, Epoch
 from oncehouse.ledger import epochs
 from process_memory import Peaks
 from road import encode, make_event

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from simulation import Simulation, simulate
 
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.ledger import batches, epochs
 from oncehouse.ledger.records import Counts, LetterKind, Schema, Stage
 from oncehouse.ledger.schemas import add_schemas

@@ -133,7 +133,7 @@ def _producer(servers: str, produced: list[list[str | None]]) -> Callable[..., N
 
 @contextmanager
 def _spark(home: Path) -> Iterator[Any]:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.devstack.jars import connector_jars
     from oncehouse.pipeline.session import open_session
 

@@ -8,7 +8,7 @@ import yaml
 
 from fake_connect import serve_connect
 from oncehouse.cli.app import run_command
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
 
 TABLES = """
 CREATE SCHEMA sales;

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from oncehouse.cli.app import run_command
-from oncehouse.config_file import example_text
+from oncehouse.config.file_loader import example_text
 from oncehouse.devstack.chaos.defects import DEFECTS
 from oncehouse.devstack.chaos.playing import choose, make_plan, play_all
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.config import ClickHouse, Table
+from oncehouse.config.pipeline import ClickHouse, Table
 from oncehouse.devstack.chaos.oracle import compare
 
 ROWS = ["(1, 'a', ['x'])", "(2, NULL, [])", "(3, 'c', ['y', 'z'])"]

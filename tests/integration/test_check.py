@@ -6,7 +6,7 @@ import pytest
 
 from clickhouse_users import PASSWORD
 from oncehouse.cli.app import run_command
-from oncehouse.config_file import example_text
+from oncehouse.config.file_loader import example_text
 from oncehouse.pipeline import clocks
 
 HOUR = 3600

@@ -7,7 +7,7 @@ import pytest
 from clickhouse_users import PASSWORD, ROLES_DATABASE, ROLES_TABLES
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.crowding import Crowding
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 
 
 @pytest.fixture

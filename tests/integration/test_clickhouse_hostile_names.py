@@ -17,7 +17,7 @@ from oncehouse.clickhouse.grants import Role, role_grants
 from oncehouse.clickhouse.insert import AlreadyThere, Inserted, insert_batch
 from oncehouse.clickhouse.preflight import inspect, needs_of
 from oncehouse.clickhouse.schema import add_column_ddl, ddl_of, modify_column_ddl
-from oncehouse.config import ClickHouse, Pipeline
+from oncehouse.config.pipeline import ClickHouse, Pipeline
 
 # Three dots would be three names to a table, and a file's name cannot hold a slash on any server.
 TABLES = {at: name for at, name in QUOTABLE.items() if "." not in name}

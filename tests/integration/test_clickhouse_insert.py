@@ -22,7 +22,7 @@ from oncehouse.clickhouse.insert import (
     insert_batch,
     query_id,
 )
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.faults import DropAnswer
 from oncehouse.devstack.proxy import FaultProxy
 

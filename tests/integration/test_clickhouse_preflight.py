@@ -13,7 +13,7 @@ from oncehouse.clickhouse.preflight import Level, Needs
 from oncehouse.clickhouse.preflight import inspect as inspect_all
 from oncehouse.clickhouse.schema import create_table_ddl
 from oncehouse.clickhouse.windows import WindowNeeds
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 
 WINDOW = WindowNeeds(min_interval_seconds=1.0, retry_horizon_seconds=600.0)

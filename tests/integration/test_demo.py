@@ -16,7 +16,7 @@ import pytest
 
 from oncehouse.clickhouse.client import connect
 from oncehouse.columns import parse_type
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack import demo
 from oncehouse.devstack.demo_events import (
     FIELDS,

@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, text
 
 from django_site import set_up
 from oncehouse.cli.app import run_command
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 
 PAGE = Path(__file__).parents[2] / "docs" / "outbox.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

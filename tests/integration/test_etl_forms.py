@@ -15,7 +15,7 @@ import pytest
 
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.preflight import Level
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl import offsets
 from oncehouse.etl.check_log import check_log_ddl, read_checks, read_latest_checks
 from oncehouse.etl.expectation_file import ExpectationSection, make_expectation
@@ -328,7 +328,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from oncehouse.clickhouse.client import connect
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
 from oncehouse.etl.records import Topic
 from oncehouse.etl.scheduler import Scheduler

@@ -15,7 +15,7 @@ import pytest
 from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, make_shop, open_shop
 from oncehouse import crash
 from oncehouse.clickhouse.client import connect
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl import mutex, offsets, runner, takeovers
 from oncehouse.etl.mutex import Worker
 from oncehouse.etl.offsets import OffsetStore

@@ -8,7 +8,7 @@ import pytest
 
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.preflight import Level
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.lineage import compare_lineage
 from oncehouse.etl.lineage_check import inspect_lineage

@@ -11,7 +11,7 @@ import pytest
 
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.describe import TableFacts, describe_table
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl import offsets
 from oncehouse.etl.mutex import Worker
 from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl import mutex, offsets
 from oncehouse.etl.mutex import MutexError, Worker

@@ -9,7 +9,7 @@ import pytest
 
 from oncehouse import crash
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl import offsets, statements
 from oncehouse.etl.mutex import MutexError, Worker
 from oncehouse.etl.offsets_clickhouse import RocksDbOffsets

@@ -15,7 +15,7 @@ import pytest
 
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.findings import Level
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets
 from oncehouse.etl.records import Late, Template, Topic
 from oncehouse.etl.replication import Spread, read_spreads

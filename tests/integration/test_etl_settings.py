@@ -13,7 +13,7 @@ from etl_world import DiedError, Shop, open_shop
 from oncehouse import crash
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.findings import Level
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.etl import exact_settings
 from oncehouse.etl.exact_settings import insert_settings

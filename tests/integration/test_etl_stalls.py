@@ -12,7 +12,7 @@ import pytest
 from etl_world import BOUND, FROM_OFFSETS, DiedError, Shop, make_shop, open_shop
 from oncehouse import crash
 from oncehouse.clickhouse.client import connect
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.etl import offsets, repairs, statements
 from oncehouse.etl.offsets_clickhouse import RocksDbOffsets

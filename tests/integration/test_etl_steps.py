@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import PermanentError
 from oncehouse.etl import offsets
 from oncehouse.etl.mutex import MutexError, Worker
@@ -39,7 +39,7 @@ PROCESS = """
 import os, signal, sys, threading
 from pathlib import Path
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
 from oncehouse.etl.records import Topic
 from oncehouse.etl.scheduler import Scheduler

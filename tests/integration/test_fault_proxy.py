@@ -11,7 +11,7 @@ import pytest
 from oncehouse.clickhouse.client import Client, connect, failure_of
 from oncehouse.clickhouse.errors import Failure
 from oncehouse.clickhouse.insert import encode_block
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.faults import (
     AnswerError,
     Close,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, OncehouseError
 from secure_servers import Authority, TlsProxy
 

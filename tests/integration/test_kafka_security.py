@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from oncehouse.config import Kafka
+from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.leader_epochs import EpochEnd
 from oncehouse.pipeline import source

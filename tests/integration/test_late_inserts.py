@@ -29,7 +29,7 @@ from oncehouse.clickhouse.insert import (
 )
 from oncehouse.clickhouse.sessions import opening_settings, session_settings
 from oncehouse.clickhouse.view_proof import has_finished
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.faults import HoldRequest
 from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.errors import TransientError

@@ -17,7 +17,7 @@ from oncehouse.clickhouse.preflight_fences import (
     read_session_reach,
     read_traffic,
 )
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 
 
 @pytest.fixture

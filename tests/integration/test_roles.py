@@ -27,7 +27,7 @@ from oncehouse.clickhouse.insert import AlreadyThere, Inserted, Refused, insert_
 from oncehouse.clickhouse.names import quote_table
 from oncehouse.clickhouse.preflight import inspect, needs_of
 from oncehouse.clickhouse.schema import ddl_of, widen_window_ddl
-from oncehouse.config import ClickHouse, Pipeline
+from oncehouse.config.pipeline import ClickHouse, Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.evolution import add_columns
 from oncehouse.pipeline.verify import verify

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from oncehouse.cli.app import run_command
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
 from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.prepare import open_catalog
 

@@ -8,7 +8,7 @@ import pytest
 
 import soak_modules  # noqa: F401 - makes the next ones importable
 from oncehouse.clickhouse.client import connect
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from soak_oracle import TABLE, VIEW, compare
 from soak_traffic import FIELDS, make_events
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, rela
 
 from oncehouse.cli.app import run_command
 from oncehouse.clickhouse.preflight import Level, inspect, needs_of
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync import model_sync as core
 from oncehouse.sync import sqlalchemy as sync_sqlalchemy

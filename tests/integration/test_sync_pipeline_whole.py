@@ -26,7 +26,7 @@ from sqlalchemy.types import JSON, Text
 from cdc_world import CdcWorld
 from changed_syncs import make_tables
 from oncehouse.cli.app import run_command
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
 from oncehouse.pipeline.run import run_pipeline
 from oncehouse.sync import model_sync as core
 from oncehouse.sync import sqlalchemy as mapped

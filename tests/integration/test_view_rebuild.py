@@ -7,7 +7,7 @@ import pytest
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.describe import describe_table
 from oncehouse.clickhouse.view_rebuild import plan_rebuilds
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 
 WINDOW = "SETTINGS non_replicated_deduplication_window = 1000"
 

@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.chaos.view_sums import ViewSums
 
 BATCHES = [str(uuid.UUID(int=number)) for number in (1, 2)]

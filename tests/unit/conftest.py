@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ledger_examples import IDENTITY
-from oncehouse.config_file import example_text
+from oncehouse.config.file_loader import example_text
 from oncehouse.ledger.catalog import Catalog
 
 

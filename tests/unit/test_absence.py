@@ -8,7 +8,7 @@ import pytest
 
 from oncehouse.clickhouse.client import error_class
 from oncehouse.clickhouse.errors import classify
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import TransientError
 from oncehouse.ledger import batches
 from oncehouse.ledger.records import Attempt, Batch, BatchStatus

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.annotations import marked_fields

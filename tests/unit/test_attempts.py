@@ -15,7 +15,7 @@ from oncehouse.clickhouse.client import error_class, failure_of
 from oncehouse.clickhouse.deadlines import read_moment
 from oncehouse.clickhouse.describe import TableFacts
 from oncehouse.clickhouse.errors import classify
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger import batches
 from oncehouse.ledger.records import Attempt, Batch, BatchStatus

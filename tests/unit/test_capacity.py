@@ -12,7 +12,7 @@ from oncehouse.capacity.index_shape import count_ranges, recommend_buckets
 from oncehouse.capacity.judging import find_notes, find_obstacles, plan_capacity
 from oncehouse.capacity.planning import Plan, plan_for
 from oncehouse.capacity.wish import Machine, Wish
-from oncehouse.config import BatchLimits, Epoch
+from oncehouse.config.pipeline import BatchLimits, Epoch
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.dedup import plan_ranges
 

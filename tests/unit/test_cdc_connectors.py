@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from oncehouse.config_file import parse_pipeline
+from oncehouse.config.file_loader import parse_pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.cdc.column_types import Column
 from oncehouse.messaging.cdc.connectors import (

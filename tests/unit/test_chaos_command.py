@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from oncehouse.cli.app import run_command
-from oncehouse.config_file import example_text, load_pipeline
+from oncehouse.config.file_loader import example_text, load_pipeline
 from oncehouse.devstack.chaos import playing
 from oncehouse.devstack.chaos.defects import DEFECTS
 from oncehouse.devstack.chaos.own_servers import Place, load_there, write_there

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncehouse import columns as c
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.devstack.chaos.events import event_maker, find_choices
 from oncehouse.devstack.chaos.fitting import demand_fit, find_poison, read_records
 from oncehouse.devstack.chaos.playing import make_plan

@@ -10,7 +10,7 @@ import typer
 from oncehouse import __version__
 from oncehouse.cli import app as command
 from oncehouse.cli.app import run_command
-from oncehouse.config_file import SCHEMA_FILE_NAME, json_schema_text, load_pipeline
+from oncehouse.config.file_loader import SCHEMA_FILE_NAME, json_schema_text, load_pipeline
 from oncehouse.errors import (
     ConfigurationError,
     DataLossError,

@@ -7,7 +7,7 @@ import pytest
 from oncehouse.cli import check
 from oncehouse.cli.app import run_command
 from oncehouse.clickhouse.preflight import Finding, Level
-from oncehouse.config_file import example_text
+from oncehouse.config.file_loader import example_text
 from oncehouse.errors import ConfigurationError, DataLossError, TransientError
 
 WARNING = Finding(level=Level.WARNING, where="events", what="[red]odd", advice="look at it")

@@ -13,7 +13,7 @@ import pytest
 
 from oncehouse.cli.app import run_command
 from oncehouse.cli.watching import TOKEN_VARIABLE
-from oncehouse.config_file import example_text
+from oncehouse.config.file_loader import example_text
 
 MAIN = "from oncehouse.cli.app import main; main()"
 

@@ -24,7 +24,7 @@ from oncehouse.cli.machine import (
     look_at_room,
 )
 from oncehouse.clickhouse.findings import Level
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
 
 GB = 1 << 30
 

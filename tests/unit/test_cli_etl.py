@@ -13,7 +13,7 @@ from oncehouse.cli.etl_hand import parse_position
 from oncehouse.cli.etl_opening import open_etl
 from oncehouse.cli.etl_status_text import show_status
 from oncehouse.clickhouse.client import Client
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.check_log import CheckRow
 from oncehouse.etl.expectations import Outcome

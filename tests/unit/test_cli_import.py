@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from oncehouse.cli.app import run_command
-from oncehouse.config_file import example_text
+from oncehouse.config.file_loader import example_text
 from oncehouse.ledger.records import FileFormat
 from oncehouse.pipeline import importing
 from oncehouse.pipeline.report import RunResult

@@ -22,7 +22,7 @@ from rich.text import Text
 from oncehouse.cli import paging
 from oncehouse.cli.app import app, run_command
 from oncehouse.cli.output import open_console, say
-from oncehouse.config_file import example_text
+from oncehouse.config.file_loader import example_text
 
 LINES, COLUMNS = 12, 100
 GRANTS = 18

@@ -6,7 +6,7 @@ import pytest
 
 from ledger_examples import make_registration, take_lease
 from oncehouse.cli.app import run_command
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.epochs import list_key_files
 from oncehouse.ledger.records import Identity, RequestKind

@@ -10,7 +10,7 @@ import types
 import pytest
 
 from oncehouse.cli.app import run_command
-from oncehouse.config_file import example_text
+from oncehouse.config.file_loader import example_text
 from oncehouse.errors import LeaseHeldError
 from oncehouse.ledger.records import Request, RequestKind
 from oncehouse.progress import Progress

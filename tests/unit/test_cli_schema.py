@@ -19,7 +19,7 @@ from oncehouse.cli import output
 from oncehouse.cli.app import app, run_command
 from oncehouse.cli.output import show_json
 from oncehouse.cli.run import RunEnd
-from oncehouse.config_file import example_text
+from oncehouse.config.file_loader import example_text
 from oncehouse.progress import Progress
 
 SERVE_UNTIL_STOPPED = {"dashboard", "inbox serve"}

@@ -3,7 +3,7 @@
 import json
 
 from oncehouse.cli.app import run_command
-from oncehouse.config_file import example_text
+from oncehouse.config.file_loader import example_text
 
 
 def test_statements_are_shown_and_nothing_is_run(tmp_path, capsys):

@@ -23,7 +23,7 @@ from oncehouse.clickhouse.insert import (
     insert_batch,
     query_id,
 )
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 
 BATCH = "0f8fad5b-d9cb-469f-a165-70867728950e"
 FIRST = InsertRequest(

@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 import oncehouse
-from oncehouse.config import (
+from oncehouse.config.pipeline import (
     BatchLimits,
     ClickHouse,
     Declare,
@@ -60,7 +60,7 @@ def test_a_table_may_have_limits_of_its_own():
 
 
 def test_the_public_names_come_from_the_package():
-    from oncehouse.config_file import load_pipeline
+    from oncehouse.config.file_loader import load_pipeline
 
     assert oncehouse.Pipeline is Pipeline
     assert oncehouse.load_pipeline is load_pipeline

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.config_file import (
+from oncehouse.config.field_types import reveal
+from oncehouse.config.file_loader import (
     SCHEMA_FILE_NAME,
     example_text,
     json_schema,
@@ -14,7 +15,6 @@ from oncehouse.config_file import (
     load_pipeline,
     parse_pipeline,
 )
-from oncehouse.config_values import reveal
 from oncehouse.errors import ConfigurationError
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from oncehouse.config import Source
-from oncehouse.config_file import parse_pipeline
+from oncehouse.config.file_loader import parse_pipeline
+from oncehouse.config.pipeline import Source
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.avro_format import AvroFormat
 from oncehouse.pipeline.avro_sources import read_files

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.config_values import (
+from oncehouse.config.field_types import (
     check_http_url,
     check_name,
     check_registry_url,

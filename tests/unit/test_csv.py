@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lines_examples import TWO, decode, decode_csv, unfold
-from oncehouse.config_formats import Csv, Text
+from oncehouse.config.formats import Csv, Text
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.csv_format import make_csv_format
 from oncehouse.pipeline.decoding import Decoded

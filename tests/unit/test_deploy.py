@@ -19,7 +19,7 @@ import yaml
 
 from helm_subset import CHART, VALUES, render_chart
 from oncehouse import __version__
-from oncehouse.config_file import parse_pipeline
+from oncehouse.config.file_loader import parse_pipeline
 from oncehouse.errors import CatalogBehindError, ConfigurationError
 
 ROOT = Path(__file__).parents[2]

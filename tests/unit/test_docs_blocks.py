@@ -21,8 +21,8 @@ import yaml
 
 from oncehouse import logs
 from oncehouse.cli.app import app
-from oncehouse.config import Pipeline
-from oncehouse.config_file import parse_pipeline
+from oncehouse.config.file_loader import parse_pipeline
+from oncehouse.config.pipeline import Pipeline
 from page_shell import ROOT
 
 PAGES = sorted(

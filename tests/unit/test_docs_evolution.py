@@ -9,7 +9,7 @@ import pyarrow as pa
 import yaml
 
 from oncehouse.clickhouse.schema import add_column_ddl
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.ledger.records import LearnedField
 from oncehouse.pipeline.evolution import new_fields
 from oncehouse.pipeline.formats import make_decoder

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from oncehouse.config import Source
-from oncehouse.config_protobuf import Protobuf
+from oncehouse.config.pipeline import Source
+from oncehouse.config.protobuf import Protobuf
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.decoding import Decoded, Limits
 from oncehouse.pipeline.formats import format_of

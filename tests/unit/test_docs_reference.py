@@ -13,8 +13,8 @@ from typing import Any, get_args
 
 from oncehouse import errors
 from oncehouse.cli import app as command_line
-from oncehouse.config_file import json_schema
-from oncehouse.config_section import Section
+from oncehouse.config.base import Section
+from oncehouse.config.file_loader import json_schema
 from oncehouse.errors import OncehouseError
 from oncehouse.etl.expectation_file import ExpectationSection
 from oncehouse.etl.lineage_file import TopicSection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.config import Epoch
+from oncehouse.config.pipeline import Epoch
 from oncehouse.pipeline.epoch_size import LEAST_RECORDS, EpochSize, Settled, first_size, see_epoch
 
 LIMITS = Epoch()

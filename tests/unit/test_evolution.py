@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncehouse.columns import parse_type
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import LearnedField, Schema
 from oncehouse.pipeline import evolution

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncehouse.columns import arrow_type, parse_type
-from oncehouse.config_values import check_name
+from oncehouse.config.field_types import check_name
 from oncehouse.expressions.compiling import Compiler
 from oncehouse.expressions.engine import open_engine
 from oncehouse.expressions.evaluating import Evaluator, Outcome

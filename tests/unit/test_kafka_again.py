@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError
 
-from oncehouse.config import Kafka
+from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import PermanentError, TransientError
 from oncehouse.leader_epochs import EpochEnd, Unanswered
 from oncehouse.ledger.records import OffsetRange

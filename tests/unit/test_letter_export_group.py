@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncehouse.config import Kafka
+from oncehouse.config.pipeline import Kafka
 from oncehouse.pipeline import letter_export
 from oncehouse.pipeline.letter_export import export_letters
 

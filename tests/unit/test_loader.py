@@ -18,7 +18,7 @@ from oncehouse.clickhouse.outcomes import (
     Refused,
     TryAgain,
 )
-from oncehouse.config import ClickHouse, Retry
+from oncehouse.config.pipeline import ClickHouse, Retry
 from oncehouse.errors import CorruptFileError, PermanentError, TransientError
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import BatchStatus, FileRef, LoadPart, Part

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from ledger_examples import TABLE, make_part, make_registration, take_lease
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 from oncehouse.ledger.batches import finish_attempt, list_batches, start_attempt
 from oncehouse.ledger.leases import acquire

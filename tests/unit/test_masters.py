@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from cluster_examples import make_cluster_pipeline
-from oncehouse.config import Spark
+from oncehouse.config.pipeline import Spark
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.pipeline.masters import demand_master, is_local, standalone_addresses
 

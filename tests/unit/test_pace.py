@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from oncehouse.config import BatchLimits
+from oncehouse.config.pipeline import BatchLimits
 from oncehouse.pipeline.pace import (
     GOOD_INSERTS,
     MOST_STEPS,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from oncehouse.config import Pipeline
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import FullDiskError, TransientError
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.leases import acquire, list_leases

@@ -11,7 +11,7 @@ from oncehouse.clickhouse import server_names
 from oncehouse.clickhouse.findings import Level, objections
 from oncehouse.clickhouse.preflight import Needs, inspect
 from oncehouse.clickhouse.windows import WindowNeeds
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError
 
 NEEDS = Needs(

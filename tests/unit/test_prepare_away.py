@@ -9,7 +9,7 @@ import pytest
 
 from ledger_examples import IDENTITY
 from oncehouse.clickhouse.describe import Column, TableFacts
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import TransientError
 from oncehouse.ledger.records import Lease, Stage
 from oncehouse.pipeline import prepare, stages, stream

@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from oncehouse.cli.init import write_new
 from oncehouse.cli.letter_editing import _export_to_file
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.databases import open_engine
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.files import FileStore

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from oncehouse.config_protobuf import Protobuf
+from oncehouse.config.protobuf import Protobuf
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.protobuf_sources import ask_registry
 from oncehouse.protobuf.definition import describe, read_definition

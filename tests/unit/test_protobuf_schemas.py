@@ -6,8 +6,8 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from oncehouse.columns import parse_type
-from oncehouse.config import Source
-from oncehouse.config_protobuf import Protobuf
+from oncehouse.config.pipeline import Source
+from oncehouse.config.protobuf import Protobuf
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.annotations import marked_fields

@@ -16,8 +16,8 @@ import yaml
 from oncehouse import redaction
 from oncehouse.cli import app as cli
 from oncehouse.cli.output import say, show_error, show_facts, show_json, show_table
-from oncehouse.config import ClickHouse, Kafka, Ledger, Spark
-from oncehouse.config_values import HIDDEN, SECRET_SETTINGS, is_secret_setting
+from oncehouse.config.field_types import HIDDEN, SECRET_SETTINGS, is_secret_setting
+from oncehouse.config.pipeline import ClickHouse, Kafka, Ledger, Spark
 from oncehouse.databases import open_engine
 from oncehouse.kafka_client import plain_options
 from oncehouse.messaging.cdc.connectors import check_reference

@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from oncehouse.config import Pipeline
-from oncehouse.config_formats import Avro
-from oncehouse.config_formats import Registry as RegistrySection
+from oncehouse.config.formats import Avro
+from oncehouse.config.formats import Registry as RegistrySection
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.pipeline.avro_references import inline_references
 from oncehouse.pipeline.avro_schema import parse_schema

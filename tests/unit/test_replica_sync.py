@@ -16,7 +16,7 @@ from oncehouse.clickhouse.client import error_class
 from oncehouse.clickhouse.errors import classify
 from oncehouse.clickhouse.insert import InsertRequest, TryAgain, insert_batch
 from oncehouse.clickhouse.replica_sync import TRIES, read_in_step, write_in_step
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import PermanentError, TransientError
 
 REPLICATED = ("ReplicatedMergeTree", "ReplicatedMergeTree ORDER BY n")

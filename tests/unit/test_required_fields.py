@@ -16,7 +16,7 @@ import pytest
 
 from oncehouse.clickhouse.describe import Column, TableFacts, read_engine_columns
 from oncehouse.columns import parse_type
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.imports import ImportFile, Piece

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.clickhouse.findings import Level
-from oncehouse.config import Ledger
+from oncehouse.config.pipeline import Ledger
 from oncehouse.ledger.backlog import Kept
 from oncehouse.pipeline.growth import judge_ledger
 from oncehouse.pipeline.room import Disk, Go, Pause, Room, judge_room, least_free, spell_bytes

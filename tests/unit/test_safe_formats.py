@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import oncehouse
-from oncehouse.config_file import parse_pipeline
-from oncehouse.config_yaml import MAX_DEPTH, MAX_FILE_BYTES
+from oncehouse.config.file_loader import parse_pipeline
+from oncehouse.config.yaml_reader import MAX_DEPTH, MAX_FILE_BYTES
 from oncehouse.errors import ConfigurationError
 
 SOURCE = Path(oncehouse.__file__).parent

@@ -11,7 +11,7 @@ from oncehouse.clickhouse.comparison import widens
 from oncehouse.clickhouse.describe import Column, TableFacts
 from oncehouse.clickhouse.needs import needs_of
 from oncehouse.columns import parse_type
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.ledger.records import LearnedField, Schema
 from oncehouse.pipeline.protobuf_sources import make_schema
 from oncehouse.pipeline.schema_fields import fields_of

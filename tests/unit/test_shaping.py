@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncehouse.columns import arrow_type, parse_type
-from oncehouse.config import Pipeline
-from oncehouse.config_file import parse_pipeline
+from oncehouse.config.file_loader import parse_pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline import lookup_join

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from oncehouse.config import Kafka
+from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import ConfigurationError, DataLossError, OncehouseError, TransientError
 from oncehouse.leader_epochs import Unanswered
 from oncehouse.ledger.records import OffsetRange

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.config import Declare
+from oncehouse.config.pipeline import Declare
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.ledger.arrival import Arrival
 from oncehouse.pipeline.source_progress import Declaring, Reading, Readings, write_declaration

@@ -12,8 +12,8 @@ from oncehouse.clickhouse.findings import Level
 from oncehouse.clickhouse.needs import needs_of
 from oncehouse.clickhouse.preflight import judge
 from oncehouse.columns import clickhouse_name, parse_type
-from oncehouse.config import Pipeline
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.cdc.column_types import Column
 from oncehouse.sync.declaration import Declaration, Source, declare

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oncehouse.config import Route, Table
+from oncehouse.config.pipeline import Route, Table
 from oncehouse.ledger.records import Batch, BatchStatus
 from oncehouse.pipeline.payloads import UNKNOWN, find_conflicts
 from oncehouse.pipeline.strange_ids import slices

@@ -9,7 +9,7 @@ from oncehouse.capacity import measured
 from oncehouse.capacity.index_shape import recommend_buckets
 from oncehouse.capacity.planning import Plan, plan_for
 from oncehouse.capacity.wish import Wish, refuse_senseless
-from oncehouse.config_values import format_duration
+from oncehouse.config.field_types import format_duration
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.room import spell_bytes
 

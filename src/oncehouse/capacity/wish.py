@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from oncehouse.config import BatchLimits, Epoch
+from oncehouse.config.pipeline import BatchLimits, Epoch
 from oncehouse.errors import ConfigurationError
 
 DAY_SECONDS = 86_400.0

@@ -118,7 +118,7 @@ def _draft(
     password: str,
     without_full: bool,
 ) -> Draft:
-    from oncehouse.config_values import check_http_url
+    from oncehouse.config.field_types import check_http_url
     from oncehouse.messaging.cdc.connectors import check_prefix
     from oncehouse.messaging.cdc.drafting import Places, draft_outbox, draft_tables
     from oncehouse.messaging.cdc.source_database import locate, open_source
@@ -196,7 +196,7 @@ def apply(
     as_json: AsJson = False,
 ) -> None:
     """Bring connectors to Kafka Connect and wait until they run. One that is there already is left as it is."""
-    from oncehouse.config_file import read_text
+    from oncehouse.config.file_loader import read_text
     from oncehouse.messaging.cdc.applying import apply_connector, await_running
     from oncehouse.messaging.cdc.connect_client import ConnectClient
     from oncehouse.messaging.cdc.connectors import holds_plain_password

@@ -18,15 +18,15 @@ from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import load_current, open_catalog
 from oncehouse.cli.output import say, show_json, show_table, text_width
 from oncehouse.cli.paging import paged
-from oncehouse.config_file import load_pipeline
-from oncehouse.config_values import hide_credentials
+from oncehouse.config.field_types import hide_credentials
+from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError, UpgradeNeededError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from oncehouse.clickhouse.findings import Finding
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 _STATEMENT = "run: "
 

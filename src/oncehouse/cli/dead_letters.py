@@ -29,14 +29,14 @@ from oncehouse.cli.letter_options import (
 from oncehouse.cli.output import say, show_facts, show_json, show_table, text_width
 from oncehouse.cli.paging import paged
 from oncehouse.cli.requests import tell_request
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import RequestKind
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.insights import DeadLetter, LetterPage
     from oncehouse.pipeline.letter_lines import LetterPosition
 

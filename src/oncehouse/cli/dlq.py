@@ -19,7 +19,7 @@ from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFil
 from oncehouse.cli.letter_options import parse_time
 from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time, text_width
 from oncehouse.cli.paging import paged
-from oncehouse.config_values import check_topic
+from oncehouse.config.field_types import check_topic
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ def doctor(
     """Look at this machine: versions, Java, memory, disk, limits, ports; exit 2 when something is missing."""
     from oncehouse.cli.machine import look_at_machine, look_at_pipeline, worst
     from oncehouse.clickhouse.findings import Level
-    from oncehouse.config_file import load_pipeline
+    from oncehouse.config.file_loader import load_pipeline
 
     named = file or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
     found = list(look_at_machine())

@@ -21,7 +21,7 @@ from oncehouse.cli.etl_opening import (
     read_offsets,
 )
 from oncehouse.cli.output import say, show_json
-from oncehouse.config_values import parse_duration
+from oncehouse.config.field_types import parse_duration
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.positions import MAX_ID, before
 from oncehouse.etl.records import START, Offset, Position, Template

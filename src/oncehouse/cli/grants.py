@@ -13,8 +13,8 @@ from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.output import say, show_json
 from oncehouse.cli.paging import paged
 from oncehouse.clickhouse.grants import Role, role_grants
-from oncehouse.config_file import load_pipeline
-from oncehouse.config_values import check_name
+from oncehouse.config.field_types import check_name
+from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from oncehouse import logs
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File, Logs
 from oncehouse.cli.progress import ProgressView
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, UNMET_EXIT_CODE, OverdueError, Stop, finish, in_thread
-from oncehouse.config_file import load_pipeline
-from oncehouse.config_values import parse_size
+from oncehouse.config.field_types import parse_size
+from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import FileFormat
 from oncehouse.spans_export import exporting

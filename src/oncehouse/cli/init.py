@@ -24,7 +24,7 @@ class Written(Answer, of=("init",)):
 
 def init(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """Write a commented example to FILE, and its schema beside it. An existing FILE is left alone."""
-    from oncehouse.config_file import SCHEMA_FILE_NAME, example_text, json_schema_text
+    from oncehouse.config.file_loader import SCHEMA_FILE_NAME, example_text, json_schema_text
 
     schema = file.parent / SCHEMA_FILE_NAME
     write_new(file, example_text())

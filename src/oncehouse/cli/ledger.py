@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from oncehouse.ledger.opening import may_exist, open_catalog, open_ledger
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 __all__ = ["load_current", "may_exist", "open_catalog", "open_ledger"]
 

@@ -27,7 +27,7 @@ from oncehouse.clickhouse.findings import Finding, Level
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 PACKAGES = ("pyspark", "pyarrow", "confluent-kafka", "clickhouse-connect", "polars", "duckdb", "sqlalchemy")
 

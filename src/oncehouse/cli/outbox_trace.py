@@ -20,7 +20,7 @@ from oncehouse.errors import ConfigurationError, TransientError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.insights_outbox import MessageTrace, NoAnswer, PipelineTrace
     from oncehouse.messaging.outbox.locating import Scan
     from oncehouse.messaging.outbox.lookup import OutboxRowView
@@ -60,7 +60,7 @@ def trace(
     as_json: AsJson = False,
 ) -> None:
     """Show where a message is: its row, its place in Kafka, what the ledger made of it, its rows in ClickHouse."""
-    from oncehouse.config_file import load_pipeline
+    from oncehouse.config.file_loader import load_pipeline
     from oncehouse.insights_outbox import MessageTrace, find_places
     from oncehouse.messaging.settings import load_messaging
 

@@ -25,7 +25,7 @@ from rich.text import Text
 from oncehouse import logs
 from oncehouse.answers import Answer, is_inlined
 from oncehouse.cli.paging import open_page
-from oncehouse.config_values import HIDDEN
+from oncehouse.config.field_types import HIDDEN
 from oncehouse.redaction import redact
 
 _log = logging.getLogger("oncehouse.cli")

@@ -14,11 +14,11 @@ from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson
 from oncehouse.cli.output import say, show_facts, show_json
 from oncehouse.cli.paging import paged
-from oncehouse.config_values import parse_duration, parse_size
+from oncehouse.config.field_types import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from oncehouse.capacity.figures import PlanFigures
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 _COUNT = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kKmMbB]?)\s*")
 _TIMES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
@@ -134,7 +134,7 @@ def plan_capacity(
     from oncehouse.capacity.judging import plan_capacity as plan_for_wish
     from oncehouse.capacity.telling import spell_plan
     from oncehouse.capacity.wish import Machine, Wish
-    from oncehouse.config_file import load_pipeline
+    from oncehouse.config.file_loader import load_pipeline
 
     named = file or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
     pipeline = load_pipeline(named) if named is not None else None
@@ -171,7 +171,7 @@ def _from_file(
     pipeline: Pipeline | None, *, window: float | None, buckets: int | None, tables: int | None
 ) -> dict[str, Any]:
     """What the file says where the command line does not, and the defaults of a file where neither does."""
-    from oncehouse.config import Identity
+    from oncehouse.config.pipeline import Identity
 
     default = Identity.model_fields["window"].default
     if pipeline is None:

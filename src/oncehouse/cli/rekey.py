@@ -16,12 +16,12 @@ from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import say, show_facts, show_json
 from oncehouse.cli.requests import LeftRequest
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import RequestKind, spell_rule
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.catalog import Catalog
     from oncehouse.ledger.records import Identity, Request
     from oncehouse.ledger.rekeying import RekeyProgress

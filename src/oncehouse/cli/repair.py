@@ -12,13 +12,13 @@ from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.output import say, show_json, spell_time
 from oncehouse.cli.verify import DIFFERENCE_EXIT_CODE
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.records import OffsetRange
     from oncehouse.pipeline.catalog_repair import CatalogRepair
     from oncehouse.pipeline.damage import Repair

@@ -24,7 +24,7 @@ from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File, Logs
 from oncehouse.cli.output import show_error, show_json
 from oncehouse.cli.progress import ProgressView
 from oncehouse.cli.run_metrics import serve_metrics
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
 from oncehouse.ledger.records import Stage
 from oncehouse.spans_export import exporting
 

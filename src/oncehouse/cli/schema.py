@@ -13,12 +13,12 @@ from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_catalog
 from oncehouse.cli.output import say, show_json, show_table, spell_time
 from oncehouse.cli.paging import paged
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.column_changes import ColumnChange
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.catalog import Catalog
     from oncehouse.ledger.records import LearnedField, Schema
     from oncehouse.pipeline.schema_plan import FieldChange, SchemaPlan

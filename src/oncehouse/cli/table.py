@@ -11,10 +11,10 @@ from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import load_current
 from oncehouse.cli.output import say, show_json
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 app = typer.Typer(no_args_is_help=True, help="Destination tables.")
 

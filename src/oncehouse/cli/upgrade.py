@@ -11,7 +11,7 @@ from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_catalog
 from oncehouse.cli.output import say, show_json, show_table, spell_time
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:

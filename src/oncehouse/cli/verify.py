@@ -12,7 +12,7 @@ from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import say, show_facts, show_json
 from oncehouse.cli.paging import paged
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
 
 if TYPE_CHECKING:
     from oncehouse.pipeline.findings import Report

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from oncehouse.clickhouse.deadlines import Deadline
-    from oncehouse.config import ClickHouse
+    from oncehouse.config.pipeline import ClickHouse
 
 # Every failure is raised, so the driver's own log lines would only say it twice.
 logging.getLogger("clickhouse_connect").addHandler(logging.NullHandler())

@@ -18,7 +18,7 @@ from oncehouse.clickhouse.needs import needs_of
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.needs import Needs
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 
 class Role(StrEnum):

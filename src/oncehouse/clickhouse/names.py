@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oncehouse.config_values import holds_control
+from oncehouse.config.field_types import holds_control
 from oncehouse.errors import ConfigurationError
 
 LONGEST_NAME = 200  # a table's name becomes a file name on the server, which may have 255 bytes

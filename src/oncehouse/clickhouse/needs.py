@@ -10,7 +10,7 @@ from oncehouse.clickhouse.windows import WindowNeeds
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from oncehouse.config import Pipeline, Table
+    from oncehouse.config.pipeline import Pipeline, Table
 
 
 @dataclass(frozen=True, kw_only=True)

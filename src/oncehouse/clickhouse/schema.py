@@ -18,7 +18,7 @@ from oncehouse.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from oncehouse.config import Pipeline, Table
+    from oncehouse.config.pipeline import Pipeline, Table
 
 _NO_KEY = "tuple()"
 _MERGES_ROWS = re.compile(r"Replacing|Collapsing|Summing|Aggregating|Coalescing|Graphite")

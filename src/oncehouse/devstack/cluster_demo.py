@@ -21,8 +21,8 @@ from pathlib import Path
 import yaml
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.config import ClickHouse
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.commands import (
     ONCEHOUSE,
     descendants,

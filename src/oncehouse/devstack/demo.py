@@ -20,8 +20,8 @@ from pathlib import Path
 import yaml
 
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.config import ClickHouse
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.commands import ONCEHOUSE, last_words, spark_settings, start_command
 from oncehouse.devstack.demo_command import show_demo
 from oncehouse.devstack.demo_events import FIELDS, IDENTITY, Traffic, make_topic, plan_traffic, produce

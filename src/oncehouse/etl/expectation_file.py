@@ -11,9 +11,9 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, StrictFloat, StrictInt, StrictStr, model_validator
 
-from oncehouse.config import Section
-from oncehouse.config_problems import nearest
-from oncehouse.config_values import Name, refuse_repeats
+from oncehouse.config.field_types import Name, refuse_repeats
+from oncehouse.config.pipeline import Section
+from oncehouse.config.problems import nearest
 from oncehouse.etl.records import Check, Expectation, Otherwise
 
 _PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from oncehouse.config_values import format_duration
+from oncehouse.config.field_types import format_duration
 from oncehouse.etl.lineage import is_source, makers_by_table
 from oncehouse.etl.records import Topic
 

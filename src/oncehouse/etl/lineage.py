@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from graphlib import CycleError, TopologicalSorter
 
-from oncehouse.config_problems import nearest
+from oncehouse.config.problems import nearest
 from oncehouse.etl.records import GATE_SHARE, Check, Template, Topic
 
 

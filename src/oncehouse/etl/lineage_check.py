@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from oncehouse.clickhouse.names import quote_table, split_table
 from oncehouse.clickhouse.preflight import Finding, Level
 from oncehouse.clickhouse.schema import widen_window_ddl
-from oncehouse.config_problems import nearest
+from oncehouse.config.problems import nearest
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.destinations import LEAST_BLOCKS
 from oncehouse.etl.expectations import check_columns

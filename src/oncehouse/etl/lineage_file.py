@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from oncehouse.config import Section
-from oncehouse.config_file import read_text, tell_with_lines
-from oncehouse.config_problems import Problem, explain, nearest
-from oncehouse.config_values import Count, Name, Seconds, TableName
-from oncehouse.config_yaml import Document, UnreadableError, read_yaml
+from oncehouse.config.field_types import Count, Name, Seconds, TableName
+from oncehouse.config.file_loader import read_text, tell_with_lines
+from oncehouse.config.pipeline import Section
+from oncehouse.config.problems import Problem, explain, nearest
+from oncehouse.config.yaml_reader import Document, UnreadableError, read_yaml
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.expectation_file import ExpectationSection, Share, make_expectation
 from oncehouse.etl.lineage import check_lineage

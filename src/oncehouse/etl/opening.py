@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.config_problems import nearest
+from oncehouse.config.problems import nearest
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.lineage import is_source
 from oncehouse.etl.lineage_file import load_lineage

@@ -18,7 +18,7 @@ import jinja2
 from jinja2 import nodes, sandbox
 
 from oncehouse.clickhouse.names import quote, quote_table
-from oncehouse.config_file import read_text
+from oncehouse.config.file_loader import read_text
 from oncehouse.errors import ConfigurationError, OncehouseError
 from oncehouse.etl.records import Topic
 from oncehouse.etl.sql_text import Statement, UnclosedError, split_statements

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from oncehouse.clickhouse.names import check
-from oncehouse.config import ClickHouse, Section
-from oncehouse.config_file import PlaceKind, parse_section, read_text
-from oncehouse.config_values import Count, Name, Seconds
+from oncehouse.config.field_types import Count, Name, Seconds
+from oncehouse.config.file_loader import PlaceKind, parse_section, read_text
+from oncehouse.config.pipeline import ClickHouse, Section
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.records import AHEAD_SECONDS, LATE_EVERY_SECONDS
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from oncehouse.config_values import parse_size
+from oncehouse.config.field_types import parse_size
 from oncehouse.errors import ConfigurationError
 from oncehouse.private_files import own_temporary_folder
 

@@ -20,7 +20,7 @@ from typing import BinaryIO
 import pyarrow as pa
 from pyarrow import fs
 
-from oncehouse.config_values import hide_credentials
+from oncehouse.config.field_types import hide_credentials
 from oncehouse.errors import ConfigurationError, CorruptFileError, FullDiskError, TransientError
 from oncehouse.ledger.checksums import (
     BLOCK_BYTES,

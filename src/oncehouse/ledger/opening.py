@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.config_values import reveal
+from oncehouse.config.field_types import reveal
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.databases import Patience
     from oncehouse.ledger.catalog import Catalog
 

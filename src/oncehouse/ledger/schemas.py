@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, insert, select
 
-from oncehouse.config_values import check_name
+from oncehouse.config.field_types import check_name
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import ROW_PREFIX, Schema

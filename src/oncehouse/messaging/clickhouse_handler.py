@@ -31,8 +31,8 @@ from oncehouse.clickhouse.preflight_table import judge_window
 from oncehouse.clickhouse.sessions import opening_settings, session_settings
 from oncehouse.clickhouse.views import judge_views, read_views
 from oncehouse.clickhouse.windows import WindowNeeds
-from oncehouse.config import ClickHouse
-from oncehouse.config_values import Seconds
+from oncehouse.config.field_types import Seconds
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError
 
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]] | bytes"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from pydantic import Field, SecretStr, field_validator
 
-from oncehouse.config import Section
-from oncehouse.config_file import PlaceKind, parse_section, read_text
-from oncehouse.config_values import SecretSettings, Servers
+from oncehouse.config.field_types import SecretSettings, Servers
+from oncehouse.config.file_loader import PlaceKind, parse_section, read_text
+from oncehouse.config.pipeline import Section
 from oncehouse.errors import ConfigurationError
 from oncehouse.kafka_security import refuse_unused_security
 from oncehouse.messaging.cdc.settings import CdcSettings

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from oncehouse.clickhouse.client import Client
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.catalog import Catalog
     from oncehouse.ledger.records import Attempt, Batch
 

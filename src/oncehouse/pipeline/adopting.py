@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from oncehouse.columns import ColumnType
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 # All of the section that ids and index depend on.
 _RULE = ("fields", "from_schema", "headers", "key", "schema_version", "buckets")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from oncehouse.clickhouse.deadlines import Moment
     from oncehouse.clickhouse.describe import TableFacts
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.catalog import Catalog
     from oncehouse.ledger.records import Attempt, Batch
 

@@ -13,7 +13,7 @@ from oncehouse.pipeline.decoding import Decoder, Limits, SingleRows
 from oncehouse.pipeline.framing import Framing, VersionPlace
 
 if TYPE_CHECKING:
-    from oncehouse.config_formats import Avro
+    from oncehouse.config.formats import Avro
 
 
 def make_avro_format(section: Avro) -> AvroFormat:

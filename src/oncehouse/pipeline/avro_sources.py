@@ -13,7 +13,7 @@ from oncehouse.pipeline.avro_schema import parse_schema
 from oncehouse.pipeline.registry import fetch_some, read_number
 
 if TYPE_CHECKING:
-    from oncehouse.config_formats import Avro
+    from oncehouse.config.formats import Avro
 
 
 def read_files(section: Avro) -> tuple[Schema, ...]:

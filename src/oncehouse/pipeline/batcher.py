@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from oncehouse.config import BatchLimits
+from oncehouse.config.pipeline import BatchLimits
 from oncehouse.ledger.records import Part
 from oncehouse.pipeline.pace import Pace, Rhythm, decide_rhythm
 

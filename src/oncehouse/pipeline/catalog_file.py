@@ -19,7 +19,7 @@ from oncehouse.ledger import snapshots
 from oncehouse.ledger.catalog import Catalog
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 _BESIDE = ("-wal", "-shm")
 

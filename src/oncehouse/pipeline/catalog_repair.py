@@ -30,7 +30,7 @@ from oncehouse.pipeline.table_gap import TableGap, demand_quiet, judge_gap, read
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.snapshots import SnapshotFile
 
 # Files that hold rows of DataFrames or of imports: tasks name theirs by what they read.

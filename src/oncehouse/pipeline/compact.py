@@ -33,7 +33,7 @@ from oncehouse.pipeline.job_errors import naming_own_errors
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 _log = logging.getLogger("oncehouse.pipeline")
 

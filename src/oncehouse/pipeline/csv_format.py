@@ -15,7 +15,7 @@ from oncehouse.pipeline.csv_split import Marks, split_lines
 from oncehouse.pipeline.decoding import Decoder, Limits, OfValues, SingleRows, spread
 
 if TYPE_CHECKING:
-    from oncehouse.config_formats import Csv
+    from oncehouse.config.formats import Csv
 
 
 def make_csv_format(section: Csv, fields: tuple[str, ...]) -> CsvFormat:

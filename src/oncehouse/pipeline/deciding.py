@@ -29,7 +29,7 @@ from oncehouse.pipeline.pausing import Gate
 from oncehouse.pipeline.perform import Performer
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.pipeline.rekey import Rekeying
     from oncehouse.pipeline.stages import Stages
 

@@ -31,7 +31,7 @@ from oncehouse.pipeline.source import group_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from oncehouse.config import Kafka, Pipeline
+    from oncehouse.config.pipeline import Kafka, Pipeline
     from oncehouse.ledger.audit import LedgerState
     from oncehouse.ledger.catalog import Catalog
     from oncehouse.ledger.records import DeadLetterFile, OffsetRange

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from oncehouse.config import Epoch
+from oncehouse.config.pipeline import Epoch
 
 LEAST_RECORDS = 100
 _FADING = 0.5

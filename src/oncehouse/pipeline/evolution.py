@@ -17,7 +17,7 @@ from oncehouse.clickhouse.comparison import compare_types
 from oncehouse.clickhouse.describe import describe_table
 from oncehouse.clickhouse.schema import add_column_ddl
 from oncehouse.columns import clickhouse_name
-from oncehouse.config_values import check_name
+from oncehouse.config.field_types import check_name
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.fields import learn_fields, list_fields
@@ -28,7 +28,7 @@ from oncehouse.pipeline.parts import EVENT_COLUMN
 from oncehouse.pipeline.schema_fields import fields_of, make_nullable, names_of_one
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline, Table
+    from oncehouse.config.pipeline import Pipeline, Table
 
 # A producer that invents keys must not be able to fill a table with columns.
 _MOST_LEARNED = 500

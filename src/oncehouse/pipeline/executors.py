@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.config_values import hide_credentials
+from oncehouse.config.field_types import hide_credentials
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 from oncehouse.ledger.file_cache import BYTES_VARIABLE
 from oncehouse.ledger.files import FileStore
@@ -30,7 +30,7 @@ from oncehouse.pipeline.masters import is_local
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 PYTHON_VARIABLE = "PYSPARK_PYTHON"
 _PYTHON_SETTING = "spark.pyspark.python"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, assert_never
 import pyarrow as pa
 
 from oncehouse.columns import arrow_type
-from oncehouse.config_formats import Csv, Debezium, Text
-from oncehouse.config_section import SectionT
+from oncehouse.config.base import SectionT
+from oncehouse.config.formats import Csv, Debezium, Text
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline.avro_format import make_avro_format
@@ -24,7 +24,7 @@ from oncehouse.pipeline.text_format import make_text_format
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oncehouse.config import Pipeline, Source
+    from oncehouse.config.pipeline import Pipeline, Source
     from oncehouse.ledger.records import Schema
     from oncehouse.pipeline.manifest import ReadPlan
 

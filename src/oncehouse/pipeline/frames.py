@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from oncehouse.columns import Array, ColumnType, Map, bare, clickhouse_name, is_nullable
-from oncehouse.config_problems import nearest, printable
+from oncehouse.config.problems import nearest, printable
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.ledger import epochs
 from oncehouse.ledger.files import FileStore
@@ -39,7 +39,7 @@ from oncehouse.pipeline.reading import ReadTask
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.pipeline.stages import Stages
 
 # A row's offset is its batch and its number in the partition: unique in the query, and in order.

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.config_values import MAX_NAME_LENGTH
+from oncehouse.config.field_types import MAX_NAME_LENGTH
 from oncehouse.pipeline.json_bytes import Offsets, text_buffers
 from oncehouse.pipeline.json_times import Mask, cast_where_possible, null_mask
 from oncehouse.pipeline.slices import cut

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from oncehouse.clickhouse.findings import Finding, Level
-from oncehouse.config import Ledger
-from oncehouse.config_values import format_duration
+from oncehouse.config.field_types import format_duration
+from oncehouse.config.pipeline import Ledger
 from oncehouse.ledger.backlog import Kept
 from oncehouse.pipeline.room import Go, Room, judge_room, least_free, spell_bytes
 

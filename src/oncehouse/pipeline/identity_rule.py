@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oncehouse import columns as c
-from oncehouse.config_formats import DEBEZIUM_IDENTITY
+from oncehouse.config.formats import DEBEZIUM_IDENTITY
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.annotations import marked_fields
 from oncehouse.pipeline.schema_fields import names_of_one
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.records import Schema
 
 _VERSION = "sha256-128/1"

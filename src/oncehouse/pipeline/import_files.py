@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from oncehouse.config_values import hide_credentials
+from oncehouse.config.field_types import hide_credentials
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.imports import ImportFile, Piece
 from oncehouse.ledger.records import FileFormat

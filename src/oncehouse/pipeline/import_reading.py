@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from oncehouse.columns import ColumnType, FixedString, String, bare, is_nullable
-from oncehouse.config_problems import printable
-from oncehouse.config_values import hide_credentials
+from oncehouse.config.field_types import hide_credentials
+from oncehouse.config.problems import printable
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger.imports import ImportFile, Piece
 from oncehouse.ledger.records import FileFormat

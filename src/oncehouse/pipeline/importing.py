@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.config_values import hide_credentials
+from oncehouse.config.field_types import hide_credentials
 from oncehouse.errors import ConfigurationError, LeaseHeldError, TransientError
 from oncehouse.ledger import imports
 from oncehouse.ledger.imports import Piece
@@ -46,7 +46,7 @@ from oncehouse.progress import Progress
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 BATCH_BYTES = 256 << 20
 _TRIES = 6

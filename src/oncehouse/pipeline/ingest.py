@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from oncehouse import crash, logs
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import FullDiskError, OncehouseError, PoisonError
 from oncehouse.ledger import epochs, registering, segments
 from oncehouse.ledger.catalog import Catalog

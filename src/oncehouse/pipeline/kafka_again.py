@@ -22,7 +22,7 @@ from oncehouse.pipeline.source import client_settings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from oncehouse.config import Kafka
+    from oncehouse.config.pipeline import Kafka
     from oncehouse.ledger.records import OffsetRange
 
 _MESSAGES_A_POLL = 10_000

@@ -17,7 +17,7 @@ from oncehouse.ledger.records import Lease, Stage
 from oncehouse.pipeline.holder import is_dead
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.catalog import Catalog
 
 

@@ -22,7 +22,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from oncehouse.config import Kafka
+from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.kafka_client import describe_error
 from oncehouse.pipeline.source import client_settings, group_of

@@ -32,7 +32,7 @@ from oncehouse.clickhouse.insert import (
     insert_batch,
     judge_unsent,
 )
-from oncehouse.config import ClickHouse, Pipeline, Retry, Table
+from oncehouse.config.pipeline import ClickHouse, Pipeline, Retry, Table
 from oncehouse.errors import CorruptFileError, OncehouseError, PermanentError, TransientError
 from oncehouse.ledger import batches
 from oncehouse.ledger.catalog import Catalog

@@ -32,7 +32,7 @@ from oncehouse.pipeline.lookup_join import COLUMN_PREFIX, KEY
 from oncehouse.pipeline.shape_plan import PinnedLookup
 
 if TYPE_CHECKING:
-    from oncehouse.config import Lookup, Pipeline
+    from oncehouse.config.pipeline import Lookup, Pipeline
 
 MAX_FILE_BYTES = 64 << 20
 MAX_MEMORY_BYTES = 256 << 20

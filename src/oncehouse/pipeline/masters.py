@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from oncehouse.errors import ConfigurationError, TransientError
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 _STANDALONE = "spark://"
 _CONNECT_SECONDS = 5.0

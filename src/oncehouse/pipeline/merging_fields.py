@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.describe import TableFacts
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 
 def with_tables(pipeline: Pipeline, facts: Mapping[str, TableFacts]) -> Pipeline:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from oncehouse.clickhouse.findings import Finding, Level
-from oncehouse.config_values import format_duration, format_size
+from oncehouse.config.field_types import format_duration, format_size
 from oncehouse.durations import spell_duration
 
 _KEY = "source.kafka.longest_outage"

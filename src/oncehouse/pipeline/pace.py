@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from oncehouse.config import BatchLimits
+from oncehouse.config.pipeline import BatchLimits
 
 # The load is what arrived lately: each row counts less the longer it is ago, a third after this long.
 REMEMBERED_SECONDS = 10.0

@@ -29,7 +29,7 @@ from oncehouse.pipeline.parts import read_columns, read_rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 LEAST_EPOCHS = 64
 MOST_EPOCHS = 4096

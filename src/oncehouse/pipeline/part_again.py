@@ -28,7 +28,7 @@ from oncehouse.pipeline.read_planning import table_plans
 from oncehouse.pipeline.shape_planning import plan_shape
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.audit import LedgerState, RegisteredKeyFile
     from oncehouse.ledger.catalog import Catalog
     from oncehouse.ledger.files import FileStore

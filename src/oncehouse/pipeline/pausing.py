@@ -18,7 +18,7 @@ from oncehouse.pipeline.room import Pause, judge_room, read_room
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.catalog import Catalog
     from oncehouse.ledger.records import Lease
 

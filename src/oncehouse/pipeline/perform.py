@@ -48,7 +48,7 @@ from oncehouse.pipeline.selection import Selection
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 
 # How often a registry or folder is asked for schemas that records wait for.

@@ -39,7 +39,7 @@ from oncehouse.pipeline.shape_planning import check_shape
 from oncehouse.pipeline.source import TopicFacts, Topics, read_facts
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 
 def open_catalog(pipeline: Pipeline) -> Catalog:

@@ -25,7 +25,7 @@ from oncehouse.protobuf.definition import (
 from oncehouse.protobuf.fields import agreed_numbers, check_envelope, check_fields
 
 if TYPE_CHECKING:
-    from oncehouse.config_protobuf import Protobuf
+    from oncehouse.config.protobuf import Protobuf
 
 # A schema's number, and behind it the indexes of the message in its file.
 _NAME = re.compile(r"[0-9]{1,10}(:[0-9]{1,9}(\.[0-9]{1,9})*)?")

@@ -21,7 +21,7 @@ from oncehouse.pipeline.shape_plan import route_column
 from oncehouse.pipeline.shape_planning import plan_shape
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline, Table
+    from oncehouse.config.pipeline import Pipeline, Table
     from oncehouse.ledger.catalog import Catalog
     from oncehouse.ledger.records import Schema
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from oncehouse.config import Kafka
+from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import OncehouseError
 from oncehouse.pipeline.epoch_size import LEAST_RECORDS
 from oncehouse.pipeline.source import Positions, Topics, client_settings, read_starting

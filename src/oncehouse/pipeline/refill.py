@@ -43,7 +43,7 @@ from oncehouse.pipeline.required_fields import refused_versions, reject_versions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 
 @dataclass(frozen=True, kw_only=True)

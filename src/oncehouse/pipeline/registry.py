@@ -17,11 +17,11 @@ from urllib.parse import quote
 
 import urllib3
 
-from oncehouse.config_values import reveal
+from oncehouse.config.field_types import reveal
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 
 if TYPE_CHECKING:
-    from oncehouse.config_formats import Registry
+    from oncehouse.config.formats import Registry
 
 _LARGEST_ANSWER_BYTES = 16 << 20
 _MOST_REFERENCES = 1000

@@ -42,7 +42,7 @@ from oncehouse.pipeline.required_fields import reject_versions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.pipeline.decoding import Decoder
 
 # A process that dies loses one round. So many at the most, an epoch apart, are made up for while events wait.

@@ -45,7 +45,7 @@ from oncehouse.pipeline.table_gap import demand_quiet, read_gaps
 from oncehouse.pipeline.verify_files import NamedFile, check_files, list_files
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from oncehouse.protobuf.definition import describe_all, describe_text
 from oncehouse.protobuf.fields import find_obstacle, has_steps, numbers_of, renamed_members
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.records import Schema
     from oncehouse.pipeline.decoding import Decoded
     from oncehouse.pipeline.identity_rule import Rule

@@ -43,7 +43,7 @@ from oncehouse.pipeline.strange_ids import write_segments
 from oncehouse.pipeline.table_gap import read_gaps
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.catalog import Catalog
     from oncehouse.pipeline.manifest import ReadPlan
 

@@ -21,7 +21,7 @@ from oncehouse.pipeline.pack import pack
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 _EPOCH_FILE = re.compile(r"/(\d{10})-(\d+)-[^/]+$")
 _INDEX_FILE = re.compile(r"/index/(?:merged|rebuilt|rekeyed|adopted)-(\d+)-[^/]+$")

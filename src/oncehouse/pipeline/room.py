@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.config_values import format_duration
+from oncehouse.config.field_types import format_duration
 from oncehouse.ledger.backlog import largest_epoch, sum_backlog
 from oncehouse.pipeline.session import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oncehouse.config import Ledger, Pipeline
+    from oncehouse.config.pipeline import Ledger, Pipeline
     from oncehouse.ledger.catalog import Catalog
 
 LEAST_FREE_BYTES = 1 << 30

@@ -33,7 +33,7 @@ from oncehouse.progress import Progress
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 
 def keep_quiet(_message: object) -> None:

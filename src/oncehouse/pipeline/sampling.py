@@ -28,7 +28,7 @@ from oncehouse.pipeline.shape_planning import plan_shape
 from oncehouse.pipeline.source import Positions, Topics, client_settings
 
 if TYPE_CHECKING:
-    from oncehouse.config import Kafka, Pipeline
+    from oncehouse.config.pipeline import Kafka, Pipeline
     from oncehouse.ledger.records import Schema
 
 _RECORDS = 5000

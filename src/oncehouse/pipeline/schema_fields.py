@@ -16,7 +16,7 @@ from oncehouse.protobuf.definition import describe, read_definition
 from oncehouse.protobuf.fields import derive_fields, has_default
 
 if TYPE_CHECKING:
-    from oncehouse.config import Source
+    from oncehouse.config.pipeline import Source
     from oncehouse.ledger.records import Schema
 
 

@@ -30,7 +30,7 @@ from oncehouse.pipeline.schemas import known_schemas
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.describe import TableFacts
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.catalog import Catalog
 
 

@@ -17,9 +17,9 @@ from oncehouse.pipeline.formats import demand_section
 from oncehouse.pipeline.registry import RegistryClient
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
-    from oncehouse.config_formats import Avro
-    from oncehouse.config_protobuf import Protobuf
+    from oncehouse.config.formats import Avro
+    from oncehouse.config.pipeline import Pipeline
+    from oncehouse.config.protobuf import Protobuf
 
 
 def declared_schemas(pipeline: Pipeline) -> tuple[Schema, ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncehouse import logs
-from oncehouse.config_values import SECRET_SETTINGS, is_secret_setting
+from oncehouse.config.field_types import SECRET_SETTINGS, is_secret_setting
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger.file_cache import BYTES_VARIABLE
 from oncehouse.pipeline import blocks
@@ -39,7 +39,7 @@ from oncehouse.private_files import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from oncehouse.columns import ColumnType, arrow_type
-from oncehouse.config_shape import ROW_COLUMN as ROW
+from oncehouse.config.transform import ROW_COLUMN as ROW
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.decoding import Places
 from oncehouse.pipeline.fit import fit

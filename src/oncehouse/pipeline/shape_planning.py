@@ -17,7 +17,7 @@ from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline.shape_plan import ColumnPlan, FunctionPlan, RoutePlan, ShapePlan, route_column
 
 if TYPE_CHECKING:
-    from oncehouse.config import Function, Pipeline
+    from oncehouse.config.pipeline import Function, Pipeline
 
 _MAX_SOURCE_BYTES = 1 << 20
 

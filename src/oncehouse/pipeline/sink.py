@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from oncehouse.config import Pipeline
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError, LeaseHeldError
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.records import Counts, QueryBatch, Stage

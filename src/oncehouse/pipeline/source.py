@@ -18,7 +18,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient, ConfigResource, ListOffsetsResultInfo, OffsetSpec
 
 from oncehouse import kafka_client
-from oncehouse.config import Kafka
+from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import ConfigurationError, DataLossError, OncehouseError, TransientError
 from oncehouse.kafka_client import TIMEOUT_SECONDS, describe_error, plain_options
 from oncehouse.kafka_security import spell_for_java

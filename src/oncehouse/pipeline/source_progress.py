@@ -24,7 +24,7 @@ from oncehouse.ledger.catalog import Catalog
 from oncehouse.pipeline.source import Positions, Topics
 
 if TYPE_CHECKING:
-    from oncehouse.config import Declare, Pipeline
+    from oncehouse.config.pipeline import Declare, Pipeline
 
 _MOST_READINGS = 1000
 _LAST_ID = (1 << 64) - 1

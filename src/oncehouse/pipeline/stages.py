@@ -34,7 +34,7 @@ from oncehouse.pipeline.source_progress import Declaring, declares
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 _log = logging.getLogger("oncehouse.pipeline")
 

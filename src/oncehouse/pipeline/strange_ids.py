@@ -32,7 +32,7 @@ from oncehouse.pipeline.table_gap import TableGap, may_share
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.catalog import Catalog
     from oncehouse.ledger.files import FileStore
     from oncehouse.ledger.records import LoadPart

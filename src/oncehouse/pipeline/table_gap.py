@@ -28,7 +28,7 @@ from oncehouse.pipeline.verify_rows import NO_BATCH
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
-    from oncehouse.config import Pipeline, Table
+    from oncehouse.config.pipeline import Pipeline, Table
     from oncehouse.ledger.catalog import Catalog
 
 

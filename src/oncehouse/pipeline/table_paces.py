@@ -18,7 +18,7 @@ from oncehouse.pipeline.pace import SLOW_SHARE, Ended, Pace, Rhythm, decide_rhyt
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
-    from oncehouse.config import BatchLimits
+    from oncehouse.config.pipeline import BatchLimits
     from oncehouse.pipeline.loader import Verdict
 
 

@@ -30,7 +30,7 @@ from oncehouse.pipeline.json_times import cast_where_possible, null_mask
 from oncehouse.pipeline.verdict import Problem, Reason
 
 if TYPE_CHECKING:
-    from oncehouse.config_formats import Text
+    from oncehouse.config.formats import Text
 
 _LINES = Marks(delimiter=ord(","), quote=None)
 _BAD_UTF8 = Problem(reason=Reason.BAD_UTF8, detail="the bytes are not UTF-8")

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from oncehouse.clickhouse.client import Client
-from oncehouse.config import Pipeline
+from oncehouse.config.pipeline import Pipeline
 from oncehouse.ledger.audit import LedgerState, find_known_batches, read_state
 from oncehouse.ledger.batches import WAITING
 from oncehouse.ledger.catalog import Catalog

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.counting import count_by_batch, count_distinct_by_batch
 from oncehouse.clickhouse.describe import TableFacts, describe_table
-from oncehouse.config import Pipeline, Table
+from oncehouse.config.pipeline import Pipeline, Table
 from oncehouse.ledger.records import Batch, BatchStatus
 from oncehouse.pipeline.findings import Finding, Note, Subject
 

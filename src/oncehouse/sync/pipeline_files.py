@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from oncehouse.columns import clickhouse_name
-from oncehouse.config import ClickHouse
-from oncehouse.config_values import check_name
+from oncehouse.config.field_types import check_name
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.declaration import BATCH_COLUMN, Declaration
 from oncehouse.sync.engines import Replacing

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 
 from pydantic import SecretStr, ValidationError
 
-from oncehouse.config import ClickHouse
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError
 
 PREFIX = "CLICKHOUSE_"

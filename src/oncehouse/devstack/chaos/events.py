@@ -21,7 +21,7 @@ from oncehouse.pipeline.identity_rule import Rule, rule_of
 from oncehouse.pipeline.schemas import declared_schemas
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 _FEW = 3
 _OTHER_NUMBER = 7

@@ -16,7 +16,7 @@ from oncehouse.pipeline.sampling import Sample, read_block
 from oncehouse.pipeline.schemas import declared_schemas
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 
 def read_records(pipeline: Pipeline, records: Sequence[Record]) -> Sample:

@@ -23,7 +23,7 @@ from oncehouse.pipeline.verify import verify
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
-    from oncehouse.config import Table
+    from oncehouse.config.pipeline import Table
     from oncehouse.devstack.chaos.events import EventMaker
     from oncehouse.devstack.chaos.play import Play
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from oncehouse.config_file import load_pipeline, read_document
+from oncehouse.config.file_loader import load_pipeline, read_document
 from oncehouse.devstack.part import LOCALHOST
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.config import BatchLimits, Pipeline
+    from oncehouse.config.pipeline import BatchLimits, Pipeline
 
 _EPOCHS_ABOUT = 8
 _BATCHES_ABOUT = 4

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.names import quote, quote_table
 from oncehouse.clickhouse.schema import ddl_of
-from oncehouse.config import ClickHouse
-from oncehouse.config_file import load_pipeline
+from oncehouse.config.file_loader import load_pipeline
+from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.chaos.defects import starter
 from oncehouse.devstack.chaos.own_servers import Place, write_there
 from oncehouse.devstack.chaos.traffic import Traffic, make_topics, produce
@@ -32,7 +32,7 @@ from oncehouse.ledger.records import BatchStatus, Counts
 from oncehouse.pipeline.prepare import open_catalog
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline, Table
+    from oncehouse.config.pipeline import Pipeline, Table
     from oncehouse.devstack.proxy import FaultProxy
     from oncehouse.devstack.stack import Stack
     from oncehouse.ledger.catalog import Catalog

@@ -28,7 +28,7 @@ from oncehouse.devstack.stack import Stack
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 _LEAST_EVENTS = 200
 _MOST_EVENTS = 200_000

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from oncehouse import columns as c
-from oncehouse.config_formats import Csv
+from oncehouse.config.formats import Csv
 from oncehouse.devstack.chaos.values import NANOSECONDS
 
 Types = Mapping[str, c.ColumnType]

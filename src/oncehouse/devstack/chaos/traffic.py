@@ -22,7 +22,7 @@ from oncehouse.devstack.chaos.writers import Record
 from oncehouse.errors import ConfigurationError, TransientError
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
+    from oncehouse.config.pipeline import Pipeline
 
 WAVES = 3
 PARTITIONS = 3

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from oncehouse import columns as c
-from oncehouse.config_formats import Avro, Csv
+from oncehouse.config.formats import Avro, Csv
 from oncehouse.devstack.chaos import avro_records, texts
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.avro_schema import parse_schema
 from oncehouse.pipeline.schemas import declared_schemas
 
 if TYPE_CHECKING:
-    from oncehouse.config import Pipeline
-    from oncehouse.config_protobuf import Protobuf
+    from oncehouse.config.pipeline import Pipeline
+    from oncehouse.config.protobuf import Protobuf
 
 SAMPLE_ADVICE = "give a sample of your own: --records FILE, one record a line"
 

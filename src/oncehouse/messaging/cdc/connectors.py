@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from oncehouse.config_values import check_topic
+from oncehouse.config.field_types import check_topic
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.cdc.tables import SourceTable, parse_table_name
 from oncehouse.messaging.message import MESSAGE_ID

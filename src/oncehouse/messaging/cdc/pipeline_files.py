@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from oncehouse.config_values import check_name
+from oncehouse.config.field_types import check_name
 from oncehouse.messaging.cdc.column_types import choose_type
 from oncehouse.messaging.cdc.tables import SourceTable
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field, SecretStr
 
-from oncehouse.config_section import Section
-from oncehouse.config_values import Bytes, ConnectUrl
+from oncehouse.config.base import Section
+from oncehouse.config.field_types import Bytes, ConnectUrl
 
 
 class CdcSettings(Section):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping, text
 
-from oncehouse.config_values import MAX_NAME_LENGTH
+from oncehouse.config.field_types import MAX_NAME_LENGTH
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.cdc.column_types import Column
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from oncehouse.config_values import check_name, check_topic, parse_duration
+from oncehouse.config.field_types import check_name, check_topic, parse_duration
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.message import MESSAGE_ID, ORIGIN, Message, find_replayed
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from oncehouse.config_values import check_topic
+from oncehouse.config.field_types import check_topic
 from oncehouse.messaging.inbox.ids import Sources, bucket_of, digest_value, hash_key, identify, names_kind
 from oncehouse.messaging.inbox.records import Waiting
 from oncehouse.messaging.inbox.tables import State

@@ -7,8 +7,8 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from oncehouse.backoff import Backoff
-from oncehouse.config_section import Section
-from oncehouse.config_values import Bytes, Count, Seconds, refuse_crossed
+from oncehouse.config.base import Section
+from oncehouse.config.field_types import Bytes, Count, Seconds, refuse_crossed
 from oncehouse.doors import is_loopback
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.inbox.ids import check_inbox_name

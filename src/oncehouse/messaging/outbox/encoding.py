@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oncehouse.config_values import check_name, check_topic
+from oncehouse.config.field_types import check_name, check_topic
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.message import MESSAGE_ID
 

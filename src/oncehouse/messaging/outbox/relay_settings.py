@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from oncehouse.backoff import Backoff
-from oncehouse.config import Section
-from oncehouse.config_values import Bytes, Count, Seconds
+from oncehouse.config.field_types import Bytes, Count, Seconds
+from oncehouse.config.pipeline import Section
 from oncehouse.messaging.outbox.lane import Limits
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from oncehouse.config import Section
+from oncehouse.config.pipeline import Section
 from oncehouse.messaging.outbox.relay_settings import RelaySettings
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from oncehouse.config_values import Seconds, check_topic
+from oncehouse.config.field_types import Seconds, check_topic
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.messaging.aside import Failure, Partition, Placement, Shelf
 from oncehouse.messaging.message import Message

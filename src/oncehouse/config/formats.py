@@ -11,8 +11,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from oncehouse.config_section import Section
-from oncehouse.config_values import (
+from oncehouse.config.base import Section
+from oncehouse.config.field_types import (
     Name,
     RegistryUrl,
     Seconds,

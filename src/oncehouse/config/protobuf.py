@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from oncehouse.config_formats import Registry
-from oncehouse.config_section import Section
-from oncehouse.config_values import FieldNumbers, Name
+from oncehouse.config.base import Section
+from oncehouse.config.field_types import FieldNumbers, Name
+from oncehouse.config.formats import Registry
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator
 
-from oncehouse.config_problems import Path, Problem, nearest
-from oncehouse.config_section import Section
-from oncehouse.config_values import ColumnTypeText, Name
+from oncehouse.config.base import Section
+from oncehouse.config.field_types import ColumnTypeText, Name
+from oncehouse.config.problems import Path, Problem, nearest
 
 if TYPE_CHECKING:
     from oncehouse.columns import ColumnType
-    from oncehouse.config import Table
+    from oncehouse.config.pipeline import Table
     from oncehouse.expressions.compiling import Compiler
     from oncehouse.expressions.scope import Expression
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from oncehouse.config_problems import Path, Problem, printable
+from oncehouse.config.problems import Path, Problem, printable
 
 MAX_FILE_BYTES = 1 << 20
 MAX_DEPTH = 32

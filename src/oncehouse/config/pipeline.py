@@ -23,20 +23,9 @@ from pydantic import (
     model_validator,
 )
 
-from oncehouse.config_agreement import find_contradictions, items, sound_types
-from oncehouse.config_formats import DEBEZIUM_IDENTITY, Avro, Csv, Debezium, Text, check_format_fields
-from oncehouse.config_problems import Path, combine_problems, tell
-from oncehouse.config_protobuf import Protobuf, derive_missing_fields
-from oncehouse.config_section import Section, SectionT
-from oncehouse.config_shape import (
-    Expressions,
-    Function,
-    Lookup,
-    Shape,
-    ShapedColumn,
-    judge_shape,
-)
-from oncehouse.config_values import (
+from oncehouse.config.base import Section, SectionT
+from oncehouse.config.cross_checks import find_contradictions, items, sound_types
+from oncehouse.config.field_types import (
     HIDDEN,
     Bytes,
     ColumnTypeText,
@@ -58,6 +47,17 @@ from oncehouse.config_values import (
     refuse_needless_ca,
     refuse_repeats,
     reveal,
+)
+from oncehouse.config.formats import DEBEZIUM_IDENTITY, Avro, Csv, Debezium, Text, check_format_fields
+from oncehouse.config.problems import Path, combine_problems, tell
+from oncehouse.config.protobuf import Protobuf, derive_missing_fields
+from oncehouse.config.transform import (
+    Expressions,
+    Function,
+    Lookup,
+    Shape,
+    ShapedColumn,
+    judge_shape,
 )
 from oncehouse.errors import ConfigurationError
 from oncehouse.kafka_security import refuse_unused_security

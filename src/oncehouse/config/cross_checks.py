@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from oncehouse.config_problems import Path, Problem, nearest
+from oncehouse.config.problems import Path, Problem, nearest
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from oncehouse.columns import ColumnType
-    from oncehouse.config import Identity, Table
+    from oncehouse.config.pipeline import Identity, Table
 
 _WITH_NEW_FIELDS = ("json", "jsonl", "protobuf", "avro")
 _WITHOUT_SCHEMAS = ("json", "jsonl", "csv", "text", "debezium")

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import SecretStr, ValidationError
 
-from oncehouse.config import Pipeline, SectionT
-from oncehouse.config_problems import Path as KeyPath
-from oncehouse.config_problems import Problem, dotted, explain, printable, shortened
-from oncehouse.config_values import format_duration, format_size
-from oncehouse.config_yaml import MAX_FILE_BYTES, SECOND_PLACE, Document, UnreadableError, read_yaml
+from oncehouse.config.field_types import format_duration, format_size
+from oncehouse.config.pipeline import Pipeline, SectionT
+from oncehouse.config.problems import Path as KeyPath
+from oncehouse.config.problems import Problem, dotted, explain, printable, shortened
+from oncehouse.config.yaml_reader import MAX_FILE_BYTES, SECOND_PLACE, Document, UnreadableError, read_yaml
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:

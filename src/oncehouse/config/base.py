@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic._internal._model_construction import ModelMetaclass
 
-from oncehouse.config_problems import explain, tell
-from oncehouse.config_values import hide_credentials
+from oncehouse.config.field_types import hide_credentials
+from oncehouse.config.problems import explain, tell
 from oncehouse.errors import ConfigurationError
 from oncehouse.redaction import remember_section
 
