@@ -20,7 +20,7 @@ os.environ.setdefault("POLARS_MAX_THREADS", "1")  # before Polars is first impor
 import numpy as np
 import pyarrow as pa
 
-from oncehouse.hashing import xxh3_hashes
+from oncehouse.common.hashing import xxh3_hashes
 from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.identity import encode_identity, unique_ids
 from oncehouse.pipeline.identity_rule import Rule

@@ -17,7 +17,7 @@ import redis
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session
 
-from oncehouse.databases import open_engine
+from oncehouse.common.database import open_engine
 from oncehouse.devstack.stack import Stack
 from oncehouse.messaging.inbox.once import Inbox
 from oncehouse.messaging.inbox.records import WorkerSettings

@@ -1,4 +1,4 @@
-"""What a log line with fields costs: the formatter of `oncehouse.logs`, and structlog's where it is installed.
+"""What a log line with fields costs: the formatter of `common.structured_logging`, and structlog's where it is installed.
 
     python benchmarks/log_lines.py
 
@@ -14,8 +14,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from oncehouse import logs
-from oncehouse.logs import LogFormat
+from oncehouse.common import structured_logging
+from oncehouse.common.structured_logging import LogFormat
 
 LINES = 20_000
 ROUNDS = 5
@@ -34,13 +34,13 @@ def best(work: Callable[[], None]) -> float:
 
 
 def measure_own() -> float:
-    logs.start(LogFormat.JSON, io.StringIO())
+    structured_logging.start(LogFormat.JSON, io.StringIO())
     logger = logging.getLogger("oncehouse.pipeline")
     try:
-        with logs.bound(pipeline="shop", epoch=7):
-            return best(lambda: logs.write(logger, logging.INFO, "epoch settled", **FIELDS))
+        with structured_logging.bound(pipeline="shop", epoch=7):
+            return best(lambda: structured_logging.write(logger, logging.INFO, "epoch settled", **FIELDS))
     finally:
-        logs.stop()
+        structured_logging.stop()
 
 
 def measure_structlog() -> float | None:

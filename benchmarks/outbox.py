@@ -28,11 +28,11 @@ import psycopg
 from confluent_kafka import Producer
 
 from figures import write
-from oncehouse.databases import begin, open_engine
+from oncehouse.common.database import begin, open_engine
+from oncehouse.common.kafka_client import TIMEOUT_SECONDS
 from oncehouse.devstack.demo_events import make_topic
 from oncehouse.devstack.stack import Stack
 from oncehouse.devstack.statement_counter import StatementCounter
-from oncehouse.kafka_client import TIMEOUT_SECONDS
 from oncehouse.messaging.message import MESSAGE_ID
 from oncehouse.messaging.outbox.kafka_sender import producer_settings
 from oncehouse.messaging.outbox.lane import Lane

@@ -27,7 +27,7 @@ from answer_schemas import hold_answers
 from chaos_report import ChaosReport
 from clickhouse_users import add_users
 from fresh_databases import fresh_clickhouse, fresh_postgres
-from oncehouse import redaction
+from oncehouse.common import redaction
 from oncehouse.devstack.clickhouse import ClickHouse
 from oncehouse.devstack.connect import Connect
 from oncehouse.devstack.kafka import Kafka

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from oncehouse.backoff import Backoff
+from oncehouse.common.backoff import Backoff
 from oncehouse.errors import PermanentError, TransientError
 from oncehouse.messaging.aside import Failure, Partition, Shelf
 from oncehouse.messaging.clock import ManualClock

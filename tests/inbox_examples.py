@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Column, Connection, Engine, Integer, MetaData, Table, Text, insert, select
 
-from oncehouse.databases import begin
+from oncehouse.common.database import begin
 from oncehouse.messaging.inbox.tables import create_tables
 from oncehouse.messaging.message import MESSAGE_ID, Message
 

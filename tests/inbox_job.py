@@ -18,9 +18,9 @@ from functools import partial
 from sqlalchemy.orm import Session
 
 from inbox_examples import effect, message
-from oncehouse import crash
-from oncehouse.backoff import Backoff
-from oncehouse.databases import open_engine
+from oncehouse.common import failpoints
+from oncehouse.common.backoff import Backoff
+from oncehouse.common.database import open_engine
 from oncehouse.messaging.inbox.once import Inbox
 from oncehouse.messaging.inbox.records import WorkerSettings
 from oncehouse.messaging.inbox.stored import StoredInbox
@@ -53,7 +53,7 @@ def bill_apart(session: Session, given: Message) -> None:
 
 def die(_session: Session, given: Message) -> None:
     if given.key == b"deadly":
-        crash.reach("job.dies")
+        failpoints.reach("job.dies")
 
 
 def deliver(url: str, *, apart: bool) -> None:
@@ -72,8 +72,8 @@ def deliver(url: str, *, apart: bool) -> None:
     for one in DELIVERED:
         with Session(engine) as session, session.begin():
             handler(session, one)
-            crash.reach("job.handled")
-        crash.reach("job.committed")
+            failpoints.reach("job.handled")
+        failpoints.reach("job.committed")
     engine.dispose()
 
 
@@ -85,7 +85,7 @@ def die_at(point: str, run: Callable[[], None]) -> None:
     name, _, times = point.partition(":")
     pid = os.fork()
     if pid == 0:
-        crash._NAME, crash._left = name, int(times or 1)
+        failpoints._NAME, failpoints._left = name, int(times or 1)
         run()
         os._exit(1)  # the point was never reached
     assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL, f"{point} was not reached"

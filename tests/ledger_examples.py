@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from sqlalchemy import delete, insert
 
-from oncehouse.databases import DatabaseClock
+from oncehouse.common.database import DatabaseClock
 from oncehouse.ledger.batches import NewBatch
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore

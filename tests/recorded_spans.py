@@ -9,8 +9,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from oncehouse import spans
-from oncehouse.spans_export import make_provider, opener
+from oncehouse.common import tracing
+from oncehouse.common.tracing_otel import make_provider, opener
 
 
 @contextmanager
@@ -18,7 +18,7 @@ def recorded_spans() -> Iterator[list[ReadableSpan]]:
     """Filled at the end of the block."""
     exporter, provider, found = InMemorySpanExporter(), make_provider(), []
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    with spans.use(opener(provider.get_tracer("tests"))):
+    with tracing.use(opener(provider.get_tracer("tests"))):
         yield found
     provider.shutdown()
     found += exporter.get_finished_spans()

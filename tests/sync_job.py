@@ -23,7 +23,7 @@ from typing import Any
 
 from sqlalchemy import delete, select
 
-from oncehouse import crash
+from oncehouse.common import failpoints
 from oncehouse.messaging.bucket_leases import BucketLeases
 from oncehouse.sync import backfilling, holding, states
 from oncehouse.sync.engines import Reading, Replacing, Rows
@@ -155,8 +155,8 @@ def fork(task: Callable[[], None]) -> int:
 
 
 def die_at(point: str, task: Callable[[], None]) -> None:
-    crash._NAME, _, times = point.partition(":")
-    crash._left = int(times or 1)
+    failpoints._NAME, _, times = point.partition(":")
+    failpoints._left = int(times or 1)
     task()
 
 

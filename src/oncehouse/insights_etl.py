@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oncehouse.durations import spell_duration
+from oncehouse.common.formatting import spell_duration
 from oncehouse.etl.graph_svg import draw_svg
 from oncehouse.etl.positions import spell_position_time
 from oncehouse.etl.records import Topic

@@ -226,7 +226,7 @@ class Lookout:
 
     @contextmanager
     def open_outbox(self) -> Iterator[OpenedOutbox]:
-        from oncehouse.databases import LOOKING
+        from oncehouse.common.database import LOOKING
         from oncehouse.messaging.outbox.opening import open_outbox
         from oncehouse.messaging.settings import load_messaging
 
@@ -245,7 +245,7 @@ class Lookout:
 
     @contextmanager
     def open_inboxes(self) -> Iterator[InboxDatabase]:
-        from oncehouse.databases import LOOKING
+        from oncehouse.common.database import LOOKING
         from oncehouse.messaging.inbox.opening import open_inbox_database
 
         file = _named(self.watched.messaging, "--messaging")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from oncehouse.doors import make_door
+from oncehouse.common.http_auth import make_door
 from oncehouse.web.app import Dashboard
 from oncehouse.web.serving import Server, listen
 from watched_world import StandIn, World, make_world

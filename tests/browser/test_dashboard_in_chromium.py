@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from oncehouse.doors import make_door
+from oncehouse.common.http_auth import make_door
 from oncehouse.etl.opening import open_etl, read_offsets
 from oncehouse.ledger.batches import find_batch
 from oncehouse.ledger.records import BatchStatus

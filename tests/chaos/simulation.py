@@ -27,12 +27,12 @@ import pyarrow as pa
 from simulated_clickhouse import FINE, FROZEN, HELD, TABLE, WINDOW_BLOCKS, FrozenError, SimulatedClickHouse
 from sqlalchemy import update
 
-from oncehouse import crash
 from oncehouse.clickhouse import client as clickhouse_client
 from oncehouse.clickhouse import deadlines
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.describe import TableFacts, describe_table
 from oncehouse.clickhouse.table_engines import forget_engines
+from oncehouse.common import failpoints
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import CatalogBehindError, FencedError, OncehouseError
 from oncehouse.ledger import batches, epochs, keyindex, leases, requests, segments, snapshots
@@ -589,7 +589,7 @@ def dying(point: str | None) -> Iterator[None]:
         if name == point:
             raise DiedError(name)
 
-    with patch.object(crash, "reach", reach):
+    with patch.object(failpoints, "reach", reach):
         yield
 
 

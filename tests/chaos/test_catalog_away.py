@@ -11,7 +11,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 
 from commit_proxy import CommitProxy, Cut
-from oncehouse import crash
+from oncehouse.common import failpoints
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import TransientError
 from oncehouse.ledger import epochs, registering
@@ -45,7 +45,7 @@ def away_road(make_road, postgres) -> Road:
 
 def take_the_catalog_away(road: Road, stack, monkeypatch) -> None:
     """It goes when an epoch is about to be registered, and comes back when it is missed."""
-    reach, wrap, gone, missed = crash.reach, Catalog._wrapped, threading.Event(), threading.Event()
+    reach, wrap, gone, missed = failpoints.reach, Catalog._wrapped, threading.Event(), threading.Event()
 
     def lose_the_catalog(point: str) -> None:
         if point == "before registering" and not gone.is_set():
@@ -61,7 +61,7 @@ def take_the_catalog_away(road: Road, stack, monkeypatch) -> None:
     road.send(EVENTS[:60])
     with road.start() as running:
         running.wait_for_rows(60)
-        monkeypatch.setattr(crash, "reach", lose_the_catalog)
+        monkeypatch.setattr(failpoints, "reach", lose_the_catalog)
         monkeypatch.setattr(Catalog, "_wrapped", miss_the_catalog)
         road.send(EVENTS[30:])
         wait_until(lambda: running.error or missed.is_set(), "somebody to miss it")

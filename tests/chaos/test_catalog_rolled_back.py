@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lost_transactions import lose_since, remember
-from oncehouse import crash
+from oncehouse.common import failpoints
 from oncehouse.errors import CatalogBehindError
 from oncehouse.ledger import leases
 from oncehouse.ledger.batches import list_attempts
@@ -30,14 +30,14 @@ def repair(road: Road) -> None:
 def test_a_batch_or_an_attempt_that_was_lost_without_an_epoch_is_found_again(road, point, monkeypatch):
     road.send(EVENTS[:40])
     road.run(only=[Stage.INGEST])
-    moments, reach = [], crash.reach
+    moments, reach = [], failpoints.reach
 
     def look(name: str) -> None:
         if name == point:
             moments.append(remember(road.catalog))
         reach(name)
 
-    monkeypatch.setattr(crash, "reach", look)
+    monkeypatch.setattr(failpoints, "reach", look)
     road.run(only=[Stage.LOAD])
     monkeypatch.undo()
     assert len(road.rows()) == 40
@@ -56,14 +56,14 @@ def test_a_batch_or_an_attempt_that_was_lost_without_an_epoch_is_found_again(roa
 
 def test_an_outcome_that_was_lost_is_looked_up_without_a_repair(road, monkeypatch):
     road.send(EVENTS[:40])
-    moments, reach = [], crash.reach
+    moments, reach = [], failpoints.reach
 
     def look(name: str) -> None:
         if name == "after inserting":
             moments.append(remember(road.catalog))
         reach(name)
 
-    monkeypatch.setattr(crash, "reach", look)
+    monkeypatch.setattr(failpoints, "reach", look)
     road.run()
     monkeypatch.undo()
     lose_since(road.catalog, moments[0])

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from oncehouse.databases import DatabaseClock
+from oncehouse.common.database import DatabaseClock
 from oncehouse.errors import ConfigurationError, FencedError, LeaseHeldError
 from oncehouse.ledger import leases
 from oncehouse.ledger.catalog import Catalog

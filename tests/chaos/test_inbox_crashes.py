@@ -21,7 +21,7 @@ from sqlalchemy import Engine, select
 
 from inbox_examples import effects_by_key, message, messages, prepare, read_effects
 from inbox_job import DELIVERED, QUICK, bill, deliver
-from oncehouse.databases import open_engine
+from oncehouse.common.database import open_engine
 from oncehouse.messaging.inbox.ids import plain_id
 from oncehouse.messaging.inbox.stored import StoredInbox
 from oncehouse.messaging.inbox.tables import State, inbox

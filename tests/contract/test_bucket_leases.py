@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from sqlalchemy import Engine, delete, insert, select, update
 
-from oncehouse.databases import begin, open_engine
+from oncehouse.common.database import begin, open_engine
 from oncehouse.errors import FencedError
 from oncehouse.messaging.bucket_leases import BucketLeases, read_leases, read_members
 from oncehouse.messaging.outbox.tables import create_outbox, outbox_tables

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ledger_examples import IDENTITY, make_registration
-from oncehouse import databases
+from oncehouse.common import database
 from oncehouse.errors import CatalogBehindError, TransientError
 from oncehouse.ledger import leases
 from oncehouse.ledger.catalog import Catalog
@@ -65,6 +65,6 @@ def test_a_lease_that_a_standby_does_not_know_yet_is_not_called_lost(catalog, pi
         connection.exec_driver_sql("DELETE FROM oncehouse_leases")
     with pytest.raises(CatalogBehindError):
         leases.demand_held(catalog, lease)
-    monkeypatch.setattr(databases, "is_standby", lambda _: True)
+    monkeypatch.setattr(database, "is_standby", lambda _: True)
     with pytest.raises(TransientError, match="target_session_attrs=read-write"):
         leases.demand_held(catalog, lease)

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import TopicPartition
 
-from oncehouse.backoff import Backoff
+from oncehouse.common.backoff import Backoff
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging import DeadLetterTopic
 from oncehouse.messaging.clock import SystemClock

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, inspect, update
 
 from django_site import open_database, set_up
 from inbox_examples import message
-from oncehouse.databases import begin, open_engine
+from oncehouse.common.database import begin, open_engine
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.inbox.once import Counts
 from oncehouse.messaging.inbox.tables import metadata, seen

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, insert, update
 from sqlalchemy.orm import Session
 
 from inbox_examples import prepare
-from oncehouse.databases import open_engine
+from oncehouse.common.database import open_engine
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.inbox.inspecting import find_entries, retry_entries
 from oncehouse.messaging.inbox.once import Inbox

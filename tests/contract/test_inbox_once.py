@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from inbox_examples import effect, message, prepare, read_effects
-from oncehouse.databases import begin, open_engine
+from oncehouse.common.database import begin, open_engine
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.inbox.expiry import clean_up
 from oncehouse.messaging.inbox.once import Counts, Inbox

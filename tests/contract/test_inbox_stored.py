@@ -16,8 +16,8 @@ from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
 from inbox_examples import effect, effects_by_key, message, messages, prepare, read_effects
-from oncehouse.backoff import Backoff
-from oncehouse.databases import begin, open_engine
+from oncehouse.common.backoff import Backoff
+from oncehouse.common.database import begin, open_engine
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.messaging.inbox.ids import plain_id
 from oncehouse.messaging.inbox.records import Stored, WorkerSettings

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from ledger_examples import IDENTITY
-from oncehouse import databases
-from oncehouse.databases import LOOKING, Patience
+from oncehouse.common import database
+from oncehouse.common.database import LOOKING, Patience
 from oncehouse.errors import TransientError
 from oncehouse.ledger import epochs
 from oncehouse.ledger.catalog import Catalog
@@ -56,7 +56,7 @@ def test_when_all_connections_are_taken_the_catalog_is_told_to_be_busy(catalog):
             catalog.adopt(IDENTITY)
         with (
             pytest.raises(TransientError, match=r"Outbox.*all connections of this process are in use"),
-            databases.begin(catalog.engine, whose="Outbox"),
+            database.begin(catalog.engine, whose="Outbox"),
         ):
             raise AssertionError("a further connection")
     assert epochs.next_epoch(catalog) == 1
@@ -89,7 +89,7 @@ def test_the_dashboards_catalog_is_bounded_and_a_pipelines_is_not(ledger_url):
 
 @pytest.mark.servers
 def test_who_cannot_connect_holds_up_nobody_else(silent_url, monkeypatch):
-    monkeypatch.setattr(databases, "LOOKING", SHORT)
+    monkeypatch.setattr(database, "LOOKING", SHORT)
     kept = KeptLedger(watched(silent_url))
     with ThreadPoolExecutor(1) as threads:
         opening = threads.submit(kept.open)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import Engine, create_engine, func, select, update
 
-from oncehouse.databases import begin
+from oncehouse.common.database import begin
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.messaging.outbox import opening, parked
 from oncehouse.messaging.outbox.parked import Which

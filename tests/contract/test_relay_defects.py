@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import pytest
 from sqlalchemy import Connection, Engine, delete, insert, select, update
 
-from oncehouse.backoff import Backoff
-from oncehouse.databases import begin, open_engine
+from oncehouse.common.backoff import Backoff
+from oncehouse.common.database import begin, open_engine
 from oncehouse.messaging.bucket_leases import BucketLeases
 from oncehouse.messaging.outbox.ids import make_id
 from oncehouse.messaging.outbox.lane import Lane, Limits

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Engine, insert, select, update
 
-from oncehouse.databases import begin
+from oncehouse.common.database import begin
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.messaging.bucket_leases import BucketLeases
 from oncehouse.messaging.outbox import parked

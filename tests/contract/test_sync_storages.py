@@ -13,7 +13,7 @@ import pytest
 import redis as redis_client
 from sqlalchemy import Engine, create_engine, text
 
-from oncehouse.databases import begin, open_engine
+from oncehouse.common.database import begin, open_engine
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.sync.capture import SqlAlchemyWriter
 from oncehouse.sync.operations import Kind

@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 
 from consumer_handlers import die_once, sleep_for_long, terminate_itself
-from oncehouse.backoff import Backoff
+from oncehouse.common.backoff import Backoff
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.clock import SystemClock
 from oncehouse.messaging.consumer import Batch, Consumer, MemoryBroker, MemoryMetrics, process_workers

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
-from oncehouse import crash
 from oncehouse.clickhouse.client import Client
+from oncehouse.common import failpoints
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl import lanes, mutex, offsets
 from oncehouse.etl.book import Lane
@@ -168,7 +168,7 @@ def die_in_backfill(shop: Shop, monkeypatch, point: str) -> None:
             scheduler.run_round()
         (step,) = scheduler.plan()
         with monkeypatch.context() as patch:
-            patch.setattr(crash, "reach", reach)
+            patch.setattr(failpoints, "reach", reach)
             with pytest.raises(DiedError):
                 scheduler._runner.perform(step)
 
@@ -258,7 +258,7 @@ def test_a_rewind_is_exact_after_a_kill_in_its_first_step(shop, monkeypatch):
             raise DiedError
 
     with monkeypatch.context() as patch, shop.scheduler(hostid="dies") as scheduler:
-        patch.setattr(crash, "reach", reach)
+        patch.setattr(failpoints, "reach", reach)
         (step,) = scheduler.plan()
         with pytest.raises(DiedError):
             scheduler._runner.perform(step)

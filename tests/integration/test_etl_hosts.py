@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, make_shop, open_shop
-from oncehouse import crash
 from oncehouse.clickhouse.client import connect
+from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl import mutex, offsets, runner, takeovers
 from oncehouse.etl.mutex import Worker
@@ -245,7 +245,7 @@ def die_at(shop: Shop, monkeypatch, point: str) -> None:
     (decision,) = decide(shop)
     dying = shop.runner("dies")
     with monkeypatch.context() as patch:
-        patch.setattr(crash, "reach", reach)
+        patch.setattr(failpoints, "reach", reach)
         with pytest.raises(DiedError):
             dying.perform(dying.plan_decision(decision))
 
@@ -253,7 +253,7 @@ def die_at(shop: Shop, monkeypatch, point: str) -> None:
 def insert_before_next(patch: pytest.MonkeyPatch) -> None:
     def begin(self, step, operation, lock):
         self._work.carry_out(next(one for one in step.operations if isinstance(one, Insert)), step)
-        crash.reach("etl-before-next")
+        failpoints.reach("etl-before-next")
         return self._write_next(step, operation, lock)
 
     patch.setattr(runner.Runner, "_begin", begin)

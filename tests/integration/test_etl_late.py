@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
-from oncehouse import crash
+from oncehouse.common import failpoints
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl import mutex, offsets
 from oncehouse.etl.coverage import count_late
@@ -159,7 +159,7 @@ def die_in_repair(shop: Shop, monkeypatch, point: str) -> None:
             raise DiedError
 
     with monkeypatch.context() as patch, shop.scheduler(repairing(shop), hostid="dies") as scheduler:
-        patch.setattr(crash, "reach", reach)
+        patch.setattr(failpoints, "reach", reach)
         (step,) = scheduler.plan()
         with pytest.raises(DiedError):
             scheduler._runner.perform(step)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from oncehouse import crash
 from oncehouse.clickhouse.client import Client, connect
+from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl import offsets, statements
 from oncehouse.etl.mutex import MutexError, Worker
@@ -173,7 +173,7 @@ def test_a_host_that_stood_still_before_the_swap_puts_nothing_of_another_in_plac
         )
         quick.perform(replace(again, operations=begun[:until]))
 
-    monkeypatch.setattr(crash, "reach", reach)
+    monkeypatch.setattr(failpoints, "reach", reach)
     client.command(f"INSERT INTO {database}.fact SELECT '2026-01-01', number, 7 FROM numbers(10)")
     with pytest.raises(MutexError, match="MUTEX"):
         slow.perform(step)

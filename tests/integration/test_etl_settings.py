@@ -10,9 +10,9 @@ import pytest
 
 from clickhouse_users import PASSWORD
 from etl_world import DiedError, Shop, open_shop
-from oncehouse import crash
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.findings import Level
+from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.etl import exact_settings
@@ -40,7 +40,7 @@ def die_after_insert(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
             raise DiedError
 
     with monkeypatch.context() as patch, shop.scheduler(hostid="dies") as scheduler:
-        patch.setattr(crash, "reach", reach)
+        patch.setattr(failpoints, "reach", reach)
         (step,) = scheduler.plan()
         with pytest.raises(DiedError):
             scheduler._runner.perform(step)

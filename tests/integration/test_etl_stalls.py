@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from etl_world import BOUND, FROM_OFFSETS, DiedError, Shop, make_shop, open_shop
-from oncehouse import crash
 from oncehouse.clickhouse.client import connect
+from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.etl import offsets, repairs, statements
@@ -40,7 +40,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, point: str, act: Callable[[], Non
         if name == point and waiting:
             waiting.pop()()
 
-    monkeypatch.setattr(crash, "reach", reach)
+    monkeypatch.setattr(failpoints, "reach", reach)
 
 
 def forget_tokens(shop: Shop) -> None:
@@ -74,7 +74,7 @@ def die_after_the_insert(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
             raise DiedError
 
     with monkeypatch.context() as patch, shop.scheduler(hostid="dies") as scheduler:
-        patch.setattr(crash, "reach", reach)
+        patch.setattr(failpoints, "reach", reach)
         (decision,) = scheduler.decide()
         scheduler._runner.perform(scheduler._runner.plan_decision(decision))
 

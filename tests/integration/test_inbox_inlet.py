@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from inbox_examples import message
-from oncehouse.databases import open_engine
+from oncehouse.common.database import open_engine
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.inbox.inlet import Inlet, listen
 from oncehouse.messaging.inbox.inlet import serve as run_server

@@ -9,7 +9,7 @@ import uuid
 from confluent_kafka import Producer
 
 from inbox_examples import effect, effects_by_key, prepare
-from oncehouse.databases import open_engine
+from oncehouse.common.database import open_engine
 from oncehouse.messaging import Consumer, StoredInbox
 from oncehouse.messaging.inbox.records import WorkerSettings
 

@@ -19,9 +19,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from oncehouse.common.leader_epochs import EpochEnd
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.leader_epochs import EpochEnd
 from oncehouse.pipeline import source
 from oncehouse.pipeline.source import Topics, client_settings, group_of, java_options
 from road import PATIENCE_SECONDS

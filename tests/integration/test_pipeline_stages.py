@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from oncehouse import logs
+from oncehouse.common import structured_logging
+from oncehouse.common.structured_logging import LogFormat
 from oncehouse.errors import ConfigurationError, CorruptFileError
 from oncehouse.ledger import epochs, leases, segments
 from oncehouse.ledger.records import Stage
-from oncehouse.logs import LogFormat
 from oncehouse.pipeline import compact as compacting
 from oncehouse.pipeline.run import run_pipeline
 from road import make_event, wait_until
@@ -42,12 +42,12 @@ def test_what_one_process_reads_another_loads_without_kafka(road):
 def test_log_lines_name_pipeline_epoch_and_batch(road):
     road.send([*EVENTS[:10], EVENTS[0]])
     stream = io.StringIO()
-    logs.start(LogFormat.JSON, stream)
-    logs.add_process_fields(pipeline=road.pipeline.pipeline)
+    structured_logging.start(LogFormat.JSON, stream)
+    structured_logging.add_process_fields(pipeline=road.pipeline.pipeline)
     try:
         road.run()
     finally:
-        logs.stop()
+        structured_logging.stop()
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert {line["pipeline"] for line in lines} == {road.pipeline.pipeline}
     told = {line["message"]: line for line in lines}

@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from sqlalchemy import create_engine
 
 from etl_world import open_shop
-from oncehouse.doors import make_door
+from oncehouse.common.http_auth import make_door
 from oncehouse.insights_lookout import Lookout, Watched
 from oncehouse.insights_outbox import NoAnswer
 from oncehouse.messaging.consumer.groups import GroupPartition, Groups

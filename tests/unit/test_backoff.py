@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.backoff import Backoff
+from oncehouse.common.backoff import Backoff
 
 BACKOFF = Backoff(base_seconds=0.5, longest_seconds=60)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.backoff import Backoff
+from oncehouse.common.backoff import Backoff
 from oncehouse.messaging.consumer import events as ev
 from oncehouse.messaging.consumer.core import PAUSE_AFTER_SECONDS, Core
 from oncehouse.messaging.consumer.memory_records import MemoryRecord

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from oncehouse.backoff import Backoff
+from oncehouse.common.backoff import Backoff
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.messaging.aside import Failure, Shelf
 from oncehouse.messaging.clock import SystemClock

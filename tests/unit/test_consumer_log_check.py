@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 
+from oncehouse.common.leader_epochs import EpochEnd
 from oncehouse.errors import DataLossError
-from oncehouse.leader_epochs import EpochEnd
 from oncehouse.messaging.consumer import MemoryMetrics, log_check
 from oncehouse.messaging.consumer import kafka as consumer_kafka
 from oncehouse.messaging.consumer.kafka import KafkaClient

@@ -19,13 +19,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Engine, event
 
 from oncehouse.cli.app import run_command
-from oncehouse.doors import make_door
+from oncehouse.common.http_auth import make_door
+from oncehouse.common.redaction import remember
 from oncehouse.etl.opening import open_etl, read_offsets
 from oncehouse.insights_outbox import NoAnswer
 from oncehouse.ledger.batches import find_batch
 from oncehouse.ledger.records import BatchStatus, RequestKind
 from oncehouse.ledger.requests import list_requests
-from oncehouse.redaction import remember
 from oncehouse.web.app import Dashboard
 from oncehouse.web.guarding import SESSION_COOKIE, SESSION_SECONDS, Sessions, safe_next
 from oncehouse.web.live import Shared, write_event

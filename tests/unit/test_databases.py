@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from sqlalchemy import event, text
 
-from oncehouse.databases import open_engine
+from oncehouse.common.database import open_engine
 from oncehouse.errors import TransientError
 
 URL = "postgresql+psycopg://app@db.example/app"

@@ -19,8 +19,8 @@ import pytest
 import typer
 import yaml
 
-from oncehouse import logs
 from oncehouse.cli.app import app
+from oncehouse.common import structured_logging
 from oncehouse.config.file_loader import parse_pipeline
 from oncehouse.config.pipeline import Pipeline
 from page_shell import ROOT
@@ -83,7 +83,7 @@ def test_commands_of_a_page_are_there_with_their_options(page):
                 break
         if told or not hasattr(command, "commands"):
             command.make_context("oncehouse", told)  # reads arguments and options, and runs nothing
-    logs.stop()
+    structured_logging.stop()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

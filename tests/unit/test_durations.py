@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncehouse.durations import spell_duration
+from oncehouse.common.formatting import spell_duration
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncehouse.columns import arrow_type, parse_type
+from oncehouse.common.hashing import xxh3_hashes
 from oncehouse.errors import ConfigurationError
-from oncehouse.hashing import xxh3_hashes
 from oncehouse.pipeline.decoding import HEADERS, Decoded
 from oncehouse.pipeline.identity import (
     encode_identity,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError
 
+from oncehouse.common.leader_epochs import EpochEnd, Unanswered
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import PermanentError, TransientError
-from oncehouse.leader_epochs import EpochEnd, Unanswered
 from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline import kafka_again
 from oncehouse.pipeline.kafka_again import read_again

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oncehouse.common.leader_epochs import EpochEnd
 from oncehouse.errors import DataLossError, TransientError
-from oncehouse.leader_epochs import EpochEnd
 from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline.kafka_log import KafkaLog
 from oncehouse.pipeline.log_history import LogEnd, StaleLeaders

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from oncehouse import leader_epochs
-from oncehouse.leader_epochs import EpochEnd, Unanswered, ask_epoch_ends, hear_epoch_ends
+from oncehouse.common import leader_epochs
+from oncehouse.common.leader_epochs import EpochEnd, Unanswered, ask_epoch_ends, hear_epoch_ends
 
 
 def ask(**options: str):

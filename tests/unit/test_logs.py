@@ -17,7 +17,6 @@ import click
 import pytest
 import typer
 
-from oncehouse import logs, redaction
 from oncehouse.cli import app as command_line
 from oncehouse.cli import run as run_module
 from oncehouse.cli.app import run_command
@@ -26,8 +25,9 @@ from oncehouse.cli.outbox_relay import RelayView
 from oncehouse.cli.output import say_aside, show_error
 from oncehouse.cli.progress import ProgressView
 from oncehouse.cli.sync import _tell as tell_sync
+from oncehouse.common import redaction, structured_logging
+from oncehouse.common.structured_logging import LogFormat
 from oncehouse.errors import TransientError
-from oncehouse.logs import LogFormat
 from oncehouse.messaging.outbox.relay_records import RelayProgress
 from oncehouse.progress import Progress
 from oncehouse.sync.running import Failure
@@ -49,17 +49,17 @@ LONG_RUNNING = (
 @pytest.fixture
 def written() -> Iterator[io.StringIO]:
     stream = io.StringIO()
-    logs.start(LogFormat.JSON, stream)
+    structured_logging.start(LogFormat.JSON, stream)
     yield stream
-    logs.stop()
+    structured_logging.stop()
 
 
 @pytest.fixture
 def written_as_text() -> Iterator[io.StringIO]:
     stream = io.StringIO()
-    logs.start(LogFormat.TEXT, stream)
+    structured_logging.start(LogFormat.TEXT, stream)
     yield stream
-    logs.stop()
+    structured_logging.stop()
 
 
 @pytest.fixture
@@ -76,12 +76,12 @@ def read(stream: io.StringIO) -> list[dict]:
 
 
 def test_a_line_has_its_own_fields_and_those_bound_around_it(written):
-    logs.add_process_fields(pipeline="shop")
-    with logs.bound(epoch=7):
-        with logs.bound(batch="b-1"):
-            logs.write(OWN, logging.WARNING, "slow", rows=10)
-        logs.write(OWN, logging.INFO, "done")
-    logs.write(OWN, logging.INFO, "idle")
+    structured_logging.add_process_fields(pipeline="shop")
+    with structured_logging.bound(epoch=7):
+        with structured_logging.bound(batch="b-1"):
+            structured_logging.write(OWN, logging.WARNING, "slow", rows=10)
+        structured_logging.write(OWN, logging.INFO, "done")
+    structured_logging.write(OWN, logging.INFO, "idle")
     slow, done, idle = read(written)
     assert (slow["level"], slow["logger"], slow["message"]) == ("warning", "oncehouse.test", "slow")
     assert (slow["pipeline"], slow["epoch"], slow["batch"], slow["rows"]) == ("shop", 7, "b-1", 10)
@@ -94,9 +94,9 @@ def test_a_line_has_its_own_fields_and_those_bound_around_it(written):
 
 
 def test_fields_bound_in_one_thread_are_not_those_of_another(written):
-    logs.add_process_fields(pipeline="shop")
-    with logs.bound(epoch=7):
-        other = threading.Thread(target=lambda: logs.write(OWN, logging.INFO, "elsewhere"))
+    structured_logging.add_process_fields(pipeline="shop")
+    with structured_logging.bound(epoch=7):
+        other = threading.Thread(target=lambda: structured_logging.write(OWN, logging.INFO, "elsewhere"))
         other.start()
         other.join()
     (line,) = read(written)
@@ -106,7 +106,7 @@ def test_fields_bound_in_one_thread_are_not_those_of_another(written):
 
 def test_libraries_and_warnings_of_python_join_in_from_warning_on(written):
     library = logging.getLogger("some.library")
-    with logs.bound(epoch=7), warnings.catch_warnings():
+    with structured_logging.bound(epoch=7), warnings.catch_warnings():
         warnings.simplefilter("always")
         library.info("chatter")
         library.warning("look: %s", "here")
@@ -120,15 +120,15 @@ def test_libraries_and_warnings_of_python_join_in_from_warning_on(written):
 @pytest.mark.parametrize("log_format", list(LogFormat))
 def test_no_line_holds_a_secret(log_format, secret):
     stream = io.StringIO()
-    logs.start(log_format, stream)
+    structured_logging.start(log_format, stream)
     try:
-        with logs.bound(url=f"http://{secret}"):
-            logs.write(
+        with structured_logging.bound(url=f"http://{secret}"):
+            structured_logging.write(
                 OWN, logging.INFO, f"tried {secret}", told=[{"key": secret}], error=TransientError(secret)
             )
             OWN.error("failed", exc_info=TransientError(f"refused with {secret}"))
     finally:
-        logs.stop()
+        structured_logging.stop()
     shown = stream.getvalue()
     assert "failed" in shown
     for spelling in (secret, json.dumps(secret)[1:-1], repr(secret)[1:-1], "hunter2"):
@@ -136,14 +136,14 @@ def test_no_line_holds_a_secret(log_format, secret):
 
 
 def test_a_text_line_stays_one_line_and_says_its_fields(written_as_text):
-    with logs.bound(epoch=7):
-        logs.write(OWN, logging.WARNING, "bad\nline \x1b[31m", table="a b", rows=1)
+    with structured_logging.bound(epoch=7):
+        structured_logging.write(OWN, logging.WARNING, "bad\nline \x1b[31m", table="a b", rows=1)
     (line,) = written_as_text.getvalue().splitlines()
     assert line.endswith(r'warning oncehouse.test: bad\nline \x1b[31m epoch=7 table="a b" rows=1')
 
 
 def test_a_field_cannot_take_the_place_of_ours(written):
-    logs.write(OWN, logging.INFO, "real", message="forged", level="none", trace="made up")
+    structured_logging.write(OWN, logging.INFO, "real", message="forged", level="none", trace="made up")
     (line,) = read(written)
     assert (line["message"], line["level"]) == ("real", "info")
     assert (line["field_message"], line["field_level"], line["field_trace"]) == ("forged", "none", "made up")
@@ -151,32 +151,32 @@ def test_a_field_cannot_take_the_place_of_ours(written):
 
 
 def test_stopping_leaves_logging_as_it_was(monkeypatch):
-    monkeypatch.setenv(logs.FORMAT_VARIABLE, "text")
+    monkeypatch.setenv(structured_logging.FORMAT_VARIABLE, "text")
     root = logging.getLogger()
     before = (list(root.handlers), logging.getLogger("oncehouse").level)
-    logs.start(LogFormat.JSON, io.StringIO())
-    logs.start(LogFormat.JSON, io.StringIO())
+    structured_logging.start(LogFormat.JSON, io.StringIO())
+    structured_logging.start(LogFormat.JSON, io.StringIO())
     assert len(root.handlers) == len(before[0]) + 1
-    assert os.environ[logs.FORMAT_VARIABLE] == "json"
-    logs.add_process_fields(pipeline="shop")
-    logs.stop()
+    assert os.environ[structured_logging.FORMAT_VARIABLE] == "json"
+    structured_logging.add_process_fields(pipeline="shop")
+    structured_logging.stop()
     assert (list(root.handlers), logging.getLogger("oncehouse").level) == before
-    assert os.environ[logs.FORMAT_VARIABLE] == "text"
-    logs.add_process_fields(pipeline="ignored")
-    assert not logs._process_fields
+    assert os.environ[structured_logging.FORMAT_VARIABLE] == "text"
+    structured_logging.add_process_fields(pipeline="ignored")
+    assert not structured_logging._process_fields
 
 
 def test_workers_write_as_the_process_that_started_them(monkeypatch, capsys):
-    monkeypatch.setenv(logs.FORMAT_VARIABLE, "json")
-    logs.start_if_told()
+    monkeypatch.setenv(structured_logging.FORMAT_VARIABLE, "json")
+    structured_logging.start_if_told()
     try:
-        logs.write(OWN, logging.INFO, "in a worker")
+        structured_logging.write(OWN, logging.INFO, "in a worker")
     finally:
-        logs.stop()
+        structured_logging.stop()
     assert json.loads(capsys.readouterr().err)["message"] == "in a worker"
-    monkeypatch.setenv(logs.FORMAT_VARIABLE, "xml")
-    logs.start_if_told()
-    assert not logs.is_started()
+    monkeypatch.setenv(structured_logging.FORMAT_VARIABLE, "xml")
+    structured_logging.start_if_told()
+    assert not structured_logging.is_started()
 
 
 @pytest.mark.parametrize("name", LONG_RUNNING)
@@ -192,11 +192,11 @@ def test_a_refused_command_ends_with_a_line_and_its_exit_code(tmp_path, capsys):
     line = json.loads(capsys.readouterr().err)
     assert line["level"] == "error"
     assert "none.yaml" in line["message"]
-    assert not logs.is_started()
+    assert not structured_logging.is_started()
 
 
 def test_the_environment_may_ask_for_log_lines_too(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv(logs.FORMAT_VARIABLE, "json")
+    monkeypatch.setenv(structured_logging.FORMAT_VARIABLE, "json")
     assert run_command(["run", str(tmp_path / "none.yaml")]) == 2
     assert json.loads(capsys.readouterr().err)["level"] == "error"
 
@@ -261,7 +261,7 @@ def test_without_log_lines_messages_are_plain_and_visible(capsys):
     assert not shown.out
 
 
-ROOT = Path(logs.__file__).parent
+ROOT = Path(structured_logging.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "logging.md"
 
 

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import OperationalError
 
-from oncehouse.databases import DatabaseClock, open_engine, tell_failure
+from oncehouse.common.database import DatabaseClock, open_engine, tell_failure
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.messaging.database import check_dialect, wrap_error, wrapped_errors
 

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from oncehouse.cli import metrics as command
 from oncehouse.cli.app import app, run_command
-from oncehouse.doors import make_door
+from oncehouse.common.http_auth import make_door
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import RequestKind
 from oncehouse.metrics import names, serving

@@ -14,18 +14,18 @@ from sqlalchemy import text
 
 from oncehouse.cli.init import write_new
 from oncehouse.cli.letter_editing import _export_to_file
-from oncehouse.config.pipeline import Pipeline
-from oncehouse.databases import open_engine
-from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.files import FileStore
-from oncehouse.pipeline.session import _log_path, _stderr_to, scratch_folder
-from oncehouse.private_files import (
+from oncehouse.common.database import open_engine
+from oncehouse.common.file_permissions import (
     make_private_file,
     make_private_folder,
     open_private,
     own_temporary_folder,
     private_by_default,
 )
+from oncehouse.config.pipeline import Pipeline
+from oncehouse.errors import ConfigurationError
+from oncehouse.ledger.files import FileStore
+from oncehouse.pipeline.session import _log_path, _stderr_to, scratch_folder
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct)

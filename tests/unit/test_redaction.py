@@ -13,17 +13,17 @@ import pytest
 import typer
 import yaml
 
-from oncehouse import redaction
 from oncehouse.cli import app as cli
 from oncehouse.cli.output import say, show_error, show_facts, show_json, show_table
+from oncehouse.common import redaction
+from oncehouse.common.database import open_engine
+from oncehouse.common.kafka_client import plain_options
+from oncehouse.common.redaction import redact
 from oncehouse.config.field_types import HIDDEN, SECRET_SETTINGS, is_secret_setting
 from oncehouse.config.pipeline import ClickHouse, Kafka, Ledger, Spark
-from oncehouse.databases import open_engine
-from oncehouse.kafka_client import plain_options
 from oncehouse.messaging.cdc.connectors import check_reference
 from oncehouse.messaging.settings import load_messaging
 from oncehouse.pipeline.session import _SETTINGS
-from oncehouse.redaction import redact
 
 CANARY = "c4nary-in-the-cage"
 ENCODED = "c4n%40ry%2Fcage"

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from oncehouse.common.leader_epochs import Unanswered
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import ConfigurationError, DataLossError, OncehouseError, TransientError
-from oncehouse.leader_epochs import Unanswered
 from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline import source
 from oncehouse.pipeline.log_history import LogEnd

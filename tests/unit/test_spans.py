@@ -13,12 +13,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.trace import StatusCode
 
 from oncehouse.cli.app import run_command
+from oncehouse.common.redaction import remember
+from oncehouse.common.tracing import span
+from oncehouse.common.tracing_otel import choose_exporter, exporting, load_exporter
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.report import RunResult
 from oncehouse.progress import Progress
-from oncehouse.redaction import remember
-from oncehouse.spans import span
-from oncehouse.spans_export import choose_exporter, exporting, load_exporter
 from page_shell import blocks
 from recorded_spans import recorded_spans
 
@@ -26,7 +26,7 @@ from recorded_spans import recorded_spans
 def test_nothing_of_opentelemetry_is_imported_while_no_span_is_asked_for():
     program = (
         "import sys, oncehouse.cli.app, oncehouse.pipeline.ingest, oncehouse.pipeline.loading\n"
-        "from oncehouse.spans import span\nfrom oncehouse.spans_export import exporting\n"
+        "from oncehouse.common.tracing import span\nfrom oncehouse.common.tracing_otel import exporting\n"
         "with exporting(print, {}), span('epoch', epoch=1) as one:\n    one.note(new=1)\n"
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )

@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from oncehouse import __version__, logs
+from oncehouse import __version__
 from oncehouse.answers import Answer
 from oncehouse.cli import batches, cdc, dead_letters, dlq, etl, inbox, outbox, schema, sync, table
 from oncehouse.cli.arguments import AsJson
@@ -42,8 +42,9 @@ from oncehouse.cli.status import status
 from oncehouse.cli.sync_pipeline import pipeline
 from oncehouse.cli.upgrade import upgrade
 from oncehouse.cli.verify import verify
+from oncehouse.common import structured_logging
+from oncehouse.common.redaction import redact
 from oncehouse.errors import OncehouseError
-from oncehouse.redaction import redact
 
 _log = logging.getLogger("oncehouse.cli")
 
@@ -165,13 +166,13 @@ def run_command(arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the edge of the process: whatever it is must end in an exit code
         return _tell_defect(error, debug="--debug" in arguments)
     finally:
-        logs.stop()
+        structured_logging.stop()
     return 0
 
 
 def _tell_thread_defect(failure: threading.ExceptHookArgs) -> None:
     """As Python tells it, but for secrets."""
-    if logs.is_started() and failure.exc_value is not None:
+    if structured_logging.is_started() and failure.exc_value is not None:
         _log.error("a thread ended by an unexpected failure", exc_info=failure.exc_value)
         return
     told = traceback.format_exception(failure.exc_type, failure.exc_value, failure.exc_traceback)
@@ -180,7 +181,7 @@ def _tell_thread_defect(failure: threading.ExceptHookArgs) -> None:
 
 
 def _tell_defect(error: Exception, *, debug: bool) -> int:
-    if logs.is_started():
+    if structured_logging.is_started():
         _log.critical("this is a defect of oncehouse", exc_info=error)
         return DEFECT_EXIT_CODE
     if debug:

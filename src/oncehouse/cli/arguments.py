@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from oncehouse import logs
-from oncehouse.logs import LogFormat
+from oncehouse.common import structured_logging
+from oncehouse.common.structured_logging import LogFormat
 
 DEFAULT_FILE = Path("pipeline.yaml")
 DEFAULT_MESSAGING_FILE = Path("messaging.yaml")
@@ -20,7 +20,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing els
 
 def _start_logs(log_format: LogFormat | None) -> LogFormat | None:
     if log_format is not None:
-        logs.start(log_format)
+        structured_logging.start(log_format)
     return log_format
 
 
@@ -29,7 +29,7 @@ Logs = Annotated[
     LogFormat | None,
     typer.Option(
         "--log-format",
-        envvar=logs.FORMAT_VARIABLE,
+        envvar=structured_logging.FORMAT_VARIABLE,
         callback=_start_logs,
         help="Write log lines with fields on standard error, as text or JSON.",
         show_default=False,

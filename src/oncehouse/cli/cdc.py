@@ -12,7 +12,7 @@ from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.output import say, show_json, show_table
 from oncehouse.cli.paging import paged
-from oncehouse.durations import spell_duration
+from oncehouse.common.formatting import spell_duration
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ def dashboard(
     log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
     """Show pipelines, Facts, outbox, consumers, syncs and leases in a browser, and let people act there."""
-    from oncehouse.doors import make_door
+    from oncehouse.common.http_auth import make_door
 
     watched = choose_watched(files, etl, messaging, group, health, module)
     door = make_door(listen, token=read_token(token_file), names=allow_host or [])

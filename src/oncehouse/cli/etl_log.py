@@ -12,7 +12,7 @@ from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, SettingsFile, TopicName, find_topic, open_etl
 from oncehouse.cli.output import say, show_json, show_table
 from oncehouse.cli.paging import paged
-from oncehouse.durations import spell_duration
+from oncehouse.common.formatting import spell_duration
 
 if TYPE_CHECKING:
     from oncehouse.etl.check_log import CheckRow

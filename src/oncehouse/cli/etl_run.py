@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from oncehouse import logs
 from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import AsJson, Logs
 from oncehouse.cli.etl_opening import DEFAULT_SETTINGS, Etl, SettingsFile, find_topic, open_etl, read_offsets
 from oncehouse.cli.output import plain, say, say_aside, show_error, show_json, show_table
 from oncehouse.cli.paging import paged
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, Stop
+from oncehouse.common import structured_logging
 from oncehouse.etl.status_text import spell_position, without_name
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ class Report:
     def _line(self, event: ServerAway | StepDone | StepFailed, text: str) -> None:
         if self.as_json:
             show_json(event)
-        elif logs.is_started():
+        elif structured_logging.is_started():
             level = logging.INFO if isinstance(event, StepDone) else logging.WARNING
             say_aside(text, level, **plain(event))
         else:

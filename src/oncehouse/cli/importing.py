@@ -10,15 +10,15 @@ from typing import Annotated
 
 import typer
 
-from oncehouse import logs
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File, Logs
 from oncehouse.cli.progress import ProgressView
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, UNMET_EXIT_CODE, OverdueError, Stop, finish, in_thread
+from oncehouse.common import structured_logging
+from oncehouse.common.tracing_otel import exporting
 from oncehouse.config.field_types import parse_size
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import FileFormat
-from oncehouse.spans_export import exporting
 
 
 def import_folder(
@@ -51,7 +51,7 @@ def import_folder(
     from oncehouse.pipeline.importing import import_files, make_job
 
     pipeline = load_pipeline(file)
-    logs.add_process_fields(pipeline=pipeline.pipeline)
+    structured_logging.add_process_fields(pipeline=pipeline.pipeline)
     job = make_job(folder, format_, name=name, batch_bytes=_read_size(batch_bytes))
     try:
         with (

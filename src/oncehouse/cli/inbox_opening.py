@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oncehouse.common.plugin_loader import import_user_module
 from oncehouse.errors import ConfigurationError
-from oncehouse.user_modules import import_user_module
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oncehouse import logs
 from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, Logs, MessagingFile
 from oncehouse.cli.inbox_opening import OneInbox, find_handler, open_inbox
 from oncehouse.cli.output import say, say_aside, show_error, show_json
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, Stop
+from oncehouse.common import structured_logging
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def work(
     function = find_handler(handler)
     with open_inbox(file) as opened:
         name = opened.settings.inbox.require_name(inbox)
-        logs.add_process_fields(inbox=name)
+        structured_logging.add_process_fields(inbox=name)
         stored = StoredInbox(name, opened.engine)
         worker = stored.worker(
             function,

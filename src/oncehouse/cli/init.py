@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.output import say, show_json
+from oncehouse.common.file_permissions import open_private
 from oncehouse.errors import ConfigurationError
-from oncehouse.private_files import open_private
 
 if TYPE_CHECKING:
     from pathlib import Path

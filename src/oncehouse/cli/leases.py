@@ -10,8 +10,8 @@ from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import show_json, show_table
 from oncehouse.cli.paging import paged
+from oncehouse.common.formatting import spell_duration
 from oncehouse.config.file_loader import load_pipeline
-from oncehouse.durations import spell_duration
 
 if TYPE_CHECKING:
     from oncehouse.insights import LeaseView

@@ -22,10 +22,10 @@ from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.letter_options import At, Ats, Reason, Since, Topic, Until, make_selection, parse_position
 from oncehouse.cli.output import say, show_error, show_json
+from oncehouse.common.file_permissions import open_private
 from oncehouse.config.field_types import check_topic
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
-from oncehouse.private_files import open_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

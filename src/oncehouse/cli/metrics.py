@@ -112,7 +112,7 @@ def _show_json(lookout: Lookout) -> None:
 
 
 def _serve(watched: Watched, listen: str, token: str | None) -> None:
-    from oncehouse.doors import make_door
+    from oncehouse.common.http_auth import make_door
 
     door = make_door(listen, token=token)
     try:

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from oncehouse import logs
 from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, Logs, MessagingFile
 from oncehouse.cli.output import plain, say, say_aside, show_error, show_json, visible
 from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, UNMET_EXIT_CODE, Stop, in_thread
+from oncehouse.common import structured_logging
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +98,7 @@ class RelayView(AbstractContextManager["RelayView"]):
         self._clock = clock
         self._told_at = float("-inf")
         self._live: Live | None = None
-        if not as_json and not logs.is_started() and sys.stdout.isatty():
+        if not as_json and not structured_logging.is_started() and sys.stdout.isatty():
             self._live = Live(Text(f"{table}: starting"), console=Console(), refresh_per_second=4)
 
     def __call__(self, progress: RelayProgress) -> None:
@@ -124,7 +124,7 @@ class RelayView(AbstractContextManager["RelayView"]):
     def _write(self, event: Literal["progress", "end"], progress: RelayProgress) -> None:
         if self._as_json:
             show_json(RelayLine(event=event, table=self._table, progress=progress))
-        elif logs.is_started():
+        elif structured_logging.is_started():
             say_aside(event, table=self._table, **plain(progress))
         else:
             say(f"{self._table}: {spell_progress(progress)}")

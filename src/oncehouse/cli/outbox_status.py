@@ -13,7 +13,7 @@ from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
 from oncehouse.cli.output import say, show_facts, show_json, show_table
 from oncehouse.cli.paging import paged
-from oncehouse.durations import spell_duration
+from oncehouse.common.formatting import spell_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

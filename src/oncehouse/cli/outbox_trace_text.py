@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from oncehouse.cli.output import say, show_facts, spell_time
-from oncehouse.durations import spell_duration
+from oncehouse.common.formatting import spell_duration
 
 if TYPE_CHECKING:
     from oncehouse.insights_outbox import MessageTrace, NoAnswer, PipelineTrace

@@ -22,11 +22,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from oncehouse import logs
 from oncehouse.answers import Answer, is_inlined
 from oncehouse.cli.paging import open_page
+from oncehouse.common import structured_logging
+from oncehouse.common.redaction import redact
 from oncehouse.config.field_types import HIDDEN
-from oncehouse.redaction import redact
 
 _log = logging.getLogger("oncehouse.cli")
 
@@ -98,16 +98,16 @@ def show_facts(facts: Mapping[str, object]) -> None:
 
 def say_aside(text: str, level: int = logging.INFO, /, **fields: object) -> None:
     """Beside the answer: a log line where those are written, else on standard error; it never mixes with JSON."""
-    if logs.is_started():
-        logs.write(_log, level, text, **fields)
+    if structured_logging.is_started():
+        structured_logging.write(_log, level, text, **fields)
         return
     sys.stderr.write(visible(text) + "\n")
     sys.stderr.flush()
 
 
 def show_error(message: str, *, hint: str | None = None) -> None:
-    if logs.is_started():
-        logs.write(_log, logging.ERROR, message, **({} if hint is None else {"hint": hint}))
+    if structured_logging.is_started():
+        structured_logging.write(_log, logging.ERROR, message, **({} if hint is None else {"hint": hint}))
         return
     console = open_console(sys.stderr)
     console.print(Text.assemble(("error: ", "bold red"), visible(message)))

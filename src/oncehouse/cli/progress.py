@@ -19,9 +19,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from oncehouse import logs
 from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.output import open_console, plain, say, say_aside, show_json, visible
+from oncehouse.common import structured_logging
 from oncehouse.progress import Progress
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class ProgressView(AbstractContextManager["ProgressView"]):
         self, *, pipeline: str, as_json: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._pipeline = pipeline
-        logging_ = logs.is_started()
+        logging_ = structured_logging.is_started()
         self._write = write_json if as_json else log_line if logging_ else write_line
         self._clock = clock
         self._pace = Pace()
@@ -145,7 +145,7 @@ class ProgressView(AbstractContextManager["ProgressView"]):
 
     def say(self, message: str) -> None:
         """A message beside the numbers; on standard error, so that it never mixes with JSON."""
-        if logs.is_started():
+        if structured_logging.is_started():
             say_aside(message, logging.WARNING)
             return
         console = self._live.console if self._live is not None else open_console(sys.stderr)

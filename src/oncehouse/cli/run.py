@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self, TypeV
 
 import typer
 
-from oncehouse import logs
 from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File, Logs
 from oncehouse.cli.output import show_error, show_json
 from oncehouse.cli.progress import ProgressView
 from oncehouse.cli.run_metrics import serve_metrics
+from oncehouse.common import structured_logging
+from oncehouse.common.tracing_otel import exporting
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.ledger.records import Stage
-from oncehouse.spans_export import exporting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,7 @@ def run(
     from oncehouse.pipeline.run import run_pipeline
 
     pipeline = load_pipeline(file)
-    logs.add_process_fields(pipeline=pipeline.pipeline)
+    structured_logging.add_process_fields(pipeline=pipeline.pipeline)
     try:
         with (
             ProgressView(pipeline=pipeline.pipeline, as_json=as_json) as view,

@@ -23,7 +23,7 @@ def serve_metrics(
     if listen is None:
         yield tell
         return
-    from oncehouse.doors import make_door
+    from oncehouse.common.http_auth import make_door
     from oncehouse.insights_lookout import Lookout, Watched
     from oncehouse.metrics.collecting import collect, stream_samples
 

@@ -15,8 +15,8 @@ from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time
 from oncehouse.cli.paging import paged
+from oncehouse.common.formatting import spell_duration
 from oncehouse.config.file_loader import load_pipeline
-from oncehouse.durations import spell_duration
 from oncehouse.ledger.records import spell_holder
 
 if TYPE_CHECKING:

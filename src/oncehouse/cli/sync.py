@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from oncehouse import logs
 from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import AsJson, Logs
 from oncehouse.cli.output import say, say_aside, show_error, show_json, show_table
@@ -20,6 +19,7 @@ from oncehouse.cli.run import INTERRUPTED_EXIT_CODE, UNMET_EXIT_CODE, Stop, in_t
 from oncehouse.cli.sync_backfill import backfill, replay
 from oncehouse.cli.sync_opening import Modules, Names, find, find_enabled
 from oncehouse.cli.sync_verify import verify
+from oncehouse.common import structured_logging
 
 if TYPE_CHECKING:
     from oncehouse.sync.rounds import RunResult
@@ -113,11 +113,11 @@ def _tell(outcome: Outcome, *, as_json: bool) -> None:
         if as_json:
             show_json(SyncFailed(sync=outcome.sync, error=str(outcome.error)))
         else:
-            with logs.bound(sync=outcome.sync):
+            with structured_logging.bound(sync=outcome.sync):
                 show_error(outcome.text)
     elif as_json:
         show_json(Synced(result=outcome))
-    elif outcome.operations and logs.is_started():
+    elif outcome.operations and structured_logging.is_started():
         say_aside("synced", **vars(outcome))
     elif outcome.operations:
         say(f"{outcome.sync}: {outcome.operations:,} operations, {outcome.rows:,} rows")
@@ -225,7 +225,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """The statements that make the tables of model sync in the source databases. Django's `migrate` does the same."""
-    from oncehouse.databases import begin
+    from oncehouse.common.database import begin
     from oncehouse.sync.tables import create_tables, ddl
 
     engines = {sync.open_source(): sync for sync in find(module, None)}

@@ -85,7 +85,7 @@ def choose_watched(
 
 def read_token(file: Path | None) -> str | None:
     """From the file, or else from the environment; kept out of all that is printed."""
-    from oncehouse.redaction import remember
+    from oncehouse.common.redaction import remember
 
     if file is None:
         found = os.environ.get(TOKEN_VARIABLE, "")

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic._internal._model_construction import ModelMetaclass
 
+from oncehouse.common.redaction import remember_section
 from oncehouse.config.field_types import hide_credentials
 from oncehouse.config.problems import explain, tell
 from oncehouse.errors import ConfigurationError
-from oncehouse.redaction import remember_section
 
 SectionT = TypeVar("SectionT", bound="Section")
 

@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from oncehouse.common.kafka_security import refuse_unused_security
 from oncehouse.config.base import Section, SectionT
 from oncehouse.config.cross_checks import find_contradictions, items, sound_types
 from oncehouse.config.field_types import (
@@ -60,7 +61,6 @@ from oncehouse.config.transform import (
     judge_shape,
 )
 from oncehouse.errors import ConfigurationError
-from oncehouse.kafka_security import refuse_unused_security
 
 __all__ = [
     "BatchLimits",

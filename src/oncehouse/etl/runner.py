@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from oncehouse import crash
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.replica_sync import read_in_step
+from oncehouse.common import failpoints
 from oncehouse.etl import mutex, offsets
 from oncehouse.etl.expectations import (
     ExpectationError,
@@ -173,9 +173,9 @@ class Runner:
             offsets.fail(self._store, self._worker, step.seen, _first_line(error))
 
     def _begin(self, step: Step, operation: Begin, lock: AbstractContextManager[object]) -> Offset:
-        crash.reach("etl-before-next")
+        failpoints.reach("etl-before-next")
         begun = self._write_next(step, operation, lock)
-        crash.reach("etl-after-next")
+        failpoints.reach("etl-after-next")
         if step.before is not None:
             end_inserts(self._client, step.topic)
         return begun
@@ -207,7 +207,7 @@ class Runner:
                 is_whole=operation.is_whole,
                 splits_time=operation.splits_time,
             )
-        crash.reach("etl-after-last")
+        failpoints.reach("etl-after-last")
 
     def _freeze(self, step: Step, operation: Freeze) -> Step:
         """From then on it is known how many rows the repair is about."""

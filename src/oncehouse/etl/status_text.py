@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from oncehouse.durations import spell_duration
+from oncehouse.common.formatting import spell_duration
 from oncehouse.etl.expectations import Outcome
 from oncehouse.etl.mutex import failures
 from oncehouse.etl.positions import Position, spell_position_time

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from oncehouse import crash
 from oncehouse.clickhouse.client import Client, failure_of
+from oncehouse.common import failpoints
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.etl import mutex, offsets, swaps
 from oncehouse.etl.destinations import Presence, explain_overflow, find_presence
@@ -62,11 +62,11 @@ class TableWork:
                 swaps.clear_aside(self.client, operation.dst)
             case Exchange():
                 self._check_mine(step)
-                crash.reach("etl-before-swap")
+                failpoints.reach("etl-before-swap")
                 return swaps.exchange(self.client, operation)
             case ReplacePartitions():
                 self._check_mine(step)
-                crash.reach("etl-before-swap")
+                failpoints.reach("etl-before-swap")
                 return swaps.replace_partitions(self.client, operation)
             case MarkCovered():
                 mark_covered(self.store, self.worker, step.seen, operation.after, operation.upto)
@@ -108,7 +108,7 @@ class TableWork:
             if failure_of(error).code == _TOO_MANY_PARTS and "partitions for single INSERT" in str(error):
                 raise PermanentError(explain_overflow(step.topic, step.prepared.narrowest)) from error
             raise
-        crash.reach("etl-after-insert")
+        failpoints.reach("etl-after-insert")
 
     def _is_there(self, step: Step) -> bool:
         """The rows of a range that was begun before are in the table, which may have forgotten that they are."""

@@ -21,7 +21,7 @@ from sqlalchemy import ColumnElement, Connection, func, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from oncehouse import crash, databases, logs
+from oncehouse.common import database, failpoints, structured_logging
 from oncehouse.errors import (
     CatalogBehindError,
     ConfigurationError,
@@ -55,11 +55,11 @@ class Catalog:
         pipeline: str,
         *,
         retry_seconds: tuple[float, ...] = _RETRY_SECONDS,
-        patience: databases.Patience | None = None,
+        patience: database.Patience | None = None,
     ) -> None:
         self.pipeline = pipeline
-        self.engine = databases.open_engine(url, setting="ledger.catalog", patience=patience)
-        self.clock = databases.DatabaseClock()
+        self.engine = database.open_engine(url, setting="ledger.catalog", patience=patience)
+        self.clock = database.DatabaseClock()
         self._steady = SteadyClock()
         self._writer = self.engine.execution_options(oncehouse_writes=True)
         self._retry_seconds = retry_seconds
@@ -86,14 +86,14 @@ class Catalog:
         done: list[Upgrade | None] = []
 
         def run(connection: Connection) -> None:
-            databases.take_turn(connection)
+            database.take_turn(connection)
             done[:] = [migrations.migrate(connection)]
 
         # A commit whose answer was lost is found done at the next try, and only not told of.
         self._retry(lambda: self._transaction(run))
         if (upgrade := done[0]) is not None:
-            crash.reach("after the upgrade is settled")
-            logs.write(
+            failpoints.reach("after the upgrade is settled")
+            structured_logging.write(
                 _log, logging.INFO, "catalog upgraded", version_before=upgrade.before, version=upgrade.after
             )
         return upgrade
@@ -102,7 +102,7 @@ class Catalog:
         """Let an older oncehouse work with the catalog again."""
 
         def run(connection: Connection) -> None:
-            databases.take_turn(connection)
+            database.take_turn(connection)
             # Only columns of the first release: the catalog may be of any version.
             named = select(leases.c.pipeline, leases.c.stage, leases.c.holder)
             if held := connection.execute(named.where(leases.c.expires_at > self.clock)).first():
@@ -170,7 +170,7 @@ class Catalog:
     @contextmanager
     def snapshot(self) -> Iterator[Catalog]:
         """This catalog at one moment: whatever is read from the view inside belongs together."""
-        with self._connect(**databases.snapshot_options(self.engine)) as connection:
+        with self._connect(**database.snapshot_options(self.engine)) as connection:
             yield _Snapshot(self, connection)
 
     @contextmanager
@@ -314,7 +314,7 @@ class Catalog:
         `connection`: the one by which the catalog looked behind; others may lead to another server.
         """
         with nullcontext(connection) if connection is not None else self.read() as asked:
-            if not databases.is_standby(asked):
+            if not database.is_standby(asked):
                 return
         where = self.engine.url.render_as_string(hide_password=True)
         raise TransientError(
@@ -366,21 +366,21 @@ class Catalog:
         where = self.engine.url.render_as_string(hide_password=True)
         if isinstance(error, PoolTimeoutError):
             return TransientError(
-                f"Pipeline {self.pipeline}: the catalog {where} does not answer in time ({databases.ALL_TAKEN}). "
+                f"Pipeline {self.pipeline}: the catalog {where} does not answer in time ({database.ALL_TAKEN}). "
                 "Check what it is busy with; nothing is lost meanwhile."
             )
         text = str(error.orig).strip().splitlines()[0] if error.orig is not None else type(error).__name__
-        if databases.is_full(error):
+        if database.is_full(error):
             return FullDiskError(
                 f"Pipeline {self.pipeline}: no space is left for the catalog {where} ({text}). Nothing is lost: free "
                 "some space on its disk, and the pipeline goes on by itself."
             )
-        if databases.is_passing(error):
+        if database.is_passing(error):
             return TransientError(
                 f"Pipeline {self.pipeline}: the catalog {where} does not answer ({text}). "
                 "Check that the database is up, reachable and has space; nothing is lost meanwhile."
             )
-        if databases.is_damaged(error):
+        if database.is_damaged(error):
             return CorruptFileError(
                 f"Pipeline {self.pipeline}: the catalog {where} is damaged ({text}); nothing was written. "
                 "`oncehouse repair --plan` shows from what it can be restored."

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from oncehouse.hashing import xxh3_hashes
+from oncehouse.common.hashing import xxh3_hashes
 
 BLOCK_BYTES = 1 << 22
 # Several blocks at once: what a call costs besides hashing is most of it for one.

@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from oncehouse.common.file_permissions import own_temporary_folder
 from oncehouse.config.field_types import parse_size
 from oncehouse.errors import ConfigurationError
-from oncehouse.private_files import own_temporary_folder
 
 BYTES_VARIABLE = "ONCEHOUSE_CACHE_BYTES"
 """How a machine is told its bound."""

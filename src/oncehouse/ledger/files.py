@@ -20,6 +20,7 @@ from typing import BinaryIO
 import pyarrow as pa
 from pyarrow import fs
 
+from oncehouse.common.file_permissions import make_private_file, make_private_folder
 from oncehouse.config.field_types import hide_credentials
 from oncehouse.errors import ConfigurationError, CorruptFileError, FullDiskError, TransientError
 from oncehouse.ledger.checksums import (
@@ -32,7 +33,6 @@ from oncehouse.ledger.checksums import (
 )
 from oncehouse.ledger.file_cache import machine_cache
 from oncehouse.ledger.records import FileRef
-from oncehouse.private_files import make_private_file, make_private_folder
 
 REPAIR_ADVICE = "`oncehouse repair --plan` lists all damaged files and from what each can be made again."
 

@@ -32,8 +32,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-from oncehouse import __version__, crash
-from oncehouse.databases import DatabaseClock
+from oncehouse import __version__
+from oncehouse.common import failpoints
+from oncehouse.common.database import DatabaseClock
 from oncehouse.errors import ConfigurationError, UpgradeNeededError
 from oncehouse.ledger.tables import VERSION, leases, ledger_version, metadata, upgrades
 
@@ -241,14 +242,14 @@ def migrate(connection: Connection) -> Upgrade | None:
         connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'"))
     for step in asked:
         step.change(connection)
-        crash.reach("catalog half upgraded")
+        failpoints.reach("catalog half upgraded")
         connection.execute(update(ledger_version).values(version=step.version))
     for step in asked:
         _remember(connection, step.version)
     if any(step.fences for step in asked):
         # Whoever holds a lease is refused at its next write.
         connection.execute(update(leases).values(token=leases.c.token + 1))
-    crash.reach("before the upgrade is settled")
+    failpoints.reach("before the upgrade is settled")
     return Upgrade(before=found, after=asked[-1].version)
 
 

@@ -13,8 +13,8 @@ from oncehouse.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from oncehouse.common.database import Patience
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.databases import Patience
     from oncehouse.ledger.catalog import Catalog
 
 
@@ -92,7 +92,7 @@ class KeptLedger:
 
     def _connect(self) -> Catalog:
         """Looked at before it is kept: an empty catalog in memory stands for one that is not there."""
-        from oncehouse.databases import LOOKING
+        from oncehouse.common.database import LOOKING
 
         catalog = _open(self._pipeline, patience=LOOKING)
         try:

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Engine, Table, func, insert, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from oncehouse.databases import is_damage
+from oncehouse.common.database import is_damage
 from oncehouse.errors import CorruptFileError, FullDiskError, TransientError
 from oncehouse.ledger import tables
 from oncehouse.ledger.catalog import Catalog

@@ -34,7 +34,7 @@ from sqlalchemy import (
     update,
 )
 
-from oncehouse.databases import DatabaseClock, begin
+from oncehouse.common.database import DatabaseClock, begin
 from oncehouse.errors import FencedError
 from oncehouse.messaging.database import storage_parameters
 

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from oncehouse.databases import is_passing, is_shut_out
+from oncehouse.common.database import is_passing, is_shut_out
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 
 SUPPORTED = ("postgresql", "sqlite")

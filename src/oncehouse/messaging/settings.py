@@ -11,11 +11,11 @@ from pathlib import Path
 
 from pydantic import Field, SecretStr, field_validator
 
+from oncehouse.common.kafka_security import refuse_unused_security
 from oncehouse.config.field_types import SecretSettings, Servers
 from oncehouse.config.file_loader import PlaceKind, parse_section, read_text
 from oncehouse.config.pipeline import Section
 from oncehouse.errors import ConfigurationError
-from oncehouse.kafka_security import refuse_unused_security
 from oncehouse.messaging.cdc.settings import CdcSettings
 from oncehouse.messaging.inbox.settings import InboxSettings
 from oncehouse.messaging.outbox.settings import OutboxSettings

@@ -10,9 +10,9 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from oncehouse.common.redaction import redact
 from oncehouse.metrics.collecting import Sample
 from oncehouse.metrics.names import ALL, Kind, Metric
-from oncehouse.redaction import redact
 
 PLAIN = "text/plain"
 

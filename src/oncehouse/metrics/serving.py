@@ -12,7 +12,7 @@ from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from oncehouse.doors import Door
+from oncehouse.common.http_auth import Door
 from oncehouse.errors import ConfigurationError
 from oncehouse.metrics.exposition import write_text
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.backoff import Turns
+from oncehouse.common.backoff import Turns
 from oncehouse.errors import OncehouseError
 
 if TYPE_CHECKING:

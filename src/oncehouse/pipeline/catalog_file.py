@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.databases import database_file
+from oncehouse.common.database import database_file
 from oncehouse.errors import CorruptFileError, TransientError
 from oncehouse.ledger import snapshots
 from oncehouse.ledger.catalog import Catalog

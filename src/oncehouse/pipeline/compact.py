@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from oncehouse import crash, logs
+from oncehouse.common import failpoints, structured_logging
 from oncehouse.errors import CorruptFileError, FencedError, PermanentError
 from oncehouse.ledger import epochs, keyindex, segments
 from oncehouse.ledger.catalog import Catalog
@@ -170,7 +170,7 @@ def compact(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
             )
             for one in made
         ]
-        crash.reach("before replacing segments")
+        failpoints.reach("before replacing segments")
         try:
             segments.replace_segments(
                 catalog, token, old=[segment.segment for segment in merge.segments], new=merged
@@ -180,9 +180,11 @@ def compact(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: in
         except PermanentError:
             # Retention took one of them out of the window meanwhile; the others are merged next time.
             continue
-        crash.reach("after replacing segments")
+        failpoints.reach("after replacing segments")
         keys = sum(one.keys for one in merged)
-        logs.write(_log, logging.INFO, "segments merged", old=len(merge.segments), new=len(merged), keys=keys)
+        structured_logging.write(
+            _log, logging.INFO, "segments merged", old=len(merge.segments), new=len(merged), keys=keys
+        )
     return sum(len(merge.segments) for merge in merges)
 
 

@@ -13,7 +13,7 @@ import time
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
-from oncehouse import logs
+from oncehouse.common import structured_logging
 from oncehouse.errors import (
     ConfigurationError,
     CorruptFileError,
@@ -155,7 +155,7 @@ class Deciding:
             self._on_rule_changed()
             paused = round(time.monotonic() - since, 3)
         self._changing = None
-        logs.write(
+        structured_logging.write(
             _log, logging.INFO, "identity rule changed", request=changing.request, pause_seconds=paused
         )
         return False

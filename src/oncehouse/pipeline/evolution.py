@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from oncehouse import crash
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.comparison import compare_types
 from oncehouse.clickhouse.describe import describe_table
 from oncehouse.clickhouse.schema import add_column_ddl
 from oncehouse.columns import clickhouse_name
+from oncehouse.common import failpoints
 from oncehouse.config.field_types import check_name
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog import Catalog
@@ -100,11 +100,11 @@ def meet_new_fields(
             "ignore, or declare a Map for what has no fixed names."
         )
     add_columns(pipeline, taken)
-    crash.reach("columns added")
+    failpoints.reach("columns added")
     left = [LearnedField(field=name, type=None) for name in found if name not in taken and _is_sane(name)]
     fresh = [LearnedField(field=name, type=type_) for name, type_ in taken.items()]
     learn_fields(catalog, [*fresh, *left], token=token)
-    crash.reach("fields learnt")
+    failpoints.reach("fields learnt")
     return bool(taken)
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from oncehouse.common.hashing import Hashes, hash_column
 from oncehouse.errors import ConfigurationError
-from oncehouse.hashing import Hashes, hash_column
 from oncehouse.pipeline.decoding import reject_rows
 from oncehouse.pipeline.verdict import Problem, Reason, Rejection
 

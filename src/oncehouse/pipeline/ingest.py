@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from oncehouse import crash, logs
+from oncehouse.common import failpoints, structured_logging
+from oncehouse.common.tracing import Span, span
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import FullDiskError, OncehouseError, PoisonError
 from oncehouse.ledger import epochs, registering, segments
@@ -53,7 +54,6 @@ from oncehouse.pipeline.parts import epoch_path
 from oncehouse.pipeline.read_planning import shaped_plan
 from oncehouse.pipeline.reading import read_records
 from oncehouse.pipeline.schemas import learn_schemas
-from oncehouse.spans import Span, span
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -91,12 +91,12 @@ def settle(
     """Read, decide and register one epoch; returns its counts."""
     epoch, started_at = epochs.next_epoch(catalog), catalog.now()
     with (
-        logs.bound(epoch=epoch),
+        structured_logging.bound(epoch=epoch),
         span("epoch", pipeline=pipeline.pipeline, epoch=epoch, kind=given.kind) as whole,
     ):
         with _giving_space_back(pipeline, epoch, token), naming_own_errors(pipeline.pipeline):
             plan, manifests = _read_all(pipeline, catalog, read, epoch=epoch, token=token, whole=small)
-            crash.reach("parts written")
+            failpoints.reach("parts written")
             chunks = sorted(
                 (chunk for task in manifests for chunk in task.chunks), key=lambda chunk: chunk.first
             )
@@ -109,17 +109,19 @@ def settle(
         )
         dead = [letters.sample for letters in _letters(manifests, LetterKind.DEAD)]
         demand_sound(pipeline, registration, dead)
-        crash.reach("before registering")
+        failpoints.reach("before registering")
         with _phase("register", plan):
             registering.register(catalog, token, registration)
-        crash.reach("after registering")
+        failpoints.reach("after registering")
         if given.query is not None:
             # Whoever gave the rows takes them for settled and cannot be asked for them again, as Kafka can.
             store = FileStore(pipeline.ledger.files)
             write_mark(catalog, store, Stage.INGEST, token, Sending(epoch=epoch))
         told = asdict(registration.counts)
         seconds = round(catalog.now() - started_at, 3)
-        logs.write(_log, logging.INFO, "epoch settled", kind=given.kind, seconds=seconds, **told)
+        structured_logging.write(
+            _log, logging.INFO, "epoch settled", kind=given.kind, seconds=seconds, **told
+        )
         whole.note(**told)
     return registration.counts
 
@@ -135,7 +137,7 @@ def _read_all(
 ) -> tuple[ReadPlan, list[TaskManifest]]:
     """With all schemas and fields that are to be known, and the plan that it was read by."""
     plan = _plan(pipeline, catalog, epoch=epoch, token=token, whole=whole)
-    crash.reach("before writing parts")
+    failpoints.reach("before writing parts")
     manifests = _read(read, plan)
     while learn_schemas(pipeline, catalog, _awaited(manifests)) or meet_new_fields(
         pipeline, catalog, token, _noticed(manifests)
@@ -189,7 +191,7 @@ def read_frame(records: DataFrame, plan: ReadPlan) -> list[TaskManifest]:
 
         context = TaskContext.get()
         attempt = f"r{context.taskAttemptId() if context else 0}-{uuid.uuid4().hex[:8]}"
-        with logs.bound(pipeline=plan.pipeline, epoch=plan.epoch):
+        with structured_logging.bound(pipeline=plan.pipeline, epoch=plan.epoch):
             try:
                 manifest = read_records(plan, attempt, demand_usual(blocks) if plan.counted else blocks)
             except OutsizeRecordError:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import json as pa_json
 
 from oncehouse import columns as c
-from oncehouse.backoff import Turns
+from oncehouse.common.backoff import Turns
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.decoding import Decoded
 from oncehouse.pipeline.json_bytes import text_buffers, text_type

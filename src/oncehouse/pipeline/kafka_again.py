@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from oncehouse.common.kafka_client import describe_error
+from oncehouse.common.leader_epochs import ask_epoch_ends
 from oncehouse.errors import PermanentError, TransientError
-from oncehouse.kafka_client import describe_error
-from oncehouse.leader_epochs import ask_epoch_ends
 from oncehouse.pipeline.sampling import as_block
 from oncehouse.pipeline.source import client_settings
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from oncehouse.leader_epochs import EpochEnd, Place
+from oncehouse.common.leader_epochs import EpochEnd, Place
 from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline.log_history import (
     FIRST_EPOCH,

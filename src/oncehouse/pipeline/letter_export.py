@@ -22,9 +22,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from oncehouse.common.kafka_client import describe_error
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
-from oncehouse.kafka_client import describe_error
 from oncehouse.pipeline.source import client_settings, group_of
 
 HEADER = "oncehouse-letter"

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, assert_never
 
 import pyarrow as pa
 
-from oncehouse import crash
-from oncehouse.backoff import Backoff
 from oncehouse.clickhouse import codes
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.deadlines import SEND_WITHIN_SECONDS, Deadline, read_moment
@@ -32,6 +30,9 @@ from oncehouse.clickhouse.insert import (
     insert_batch,
     judge_unsent,
 )
+from oncehouse.common import failpoints
+from oncehouse.common.backoff import Backoff
+from oncehouse.common.tracing import span
 from oncehouse.config.pipeline import ClickHouse, Pipeline, Retry, Table
 from oncehouse.errors import CorruptFileError, OncehouseError, PermanentError, TransientError
 from oncehouse.ledger import batches
@@ -44,7 +45,6 @@ from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.ingest import run_tasks
 from oncehouse.pipeline.pace import Answer
 from oncehouse.pipeline.parts import EVENT_COLUMN, read_rows
-from oncehouse.spans import span
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -262,7 +262,7 @@ def load(
         unsent: Outcome | None = judge_unsent(plan.request, opened.error)
     else:
         unsent = _mark(catalog, token, plan, attempt)
-    crash.reach("before inserting")
+    failpoints.reach("before inserting")
     about = {"pipeline": pipeline.pipeline, "batch": batch.batch_id, "table": batch.table}
     with span("insert", **about, attempt=attempt.attempt, query_id=attempt.query_id) as insert:
         outcome = unsent or _run(spark, plan)
@@ -271,7 +271,7 @@ def load(
         insert.note(outcome=verdict.outcome)
         if verdict.status is not BatchStatus.IN_CLICKHOUSE:
             insert.fail(verdict.detail or verdict.outcome)
-    crash.reach("after inserting")
+    failpoints.reach("after inserting")
     batches.finish_attempt(
         catalog,
         token,

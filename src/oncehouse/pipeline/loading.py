@@ -18,9 +18,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oncehouse import crash, logs
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.describe import TableFacts
+from oncehouse.common import failpoints, structured_logging
+from oncehouse.common.tracing import span
 from oncehouse.errors import OncehouseError, TransientError
 from oncehouse.ledger import batches
 from oncehouse.ledger.catalog import Catalog
@@ -29,7 +30,6 @@ from oncehouse.pipeline.batcher import PARKED_LIMIT, PlannedBatch, TableFeedback
 from oncehouse.pipeline.loader import Verdict, load
 from oncehouse.pipeline.prepare import demand_tables, read_tables
 from oncehouse.pipeline.table_paces import TablePaces
-from oncehouse.spans import span
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -161,9 +161,9 @@ class Loading:
         ]
         if not made:
             return False
-        crash.reach("before making batches")
+        failpoints.reach("before making batches")
         batches.create_batches(self._catalog, self._token, made)
-        crash.reach("after making batches")
+        failpoints.reach("after making batches")
         for batch in made:
             self._last_cut[batch.table] = time.monotonic()
         return True
@@ -207,7 +207,7 @@ class Loading:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "load")
         about = {"batch": batch.batch_id, "table": batch.table}
         with (
-            logs.bound(**about),
+            structured_logging.bound(**about),
             span("batch", pipeline=self._pipeline.pipeline, **about, rows=batch.rows) as whole,
         ):
             verdict = self._send(batch)
@@ -231,7 +231,7 @@ class Loading:
         if verdict.status is BatchStatus.IN_CLICKHOUSE:
             self._on_loaded(batch.rows)
             seconds = round(time.monotonic() - started, 3)
-            logs.write(
+            structured_logging.write(
                 _log,
                 logging.INFO,
                 "batch loaded",

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from oncehouse.common.leader_epochs import EpochEnd, Place
 from oncehouse.errors import DataLossError, TransientError
-from oncehouse.leader_epochs import EpochEnd, Place
 from oncehouse.ledger.records import OffsetRange
 
 FIRST_EPOCH = 0

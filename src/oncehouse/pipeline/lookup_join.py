@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from oncehouse.hashing import xxh3_hashes
+from oncehouse.common.hashing import xxh3_hashes
 from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline.shape_plan import PinnedLookup
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from oncehouse.clickhouse.findings import Finding, Level
+from oncehouse.common.formatting import spell_duration
 from oncehouse.config.field_types import format_duration, format_size
-from oncehouse.durations import spell_duration
 
 _KEY = "source.kafka.longest_outage"
 

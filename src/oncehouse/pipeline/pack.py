@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from oncehouse import crash
+from oncehouse.common import failpoints
 from oncehouse.ledger import keyindex, packs
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.files import FileStore
@@ -75,9 +75,9 @@ def pack(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int) 
             bundles=chosen,
         )
         moves: list[Move] = run_tasks(spark, pack_task, [plan])[0]
-        crash.reach("before moving files")
+        failpoints.reach("before moving files")
         packs.move_files(catalog, token, moves)
-        crash.reach("after moving files")
+        failpoints.reach("after moving files")
         packed += len(chosen)
     return packed
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from oncehouse.hashing import Hashes, xxh3_hashes
+from oncehouse.common.hashing import Hashes, xxh3_hashes
 from oncehouse.pipeline.frame_format import is_frame
 
 _ROW = np.uint64(1 << 63)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from oncehouse import crash
+from oncehouse.common import failpoints
 from oncehouse.errors import PermanentError
 from oncehouse.ledger import epochs, rekeying, segments
 from oncehouse.ledger.catalog import Catalog
@@ -177,7 +177,7 @@ class Rekeying:
             return None
         while chosen := self._choose():
             self._prepare(chosen, run_tasks)
-        crash.reach("before changing the rule")
+        failpoints.reach("before changing the rule")
         change = rekeying.change_identity(
             self._catalog,
             self._token,
@@ -185,7 +185,7 @@ class Rekeying:
             request=self.request,
             rule=spell_section(self.pipeline),
         )
-        crash.reach("after changing the rule")
+        failpoints.reach("after changing the rule")
         return rekeying.spell_change(change)
 
     def _prepare(self, chosen: Sequence[Registered], run: RunTasks) -> int:
@@ -204,7 +204,7 @@ class Rekeying:
             cores=self._spark.sparkContext.defaultParallelism,
         )
         found: list[Segment | None] = run(self._spark, rebuild_task, plans) if plans else []
-        crash.reach("keys written anew")
+        failpoints.reach("keys written anew")
         rekeying.note_prepared(
             self._catalog,
             self._token,

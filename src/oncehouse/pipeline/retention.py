@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oncehouse import crash
+from oncehouse.common import failpoints
 from oncehouse.errors import TransientError
 from oncehouse.ledger import epochs, expiry, history, packs, snapshots
 from oncehouse.ledger.catalog import Catalog
@@ -94,14 +94,14 @@ def retain(
     history.roll_up_epochs(catalog, token, before=before)
     history.roll_up_batches(catalog, token, before=before)
     kept_up = not (paths or sweeping) or _take_snapshot(catalog, store)
-    crash.reach("before deleting files")
+    failpoints.reach("before deleting files")
     # Only a pack may hold rows of others, so only then all names have to be looked at.
     shared = any(packs.is_pack(path) for path in paths)
     still_named = expiry.registered_paths(catalog) if shared else set()
     gone = [path for path in paths if path not in still_named]
     for path in gone:
         store.delete(path)
-        crash.reach("after deleting a file")
+        failpoints.reach("after deleting a file")
     if not kept_up:
         _take_snapshot(catalog, store)
     if not sweeping:
@@ -142,5 +142,5 @@ def sweep(pipeline: Pipeline, catalog: Catalog, store: FileStore, *, token: int,
     )
     for path in orphans:
         store.delete(path)
-        crash.reach("after sweeping a file")
+        failpoints.reach("after sweeping a file")
     return len(orphans)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from oncehouse.common.kafka_client import describe_error
 from oncehouse.errors import TransientError
-from oncehouse.kafka_client import describe_error
 from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.manifest import LettersManifest, ReadPlan

@@ -14,7 +14,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse import logs
+from oncehouse.common import structured_logging
+from oncehouse.common.file_permissions import (
+    make_private_folder,
+    open_private,
+    own_temporary_folder,
+    private_by_default,
+)
 from oncehouse.config.field_types import SECRET_SETTINGS, is_secret_setting
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger.file_cache import BYTES_VARIABLE
@@ -29,12 +35,6 @@ from oncehouse.pipeline.executors import (
 )
 from oncehouse.pipeline.job_errors import find_reason, is_full, naming_own_errors, revive
 from oncehouse.pipeline.masters import demand_master, is_local
-from oncehouse.private_files import (
-    make_private_folder,
-    open_private,
-    own_temporary_folder,
-    private_by_default,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -162,8 +162,10 @@ def _gather_settings(pipeline: Pipeline, jars: Sequence[Path]) -> dict[str, str]
         settings["spark.jars"] = ",".join(str(jar) for jar in jars)
     elif pipeline.source.kafka and not _has_connector(pipeline.spark.settings):
         settings["spark.jars.packages"] = CONNECTOR
-    if logs.is_started():
-        settings[f"spark.executorEnv.{logs.FORMAT_VARIABLE}"] = os.environ[logs.FORMAT_VARIABLE]
+    if structured_logging.is_started():
+        settings[f"spark.executorEnv.{structured_logging.FORMAT_VARIABLE}"] = os.environ[
+            structured_logging.FORMAT_VARIABLE
+        ]
     return settings | pipeline.spark.settings
 
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ListOffsetsResultInfo, OffsetSpec
 
-from oncehouse import kafka_client
+from oncehouse.common import kafka_client
+from oncehouse.common.kafka_client import TIMEOUT_SECONDS, describe_error, plain_options
+from oncehouse.common.kafka_security import spell_for_java
+from oncehouse.common.leader_epochs import EpochEnd, Unanswered, ask_epoch_ends
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import ConfigurationError, DataLossError, OncehouseError, TransientError
-from oncehouse.kafka_client import TIMEOUT_SECONDS, describe_error, plain_options
-from oncehouse.kafka_security import spell_for_java
-from oncehouse.leader_epochs import EpochEnd, Unanswered, ask_epoch_ends
 from oncehouse.ledger.records import OffsetRange
 from oncehouse.pipeline.log_history import LogEnd
 from oncehouse.pipeline.outage import TopicSettings, read_settings

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse import logs
+from oncehouse.common import structured_logging
 from oncehouse.errors import FencedError, LeaseHeldError, OncehouseError, TransientError
 from oncehouse.ledger import leases
 from oncehouse.ledger.catalog import Catalog
@@ -199,7 +199,9 @@ class Stages:
             while not self.stop.is_set():
                 try:
                     held.append(take_lease(self.pipeline, self.catalog, stage, holder))
-                    logs.write(_log, logging.INFO, "lease taken", stage=stage, token=held[-1].token)
+                    structured_logging.write(
+                        _log, logging.INFO, "lease taken", stage=stage, token=held[-1].token
+                    )
                     break
                 except LeaseHeldError as error:
                     if not wait:

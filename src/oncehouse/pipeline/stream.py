@@ -17,7 +17,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse import logs
+from oncehouse.common import structured_logging
+from oncehouse.common.file_permissions import make_private_folder
 from oncehouse.errors import DataLossError, OncehouseError, TransientError
 from oncehouse.ledger import epochs, leases
 from oncehouse.ledger.files import FileStore
@@ -43,7 +44,6 @@ from oncehouse.pipeline.source import (
     read_ranges,
     read_starting,
 )
-from oncehouse.private_files import make_private_folder
 from oncehouse.progress import StreamProgress
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ class Ingest(Deciding):
         known = self._size or first_size(self._pipeline.epoch)
         self._size = see_epoch(known, seen, self._pipeline.epoch)
         if self._size.most_records != known.most_records:
-            logs.write(
+            structured_logging.write(
                 _log,
                 logging.INFO,
                 "epoch size changed",
@@ -250,7 +250,7 @@ class Ingest(Deciding):
         if any(task.outsize for task in manifests):
             self._counting.found_outsize()
             # What the first reading wrote has no row in the catalog, and is swept.
-            logs.write(_log, logging.INFO, "epoch read again", record_bytes=round(known_bytes))
+            structured_logging.write(_log, logging.INFO, "epoch read again", record_bytes=round(known_bytes))
             manifests = read_frame(frame, plan)
         self._read_bytes = sum(task.read_bytes for task in manifests)
         # Asked after the records were read: a topic made anew meanwhile may go on with the same offsets.

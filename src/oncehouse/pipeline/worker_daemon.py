@@ -75,9 +75,9 @@ def run_daemon() -> None:
 
     import oncehouse.pipeline.ingest
     import oncehouse.pipeline.loader  # noqa: F401
-    from oncehouse import logs
+    from oncehouse.common import structured_logging
 
-    logs.start_if_told()
+    structured_logging.start_if_told()
     # Workers look for garbage after every task; what is loaded by now is none.
     gc.collect()
     gc.freeze()

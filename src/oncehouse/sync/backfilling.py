@@ -13,8 +13,8 @@ import threading
 import time
 from dataclasses import dataclass, replace
 
-from oncehouse import crash
-from oncehouse.backoff import Backoff
+from oncehouse.common import failpoints
+from oncehouse.common.backoff import Backoff
 from oncehouse.errors import FencedError, TransientError
 from oncehouse.messaging.database import transact
 from oncehouse.sync import states
@@ -133,13 +133,13 @@ class _Backfill:
         if not keys:
             self._end(hold)
             return 0, 0
-        crash.reach("sync.chunk_listed")
+        failpoints.reach("sync.chunk_listed")
         batch = make_batch(self.declared, _read_chunk(sync, number, keys), ())
-        crash.reach("sync.chunk_read")
+        failpoints.reach("sync.chunk_read")
         self._confirm(hold, number, batch, keys)
-        crash.reach("sync.chunk_confirmed")
+        failpoints.reach("sync.chunk_confirmed")
         send(sync, hold, batch)
-        crash.reach("sync.chunk_sent")
+        failpoints.reach("sync.chunk_sent")
         if self.declared.engine.is_idempotent:
             self._move(hold, keys)
         self.keys, self.rows = self.keys + len(keys), self.rows + batch.block.num_rows

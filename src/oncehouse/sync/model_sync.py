@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from oncehouse.backoff import Backoff
+from oncehouse.common.backoff import Backoff
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.declaration import Declaration, Source, declare
 from oncehouse.sync.engines import Engine as TableEngine

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from oncehouse.common.plugin_loader import import_user_module
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.model_sync import ModelSync, registered_syncs
-from oncehouse.user_modules import import_user_module
 
 _DJANGO = "DJANGO_SETTINGS_MODULE"
 

@@ -21,7 +21,7 @@ from sqlalchemy import (
     text,
 )
 
-from oncehouse.databases import DatabaseClock
+from oncehouse.common.database import DatabaseClock
 from oncehouse.messaging.database import transact
 from oncehouse.sync.capture import Writer, write_operations
 from oncehouse.sync.operations import Kind, ListedOperations, Operation

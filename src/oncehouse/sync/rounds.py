@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from oncehouse import crash
+from oncehouse.common import failpoints
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError
 from oncehouse.messaging.database import transact
 from oncehouse.sync import states
@@ -169,16 +169,16 @@ def read_batch(sync: type[ModelSync], hold: Hold, list_some: ListSome) -> KeptBa
     if listing is None:
         return None
     number, operations = listing
-    crash.reach("sync.listed")
+    failpoints.reach("sync.listed")
     ids = list_ids(operations)
     block = read_copied(sync, number, distinct_keys(operations))
     if block is None:
         batch = make_batch(declared, read_rows(sync, number, operations), ids)
     else:
         batch = KeptBatch(batch_id=str(uuid.uuid4()), block=block, operations=ids)
-    crash.reach("sync.read")
+    failpoints.reach("sync.read")
     _confirm(declared, hold, number, batch)
-    crash.reach("sync.confirmed")
+    failpoints.reach("sync.confirmed")
     return batch
 
 
@@ -254,9 +254,9 @@ def send(sync: type[ModelSync], hold: Hold, batch: KeptBatch) -> None:
     name = sync.declaration().name
     if batch.block.num_rows:
         sync.insert_batch(batch.block, token=batch.batch_id)
-    crash.reach("sync.inserted")
+    failpoints.reach("sync.inserted")
     if batch.operations:
         sync.get_storage().remove(hold.engine, name, batch.operations)
-    crash.reach("sync.removed")
+    failpoints.reach("sync.removed")
     if not sync.declaration().engine.is_idempotent:
         forget_batch(hold.engine, name, batch.batch_id)

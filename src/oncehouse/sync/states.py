@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import BigInteger, Connection, Engine, case, cast, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from oncehouse.databases import DatabaseClock
+from oncehouse.common.database import DatabaseClock
 from oncehouse.messaging.database import reading, transact
 from oncehouse.sync.tables import ABSENT, states
 

@@ -26,7 +26,7 @@ from sqlalchemy import (
     text,
 )
 
-from oncehouse.databases import DatabaseClock, take_turn
+from oncehouse.common.database import DatabaseClock, take_turn
 from oncehouse.messaging.bucket_leases import define_lease_tables
 from oncehouse.messaging.database import creation_statements, storage_parameters, wrapped_errors
 

@@ -29,7 +29,7 @@ from oncehouse.web.rendering import STATIC, Page, make_environment, render, rend
 from oncehouse.web.verifying import Verifications
 
 if TYPE_CHECKING:
-    from oncehouse.doors import Door
+    from oncehouse.common.http_auth import Door
     from oncehouse.insights_lookout import Lookout
 
 Asked = Mapping[str, str]

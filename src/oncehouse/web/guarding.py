@@ -19,7 +19,7 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from oncehouse.doors import Door
+from oncehouse.common.http_auth import Door
 
 SESSION_COOKIE = "oncehouse_session"
 SESSION_SECONDS = 12 * 3600

@@ -11,7 +11,7 @@ import uvicorn
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.doors import Door
+    from oncehouse.common.http_auth import Door
     from oncehouse.web.app import Dashboard
 
 _DRAIN_SECONDS = 3

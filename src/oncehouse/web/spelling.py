@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup
 
-from oncehouse import durations
-from oncehouse.redaction import redact
+from oncehouse.common import formatting
+from oncehouse.common.redaction import redact
 
 ABSENT = "\N{EN DASH}"
 
@@ -30,7 +30,7 @@ def spell_short(count: float | None) -> str:
 
 
 def spell_duration(seconds: float | None) -> str:
-    return ABSENT if seconds is None else durations.spell_duration(seconds)
+    return ABSENT if seconds is None else formatting.spell_duration(seconds)
 
 
 def spell_moment(seconds: float | None) -> str:

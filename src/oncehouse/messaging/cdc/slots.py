@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
-from oncehouse.durations import spell_duration
+from oncehouse.common.formatting import spell_duration
 
 _NOW = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_lsn() END"
 _LIST_SLOTS = text(

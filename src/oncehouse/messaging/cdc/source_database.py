@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection
 
-from oncehouse.databases import open_engine
+from oncehouse.common.database import open_engine
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.cdc.connectors import Database, check_reference
 from oncehouse.messaging.database import wrapped_errors

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import SecretStr
 
-from oncehouse.backoff import Backoff
+from oncehouse.common.backoff import Backoff
 from oncehouse.config.field_types import check_servers, check_topic, parse_duration, parse_size
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.aside import Aside

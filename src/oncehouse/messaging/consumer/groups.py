@@ -9,8 +9,8 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicP
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from pydantic import SecretStr
 
+from oncehouse.common.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
 
 _ANSWER_SECONDS = TIMEOUT_SECONDS + 5
 

@@ -18,9 +18,9 @@ import confluent_kafka as ck
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from pydantic import SecretStr
 
+from oncehouse.common.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
+from oncehouse.common.leader_epochs import hear_epoch_ends
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError, TransientError
-from oncehouse.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
-from oncehouse.leader_epochs import hear_epoch_ends
 from oncehouse.messaging.aside import Partition, Shelf
 from oncehouse.messaging.consumer.client import Listener
 from oncehouse.messaging.consumer.log_check import Answers, LogCheck

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException
 
-from oncehouse.kafka_client import describe_error
-from oncehouse.leader_epochs import EpochEnd
+from oncehouse.common.kafka_client import describe_error
+from oncehouse.common.leader_epochs import EpochEnd
 from oncehouse.messaging.aside import Partition
 
 _ASK_AGAIN_SECONDS = 1.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
 
-from oncehouse.backoff import Backoff
+from oncehouse.common.backoff import Backoff
 from oncehouse.messaging.aside import Partition
 from oncehouse.messaging.consumer.events import (
     Action,

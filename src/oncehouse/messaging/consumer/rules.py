@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from oncehouse.backoff import Backoff
+from oncehouse.common.backoff import Backoff
 
 DEFAULT_BACKOFF = Backoff(base_seconds=0.2, longest_seconds=30.0)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Delete, Engine, delete, select, tuple_
 
-from oncehouse.databases import DatabaseClock
+from oncehouse.common.database import DatabaseClock
 from oncehouse.messaging.database import transact, wrapped_errors
 from oncehouse.messaging.inbox.tables import ABSENT, inbox, seen
 

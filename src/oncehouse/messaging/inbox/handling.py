@@ -18,8 +18,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from oncehouse import crash
-from oncehouse.databases import is_passing
+from oncehouse.common import failpoints
+from oncehouse.common.database import is_passing
 from oncehouse.errors import FencedError, PermanentError, TransientError
 from oncehouse.messaging.inbox.records import Done, Failed, Outcome, Waiting, Withdrawn
 from oncehouse.messaging.inbox.taking import claim
@@ -84,7 +84,7 @@ class Attempts:
                 self._finish(session.connection(), row)
         except BaseException as error:  # noqa: BLE001 - the edge of a thread: whatever it is belongs to this message
             return _judge_aloud(row, phase, error)
-        crash.reach("inbox.committed")
+        failpoints.reach("inbox.committed")
         return Done(waiting=row)
 
     async def run_async(self, row: Waiting) -> Outcome:
@@ -104,19 +104,19 @@ class Attempts:
             return Withdrawn(waiting=row, reason="the worker was stopped")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the edge of a task: it belongs to this message
             return _judge_aloud(row, phase, error)
-        crash.reach("inbox.committed")
+        failpoints.reach("inbox.committed")
         return Done(waiting=row)
 
     def _claim(self, connection: Connection, row: Waiting) -> None:
         if not claim(connection, row, keep_seconds=self.keep_seconds):
             raise NotOursError("settled, or held by another worker")
-        crash.reach("inbox.claimed")
+        failpoints.reach("inbox.claimed")
 
     def _finish(self, connection: Connection, row: Waiting) -> None:
         # Last, because it keeps the lease from being renewed or taken over until the transaction ends.
-        crash.reach("inbox.handled")
+        failpoints.reach("inbox.handled")
         self.fence(connection, row)
-        crash.reach("inbox.fenced")
+        failpoints.reach("inbox.fenced")
 
 
 def _is_cancelled() -> bool:

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from oncehouse.doors import brings_token
+from oncehouse.common.http_auth import brings_token
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 from oncehouse.messaging.inbox.ids import MAX_ID_LENGTH
 from oncehouse.messaging.inbox.stored import StoredInbox

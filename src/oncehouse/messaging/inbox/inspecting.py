@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, null, or_, select, update
 
-from oncehouse.databases import DatabaseClock
+from oncehouse.common.database import DatabaseClock
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.bucket_leases import read_members
 from oncehouse.messaging.inbox.ids import plain_id

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine
 
-from oncehouse.databases import Patience, open_engine
+from oncehouse.common.database import Patience, open_engine
 from oncehouse.messaging.database import transact
 from oncehouse.messaging.inbox.tables import ABSENT
 from oncehouse.messaging.settings import MessagingSettings, load_messaging

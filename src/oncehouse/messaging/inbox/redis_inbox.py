@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import redis
 import redis.asyncio
 
-from oncehouse import crash
+from oncehouse.common import failpoints
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.messaging.inbox.ids import (
     NO_SOURCES,
@@ -172,14 +172,14 @@ class _Once:
         self.counter.add(self.consumer, handled=len(fresh), repeated=len(delivery.messages) - len(fresh))
         if not fresh:
             return None
-        crash.reach("redis_inbox.claimed")
+        failpoints.reach("redis_inbox.claimed")
         try:
             result = yield Handle(argument=delivery.argument(fresh))
         except BaseException:
             with suppress(redis.RedisError):  # the claim runs out by itself
                 yield self._ask(_RELEASE, mine, mark)
             raise
-        crash.reach("redis_inbox.handled")
+        failpoints.reach("redis_inbox.handled")
         yield from self._finish(mine, mark)
         return result
 

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from oncehouse.databases import DatabaseClock
+from oncehouse.common.database import DatabaseClock
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.database import check_dialect, wrapped_errors
 from oncehouse.messaging.inbox.ids import Identity

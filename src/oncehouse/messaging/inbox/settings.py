@@ -6,10 +6,10 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from oncehouse.backoff import Backoff
+from oncehouse.common.backoff import Backoff
+from oncehouse.common.http_auth import is_loopback
 from oncehouse.config.base import Section
 from oncehouse.config.field_types import Bytes, Count, Seconds, refuse_crossed
-from oncehouse.doors import is_loopback
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.inbox.ids import check_inbox_name
 from oncehouse.messaging.inbox.records import WorkerSettings

@@ -19,7 +19,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
-from oncehouse.databases import keepalive_arguments, open_engine
+from oncehouse.common.database import keepalive_arguments, open_engine
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.messaging.database import check_dialect, reading, transact
 from oncehouse.messaging.inbox.dispatch import Dispatcher

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ARRAY, Connection, Text, exists, func, literal, literal_column, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from oncehouse.databases import DatabaseClock
+from oncehouse.common.database import DatabaseClock
 from oncehouse.messaging.database import check_dialect, wrapped_errors
 from oncehouse.messaging.inbox.ids import NO_SOURCES, Identity, Sources, digest_value, identify
 from oncehouse.messaging.inbox.records import Stored

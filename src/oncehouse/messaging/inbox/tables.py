@@ -27,7 +27,7 @@ from sqlalchemy import (
     text,
 )
 
-from oncehouse.databases import take_turn
+from oncehouse.common.database import take_turn
 from oncehouse.messaging.bucket_leases import define_lease_tables
 from oncehouse.messaging.database import creation_statements, storage_parameters, wrapped_errors
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Float, Select, bindparam, null, select, text, update
 
-from oncehouse.databases import DatabaseClock
+from oncehouse.common.database import DatabaseClock
 from oncehouse.messaging.inbox.ids import BUCKETS
 from oncehouse.messaging.inbox.records import Failed, Waiting, WorkerSettings
 from oncehouse.messaging.inbox.rows import waiting_of

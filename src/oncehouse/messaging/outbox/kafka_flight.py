@@ -13,7 +13,7 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
 
-from oncehouse.kafka_client import describe_error
+from oncehouse.common.kafka_client import describe_error
 from oncehouse.messaging.message import MESSAGE_ID
 from oncehouse.messaging.outbox.headers import decode_headers
 from oncehouse.messaging.outbox.relay_records import Position, Refusal, Row

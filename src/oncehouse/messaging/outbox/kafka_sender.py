@@ -16,8 +16,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 from pydantic import SecretStr
 
+from oncehouse.common.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
 from oncehouse.errors import ConfigurationError
-from oncehouse.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
 from oncehouse.messaging.outbox.kafka_flight import Flight
 from oncehouse.messaging.outbox.kafka_topics import KnownTopics
 from oncehouse.messaging.outbox.relay_records import Refusal, Row, Sent

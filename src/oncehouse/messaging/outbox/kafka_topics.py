@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from confluent_kafka import KafkaError, Producer
 
-from oncehouse.kafka_client import TIMEOUT_SECONDS
+from oncehouse.common.kafka_client import TIMEOUT_SECONDS
 
 _ASK_AGAIN_SECONDS = (0.1, 0.4, 1.0)
 _FORGET_SECONDS = 10.0

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from oncehouse import crash
-from oncehouse.backoff import Backoff
+from oncehouse.common import failpoints
+from oncehouse.common.backoff import Backoff
 from oncehouse.errors import TransientError
 from oncehouse.messaging.outbox.relay_records import RelayStore, Row, Sender, Sent, Tokens
 
@@ -124,14 +124,14 @@ class Lane:
         rows = self._store.claim(tokens, rows=self._rows_a_bucket(tokens), size_bytes=size_bytes)
         if not rows:
             return Round()
-        crash.reach("outbox claimed")
+        failpoints.reach("outbox claimed")
         parked = self._store.park_behind(tokens, [row for row in rows if row.behind is not None])
         ready = [row for row in rows if row.behind is None]
         sent = self._send(ready)
-        crash.reach("outbox sent")
+        failpoints.reach("outbox sent")
         ours = {bucket: tokens[bucket] for bucket in {row.bucket for row in ready}}
         self._store.settle(ours, sent)
-        crash.reach("outbox settled")
+        failpoints.reach("outbox settled")
         parked += self._store.park(ours, sent.refused)
         if sent.error is not None:
             self._store.note_failure(ours, find_heads(ready, sent), sent.error)

@@ -15,8 +15,8 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 from pydantic import SecretStr
 
+from oncehouse.common.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
 from oncehouse.errors import TransientError
-from oncehouse.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
 from oncehouse.messaging.message import MESSAGE_ID
 
 # A poll waits this long for a full lot of messages, also at the end of a topic.

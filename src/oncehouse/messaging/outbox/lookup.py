@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import Engine, Row, select
 from sqlalchemy.exc import DBAPIError
 
-from oncehouse.databases import DatabaseClock, wrap_error
+from oncehouse.common.database import DatabaseClock, wrap_error
 from oncehouse.messaging.outbox.opening import open_outbox
 from oncehouse.messaging.outbox.tables import OutboxTables
 

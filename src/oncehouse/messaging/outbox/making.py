@@ -6,7 +6,7 @@ from sqlalchemy import inspect
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from oncehouse.databases import begin, open_engine, take_turn
+from oncehouse.common.database import begin, open_engine, take_turn
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.outbox.outbox import Outbox
 

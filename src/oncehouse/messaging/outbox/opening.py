@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
-from oncehouse.databases import Patience, begin, open_engine
+from oncehouse.common.database import Patience, begin, open_engine
 from oncehouse.messaging.outbox import parked
 from oncehouse.messaging.outbox.parked import Moved, Which
 from oncehouse.messaging.outbox.status import OutboxStatus, read_status

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, select, update
 
-from oncehouse.databases import DatabaseClock, begin
+from oncehouse.common.database import DatabaseClock, begin
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.bucket_leases import lock_buckets
 from oncehouse.messaging.outbox.tables import OutboxTables

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
-from oncehouse.databases import open_engine
+from oncehouse.common.database import open_engine
 from oncehouse.errors import TransientError
 from oncehouse.messaging.bucket_leases import BucketLeases, Share
 from oncehouse.messaging.outbox.kafka_sender import KafkaSender

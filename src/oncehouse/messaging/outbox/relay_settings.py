@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from oncehouse.backoff import Backoff
+from oncehouse.common.backoff import Backoff
 from oncehouse.config.field_types import Bytes, Count, Seconds
 from oncehouse.config.pipeline import Section
 from oncehouse.messaging.outbox.lane import Limits

@@ -27,7 +27,7 @@ from sqlalchemy import (
     update,
 )
 
-from oncehouse.databases import DatabaseClock, begin
+from oncehouse.common.database import DatabaseClock, begin
 from oncehouse.messaging.bucket_leases import lock_held
 from oncehouse.messaging.outbox.relay_records import Refusal, Row, Sent, Tokens
 from oncehouse.messaging.outbox.tables import OutboxTables

@@ -18,7 +18,7 @@ from psycopg import sql
 from sqlalchemy import Engine, PoolProxiedConnection, event
 from sqlalchemy.exc import DBAPIError
 
-from oncehouse.databases import tell_failure, wrap_error
+from oncehouse.common.database import tell_failure, wrap_error
 from oncehouse.messaging.outbox.relay_records import Row, Sent, Tokens
 from oncehouse.messaging.outbox.relay_store import SqlStore
 from oncehouse.messaging.outbox.tables import CHANNEL, OutboxTables

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, func, select
 
-from oncehouse.databases import DatabaseClock
+from oncehouse.common.database import DatabaseClock
 from oncehouse.messaging.bucket_leases import read_leases, read_members
 from oncehouse.messaging.outbox.parked import ParkedMessage, list_parked
 from oncehouse.messaging.outbox.tables import OutboxTables

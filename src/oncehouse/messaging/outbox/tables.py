@@ -36,7 +36,7 @@ from sqlalchemy import (
     text,
 )
 
-from oncehouse.databases import DatabaseClock, begin
+from oncehouse.common.database import DatabaseClock, begin
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.bucket_leases import LeaseTables, define_lease_tables
 from oncehouse.messaging.database import creation_statements, storage_parameters

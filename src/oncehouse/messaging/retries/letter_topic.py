@@ -26,8 +26,8 @@ from confluent_kafka import Message as RawMessage
 from confluent_kafka.admin import AdminClient
 from pydantic import SecretStr
 
+from oncehouse.common.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
 from oncehouse.errors import ConfigurationError, FencedError, OncehouseError, PermanentError, TransientError
-from oncehouse.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
 from oncehouse.messaging.message import ORIGIN, ORIGIN_TIME, Headers, Message
 from oncehouse.messaging.retries.kafka_shelf import read_to_end
 from oncehouse.messaging.retries.ladder import REPLAYED, own_headers

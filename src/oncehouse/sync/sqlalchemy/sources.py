@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import URL, Engine, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from oncehouse.databases import open_engine
+from oncehouse.common.database import open_engine
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.database import check_dialect
 from oncehouse.sync.settings import SyncSettings, check_names, read_settings

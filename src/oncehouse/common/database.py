@@ -36,9 +36,9 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
+from oncehouse.common.file_permissions import make_private_file, make_private_folder
+from oncehouse.common.redaction import remember
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
-from oncehouse.private_files import make_private_file, make_private_folder
-from oncehouse.redaction import remember
 
 _SUPPORTED = ("sqlite", "postgresql")
 

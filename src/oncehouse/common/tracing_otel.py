@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from oncehouse import __version__, spans
+from oncehouse import __version__
+from oncehouse.common import tracing
+from oncehouse.common.redaction import redact
+from oncehouse.common.tracing import Value
 from oncehouse.errors import ConfigurationError
-from oncehouse.redaction import redact
-from oncehouse.spans import Value
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -45,7 +46,7 @@ def exporting(say: Callable[[str], None], environment: Mapping[str, str] = os.en
     provider = make_provider()
     provider.add_span_processor(BatchSpanProcessor(load_exporter(name)))
     try:
-        with spans.use(opener(provider.get_tracer("oncehouse", __version__))):
+        with tracing.use(opener(provider.get_tracer("oncehouse", __version__))):
             yield
     finally:
         provider.shutdown()
@@ -91,7 +92,7 @@ def make_provider() -> TracerProvider:
     return TracerProvider(resource=named.merge(Resource({SERVICE_NAME: "oncehouse"})) if unnamed else named)
 
 
-def opener(tracer: Tracer) -> spans.Opener:
+def opener(tracer: Tracer) -> tracing.Opener:
     """For `spans.use`; programs that trace themselves give a tracer of theirs."""
 
     @contextmanager

@@ -20,7 +20,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, TextIO
 
-from oncehouse.redaction import redact
+from oncehouse.common.redaction import redact
 
 FORMAT_VARIABLE = "ONCEHOUSE_LOG_FORMAT"
 """Where a process finds the format that nobody gave it by an option; Spark's workers get it so."""
