@@ -23,7 +23,7 @@ import polars as pl
 import pyarrow as pa
 
 from decode import BLOCK, FIELDS, best_rate
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.avro_decode import AvroDecoder
 from oncehouse.pipeline.avro_writer import write_number

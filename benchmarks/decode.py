@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyarrow import json as pa_json
 
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.pipeline import json_decode
 from oncehouse.pipeline.json_decode import JsonDecoder
 

@@ -1,4 +1,4 @@
-"""What a log line with fields costs: the formatter of `common.structured_logging`, and structlog's where it is installed.
+"""What a log line with fields costs: our JSON formatter, and structlog's where it is installed.
 
     python benchmarks/log_lines.py
 

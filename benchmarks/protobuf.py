@@ -22,7 +22,7 @@ import ptars
 import pyarrow as pa
 from google.protobuf.message_factory import GetMessageClass
 
-from oncehouse.columns import arrow_type, parse_type
+from oncehouse.column_types.types import arrow_type, parse_type
 from oncehouse.pipeline.decoding import Limits
 from oncehouse.pipeline.formats import demand_section, format_of
 from oncehouse.pipeline.framing import Framing, VersionPlace

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.devstack.demo_events import FIELDS, IDENTITY, make_messages, plan_traffic
 from oncehouse.pipeline.identity_rule import Rule
 from oncehouse.pipeline.json_format import JsonFormat

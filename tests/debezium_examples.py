@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.pipeline.debezium_decode import DebeziumDecoder
 from oncehouse.pipeline.decoding import Decoded, Limits
 

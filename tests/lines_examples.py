@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.config.formats import Csv
 from oncehouse.pipeline.csv_format import make_csv_format
 from oncehouse.pipeline.decoding import Decoded, Format, Limits

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 from google.protobuf.message_factory import GetMessageClass
 
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.decoding import Decoded, Limits
 from oncehouse.pipeline.framing import Framing, VersionPlace

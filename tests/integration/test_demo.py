@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack import demo
 from oncehouse.devstack.demo_events import (

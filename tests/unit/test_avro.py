@@ -14,7 +14,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.avro_decode import AvroDecoder

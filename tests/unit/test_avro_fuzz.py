@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import examples
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.avro_decode import AvroDecoder
 from oncehouse.pipeline.decoding import HEADERS, Decoded, Limits

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.devstack.chaos.events import event_maker, find_choices
 from oncehouse.devstack.chaos.fitting import demand_fit, find_poison, read_records

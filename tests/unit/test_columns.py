@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncehouse.columns import Array, Nullable, String, arrow_type, clickhouse_name, parse_type
+from oncehouse.column_types.types import Array, Nullable, String, arrow_type, clickhouse_name, parse_type
 from oncehouse.errors import ConfigurationError
 
 SCALARS = [

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline import json_decode
 from oncehouse.pipeline.decoding import Decoded

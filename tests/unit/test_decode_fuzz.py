@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import examples
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.pipeline import json_decode
 from oncehouse.pipeline.decoding import Decoded
 from oncehouse.pipeline.json_decode import JsonDecoder

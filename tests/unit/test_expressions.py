@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncehouse.columns import arrow_type, parse_type
+from oncehouse.column_types.types import arrow_type, parse_type
 from oncehouse.config.field_types import check_name
 from oncehouse.expressions.compiling import Compiler
 from oncehouse.expressions.engine import open_engine

@@ -7,7 +7,7 @@ import multiprocessing
 import pyarrow as pa
 import pytest
 
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.pipeline import json_decode
 from oncehouse.pipeline.json_decode import JsonDecoder
 from oncehouse.pipeline.verdict import Reason

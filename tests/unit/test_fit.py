@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import examples
-from oncehouse.columns import Integer, arrow_type, parse_type
+from oncehouse.column_types.types import Integer, arrow_type, parse_type
 from oncehouse.pipeline.fit import fit
 from oncehouse.pipeline.fit_explain import explain_misfit, find_misfit
 

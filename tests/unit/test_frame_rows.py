@@ -8,7 +8,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import LetterKind
 from oncehouse.pipeline.dedup import DecidePlan, decide

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.pipeline.hints import make_hint
 from oncehouse.pipeline.verdict import Reason
 

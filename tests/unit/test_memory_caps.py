@@ -18,7 +18,7 @@ RUN = """
 import json, resource, sys
 sys.path[:0] = {paths!r}
 import pyarrow as pa
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.config.formats import Csv, Text
 from oncehouse.pipeline.csv_format import make_csv_format
 from oncehouse.pipeline.debezium_format import DebeziumFormat

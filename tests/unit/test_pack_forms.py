@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.errors import CorruptFileError
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.packs import Bundle

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.errors import CorruptFileError
 from oncehouse.ledger import keyindex
 from oncehouse.ledger.files import FileStore

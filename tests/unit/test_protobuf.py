@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf import json_format
 
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.framing import Framing, VersionPlace
 from oncehouse.pipeline.protobuf_format import ProtobufFormat

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncehouse.columns import arrow_type, parse_type
+from oncehouse.column_types.types import arrow_type, parse_type
 from oncehouse.pipeline.decoding import Limits
 from oncehouse.pipeline.frame_format import FrameDecoder, WithFrames, fit_rows, schema_of
 from oncehouse.pipeline.json_format import JsonFormat

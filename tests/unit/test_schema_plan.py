@@ -10,7 +10,7 @@ from oncehouse.clickhouse.column_changes import ChangeKind, plan_columns
 from oncehouse.clickhouse.comparison import widens
 from oncehouse.clickhouse.describe import Column, TableFacts
 from oncehouse.clickhouse.needs import needs_of
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.ledger.records import LearnedField, Schema
 from oncehouse.pipeline.protobuf_sources import make_schema

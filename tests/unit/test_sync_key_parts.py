@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.cli.key_progress import INTERVAL_SECONDS, KeyProgressView, spell_progress
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.sync.advising import advise
 from oncehouse.sync.backfilling import SMALLEST_CHUNK, next_chunk
 from oncehouse.sync.key_progress import KeyProgress

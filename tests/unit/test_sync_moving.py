@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from django_site import set_up
-from oncehouse.columns import clickhouse_name
+from oncehouse.column_types.types import clickhouse_name
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.engines import Append, Collapsing, Replacing, VersionedCollapsing
 from oncehouse.sync.model_sync import _registered

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.clickhouse.describe import Column, TableFacts
-from oncehouse.columns import clickhouse_name, parse_type
+from oncehouse.column_types.types import clickhouse_name, parse_type
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.sync.blocks import default_value, make_block
 from oncehouse.sync.declaration import Declaration, Source, declare

@@ -11,7 +11,7 @@ from oncehouse.clickhouse.describe import TableFacts
 from oncehouse.clickhouse.findings import Level
 from oncehouse.clickhouse.needs import needs_of
 from oncehouse.clickhouse.preflight import judge
-from oncehouse.columns import clickhouse_name, parse_type
+from oncehouse.column_types.types import clickhouse_name, parse_type
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError

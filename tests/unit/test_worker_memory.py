@@ -7,7 +7,7 @@ import multiprocessing
 import pyarrow as pa
 
 from oncehouse.capacity import measured
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.pipeline.blocks import BLOCK_BYTES
 from oncehouse.pipeline.manifest import TablePlan
 from oncehouse.pipeline.reading import read_records

@@ -98,7 +98,7 @@ def list_versions(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None
 @paged()
 def show(version: Version, file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """The fields of one version, with the ClickHouse types that they have by themselves."""
-    from oncehouse.columns import clickhouse_name
+    from oncehouse.column_types.types import clickhouse_name
     from oncehouse.pipeline.schema_fields import fields_of
 
     pipeline = load_pipeline(file)

@@ -14,7 +14,7 @@ from oncehouse.clickhouse.comparison import compare_types, widens
 from oncehouse.clickhouse.describe import TableFacts
 from oncehouse.clickhouse.needs import Needs
 from oncehouse.clickhouse.schema import add_column_ddl, modify_column_ddl
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.errors import ConfigurationError
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncehouse.columns import (
+from oncehouse.column_types.types import (
     Array,
     ColumnType,
     Date,

@@ -17,7 +17,7 @@ from oncehouse.clickhouse.describe import ACCESS_DENIED
 from oncehouse.clickhouse.names import quote
 from oncehouse.clickhouse.server_names import HEADER, NO_NAME, collect_server_names
 from oncehouse.clickhouse.table_engines import KNOWN_SECONDS, TableEngine, forget_engines, read_engines
-from oncehouse.columns import quote_text
+from oncehouse.column_types.types import quote_text
 from oncehouse.errors import OncehouseError, TransientError
 
 if TYPE_CHECKING:

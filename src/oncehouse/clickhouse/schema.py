@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 from oncehouse.clickhouse.names import TableName, quote, quote_table
 from oncehouse.clickhouse.needs import needs_of
 from oncehouse.clickhouse.windows import WindowNeeds, blocks_needed, seconds_needed
-from oncehouse.columns import Array, Float, Map, Tuple, bare, clickhouse_name, is_nullable, parse_type
+from oncehouse.column_types.types import (
+    Array,
+    Float,
+    Map,
+    Tuple,
+    bare,
+    clickhouse_name,
+    is_nullable,
+    parse_type,
+)
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from oncehouse.config.problems import Path, Problem, nearest
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.columns import ColumnType
+    from oncehouse.column_types.types import ColumnType
     from oncehouse.config.pipeline import Identity, Table
 
 _WITH_NEW_FIELDS = ("json", "jsonl", "protobuf", "avro")
@@ -106,7 +106,10 @@ def _named_fields(names: Any) -> list[tuple[str | int, str]]:
 
 
 def _is_path(name: str, fields: Mapping[Any, Any]) -> bool:
-    from oncehouse.columns import find_path, parse_type  # Arrow comes with it, which few commands need
+    from oncehouse.column_types.types import (  # Arrow comes with it, which few commands need
+        find_path,
+        parse_type,
+    )
 
     types: dict[str, ColumnType] = {}
     for field, text in fields.items():
@@ -176,7 +179,7 @@ def _not_decoded(name: str, known: list[str], shaped: Iterable[str]) -> str:
 
 def sound_types(fields: Any) -> dict[str, str] | None:
     """The declared types, when all of them can be read."""
-    from oncehouse.columns import parse_type
+    from oncehouse.column_types.types import parse_type
 
     if not isinstance(fields, Mapping):
         return None

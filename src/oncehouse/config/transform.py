@@ -19,7 +19,7 @@ from oncehouse.config.field_types import ColumnTypeText, Name
 from oncehouse.config.problems import Path, Problem, nearest
 
 if TYPE_CHECKING:
-    from oncehouse.columns import ColumnType
+    from oncehouse.column_types.types import ColumnType
     from oncehouse.config.pipeline import Table
     from oncehouse.expressions.compiling import Compiler
     from oncehouse.expressions.scope import Expression
@@ -115,7 +115,7 @@ def _judge(
     fields: tuple[tuple[str, str], ...], shape_json: str, routes: tuple[tuple[int, str], ...]
 ) -> Judged:
     """Kept, because every epoch asks again: fields may have been learnt meanwhile."""
-    from oncehouse.columns import parse_type  # loads Arrow, which most commands do not need
+    from oncehouse.column_types.types import parse_type  # loads Arrow, which most commands do not need
 
     shape = Shape.model_validate_json(shape_json)
     types = {name: parse_type(text) for name, text in fields}
@@ -147,7 +147,7 @@ def _judge_names(types: Mapping[str, ColumnType], shape: Shape) -> Iterator[Prob
 
 
 def _judge_lookup(name: str, lookup: Lookup, types: Mapping[str, ColumnType]) -> Iterator[Problem]:
-    from oncehouse.columns import bare, clickhouse_name
+    from oncehouse.column_types.types import bare, clickhouse_name
 
     path: Path = ("lookups", name, "field" if lookup.field else "key")
     found = types.get(lookup.event_field)
@@ -162,7 +162,7 @@ def _judge_lookup(name: str, lookup: Lookup, types: Mapping[str, ColumnType]) ->
 
 
 def _can_be_key(type_: ColumnType) -> bool:
-    from oncehouse import columns as c
+    from oncehouse.column_types import types as c
 
     if isinstance(type_, c.Integer):
         return type_.bits <= 64
@@ -170,7 +170,7 @@ def _can_be_key(type_: ColumnType) -> bool:
 
 
 def _compile_all(types: Mapping[str, ColumnType], shape: Shape, routes: Mapping[int, str]) -> Judged:
-    from oncehouse.columns import Nullable, parse_type
+    from oncehouse.column_types.types import Nullable, parse_type
     from oncehouse.expressions.compiling import Compiler
     from oncehouse.expressions.scope import Scope
 

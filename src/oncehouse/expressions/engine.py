@@ -14,7 +14,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 
 MEMORY_LIMIT = "512MB"
 MOST_DIGITS = 38

@@ -10,7 +10,7 @@ from typing import Any
 
 from duckdb.sqltypes import DuckDBPyType
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 
 _INTEGERS = {
     "tinyint": 8,

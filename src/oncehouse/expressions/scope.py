@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from oncehouse.columns import ColumnType
+from oncehouse.column_types.types import ColumnType
 
 
 class ExpressionError(ValueError):

@@ -11,7 +11,7 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog import Catalog, check_identity
 from oncehouse.ledger.records import Identity, Request
@@ -22,7 +22,7 @@ from oncehouse.pipeline.schemas import known_schemas
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from oncehouse.columns import ColumnType
+    from oncehouse.column_types.types import ColumnType
     from oncehouse.config.pipeline import Pipeline
 
 # All of the section that ids and index depend on.

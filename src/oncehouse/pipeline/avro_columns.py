@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.pipeline import avro_schema as s
 from oncehouse.pipeline.avro_cursor import Bodies, Cursor
 from oncehouse.pipeline.avro_lists import find_items, read_choices, reject_deep, skip, split_branches

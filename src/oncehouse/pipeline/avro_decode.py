@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.avro_columns import Reader
 from oncehouse.pipeline.avro_cursor import Bodies

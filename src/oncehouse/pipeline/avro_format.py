@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from oncehouse.columns import ColumnType
+from oncehouse.column_types.types import ColumnType
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.avro_decode import AvroDecoder
 from oncehouse.pipeline.decoding import Decoder, Limits, SingleRows

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.pipeline import avro_schema as s
 from oncehouse.pipeline.avro_cursor import Cursor
 from oncehouse.pipeline.avro_lists import read_choices

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.pipeline.csv_split import Marks, split_columns
 from oncehouse.pipeline.decoding import Decoded, Limits, Places
 from oncehouse.pipeline.fit_texts import TextColumn, fit_texts

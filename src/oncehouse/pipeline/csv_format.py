@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from oncehouse.columns import ColumnType
+from oncehouse.column_types.types import ColumnType
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.csv_decode import CsvDecoder
 from oncehouse.pipeline.csv_split import Marks, split_lines

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.pipeline.avro_values import decimals_from_bytes
 from oncehouse.pipeline.debezium_types import Meaning, Wire
 from oncehouse.pipeline.fit import rows_of

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.pipeline.debezium_columns import read_meaning
 from oncehouse.pipeline.debezium_envelope import Envelopes, describe_row, open_envelopes
 from oncehouse.pipeline.debezium_fill import fill_defaults

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from oncehouse.columns import ColumnType
+from oncehouse.column_types.types import ColumnType
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.debezium_decode import DebeziumDecoder
 from oncehouse.pipeline.decoding import Decoder, Limits, SingleRows

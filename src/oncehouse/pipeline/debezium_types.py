@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 
 _INTEGERS = {"int8", "int16", "int32", "int64"}
 _TEXT = c.Nullable(inner=c.String())

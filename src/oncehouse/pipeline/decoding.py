@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.columns import ColumnType
+from oncehouse.column_types.types import ColumnType
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.verdict import Problem, Reason, Rejection
 

@@ -15,7 +15,7 @@ from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.comparison import compare_types
 from oncehouse.clickhouse.describe import describe_table
 from oncehouse.clickhouse.schema import add_column_ddl
-from oncehouse.columns import clickhouse_name
+from oncehouse.column_types.types import clickhouse_name
 from oncehouse.common import failpoints
 from oncehouse.config.field_types import check_name
 from oncehouse.errors import ConfigurationError

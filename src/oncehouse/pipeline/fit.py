@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.pipeline.fit_scalars import Fitted, either, fit_scalar
 from oncehouse.pipeline.json_bytes import Offsets
 from oncehouse.pipeline.json_times import Mask, null_mask

@@ -11,7 +11,7 @@ import re
 import numpy as np
 import pyarrow as pa
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.pipeline.fit import fit, list_items, plain
 from oncehouse.pipeline.fit_scalars import is_bytes, is_text, takes_kind
 from oncehouse.pipeline.json_times import cast_where_possible, parse_times

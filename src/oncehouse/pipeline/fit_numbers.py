@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.pipeline.json_bytes import (
     are_written_plainly,
     fixed_array,

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.pipeline import fit_numbers as numbers
 from oncehouse.pipeline import fit_times
 from oncehouse.pipeline.json_bytes import fixed_from_texts, text_buffers, uuids_from_texts

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.pipeline.decoding import Places
 from oncehouse.pipeline.fit import fit
 from oncehouse.pipeline.fit_explain import find_misfit

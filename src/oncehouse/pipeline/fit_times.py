@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.pipeline import json_times as times
 from oncehouse.pipeline.json_times import Mask, cast_where_possible, null_mask, within
 

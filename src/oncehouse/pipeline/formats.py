@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import pyarrow as pa
 
-from oncehouse.columns import arrow_type
+from oncehouse.column_types.types import arrow_type
 from oncehouse.config.base import SectionT
 from oncehouse.config.formats import Csv, Debezium, Text
 from oncehouse.errors import ConfigurationError

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.columns import (
+from oncehouse.column_types.types import (
     ColumnType,
     FixedString,
     String,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from oncehouse.columns import ColumnType, arrow_type
+from oncehouse.column_types.types import ColumnType, arrow_type
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.decoding import Decoded
 from oncehouse.pipeline.frame_format import fit_rows, schema_of

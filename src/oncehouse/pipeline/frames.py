@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from oncehouse.columns import Array, ColumnType, Map, bare, clickhouse_name, is_nullable
+from oncehouse.column_types.types import Array, ColumnType, Map, bare, clickhouse_name, is_nullable
 from oncehouse.config.problems import nearest, printable
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.ledger import epochs

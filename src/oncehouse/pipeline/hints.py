@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.pipeline.verdict import Reason
 
 _FIELD = re.compile(r"^(?:key )?field (?P<path>.+?): ")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.config.formats import DEBEZIUM_IDENTITY
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.annotations import marked_fields

@@ -19,7 +19,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from oncehouse.columns import ColumnType, FixedString, String, bare, is_nullable
+from oncehouse.column_types.types import ColumnType, FixedString, String, bare, is_nullable
 from oncehouse.config.field_types import hide_credentials
 from oncehouse.config.problems import printable
 from oncehouse.errors import ConfigurationError, TransientError

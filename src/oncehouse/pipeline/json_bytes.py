@@ -14,7 +14,7 @@ import pyarrow as pa
 from oncehouse.pipeline.json_times import Mask, null_mask
 
 if TYPE_CHECKING:
-    from oncehouse import columns as c
+    from oncehouse.column_types import types as c
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Offsets = np.ndarray[Any, np.dtype[np.int64]]

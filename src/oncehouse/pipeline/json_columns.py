@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.pipeline.fit import Fitted, fit, rows_of
 from oncehouse.pipeline.fit_scalars import either
 from oncehouse.pipeline.json_times import Mask

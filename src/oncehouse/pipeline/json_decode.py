@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as pa_json
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.common.backoff import Turns
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.decoding import Decoded

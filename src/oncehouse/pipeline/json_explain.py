@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.pipeline.json_columns import ITEM, VALUE, Path, Shape, convert, leaf_types
 from oncehouse.pipeline.json_times import parse_times
 from oncehouse.pipeline.verdict import Problem, Reason

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.columns import ColumnType
+from oncehouse.column_types.types import ColumnType
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.decoding import Decoder, Limits, OfValues, SingleRows, number_single_rows, spread
 from oncehouse.pipeline.json_decode import JsonDecoder

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from oncehouse.columns import ColumnType, String, bare, is_nullable, parse_type
+from oncehouse.column_types.types import ColumnType, String, bare, is_nullable, parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.expressions.engine import first_line
 from oncehouse.ledger.files import FileStore

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from oncehouse.columns import ColumnType
+from oncehouse.column_types.types import ColumnType
 from oncehouse.ledger.records import FileRef, LetterKind, Schema
 from oncehouse.pipeline.blocks import Counted
 from oncehouse.pipeline.decoding import Format

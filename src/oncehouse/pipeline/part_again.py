@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.errors import PermanentError
 from oncehouse.ledger.batches import find_batch, list_attempts
 from oncehouse.ledger.fields import list_fields

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from oncehouse.columns import ColumnType, arrow_type
+from oncehouse.column_types.types import ColumnType, arrow_type
 from oncehouse.errors import CorruptFileError
 from oncehouse.ledger.files import REPAIR_ADVICE, FileStore
 from oncehouse.ledger.keyindex import UInt32, UInt64

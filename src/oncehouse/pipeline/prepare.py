@@ -15,7 +15,7 @@ from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.describe import TableFacts, describe_table
 from oncehouse.clickhouse.partitions import count_partitions, judge_spread
 from oncehouse.clickhouse.preflight import Finding, Level, inspect, needs_of
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 from oncehouse.ledger import epochs
 from oncehouse.ledger.backlog import sum_kept

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.decoding import Decoded, Decoder, Limits, Places, SingleRows
 from oncehouse.pipeline.framing import Framed, Framing, VersionPlace, only_names, open_frames, split_versions

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.descriptor import FieldDescriptor, OneofDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.errors import ConfigurationError
 from oncehouse.protobuf.fields import (
     DURATION,

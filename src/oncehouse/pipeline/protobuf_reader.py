@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from ptars._lib import ProtoRegistry
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.pipeline.decoding import Places
 from oncehouse.pipeline.fit import fit, repeated_keys, rows_of
 from oncehouse.pipeline.fit_explain import find_misfit

@@ -21,7 +21,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, OneofDescrip
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.pipeline.json_times import Mask, null_mask
 from oncehouse.pipeline.protobuf_projection import is_json
 from oncehouse.protobuf.fields import DURATION, TIMESTAMP, WRAPPERS, is_map, is_message, message_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from oncehouse.columns import parse_type
+from oncehouse.column_types.types import parse_type
 from oncehouse.ledger import queries
 from oncehouse.ledger.schemas import list_schemas
 from oncehouse.pipeline.evolution import current

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.pipeline import avro_schema as avro
 from oncehouse.protobuf.definition import describe, read_definition
 from oncehouse.protobuf.fields import derive_fields, has_default

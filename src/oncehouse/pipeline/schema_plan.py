@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oncehouse import columns as c
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.column_changes import ChangeKind, ColumnChange, plan_columns
 from oncehouse.clickhouse.comparison import widens
 from oncehouse.clickhouse.describe import describe_table
 from oncehouse.clickhouse.findings import Level
 from oncehouse.clickhouse.needs import needs_of
+from oncehouse.column_types import types as c
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.fields import learn_fields, list_fields
 from oncehouse.ledger.records import LearnedField, Schema

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from oncehouse.columns import ColumnType, arrow_type
+from oncehouse.column_types.types import ColumnType, arrow_type
 from oncehouse.config.transform import ROW_COLUMN as ROW
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.decoding import Places

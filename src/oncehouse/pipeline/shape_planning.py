@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from oncehouse.columns import ColumnType, arrow_type, parse_type
+from oncehouse.column_types.types import ColumnType, arrow_type, parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline.shape_plan import ColumnPlan, FunctionPlan, RoutePlan, ShapePlan, route_column

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.ledger.records import Schema
 from oncehouse.pipeline.csv_split import Marks, split_lines
 from oncehouse.pipeline.decoding import (

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, OneofDescriptor
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.errors import ConfigurationError
 
 _PACKAGE = "google.protobuf."

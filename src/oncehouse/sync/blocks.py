@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.columns import (
+from oncehouse.column_types.types import (
     Array,
     Bool,
     ColumnType,

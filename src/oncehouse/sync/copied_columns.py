@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from oncehouse.columns import (
+from oncehouse.column_types.types import (
     Bool,
     ColumnType,
     Date,

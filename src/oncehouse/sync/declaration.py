@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from oncehouse.clickhouse.names import check, split_table
-from oncehouse.columns import ColumnType, is_nullable, parse_type
+from oncehouse.column_types.types import ColumnType, is_nullable, parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.blocks import default_value
 from oncehouse.sync.engines import Engine, Row

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from oncehouse.clickhouse.insert import encode_block
 from oncehouse.clickhouse.names import quote, quote_table
 from oncehouse.clickhouse.replica_sync import read_in_step
-from oncehouse.columns import ColumnType, Integer, clickhouse_name
+from oncehouse.column_types.types import ColumnType, Integer, clickhouse_name
 from oncehouse.sync.blocks import make_block
 from oncehouse.sync.declaration import Declaration
 from oncehouse.sync.engines import Row

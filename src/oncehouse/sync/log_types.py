@@ -6,7 +6,7 @@ from the log.
 
 from __future__ import annotations
 
-from oncehouse.columns import (
+from oncehouse.column_types.types import (
     Array,
     Bool,
     ColumnType,

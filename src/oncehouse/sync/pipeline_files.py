@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from oncehouse.columns import clickhouse_name
+from oncehouse.column_types.types import clickhouse_name
 from oncehouse.config.field_types import check_name
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError

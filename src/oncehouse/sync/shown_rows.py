@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from oncehouse.clickhouse.insert import encode_block
 from oncehouse.clickhouse.names import quote, quote_table
 from oncehouse.clickhouse.replica_sync import read_in_step
-from oncehouse.columns import (
+from oncehouse.column_types.types import (
     Array,
     ColumnType,
     Integer,

@@ -18,7 +18,7 @@ from oncehouse.clickhouse.needs import Needs
 from oncehouse.clickhouse.preflight_table import PARTITIONS_AN_INSERT, spread_window
 from oncehouse.clickhouse.schema import batch_index, widen_window_ddl
 from oncehouse.clickhouse.windows import WindowNeeds, blocks_needed, seconds_needed
-from oncehouse.columns import clickhouse_name
+from oncehouse.column_types.types import clickhouse_name
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.declaration import BATCH_COLUMN, Declaration
 

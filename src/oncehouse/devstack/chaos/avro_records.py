@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.devstack.chaos.texts import spell
 from oncehouse.devstack.chaos.values import NANOSECONDS
 from oncehouse.pipeline import avro_schema as s

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.devstack.chaos.values import capacity, nth_value, some_value
 from oncehouse.devstack.chaos.writers import SAMPLE_ADVICE, Record, Writer, writer_of
 from oncehouse.errors import ConfigurationError

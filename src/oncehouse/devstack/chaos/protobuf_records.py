@@ -10,7 +10,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.devstack.chaos.texts import spell
 from oncehouse.devstack.chaos.values import NANOSECONDS
 from oncehouse.protobuf import fields as f

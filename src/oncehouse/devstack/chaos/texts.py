@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.config.formats import Csv
 from oncehouse.devstack.chaos.values import NANOSECONDS
 

@@ -13,7 +13,7 @@ from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 
 NANOSECONDS = 10**9
 

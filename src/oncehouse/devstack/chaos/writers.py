@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.config.formats import Avro, Csv
 from oncehouse.devstack.chaos import avro_records, texts
 from oncehouse.errors import ConfigurationError

@@ -122,7 +122,7 @@ class LowCardinality(ColumnType):
 
 def parse_type(text: str) -> ColumnType:
     """The type that `text` spells; refused with what is wrong, where, and the nearest right type."""
-    from oncehouse.columns_parser import parse  # the parser needs the classes above
+    from oncehouse.column_types.parser import parse  # the parser needs the classes above
 
     return parse(text)
 

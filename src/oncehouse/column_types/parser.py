@@ -10,7 +10,7 @@ import difflib
 import re
 from typing import TYPE_CHECKING, NoReturn
 
-from oncehouse import columns as c
+from oncehouse.column_types import types as c
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
