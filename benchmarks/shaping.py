@@ -22,7 +22,7 @@ import pyarrow as pa
 
 import decode
 from oncehouse.config.pipeline import Pipeline
-from oncehouse.expressions.engine import open_engine
+from oncehouse.expressions.duckdb_engine import open_engine
 from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline import lookup_join
 from oncehouse.pipeline.shape_planning import plan_shape

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from oncehouse.column_types.types import arrow_type, parse_type
 from oncehouse.config.field_types import check_name
-from oncehouse.expressions.compiling import Compiler
-from oncehouse.expressions.engine import open_engine
-from oncehouse.expressions.evaluating import Evaluator, Outcome
+from oncehouse.expressions.compiler import Compiler
+from oncehouse.expressions.duckdb_engine import open_engine
+from oncehouse.expressions.evaluator import Evaluator, Outcome
 from oncehouse.expressions.scope import Expression, ExpressionError, Input, Scope
 
 FIELDS = {
@@ -289,7 +289,7 @@ def test_a_null_that_was_computed_is_no_failure(compiler, evaluator):
 
 def test_a_failure_that_no_guard_catches_is_narrowed_to_its_row(compiler, monkeypatch):
     """A result larger than the engine's memory fails the query, not only the value."""
-    monkeypatch.setattr("oncehouse.expressions.engine.MEMORY_LIMIT", "16MB")
+    monkeypatch.setattr("oncehouse.expressions.duckdb_engine.MEMORY_LIMIT", "16MB")
     expression = compiler.compile(f"replace(note, 'a', '{'b' * 400}')", parse_type("Nullable(String)"))
     notes = ["c"] * 40
     notes[17] = "a" * 100_000

@@ -21,7 +21,7 @@ from oncehouse.config.problems import Path, Problem, nearest
 if TYPE_CHECKING:
     from oncehouse.column_types.types import ColumnType
     from oncehouse.config.pipeline import Table
-    from oncehouse.expressions.compiling import Compiler
+    from oncehouse.expressions.compiler import Compiler
     from oncehouse.expressions.scope import Expression
 
 LOOKUP_SUFFIXES = (".parquet", ".csv", ".json", ".jsonl", ".ndjson")
@@ -171,7 +171,7 @@ def _can_be_key(type_: ColumnType) -> bool:
 
 def _compile_all(types: Mapping[str, ColumnType], shape: Shape, routes: Mapping[int, str]) -> Judged:
     from oncehouse.column_types.types import Nullable, parse_type
-    from oncehouse.expressions.compiling import Compiler
+    from oncehouse.expressions.compiler import Compiler
     from oncehouse.expressions.scope import Scope
 
     truth = Nullable(inner=parse_type("Bool"))

@@ -22,7 +22,7 @@ from pyarrow import csv
 
 from oncehouse.column_types.types import ColumnType, String, bare, is_nullable, parse_type
 from oncehouse.errors import ConfigurationError
-from oncehouse.expressions.engine import first_line
+from oncehouse.expressions.duckdb_engine import first_line
 from oncehouse.ledger.files import FileStore
 from oncehouse.ledger.records import FileRef
 from oncehouse.pipeline.fit import fit

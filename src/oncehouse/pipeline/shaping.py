@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.expressions.evaluating import Evaluator, Outcome
+from oncehouse.expressions.evaluator import Evaluator, Outcome
 from oncehouse.expressions.scope import Expression, Input
 from oncehouse.ledger.files import FileStore
 from oncehouse.pipeline.decoding import Decoded, Decoder, Places

@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from oncehouse.column_types import types as c
-from oncehouse.expressions.engine import engine_field, first_line, open_engine
+from oncehouse.expressions.duckdb_engine import engine_field, first_line, open_engine
 from oncehouse.expressions.result_types import find_mismatch
 from oncehouse.expressions.scope import Expression, ExpressionError, Input, Scope
 

@@ -14,8 +14,8 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from oncehouse.expressions.compiling import BLOCK, guarded
-from oncehouse.expressions.engine import engine_field, first_line, open_engine, plain_values
+from oncehouse.expressions.compiler import BLOCK, guarded
+from oncehouse.expressions.duckdb_engine import engine_field, first_line, open_engine, plain_values
 from oncehouse.expressions.scope import Expression, Input
 
 _TOLD = 20  # rows of a block and column that are computed once more, alone, for the words of their failure
