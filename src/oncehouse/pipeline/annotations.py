@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline import avro_schema as avro
 from oncehouse.protobuf.definition import describe, read_definition
-from oncehouse.protobuf.marks import marked_fields as protobuf_marks
+from oncehouse.protobuf.identity_option import marked_fields as protobuf_marks
 
 if TYPE_CHECKING:
     from oncehouse.ledger.records import Schema
