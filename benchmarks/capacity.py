@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 import capacity_catalog
-from oncehouse.clickhouse.insert import InsertRequest, encode
+from oncehouse.clickhouse.insert.insert_batch import InsertRequest, encode
 from oncehouse.devstack.demo_events import make_messages, plan_traffic
 from oncehouse.ledger import keyindex
 from oncehouse.ledger.files import FileStore

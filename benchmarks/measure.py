@@ -23,8 +23,8 @@ import yaml
 from pydantic import SecretStr
 
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.clickhouse.preflight import needs_of
-from oncehouse.clickhouse.schema import create_table_ddl
+from oncehouse.clickhouse.create_table import create_table_ddl
+from oncehouse.clickhouse.preflight.check import needs_of
 from oncehouse.config.pipeline import ClickHouse, Identity, Ledger, Pipeline, Table
 from oncehouse.devstack.demo_events import IDENTITY
 from oncehouse.devstack.jars import connector_jars

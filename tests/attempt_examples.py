@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from oncehouse.clickhouse.insert import InsertRequest, query_id
+from oncehouse.clickhouse.insert.insert_batch import InsertRequest, query_id
 
 
 def first_attempt(rows, **changes):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from oncehouse.clickhouse.grants import Role, role_grants
+from oncehouse.clickhouse.preflight.grants import Role, role_grants
 from oncehouse.config.pipeline import Pipeline
 
 PASSWORD = "of-the-tests"

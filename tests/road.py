@@ -26,8 +26,8 @@ from pyspark.sql import SparkSession
 from sqlalchemy import update
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.preflight import needs_of
-from oncehouse.clickhouse.schema import create_table_ddl
+from oncehouse.clickhouse.create_table import create_table_ddl
+from oncehouse.clickhouse.preflight.check import needs_of
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.devstack.chaos.view_sums import ViewSums
 from oncehouse.devstack.jars import connector_jars

@@ -53,7 +53,7 @@ def settle_views(catalog: Catalog, found: Sequence[Batch]) -> None:
 def plan_view_rebuilds(pipeline: Pipeline, tables: Collection[str]) -> dict[str, tuple[ViewRebuild, ...]]:
     """By table, how each of its materialized views is rebuilt from it."""
     from oncehouse.clickhouse.client import connect
-    from oncehouse.clickhouse.describe import describe_table
+    from oncehouse.clickhouse.table_info import describe_table
     from oncehouse.clickhouse.view_rebuild import plan_rebuilds
 
     client = connect(pipeline.clickhouse)

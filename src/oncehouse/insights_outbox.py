@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
+from oncehouse.clickhouse.batch_rows import count_of_batch
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.counting import count_of_batch
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import OncehouseError
 from oncehouse.insights_trace import Destination, RecordTrace, RowTrace, trace_record

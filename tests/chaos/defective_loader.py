@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from oncehouse.clickhouse.outcomes import Inserted, Refused, TryAgain
+from oncehouse.clickhouse.insert.outcome import Inserted, Refused, TryAgain
 from oncehouse.devstack.chaos.defects import without_token
 from oncehouse.pipeline import attempts, loader
 
@@ -91,20 +91,20 @@ def insert_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry that finds all rows inserts them again, so that views get theirs."""
 
     def send_all(plan):
-        from oncehouse.clickhouse import insert
+        from oncehouse.clickhouse.insert import insert_batch
         from oncehouse.pipeline import loader
 
-        right = insert.decide
+        right = insert_batch.decide
 
         def decide(request, *, found):
             step = right(request, found=found)
-            return insert.Step.INSERT if step is insert.Step.ALREADY_THERE else step
+            return insert_batch.Step.INSERT if step is insert_batch.Step.ALREADY_THERE else step
 
-        insert.decide = decide
+        insert_batch.decide = decide
         try:
             return loader.send_batch(plan)
         finally:
-            insert.decide = right
+            insert_batch.decide = right
 
     monkeypatch.setattr(loader, "send_batch", send_all)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncehouse.clickhouse.describe import read_setting
+from oncehouse.clickhouse.table_info import read_setting
 from road import Road
 
 FOREIGN = "of somebody else"

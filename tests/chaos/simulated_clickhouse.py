@@ -21,7 +21,7 @@ import pyarrow as pa
 from clickhouse_connect.driver import exceptions as driver
 from urllib3 import exceptions as transport
 
-from oncehouse.clickhouse import send_guard
+from oncehouse.clickhouse.insert import send_guard
 from oncehouse.clickhouse.server_names import report_server_names
 
 DATABASE, TABLE = "default", "events"

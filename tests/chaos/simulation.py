@@ -28,10 +28,10 @@ from simulated_clickhouse import FINE, FROZEN, HELD, TABLE, WINDOW_BLOCKS, Froze
 from sqlalchemy import update
 
 from oncehouse.clickhouse import client as clickhouse_client
-from oncehouse.clickhouse import deadlines
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.describe import TableFacts, describe_table
+from oncehouse.clickhouse.insert import deadline
 from oncehouse.clickhouse.table_engines import forget_engines
+from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.common import failpoints
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import CatalogBehindError, FencedError, OncehouseError
@@ -238,7 +238,7 @@ class Simulation:
         with (
             patch.object(clickhouse_client, "_open", self.clickhouse.connect),
             patch.object(Catalog, "now_in", now_in),
-            patch.object(deadlines, "time", SimulatedTime(self.clickhouse)),
+            patch.object(deadline, "time", SimulatedTime(self.clickhouse)),
         ):
             yield
 
@@ -354,7 +354,7 @@ class Simulation:
         """INSERTs that were held on their way, or stood still with their process, arrive."""
         if not self.pipeline.clickhouse.insert_sessions:
             # Within the deadline a process that wakes up still sends, which its token alone has to bear.
-            self.clickhouse.now += deadlines.SEND_WITHIN_SECONDS + 1
+            self.clickhouse.now += deadline.SEND_WITHIN_SECONDS + 1
         self.clickhouse.deliver()
 
     def retry(self) -> None:

@@ -106,14 +106,14 @@ def stop_before_sending(work: Work, folder: Path) -> Work:
         import os
         import signal
 
-        from oncehouse.clickhouse import insert
+        from oncehouse.clickhouse.insert import insert_batch
 
         stopped, outcome = folder / "stopped", folder / "outcome"
         try:
             mark = stopped.open("x", encoding="utf-8")
         except FileExistsError:
             return work(plan)
-        right = insert.encode
+        right = insert_batch.encode
 
         def encode_and_stop(*given):
             stream = right(*given)
@@ -122,11 +122,11 @@ def stop_before_sending(work: Work, folder: Path) -> Work:
             os.kill(os.getpid(), signal.SIGSTOP)
             return stream
 
-        insert.encode = encode_and_stop
+        insert_batch.encode = encode_and_stop
         try:
             done = work(plan)
         finally:
-            insert.encode = right
+            insert_batch.encode = right
         outcome.with_suffix(".new").write_text(repr(done), encoding="utf-8")
         outcome.with_suffix(".new").rename(outcome)
         return done

@@ -21,7 +21,7 @@ from defective_loader import (
     take_failures_for_done,
 )
 
-from oncehouse.clickhouse import preflight
+from oncehouse.clickhouse.preflight import check
 from oncehouse.devstack.faults import Close, CutBody, DelayAnswer, DropAnswer, Fault, HoldBody
 from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.ledger import batches
@@ -175,7 +175,7 @@ def test_a_batch_that_is_sent_again_in_another_order_is_noticed(make_road, proxy
 def test_a_view_that_takes_a_repeat_twice_is_noticed(make_road, proxy, monkeypatch):
     """Its target remembers no tokens, which nobody has looked at, and what is there is sent again."""
     insert_what_is_there(monkeypatch)
-    monkeypatch.setattr(preflight, "read_views", lambda *_: ())
+    monkeypatch.setattr(check, "read_views", lambda *_: ())
     road = make_road(tables=False)
     road.create_tables()
     road.create_view(remembered_blocks=0)

@@ -17,7 +17,7 @@ from defective_loader import look_without_sync
 from etl_world import BASE_MS, BOUND
 from etl_world import open_shop as open_etl_shop
 from oncehouse.clickhouse import replica_sync
-from oncehouse.clickhouse.counting import count_by_batch
+from oncehouse.clickhouse.batch_rows import count_by_batch
 from oncehouse.devstack.faults import DropAnswer
 from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.devstack.replica_stand_in import ReplicaStandIn

@@ -25,7 +25,7 @@ from kept_schedules import Kept, load_kept, read, spell
 from simulated_clickhouse import FAULTS
 from simulation import POINTS, Step, simulate
 
-from oncehouse.clickhouse import insert, send_guard
+from oncehouse.clickhouse.insert import insert_batch, send_guard
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import OffsetGapError
 from oncehouse.ledger import epochs, expiry, keyindex, registering
@@ -220,12 +220,12 @@ def ask_no_index() -> Iterator[None]:
 
 def make_tokens_anew() -> Iterator[None]:
     """Each attempt of a batch has a token of its own."""
-    right = insert.repeatable_settings
+    right = insert_batch.repeatable_settings
 
     def with_another_token(client, _token, called):
         return right(client, called, called)
 
-    with patch.object(insert, "repeatable_settings", with_another_token):
+    with patch.object(insert_batch, "repeatable_settings", with_another_token):
         yield
 
 
@@ -291,12 +291,12 @@ def count_no_blocks_of_others() -> Iterator[None]:
 
 def insert_where_all_is_there() -> Iterator[None]:
     """A batch whose rows were all found is sent once more for its views."""
-    right = insert.decide
+    right = insert_batch.decide
 
     def once_more(request, *, found: int):
-        return insert.Step.INSERT if found == request.rows else right(request, found=found)
+        return insert_batch.Step.INSERT if found == request.rows else right(request, found=found)
 
-    with patch.object(insert, "decide", once_more):
+    with patch.object(insert_batch, "decide", once_more):
         yield
 
 
@@ -308,13 +308,13 @@ def send_however_late() -> Iterator[None]:
 
 def let_late_inserts_in() -> Iterator[None]:
     """An INSERT needs no session, so the server takes one that nobody waits for any more."""
-    with patch.object(insert, "session_settings", lambda _: {}):
+    with patch.object(insert_batch, "session_settings", lambda _: {}):
         yield
 
 
 def read_from_any_replica() -> Iterator[None]:
     """The replica that answers is not brought in step before its rows are counted."""
-    with patch.object(insert, "read_in_step", lambda client, _tables, read: read(client)):
+    with patch.object(insert_batch, "read_in_step", lambda client, _tables, read: read(client)):
         yield
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ledger_examples import IDENTITY, make_batch, make_registration
 from lost_transactions import lose_since, remember
-from oncehouse.clickhouse.deadlines import read_moment
+from oncehouse.clickhouse.insert.deadline import read_moment
 from oncehouse.errors import (
     CatalogBehindError,
     CorruptFileError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
-from oncehouse.clickhouse.findings import Level
+from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.pipeline.catalog_durability import inspect_durability
 from postgres_pair import PostgresPair

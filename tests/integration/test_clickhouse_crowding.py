@@ -6,7 +6,7 @@ import pytest
 
 from clickhouse_users import PASSWORD, ROLES_DATABASE, ROLES_TABLES
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.crowding import Crowding
+from oncehouse.clickhouse.insert.part_pressure import Crowding
 from oncehouse.config.pipeline import ClickHouse
 
 

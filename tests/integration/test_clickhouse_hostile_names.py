@@ -9,14 +9,14 @@ import pytest
 
 from attempt_examples import first_attempt, next_attempt
 from hostile_names import QUOTABLE
+from oncehouse.clickhouse.batch_rows import count_by_batch, count_distinct_by_batch
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.counting import count_by_batch, count_distinct_by_batch
-from oncehouse.clickhouse.describe import describe_table
-from oncehouse.clickhouse.findings import Level
-from oncehouse.clickhouse.grants import Role, role_grants
-from oncehouse.clickhouse.insert import AlreadyThere, Inserted, insert_batch
-from oncehouse.clickhouse.preflight import inspect, needs_of
-from oncehouse.clickhouse.schema import add_column_ddl, ddl_of, modify_column_ddl
+from oncehouse.clickhouse.create_table import add_column_ddl, ddl_of, modify_column_ddl
+from oncehouse.clickhouse.insert.insert_batch import AlreadyThere, Inserted, insert_batch
+from oncehouse.clickhouse.preflight.check import inspect, needs_of
+from oncehouse.clickhouse.preflight.finding import Level
+from oncehouse.clickhouse.preflight.grants import Role, role_grants
+from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.config.pipeline import ClickHouse, Pipeline
 
 # Three dots would be three names to a table, and a file's name cannot hold a slash on any server.

@@ -12,7 +12,7 @@ import pytest
 
 from attempt_examples import first_attempt, next_attempt
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.insert import (
+from oncehouse.clickhouse.insert.insert_batch import (
     AlreadyThere,
     Inserted,
     PartlyThere,

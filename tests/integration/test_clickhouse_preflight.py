@@ -7,12 +7,12 @@ import pytest
 
 from clickhouse_users import PASSWORD
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.describe import describe_table
-from oncehouse.clickhouse.findings import objections
-from oncehouse.clickhouse.preflight import Level, Needs
-from oncehouse.clickhouse.preflight import inspect as inspect_all
-from oncehouse.clickhouse.schema import create_table_ddl
-from oncehouse.clickhouse.windows import WindowNeeds
+from oncehouse.clickhouse.create_table import create_table_ddl
+from oncehouse.clickhouse.insert.dedup_window import WindowNeeds
+from oncehouse.clickhouse.preflight.check import Level, Needs
+from oncehouse.clickhouse.preflight.check import inspect as inspect_all
+from oncehouse.clickhouse.preflight.finding import objections
+from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 

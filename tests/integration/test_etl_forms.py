@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.clickhouse.preflight import Level
+from oncehouse.clickhouse.preflight.check import Level
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl import offsets
 from oncehouse.etl.check_log import check_log_ddl, read_checks, read_latest_checks

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.clickhouse.preflight import Level
+from oncehouse.clickhouse.preflight.check import Level
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.lineage import compare_lineage

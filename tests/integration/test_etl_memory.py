@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.clickhouse.describe import TableFacts, describe_table
+from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl import offsets
 from oncehouse.etl.mutex import Worker

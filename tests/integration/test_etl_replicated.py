@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.clickhouse.findings import Level
+from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets
 from oncehouse.etl.records import Late, Template, Topic

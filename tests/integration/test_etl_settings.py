@@ -11,7 +11,7 @@ import pytest
 from clickhouse_users import PASSWORD
 from etl_world import DiedError, Shop, open_shop
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.findings import Level
+from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import OncehouseError, PermanentError

@@ -10,7 +10,7 @@ import pytest
 
 from oncehouse.clickhouse.client import Client, connect, failure_of
 from oncehouse.clickhouse.errors import Failure
-from oncehouse.clickhouse.insert import encode_block
+from oncehouse.clickhouse.insert.insert_batch import encode_block
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.faults import (
     AnswerError,

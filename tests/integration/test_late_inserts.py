@@ -13,12 +13,11 @@ import pytest
 
 from attempt_examples import first_attempt, next_attempt
 from clickhouse_users import PASSWORD
-from oncehouse.clickhouse import view_proof
-from oncehouse.clickhouse.block_counts import blocks_between, read_block_count
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.deadlines import Deadline, Moment, read_moment
-from oncehouse.clickhouse.describe import describe_table
-from oncehouse.clickhouse.insert import (
+from oncehouse.clickhouse.insert import view_proof
+from oncehouse.clickhouse.insert.block_counts import blocks_between, read_block_count
+from oncehouse.clickhouse.insert.deadline import Deadline, Moment, read_moment
+from oncehouse.clickhouse.insert.insert_batch import (
     AlreadyThere,
     Inserted,
     TryAgain,
@@ -27,8 +26,9 @@ from oncehouse.clickhouse.insert import (
     query_id,
     repeatable_settings,
 )
-from oncehouse.clickhouse.sessions import opening_settings, session_settings
-from oncehouse.clickhouse.view_proof import has_finished
+from oncehouse.clickhouse.insert.session_fence import opening_settings, session_settings
+from oncehouse.clickhouse.insert.view_proof import has_finished
+from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.faults import HoldRequest
 from oncehouse.devstack.proxy import FaultProxy
@@ -126,7 +126,7 @@ def test_after_its_deadline_an_insert_is_not_sent_and_its_outcome_is_known(clien
 
 
 def test_the_deadline_counts_after_rows_are_encoded_and_the_connection_stands(client, monkeypatch):
-    from oncehouse.clickhouse import insert
+    from oncehouse.clickhouse.insert import insert_batch as insert
 
     create(client)
     right = insert.encode

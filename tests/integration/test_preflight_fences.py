@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from oncehouse.clickhouse import preflight_fences
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.describe import describe_table
-from oncehouse.clickhouse.findings import Level
-from oncehouse.clickhouse.preflight_fences import (
+from oncehouse.clickhouse.preflight import insert_fences
+from oncehouse.clickhouse.preflight.finding import Level
+from oncehouse.clickhouse.preflight.insert_fences import (
     judge_sessions,
     judge_traffic,
     read_session_reach,
     read_traffic,
 )
+from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.config.pipeline import ClickHouse
 
 
@@ -64,7 +64,7 @@ def test_blocks_of_others_are_counted_and_too_many_are_warned_of(client, monkeyp
     assert read_traffic(client, facts) is None
     client.command("INSERT INTO events VALUES (1)")
     client.command("SELECT sleep(2)")
-    monkeypatch.setattr(preflight_fences, "TRAFFIC_SECONDS", 1)
+    monkeypatch.setattr(insert_fences, "TRAFFIC_SECONDS", 1)
     for number in range(12):
         client.command(f"INSERT INTO events VALUES ({number})")
     blocks = read_traffic(client, facts)

@@ -3,10 +3,10 @@
 import pytest
 
 from oncehouse.clickhouse.client import failure_of
-from oncehouse.clickhouse.describe import describe_table
-from oncehouse.clickhouse.findings import Level
-from oncehouse.clickhouse.replica_reads import inspect_reads
+from oncehouse.clickhouse.preflight.finding import Level
+from oncehouse.clickhouse.preflight.replica_reads import inspect_reads
 from oncehouse.clickhouse.server_names import collect_server_names
+from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.errors import TransientError
 from replica_world import UNTIL_RELEASED, connect_to
 

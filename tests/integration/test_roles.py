@@ -17,16 +17,16 @@ from clickhouse_users import (
     role_users,
     roles_pipeline,
 )
+from oncehouse.clickhouse.alter_table import plan_columns
+from oncehouse.clickhouse.batch_rows import count_by_batch, count_distinct_by_batch
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.clickhouse.column_changes import plan_columns
-from oncehouse.clickhouse.counting import count_by_batch, count_distinct_by_batch
-from oncehouse.clickhouse.describe import describe_table
-from oncehouse.clickhouse.findings import objections
-from oncehouse.clickhouse.grants import Role, role_grants
-from oncehouse.clickhouse.insert import AlreadyThere, Inserted, Refused, insert_batch
-from oncehouse.clickhouse.names import quote_table
-from oncehouse.clickhouse.preflight import inspect, needs_of
-from oncehouse.clickhouse.schema import ddl_of, widen_window_ddl
+from oncehouse.clickhouse.create_table import ddl_of, widen_window_ddl
+from oncehouse.clickhouse.identifiers import quote_table
+from oncehouse.clickhouse.insert.insert_batch import AlreadyThere, Inserted, Refused, insert_batch
+from oncehouse.clickhouse.preflight.check import inspect, needs_of
+from oncehouse.clickhouse.preflight.finding import objections
+from oncehouse.clickhouse.preflight.grants import Role, role_grants
+from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.config.pipeline import ClickHouse, Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.evolution import add_columns

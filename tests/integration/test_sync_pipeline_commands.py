@@ -13,7 +13,7 @@ from sqlalchemy import ForeignKey, String, create_engine, select, text, types
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 from oncehouse.cli.app import run_command
-from oncehouse.clickhouse.preflight import Level, inspect, needs_of
+from oncehouse.clickhouse.preflight.check import Level, inspect, needs_of
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync import model_sync as core

@@ -14,7 +14,7 @@ from sqlalchemy import delete, insert, update
 
 from ledger_examples import TOPIC, TOPIC_ID, take_lease
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.insert import InsertRequest, insert_batch
+from oncehouse.clickhouse.insert.insert_batch import InsertRequest, insert_batch
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.ledger import expiry, history, keyindex, tables
 from oncehouse.ledger.batches import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.describe import describe_table
+from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.clickhouse.view_rebuild import plan_rebuilds
 from oncehouse.config.pipeline import ClickHouse
 

@@ -10,11 +10,11 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.clickhouse.block_counts import BlockCount, blocks_between
 from oncehouse.clickhouse.client import error_class, failure_of
-from oncehouse.clickhouse.deadlines import read_moment
-from oncehouse.clickhouse.describe import TableFacts
 from oncehouse.clickhouse.errors import classify
+from oncehouse.clickhouse.insert.block_counts import BlockCount, blocks_between
+from oncehouse.clickhouse.insert.deadline import read_moment
+from oncehouse.clickhouse.table_info import TableFacts
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger import batches

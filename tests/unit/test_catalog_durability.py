@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncehouse.clickhouse.findings import Level
+from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.postgres_settings import PostgresFacts
 from oncehouse.pipeline.catalog_durability import inspect_durability, judge_durability

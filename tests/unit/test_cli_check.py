@@ -6,7 +6,7 @@ import pytest
 
 from oncehouse.cli import check
 from oncehouse.cli.app import run_command
-from oncehouse.clickhouse.preflight import Finding, Level
+from oncehouse.clickhouse.preflight.check import Finding, Level
 from oncehouse.config.file_loader import example_text
 from oncehouse.errors import ConfigurationError, DataLossError, TransientError
 

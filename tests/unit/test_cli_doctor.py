@@ -23,7 +23,7 @@ from oncehouse.cli.machine import (
     look_at_port,
     look_at_room,
 )
-from oncehouse.clickhouse.findings import Level
+from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.config.file_loader import load_pipeline
 
 GB = 1 << 30

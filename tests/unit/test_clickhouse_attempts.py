@@ -5,11 +5,11 @@ import pyarrow as pa
 import pytest
 from clickhouse_connect.driver import exceptions as driver
 
-from oncehouse.clickhouse import insert
 from oncehouse.clickhouse.client import error_class
-from oncehouse.clickhouse.deadlines import Deadline, Moment
 from oncehouse.clickhouse.errors import classify
-from oncehouse.clickhouse.insert import (
+from oncehouse.clickhouse.insert import insert_batch as insert
+from oncehouse.clickhouse.insert.deadline import Deadline, Moment
+from oncehouse.clickhouse.insert.insert_batch import (
     FEW_ATTEMPTS,
     AlreadyThere,
     Inserted,

@@ -4,7 +4,7 @@ import pytest
 import urllib3.exceptions as transport
 from clickhouse_connect.driver import exceptions as driver
 
-from oncehouse.clickhouse import codes
+from oncehouse.clickhouse import error_codes
 from oncehouse.clickhouse.errors import Kind, classify, judge_code, judge_status
 
 
@@ -29,7 +29,7 @@ def test_what_the_user_has_to_set_right_is_configuration(code):
 
 
 def test_no_code_is_on_two_lists():
-    lists = [codes.TRANSIENT, codes.PERMANENT, codes.CONFIGURATION]
+    lists = [error_codes.TRANSIENT, error_codes.PERMANENT, error_codes.CONFIGURATION]
     assert sum(map(len, lists)) == len(frozenset().union(*lists))
 
 

@@ -2,13 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from oncehouse.clickhouse.comparison import compare_types
-from oncehouse.clickhouse.describe import Column, TableFacts, has_row_ttl, read_setting
-from oncehouse.clickhouse.preflight import Level, Needs, objections
-from oncehouse.clickhouse.preflight import judge as judge_all
-from oncehouse.clickhouse.preflight import judge_server as judge_server_all
-from oncehouse.clickhouse.server import ForcedSetting, ServerFacts
-from oncehouse.clickhouse.windows import WindowNeeds, blocks_needed, seconds_needed
+from oncehouse.clickhouse.insert.dedup_window import WindowNeeds, blocks_needed, seconds_needed
+from oncehouse.clickhouse.preflight.check import Level, Needs, objections
+from oncehouse.clickhouse.preflight.check import judge as judge_all
+from oncehouse.clickhouse.preflight.check import judge_server as judge_server_all
+from oncehouse.clickhouse.server_info import ForcedSetting, ServerFacts
+from oncehouse.clickhouse.table_info import Column, TableFacts, has_row_ttl, read_setting
+from oncehouse.clickhouse.type_compatibility import compare_types
 
 WINDOW = WindowNeeds(min_interval_seconds=1.0, retry_horizon_seconds=600.0)
 NEEDS = Needs(

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.clickhouse.names import quote, quote_table, split_table
+from oncehouse.clickhouse.identifiers import quote, quote_table, split_table
 from oncehouse.errors import ConfigurationError
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from oncehouse.clickhouse.schema import create_table_ddl
-from oncehouse.clickhouse.windows import WindowNeeds
+from oncehouse.clickhouse.create_table import create_table_ddl
+from oncehouse.clickhouse.insert.dedup_window import WindowNeeds
 from oncehouse.errors import ConfigurationError
 
 WINDOW = WindowNeeds(min_interval_seconds=1.0, retry_horizon_seconds=600.0)

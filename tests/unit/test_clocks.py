@@ -2,7 +2,7 @@
 
 import pytest
 
-from oncehouse.clickhouse.findings import Level
+from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.pipeline import clocks
 from oncehouse.pipeline.clocks import ClockReading, judge_clocks, read_clocks
 

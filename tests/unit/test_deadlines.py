@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.clickhouse import send_guard
-from oncehouse.clickhouse.deadlines import (
+from oncehouse.clickhouse.insert import send_guard
+from oncehouse.clickhouse.insert.deadline import (
     ANSWER_SLACK_SECONDS,
     SEND_WITHIN_SECONDS,
     Deadline,
@@ -17,7 +17,7 @@ from oncehouse.clickhouse.deadlines import (
     read_moment,
     remembered_seconds,
 )
-from oncehouse.clickhouse.send_guard import sending_until
+from oncehouse.clickhouse.insert.send_guard import sending_until
 from oncehouse.errors import TransientError
 
 BEGAN = Moment(boot="here", boot_seconds=1000.0, wall_seconds=5_000_000.0)

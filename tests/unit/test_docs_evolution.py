@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import yaml
 
-from oncehouse.clickhouse.schema import add_column_ddl
+from oncehouse.clickhouse.create_table import add_column_ddl
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.ledger.records import LearnedField
 from oncehouse.pipeline.evolution import new_fields

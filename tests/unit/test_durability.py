@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncehouse.clickhouse.findings import Level
+from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.pipeline.durability import judge_durability
 from oncehouse.pipeline.outage import read_settings
 

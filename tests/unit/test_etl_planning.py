@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oncehouse.clickhouse.findings import Level
+from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl import offsets
 from oncehouse.etl.book import Book

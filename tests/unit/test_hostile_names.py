@@ -10,7 +10,7 @@ import pytest
 
 from hostile_names import ALL, QUOTABLE, REFUSED
 from oncehouse.cli.output import visible
-from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.config.file_loader import parse_pipeline
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError

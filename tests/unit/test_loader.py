@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.clickhouse.outcomes import (
+from oncehouse.clickhouse.insert.outcome import (
     AlreadyThere,
     Inserted,
     InsertRequest,

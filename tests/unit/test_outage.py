@@ -2,7 +2,7 @@
 
 import pytest
 
-from oncehouse.clickhouse.findings import Level
+from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.pipeline.outage import judge_topic, read_settings
 
 DAY = 86_400.0

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from test_clickhouse_findings import FACTS, NEEDS
 
-from oncehouse.clickhouse.findings import Level
-from oncehouse.clickhouse.partitions import Spread, judge_spread
+from oncehouse.clickhouse.preflight.finding import Level
+from oncehouse.clickhouse.preflight.partition_spread import Spread, judge_spread
 
 TABLE = replace(FACTS, partition_key="toDate(at)", window_blocks=12_000)
 

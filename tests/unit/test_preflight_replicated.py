@@ -8,9 +8,9 @@ import itertools
 import pytest
 
 from oncehouse.clickhouse import server_names
-from oncehouse.clickhouse.findings import Level, objections
-from oncehouse.clickhouse.preflight import Needs, inspect
-from oncehouse.clickhouse.windows import WindowNeeds
+from oncehouse.clickhouse.insert.dedup_window import WindowNeeds
+from oncehouse.clickhouse.preflight.check import Needs, inspect
+from oncehouse.clickhouse.preflight.finding import Level, objections
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError
 

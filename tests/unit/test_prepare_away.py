@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from ledger_examples import IDENTITY
-from oncehouse.clickhouse.describe import Column, TableFacts
+from oncehouse.clickhouse.table_info import Column, TableFacts
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import TransientError
 from oncehouse.ledger.records import Lease, Stage

@@ -14,7 +14,7 @@ from clickhouse_connect.driver import exceptions as driver
 from oncehouse.clickhouse import server_names
 from oncehouse.clickhouse.client import error_class
 from oncehouse.clickhouse.errors import classify
-from oncehouse.clickhouse.insert import InsertRequest, TryAgain, insert_batch
+from oncehouse.clickhouse.insert.insert_batch import InsertRequest, TryAgain, insert_batch
 from oncehouse.clickhouse.replica_sync import TRIES, read_in_step, write_in_step
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import PermanentError, TransientError

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from oncehouse.clickhouse.describe import Column, TableFacts, read_engine_columns
+from oncehouse.clickhouse.table_info import Column, TableFacts, read_engine_columns
 from oncehouse.column_types.types import parse_type
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError, PermanentError

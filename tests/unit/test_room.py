@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.clickhouse.findings import Level
+from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.config.pipeline import Ledger
 from oncehouse.ledger.backlog import Kept
 from oncehouse.pipeline.growth import judge_ledger

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from oncehouse.clickhouse.column_changes import ChangeKind, plan_columns
-from oncehouse.clickhouse.comparison import widens
-from oncehouse.clickhouse.describe import Column, TableFacts
-from oncehouse.clickhouse.needs import needs_of
+from oncehouse.clickhouse.alter_table import ChangeKind, plan_columns
+from oncehouse.clickhouse.preflight.requirements import needs_of
+from oncehouse.clickhouse.table_info import Column, TableFacts
+from oncehouse.clickhouse.type_compatibility import widens
 from oncehouse.column_types.types import parse_type
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.ledger.records import LearnedField, Schema

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.clickhouse.describe import Column, TableFacts
+from oncehouse.clickhouse.table_info import Column, TableFacts
 from oncehouse.column_types.types import clickhouse_name, parse_type
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.sync.blocks import default_value, make_block

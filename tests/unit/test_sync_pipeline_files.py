@@ -6,11 +6,11 @@ import pytest
 import yaml
 
 from hostile_names import QUOTABLE, REFUSED
-from oncehouse.clickhouse.describe import Column as TableColumn
-from oncehouse.clickhouse.describe import TableFacts
-from oncehouse.clickhouse.findings import Level
-from oncehouse.clickhouse.needs import needs_of
-from oncehouse.clickhouse.preflight import judge
+from oncehouse.clickhouse.preflight.check import judge
+from oncehouse.clickhouse.preflight.finding import Level
+from oncehouse.clickhouse.preflight.requirements import needs_of
+from oncehouse.clickhouse.table_info import Column as TableColumn
+from oncehouse.clickhouse.table_info import TableFacts
 from oncehouse.column_types.types import clickhouse_name, parse_type
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import Pipeline

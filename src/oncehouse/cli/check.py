@@ -25,7 +25,7 @@ from oncehouse.errors import ConfigurationError, OncehouseError, TransientError,
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from oncehouse.clickhouse.findings import Finding
+    from oncehouse.clickhouse.preflight.finding import Finding
     from oncehouse.config.pipeline import Pipeline
 
 _STATEMENT = "run: "
@@ -48,7 +48,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Look at the file, Kafka, the tables and the ledger; exit 2 when something has to be put right first."""
-    from oncehouse.clickhouse.findings import objections
+    from oncehouse.clickhouse.preflight.finding import objections
 
     pipeline = load_current(load_pipeline(file))
     findings, exit_code = examine(pipeline)
@@ -62,7 +62,7 @@ def check(
 
 def examine(pipeline: Pipeline) -> tuple[list[Finding], int]:
     """Everything found, and the exit code: 0 when nothing stands in the way, 75 when it may pass."""
-    from oncehouse.clickhouse.findings import Finding, Level
+    from oncehouse.clickhouse.preflight.finding import Finding, Level
 
     found: list[Finding] = []
     codes: set[int] = set()

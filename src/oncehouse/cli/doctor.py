@@ -19,7 +19,7 @@ from oncehouse.cli.paging import paged
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.clickhouse.findings import Finding
+    from oncehouse.clickhouse.preflight.finding import Finding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ def doctor(
 ) -> None:
     """Look at this machine: versions, Java, memory, disk, limits, ports; exit 2 when something is missing."""
     from oncehouse.cli.machine import look_at_machine, look_at_pipeline, worst
-    from oncehouse.clickhouse.findings import Level
+    from oncehouse.clickhouse.preflight.finding import Level
     from oncehouse.config.file_loader import load_pipeline
 
     named = file or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)

@@ -17,7 +17,7 @@ from oncehouse.cli.etl_run import plan, run
 from oncehouse.cli.etl_status import status
 from oncehouse.cli.output import open_console, say, show_json, show_table
 from oncehouse.cli.paging import paged
-from oncehouse.clickhouse.names import quote
+from oncehouse.clickhouse.identifiers import quote
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.graph import draw_tree
 from oncehouse.etl.graph_svg import draw_svg
@@ -25,7 +25,7 @@ from oncehouse.etl.lineage import Change, compare_lineage
 from oncehouse.etl.status_text import spell_now
 
 if TYPE_CHECKING:
-    from oncehouse.clickhouse.preflight import Finding
+    from oncehouse.clickhouse.preflight.check import Finding
     from oncehouse.etl.records import Topic
 
 app = typer.Typer(
@@ -101,8 +101,8 @@ def plan_init(etl: Etl) -> list[str]:
 @paged()
 def check(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
     """Look at the files, the tables and the views; exit 2 when something has to be put right first."""
-    from oncehouse.clickhouse.preflight import Level
-    from oncehouse.clickhouse.replica_reads import inspect_reads
+    from oncehouse.clickhouse.preflight.check import Level
+    from oncehouse.clickhouse.preflight.replica_reads import inspect_reads
     from oncehouse.etl.lineage_check import inspect_lineage
     from oncehouse.etl.server_check import inspect_server, judge_declarations
 

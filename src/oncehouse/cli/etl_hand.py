@@ -79,7 +79,7 @@ def seek(
 
 def check_emptied(etl: Etl, topic: Topic, after: Position, upto: Position) -> None:
     """Refused when the table still holds rows of a range that is to be built again."""
-    from oncehouse.clickhouse.describe import describe_table
+    from oncehouse.clickhouse.table_info import describe_table
     from oncehouse.etl.sources import count_range
 
     if topic.template is not Template.STEP or after >= upto:

@@ -12,13 +12,13 @@ from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.output import say, show_json
 from oncehouse.cli.paging import paged
-from oncehouse.clickhouse.grants import Role, role_grants
+from oncehouse.clickhouse.preflight.grants import Role, role_grants
 from oncehouse.config.field_types import check_name
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.clickhouse.grants import Grant
+    from oncehouse.clickhouse.preflight.grants import Grant
 
 _WORK = {
     Role.WRITER: "runs the pipeline: run, import, check",

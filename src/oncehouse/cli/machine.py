@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from oncehouse import __version__
-from oncehouse.clickhouse.findings import Finding, Level
+from oncehouse.clickhouse.preflight.finding import Finding, Level
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:

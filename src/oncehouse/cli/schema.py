@@ -17,7 +17,7 @@ from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.clickhouse.column_changes import ColumnChange
+    from oncehouse.clickhouse.alter_table import ColumnChange
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.catalog import Catalog
     from oncehouse.ledger.records import LearnedField, Schema

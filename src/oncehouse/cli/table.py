@@ -54,7 +54,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Print the CREATE TABLE of each table of FILE; with --yes, run those whose table is missing."""
-    from oncehouse.clickhouse.schema import ddl_of
+    from oncehouse.clickhouse.create_table import ddl_of
 
     pipeline = load_current(load_pipeline(file))
     keys = tuple(name.strip() for name in order_by.split(",")) if order_by else None
@@ -76,7 +76,7 @@ def create(
 
 def _run(pipeline: Pipeline, statements: dict[str, str]) -> dict[str, str]:
     from oncehouse.clickhouse.client import connect
-    from oncehouse.clickhouse.describe import describe_table
+    from oncehouse.clickhouse.table_info import describe_table
 
     client = connect(pipeline.clickhouse)
     outcomes = {}

@@ -24,11 +24,11 @@ from clickhouse_connect.driver import exceptions as driver
 from clickhouse_connect.driver.external import ExternalData
 from clickhouse_connect.driver.httpclient import HttpClient
 
+from oncehouse.clickhouse.complete_results import WHOLE_ANSWERS
 from oncehouse.clickhouse.errors import Failure, Kind, classify
-from oncehouse.clickhouse.names import quote, quote_table
-from oncehouse.clickhouse.send_guard import guard, sending_until
+from oncehouse.clickhouse.identifiers import quote, quote_table
+from oncehouse.clickhouse.insert.send_guard import guard, sending_until
 from oncehouse.clickhouse.server_names import report_server_names
-from oncehouse.clickhouse.whole_answers import WHOLE_ANSWERS
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from oncehouse.clickhouse.deadlines import Deadline
+    from oncehouse.clickhouse.insert.deadline import Deadline
     from oncehouse.config.pipeline import ClickHouse
 
 # Every failure is raised, so the driver's own log lines would only say it twice.

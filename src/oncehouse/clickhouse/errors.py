@@ -19,7 +19,7 @@ from enum import StrEnum
 import urllib3.exceptions as transport
 from clickhouse_connect.driver import exceptions as driver
 
-from oncehouse.clickhouse import codes
+from oncehouse.clickhouse import error_codes
 
 
 class Kind(StrEnum):
@@ -56,14 +56,14 @@ def classify(error: BaseException) -> Failure:
 
 def judge_code(code: int, message: str, name: str = "") -> Failure:
     """Judge an exception that ClickHouse itself reported by its code."""
-    if code == codes.TOO_MANY_PARTS and _TOO_MANY_PARTITIONS in message:
+    if code == error_codes.TOO_MANY_PARTS and _TOO_MANY_PARTITIONS in message:
         # The code of too many parts, but here the batch's own rows spread too wide: waiting will not help.
         return Failure(kind=Kind.PERMANENT, code=code, name=name, message=message)
-    if code in codes.CONFIGURATION:
+    if code in error_codes.CONFIGURATION:
         kind = Kind.CONFIGURATION
-    elif code in codes.TRANSIENT:
+    elif code in error_codes.TRANSIENT:
         kind = Kind.TRANSIENT
-    elif code in codes.PERMANENT:
+    elif code in error_codes.PERMANENT:
         kind = Kind.PERMANENT
     else:
         kind = Kind.UNLISTED
@@ -72,8 +72,8 @@ def judge_code(code: int, message: str, name: str = "") -> Failure:
         code=code,
         name=name,
         message=message,
-        outcome_unknown=code not in codes.BEFORE_WRITING,
-        too_many_parts=code == codes.TOO_MANY_PARTS,
+        outcome_unknown=code not in error_codes.BEFORE_WRITING,
+        too_many_parts=code == error_codes.TOO_MANY_PARTS,
     )
 
 

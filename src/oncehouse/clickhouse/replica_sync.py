@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from oncehouse.clickhouse.client import failure_of
-from oncehouse.clickhouse.describe import ACCESS_DENIED
-from oncehouse.clickhouse.names import quote
+from oncehouse.clickhouse.identifiers import quote
 from oncehouse.clickhouse.server_names import HEADER, NO_NAME, collect_server_names
 from oncehouse.clickhouse.table_engines import KNOWN_SECONDS, TableEngine, forget_engines, read_engines
+from oncehouse.clickhouse.table_info import ACCESS_DENIED
 from oncehouse.column_types.types import quote_text
 from oncehouse.errors import OncehouseError, TransientError
 

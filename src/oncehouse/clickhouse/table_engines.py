@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.names import TableName, split_table
+from oncehouse.clickhouse.identifiers import TableName, split_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.clickhouse.replica_sync import read_in_step
 
 if TYPE_CHECKING:

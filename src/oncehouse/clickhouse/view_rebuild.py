@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.describe import TableFacts, describe_named
-from oncehouse.clickhouse.names import TableName, quote
-from oncehouse.clickhouse.views import target_of
+from oncehouse.clickhouse.identifiers import TableName, quote
+from oncehouse.clickhouse.preflight.views import target_of
+from oncehouse.clickhouse.table_info import TableFacts, describe_named
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client

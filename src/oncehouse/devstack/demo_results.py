@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from oncehouse.clickhouse.client import Client
-from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.devstack.demo_events import FIELDS, IDENTITY, Traffic, make_columns
 
 _PRODUCED_TABLE = "produced"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oncehouse.clickhouse.client import failure_of
-from oncehouse.clickhouse.names import quote
+from oncehouse.clickhouse.identifiers import quote
 from oncehouse.errors import ConfigurationError, OncehouseError
 from oncehouse.etl.expectations import Outcome, Verdict
 from oncehouse.etl.log import BUFFER

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from oncehouse.clickhouse.client import Client
-from oncehouse.clickhouse.describe import TableFacts, describe_table
-from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.clickhouse.replica_sync import read_in_step
+from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.book import Opened
 from oncehouse.etl.records import Template, Topic

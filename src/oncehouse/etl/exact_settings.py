@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from oncehouse.clickhouse.whole_answers import WHOLE_ANSWERS
+from oncehouse.clickhouse.complete_results import WHOLE_ANSWERS
 
 _UNBOUNDED = 1 << 40
 """Rows or bytes of a block, never reached: what halving keeps small is memory."""

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from oncehouse.clickhouse.names import quote
+from oncehouse.clickhouse.identifiers import quote
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.records import Check, Expectation, Otherwise, Template, Topic, Value
 

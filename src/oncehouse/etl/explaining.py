@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from oncehouse.clickhouse.names import quote_table
+from oncehouse.clickhouse.identifiers import quote_table
 from oncehouse.etl.expectations import spell_expectation
 from oncehouse.etl.mutex import INSERTING
 from oncehouse.etl.operations import (

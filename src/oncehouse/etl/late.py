@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from oncehouse.clickhouse.client import Client
-from oncehouse.clickhouse.names import quote_table, split_table
+from oncehouse.clickhouse.identifiers import quote_table, split_table
 from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.etl import coverage, offsets
 from oncehouse.etl.coverage import Segment

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.names import quote_table, split_table
-from oncehouse.clickhouse.preflight import Finding, Level
-from oncehouse.clickhouse.schema import widen_window_ddl
+from oncehouse.clickhouse.create_table import widen_window_ddl
+from oncehouse.clickhouse.identifiers import quote_table, split_table
+from oncehouse.clickhouse.preflight.check import Finding, Level
 from oncehouse.config.problems import nearest
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.destinations import LEAST_BLOCKS

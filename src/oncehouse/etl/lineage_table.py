@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oncehouse.clickhouse.describe import describe_table
-from oncehouse.clickhouse.names import quote
+from oncehouse.clickhouse.identifiers import quote
+from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.etl.expectation_file import read_expectation, write_expectation
 from oncehouse.etl.records import Late, Template, Topic
 

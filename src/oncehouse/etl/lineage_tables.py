@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.describe import read_setting
+from oncehouse.clickhouse.table_info import read_setting
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client

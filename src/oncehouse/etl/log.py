@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from oncehouse.clickhouse.describe import Column, TableFacts, describe_table
-from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.identifiers import quote, quote_table
+from oncehouse.clickhouse.table_info import Column, TableFacts, describe_table
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:

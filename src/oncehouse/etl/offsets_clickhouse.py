@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from oncehouse.clickhouse.client import Client, failure_of
-from oncehouse.clickhouse.names import quote_table, split_table
+from oncehouse.clickhouse.identifiers import quote_table, split_table
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 from oncehouse.etl.book import read_book, write_book
 from oncehouse.etl.mutex import blank

@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 from jinja2 import nodes, sandbox
 
-from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.config.file_loader import read_text
 from oncehouse.errors import ConfigurationError, OncehouseError
 from oncehouse.etl.records import Topic

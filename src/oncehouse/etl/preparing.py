@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from oncehouse.clickhouse.client import Client
-from oncehouse.clickhouse.describe import TableFacts
+from oncehouse.clickhouse.table_info import TableFacts
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.destinations import check_destination
 from oncehouse.etl.expectations import check_columns

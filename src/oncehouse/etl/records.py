@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from oncehouse.clickhouse.names import PIPELINE_CONSUMER
+from oncehouse.clickhouse.identifiers import PIPELINE_CONSUMER
 from oncehouse.etl.book import EMPTY, Book
 from oncehouse.etl.positions import START, Position
 

@@ -11,9 +11,9 @@ import uuid
 from functools import partial
 
 from oncehouse.clickhouse.client import Client, failure_of
-from oncehouse.clickhouse.describe import describe_table
-from oncehouse.clickhouse.names import TableName, quote_table, split_table
+from oncehouse.clickhouse.identifiers import TableName, quote_table, split_table
 from oncehouse.clickhouse.replica_sync import read_in_step, write_in_step
+from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.operations import Freeze
 from oncehouse.etl.positions import Position

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import failure_of
-from oncehouse.clickhouse.describe import ACCESS_DENIED
-from oncehouse.clickhouse.names import split_table
+from oncehouse.clickhouse.identifiers import split_table
+from oncehouse.clickhouse.table_info import ACCESS_DENIED
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.records import Late, Template, Topic
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.findings import Finding, Level
-from oncehouse.clickhouse.preflight_server import judge_forced, judge_readonly
-from oncehouse.clickhouse.server import read_forced_settings, read_readonly
+from oncehouse.clickhouse.preflight.finding import Finding, Level
+from oncehouse.clickhouse.preflight.server import judge_forced, judge_readonly
+from oncehouse.clickhouse.server_info import read_forced_settings, read_readonly
 from oncehouse.etl.exact_settings import required_settings
 from oncehouse.etl.lineage import is_source
 from oncehouse.etl.records import Offset, Topic

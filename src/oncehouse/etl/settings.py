@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from oncehouse.clickhouse.names import check
+from oncehouse.clickhouse.identifiers import check
 from oncehouse.config.field_types import Count, Name, Seconds
 from oncehouse.config.file_loader import PlaceKind, parse_section, read_text
 from oncehouse.config.pipeline import ClickHouse, Section

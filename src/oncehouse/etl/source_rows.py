@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from oncehouse.clickhouse.client import Client, failure_of
-from oncehouse.clickhouse.names import quote_table
+from oncehouse.clickhouse.identifiers import quote_table
 from oncehouse.clickhouse.replica_sync import write_in_step
 from oncehouse.clickhouse.table_engines import read_engines
 from oncehouse.errors import OncehouseError, TransientError

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 from oncehouse.clickhouse.client import Client
-from oncehouse.clickhouse.names import quote_table
+from oncehouse.clickhouse.complete_results import WHOLE_ANSWERS
+from oncehouse.clickhouse.identifiers import quote_table
 from oncehouse.clickhouse.replica_sync import read_in_step
-from oncehouse.clickhouse.whole_answers import WHOLE_ANSWERS
 from oncehouse.etl.lineage import is_source
 from oncehouse.etl.positions import MAX_ID
 from oncehouse.etl.records import Position, SourceState, Topic

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from oncehouse.clickhouse.names import quote_table
+from oncehouse.clickhouse.identifiers import quote_table
 from oncehouse.etl.book import Lane, Opened
 from oncehouse.etl.exact_settings import insert_settings
 from oncehouse.etl.expectations import measure_sql

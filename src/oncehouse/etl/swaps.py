@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from oncehouse.clickhouse.client import Client, failure_of
-from oncehouse.clickhouse.names import TableName, quote_table, split_table
+from oncehouse.clickhouse.identifiers import TableName, quote_table, split_table
 from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.etl.mutex import MutexError

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from oncehouse.clickhouse.client import Client
-from oncehouse.clickhouse.names import quote, quote_table, split_table
+from oncehouse.clickhouse.identifiers import quote, quote_table, split_table
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.own_templates import RANGE_PARAMETERS, Sql, render_template
 from oncehouse.etl.records import START, Position, Topic

@@ -20,17 +20,17 @@ import pyarrow as pa
 from pydantic import SecretStr, TypeAdapter, ValidationError
 
 from oncehouse.clickhouse.client import Client, connect, failure_of
-from oncehouse.clickhouse.codes import TOO_MANY_PARTS, VALUES
-from oncehouse.clickhouse.deadlines import SEND_WITHIN_SECONDS, Deadline, read_moment
-from oncehouse.clickhouse.describe import describe_table
+from oncehouse.clickhouse.error_codes import TOO_MANY_PARTS, VALUES
 from oncehouse.clickhouse.errors import Kind
-from oncehouse.clickhouse.findings import Level
-from oncehouse.clickhouse.insert import encode_block, repeatable_settings
-from oncehouse.clickhouse.needs import Needs
-from oncehouse.clickhouse.preflight_table import judge_window
-from oncehouse.clickhouse.sessions import opening_settings, session_settings
-from oncehouse.clickhouse.views import judge_views, read_views
-from oncehouse.clickhouse.windows import WindowNeeds
+from oncehouse.clickhouse.insert.deadline import SEND_WITHIN_SECONDS, Deadline, read_moment
+from oncehouse.clickhouse.insert.dedup_window import WindowNeeds
+from oncehouse.clickhouse.insert.insert_batch import encode_block, repeatable_settings
+from oncehouse.clickhouse.insert.session_fence import opening_settings, session_settings
+from oncehouse.clickhouse.preflight.finding import Level
+from oncehouse.clickhouse.preflight.requirements import Needs
+from oncehouse.clickhouse.preflight.table import judge_window
+from oncehouse.clickhouse.preflight.views import judge_views, read_views
+from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.config.field_types import Seconds
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError

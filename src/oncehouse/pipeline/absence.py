@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.deadlines import under_way_seconds
-from oncehouse.clickhouse.insert import end_attempts
+from oncehouse.clickhouse.insert.deadline import under_way_seconds
+from oncehouse.clickhouse.insert.insert_batch import end_attempts
 from oncehouse.errors import TransientError
 from oncehouse.ledger import batches
 from oncehouse.ledger.records import BatchStatus

@@ -9,24 +9,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.block_counts import BlockCount, blocks_between, read_block_count
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.deadlines import (
+from oncehouse.clickhouse.insert.block_counts import BlockCount, blocks_between, read_block_count
+from oncehouse.clickhouse.insert.deadline import (
     LOOK_WITHIN_SECONDS,
     read_moment,
     remembered_seconds,
     under_way_seconds,
 )
-from oncehouse.clickhouse.insert import query_id
-from oncehouse.clickhouse.sessions import explain_refusal, opening_settings
+from oncehouse.clickhouse.insert.insert_batch import query_id
+from oncehouse.clickhouse.insert.session_fence import explain_refusal, opening_settings
 from oncehouse.errors import OncehouseError
 from oncehouse.ledger import batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from oncehouse.clickhouse.deadlines import Moment
-    from oncehouse.clickhouse.describe import TableFacts
+    from oncehouse.clickhouse.insert.deadline import Moment
+    from oncehouse.clickhouse.table_info import TableFacts
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.catalog import Catalog
     from oncehouse.ledger.records import Attempt, Batch

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from oncehouse.clickhouse.findings import Finding, Level
+from oncehouse.clickhouse.preflight.finding import Finding, Level
 from oncehouse.ledger.catalog import Catalog
 from oncehouse.ledger.postgres_settings import PostgresFacts, read_postgres_facts
 

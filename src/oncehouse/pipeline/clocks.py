@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from oncehouse.clickhouse.client import Client
-from oncehouse.clickhouse.findings import Finding, Level
+from oncehouse.clickhouse.preflight.finding import Finding, Level
 from oncehouse.ledger.catalog import Catalog
 
 _KEY = "max_clock_difference"

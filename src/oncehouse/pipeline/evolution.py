@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.comparison import compare_types
-from oncehouse.clickhouse.describe import describe_table
-from oncehouse.clickhouse.schema import add_column_ddl
+from oncehouse.clickhouse.create_table import add_column_ddl
+from oncehouse.clickhouse.table_info import describe_table
+from oncehouse.clickhouse.type_compatibility import compare_types
 from oncehouse.column_types.types import clickhouse_name
 from oncehouse.common import failpoints
 from oncehouse.config.field_types import check_name

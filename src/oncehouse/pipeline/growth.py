@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oncehouse.clickhouse.findings import Finding, Level
+from oncehouse.clickhouse.preflight.finding import Finding, Level
 from oncehouse.config.field_types import format_duration
 from oncehouse.config.pipeline import Ledger
 from oncehouse.ledger.backlog import Kept

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, assert_never
 
 import pyarrow as pa
 
-from oncehouse.clickhouse import codes
+from oncehouse.clickhouse import error_codes
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.deadlines import SEND_WITHIN_SECONDS, Deadline, read_moment
-from oncehouse.clickhouse.describe import TableFacts
-from oncehouse.clickhouse.insert import (
+from oncehouse.clickhouse.insert.deadline import SEND_WITHIN_SECONDS, Deadline, read_moment
+from oncehouse.clickhouse.insert.insert_batch import (
     AlreadyThere,
     Inserted,
     InsertRequest,
@@ -30,6 +29,7 @@ from oncehouse.clickhouse.insert import (
     insert_batch,
     judge_unsent,
 )
+from oncehouse.clickhouse.table_info import TableFacts
 from oncehouse.common import failpoints
 from oncehouse.common.backoff import Backoff
 from oncehouse.common.tracing import span
@@ -172,7 +172,7 @@ def judge(outcome: Outcome, *, attempt: int, retry: Retry, chance: float) -> Ver
 def _answer_of(outcome: TryAgain) -> Answer:
     if outcome.too_many_parts:
         return Answer.TOO_MANY_PARTS
-    return Answer.TOO_LARGE if outcome.code in codes.TOO_LARGE else Answer.FAILED
+    return Answer.TOO_LARGE if outcome.code in error_codes.TOO_LARGE else Answer.FAILED
 
 
 def plan_load(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.describe import TableFacts
+from oncehouse.clickhouse.table_info import TableFacts
 from oncehouse.common import failpoints, structured_logging
 from oncehouse.common.tracing import span
 from oncehouse.errors import OncehouseError, TransientError

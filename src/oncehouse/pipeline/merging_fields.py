@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from oncehouse.clickhouse.describe import TableFacts
+    from oncehouse.clickhouse.table_info import TableFacts
     from oncehouse.config.pipeline import Pipeline
 
 

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, assert_never
 
+from oncehouse.clickhouse.batch_rows import count_by_batch
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.counting import count_by_batch
-from oncehouse.clickhouse.describe import describe_table
+from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
 from oncehouse.ledger import batches, epochs, rekeying, requests
 from oncehouse.ledger.catalog import Catalog

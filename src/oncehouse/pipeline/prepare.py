@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.describe import TableFacts, describe_table
-from oncehouse.clickhouse.partitions import count_partitions, judge_spread
-from oncehouse.clickhouse.preflight import Finding, Level, inspect, needs_of
+from oncehouse.clickhouse.preflight.check import Finding, Level, inspect, needs_of
+from oncehouse.clickhouse.preflight.partition_spread import count_partitions, judge_spread
+from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.column_types.types import parse_type
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 from oncehouse.ledger import epochs

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from oncehouse.clickhouse.findings import Finding, Level
+from oncehouse.clickhouse.preflight.finding import Finding, Level
 from oncehouse.column_types import types as c
 from oncehouse.pipeline.avro_matching import has_field, parse_versions, split_path
 from oncehouse.pipeline.decoding import reject_rows

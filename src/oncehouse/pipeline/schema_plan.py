@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from oncehouse.clickhouse.alter_table import ChangeKind, ColumnChange, plan_columns
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.column_changes import ChangeKind, ColumnChange, plan_columns
-from oncehouse.clickhouse.comparison import widens
-from oncehouse.clickhouse.describe import describe_table
-from oncehouse.clickhouse.findings import Level
-from oncehouse.clickhouse.needs import needs_of
+from oncehouse.clickhouse.preflight.finding import Level
+from oncehouse.clickhouse.preflight.requirements import needs_of
+from oncehouse.clickhouse.table_info import describe_table
+from oncehouse.clickhouse.type_compatibility import widens
 from oncehouse.column_types import types as c
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.fields import learn_fields, list_fields
@@ -29,7 +29,7 @@ from oncehouse.pipeline.schema_fields import FieldFact, fields_of, make_nullable
 from oncehouse.pipeline.schemas import known_schemas
 
 if TYPE_CHECKING:
-    from oncehouse.clickhouse.describe import TableFacts
+    from oncehouse.clickhouse.table_info import TableFacts
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.catalog import Catalog
 

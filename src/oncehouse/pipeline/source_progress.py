@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.clickhouse.names import PIPELINE_CONSUMER, quote_table
+from oncehouse.clickhouse.identifiers import PIPELINE_CONSUMER, quote_table
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.ledger.arrival import Arrival, read_arrival
 from oncehouse.ledger.catalog import Catalog

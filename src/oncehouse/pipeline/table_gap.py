@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.counting import count_by_batch
-from oncehouse.clickhouse.deadlines import LOOK_WITHIN_SECONDS, under_way_seconds
-from oncehouse.clickhouse.describe import describe_table
+from oncehouse.clickhouse.batch_rows import count_by_batch
+from oncehouse.clickhouse.insert.deadline import LOOK_WITHIN_SECONDS, under_way_seconds
+from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.clickhouse.unique_ids import running_inserts
 from oncehouse.errors import PermanentError
 from oncehouse.ledger.audit import find_known_batches

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.crowding import Crowding
+from oncehouse.clickhouse.insert.part_pressure import Crowding
 from oncehouse.errors import OncehouseError
 from oncehouse.ledger.records import Batch, BatchStatus, Part
 from oncehouse.pipeline.pace import SLOW_SHARE, Ended, Pace, Rhythm, decide_rhythm, see_arrivals, see_insert

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from oncehouse.clickhouse.batch_rows import count_by_batch, count_distinct_by_batch
 from oncehouse.clickhouse.client import Client
-from oncehouse.clickhouse.counting import count_by_batch, count_distinct_by_batch
-from oncehouse.clickhouse.describe import TableFacts, describe_table
+from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.config.pipeline import Pipeline, Table
 from oncehouse.ledger.records import Batch, BatchStatus
 from oncehouse.pipeline.findings import Finding, Note, Subject

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from oncehouse.clickhouse.names import check, split_table
+from oncehouse.clickhouse.identifiers import check, split_table
 from oncehouse.column_types.types import ColumnType, is_nullable, parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.blocks import default_value

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from oncehouse.clickhouse.names import quote
+from oncehouse.clickhouse.identifiers import quote
 from oncehouse.errors import ConfigurationError
 
 Row = tuple[Any, ...]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from oncehouse.clickhouse.insert import encode_block
-from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.identifiers import quote, quote_table
+from oncehouse.clickhouse.insert.insert_batch import encode_block
 from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.column_types.types import ColumnType, Integer, clickhouse_name
 from oncehouse.sync.blocks import make_block

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from oncehouse.clickhouse.insert import encode_block
-from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.identifiers import quote, quote_table
+from oncehouse.clickhouse.insert.insert_batch import encode_block
 from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.column_types.types import (
     Array,

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.column_changes import ChangeKind, plan_columns
-from oncehouse.clickhouse.describe import TableFacts, describe_table
-from oncehouse.clickhouse.names import quote, quote_table
-from oncehouse.clickhouse.needs import Needs
-from oncehouse.clickhouse.preflight_table import PARTITIONS_AN_INSERT, spread_window
-from oncehouse.clickhouse.schema import batch_index, widen_window_ddl
-from oncehouse.clickhouse.windows import WindowNeeds, blocks_needed, seconds_needed
+from oncehouse.clickhouse.alter_table import ChangeKind, plan_columns
+from oncehouse.clickhouse.create_table import batch_index, widen_window_ddl
+from oncehouse.clickhouse.identifiers import quote, quote_table
+from oncehouse.clickhouse.insert.dedup_window import WindowNeeds, blocks_needed, seconds_needed
+from oncehouse.clickhouse.preflight.requirements import Needs
+from oncehouse.clickhouse.preflight.table import PARTITIONS_AN_INSERT, spread_window
+from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.column_types.types import clickhouse_name
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.declaration import BATCH_COLUMN, Declaration

@@ -29,15 +29,15 @@ def without_token(send: Callable[..., Any]) -> Callable[..., Any]:
     def send_without_token(plan: Any) -> Any:
         from dataclasses import replace
 
-        from oncehouse.clickhouse import insert
+        from oncehouse.clickhouse.insert import insert_batch
 
-        right = insert.insert_settings
+        right = insert_batch.insert_settings
         off: dict[str, str | int] = {"insert_deduplicate": 0, "deduplicate_insert": "disable"}
-        insert.insert_settings = lambda batch_id: right(batch_id) | off
+        insert_batch.insert_settings = lambda batch_id: right(batch_id) | off
         try:
             return send(replace(plan, request=replace(plan.request, outcome_unknown=False, session=None)))
         finally:
-            insert.insert_settings = right
+            insert_batch.insert_settings = right
 
     return send_without_token
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.column_types import types as c
 from oncehouse.devstack.chaos.play import view_of
 from oncehouse.devstack.chaos.texts import spell

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.clickhouse.names import quote, quote_table
-from oncehouse.clickhouse.schema import ddl_of
+from oncehouse.clickhouse.create_table import ddl_of
+from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.chaos.defects import starter

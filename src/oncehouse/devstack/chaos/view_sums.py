@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.identifiers import quote, quote_table
 
 _REMEMBERED_BLOCKS = 100_000
 

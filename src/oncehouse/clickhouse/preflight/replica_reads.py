@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.findings import Finding, Level
-from oncehouse.clickhouse.names import quote
+from oncehouse.clickhouse.identifiers import quote
+from oncehouse.clickhouse.preflight.finding import Finding, Level
 from oncehouse.clickhouse.replica_sync import (
     WAIT_SECONDS,
     has_sequential_quorum,
     is_over_replicas,
     read_state,
 )
-from oncehouse.clickhouse.server import is_granted
+from oncehouse.clickhouse.server_info import is_granted
 from oncehouse.clickhouse.server_names import HEADER, NO_NAME, collect_server_names
 from oncehouse.clickhouse.table_engines import read_engines
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import failure_of
-from oncehouse.clickhouse.describe import ACCESS_DENIED
-from oncehouse.clickhouse.names import split_table
+from oncehouse.clickhouse.identifiers import split_table
+from oncehouse.clickhouse.table_info import ACCESS_DENIED
 from oncehouse.errors import ConfigurationError, TransientError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from oncehouse.clickhouse.client import Client
-    from oncehouse.clickhouse.describe import TableFacts
+    from oncehouse.clickhouse.table_info import TableFacts
 
 _UUID = "SELECT toString(any(uuid)) FROM system.tables WHERE database = {database:String} AND name = {table:String}"
 _PARTS = "SELECT max(max_block_number) FROM system.parts WHERE database = {database:String} AND table = {table:String}"

@@ -9,15 +9,15 @@ import uuid
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import failure_of
-from oncehouse.clickhouse.findings import Finding, Level
-from oncehouse.clickhouse.sessions import NOT_FOUND, explain_refusal, opening_settings
+from oncehouse.clickhouse.insert.session_fence import NOT_FOUND, explain_refusal, opening_settings
+from oncehouse.clickhouse.preflight.finding import Finding, Level
 from oncehouse.errors import ConfigurationError, OncehouseError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from oncehouse.clickhouse.client import Client
-    from oncehouse.clickhouse.describe import TableFacts
+    from oncehouse.clickhouse.table_info import TableFacts
 
 _CONNECTIONS = 4
 TRAFFIC_SECONDS = 600

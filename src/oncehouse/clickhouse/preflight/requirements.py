@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.windows import WindowNeeds
+from oncehouse.clickhouse.insert.dedup_window import WindowNeeds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

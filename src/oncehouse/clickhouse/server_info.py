@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from oncehouse.clickhouse.client import failure_of
-from oncehouse.clickhouse.grants import writer_grants
-from oncehouse.clickhouse.insert import insert_settings
-from oncehouse.clickhouse.names import quote_table
-from oncehouse.clickhouse.whole_answers import WHOLE_ANSWERS
+from oncehouse.clickhouse.complete_results import WHOLE_ANSWERS
+from oncehouse.clickhouse.identifiers import quote_table
+from oncehouse.clickhouse.insert.insert_batch import insert_settings
+from oncehouse.clickhouse.preflight.grants import writer_grants
 from oncehouse.errors import ConfigurationError, PermanentError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from oncehouse.clickhouse.client import Client
-    from oncehouse.clickhouse.needs import Needs
+    from oncehouse.clickhouse.preflight.requirements import Needs
 
 _SYNTAX_ERROR = 62
 

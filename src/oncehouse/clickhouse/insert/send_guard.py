@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from oncehouse.clickhouse.deadlines import read_moment
+from oncehouse.clickhouse.insert.deadline import read_moment
 from oncehouse.errors import TransientError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from urllib3 import PoolManager
 
-    from oncehouse.clickhouse.deadlines import Deadline, Moment
+    from oncehouse.clickhouse.insert.deadline import Deadline, Moment
 
 
 @dataclass

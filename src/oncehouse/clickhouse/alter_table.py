@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from oncehouse.clickhouse.comparison import compare_types, widens
-from oncehouse.clickhouse.describe import TableFacts
-from oncehouse.clickhouse.needs import Needs
-from oncehouse.clickhouse.schema import add_column_ddl, modify_column_ddl
+from oncehouse.clickhouse.create_table import add_column_ddl, modify_column_ddl
+from oncehouse.clickhouse.preflight.requirements import Needs
+from oncehouse.clickhouse.table_info import TableFacts
+from oncehouse.clickhouse.type_compatibility import compare_types, widens
 from oncehouse.column_types.types import parse_type
 from oncehouse.errors import ConfigurationError
 

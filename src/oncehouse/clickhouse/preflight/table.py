@@ -6,17 +6,17 @@ import difflib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.comparison import compare_types, difference_is_null
-from oncehouse.clickhouse.findings import Finding, Level
-from oncehouse.clickhouse.names import quote, quote_table
-from oncehouse.clickhouse.schema import widen_window_ddl
-from oncehouse.clickhouse.windows import WindowNeeds, blocks_needed, explain, seconds_needed
+from oncehouse.clickhouse.create_table import widen_window_ddl
+from oncehouse.clickhouse.identifiers import quote, quote_table
+from oncehouse.clickhouse.insert.dedup_window import WindowNeeds, blocks_needed, explain, seconds_needed
+from oncehouse.clickhouse.preflight.finding import Finding, Level
+from oncehouse.clickhouse.type_compatibility import compare_types, difference_is_null
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oncehouse.clickhouse.describe import Column, TableFacts
-    from oncehouse.clickhouse.needs import Needs
+    from oncehouse.clickhouse.preflight.requirements import Needs
+    from oncehouse.clickhouse.table_info import Column, TableFacts
 
 PARTITIONS_AN_INSERT = 10
 """What an insert into a partitioned table is expected to touch when nobody has said otherwise."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import failure_of
-from oncehouse.clickhouse.names import TableName, split_table
+from oncehouse.clickhouse.identifiers import TableName, split_table
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from oncehouse.clickhouse.client import failure_of
-from oncehouse.clickhouse.deadlines import SEND_WITHIN_SECONDS
+from oncehouse.clickhouse.insert.deadline import SEND_WITHIN_SECONDS
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 
 if TYPE_CHECKING:

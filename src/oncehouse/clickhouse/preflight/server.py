@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.findings import Finding, Level
-from oncehouse.clickhouse.names import quote
-from oncehouse.clickhouse.whole_answers import WHOLE_ANSWERS
+from oncehouse.clickhouse.complete_results import WHOLE_ANSWERS
+from oncehouse.clickhouse.identifiers import quote
+from oncehouse.clickhouse.preflight.finding import Finding, Level
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oncehouse.clickhouse.needs import Needs
-    from oncehouse.clickhouse.server import ForcedSetting, ServerFacts
+    from oncehouse.clickhouse.preflight.requirements import Needs
+    from oncehouse.clickhouse.server_info import ForcedSetting, ServerFacts
 
 OLDEST_VERSION = (24, 8)
 

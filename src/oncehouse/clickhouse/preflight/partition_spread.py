@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from oncehouse.clickhouse.findings import Finding, Level, objections
-from oncehouse.clickhouse.names import quote
-from oncehouse.clickhouse.preflight_table import PARTITIONS_AN_INSERT, judge_window
+from oncehouse.clickhouse.identifiers import quote
+from oncehouse.clickhouse.preflight.finding import Finding, Level, objections
+from oncehouse.clickhouse.preflight.table import PARTITIONS_AN_INSERT, judge_window
 from oncehouse.errors import OncehouseError, TransientError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from oncehouse.clickhouse.client import Client
-    from oncehouse.clickhouse.describe import TableFacts
-    from oncehouse.clickhouse.needs import Needs
+    from oncehouse.clickhouse.preflight.requirements import Needs
+    from oncehouse.clickhouse.table_info import TableFacts
 
 _MOST_PARTITIONS = 100
 """More parts from one insert than this are too many for merges, whatever the server allows."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import failure_of
-from oncehouse.clickhouse.describe import ACCESS_DENIED, read_setting
-from oncehouse.clickhouse.names import split_table
+from oncehouse.clickhouse.identifiers import split_table
+from oncehouse.clickhouse.table_info import ACCESS_DENIED, read_setting
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:

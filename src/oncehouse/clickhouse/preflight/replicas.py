@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.client import failure_of
-from oncehouse.clickhouse.describe import ACCESS_DENIED
-from oncehouse.clickhouse.findings import Finding, Level
+from oncehouse.clickhouse.preflight.finding import Finding, Level
+from oncehouse.clickhouse.table_info import ACCESS_DENIED
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from oncehouse.clickhouse.client import Client
-    from oncehouse.clickhouse.describe import TableFacts
-    from oncehouse.clickhouse.needs import Needs
+    from oncehouse.clickhouse.preflight.requirements import Needs
+    from oncehouse.clickhouse.table_info import TableFacts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.names import TableName, quote, quote_table
-from oncehouse.clickhouse.needs import needs_of
-from oncehouse.clickhouse.windows import WindowNeeds, blocks_needed, seconds_needed
+from oncehouse.clickhouse.identifiers import TableName, quote, quote_table
+from oncehouse.clickhouse.insert.dedup_window import WindowNeeds, blocks_needed, seconds_needed
+from oncehouse.clickhouse.preflight.requirements import needs_of
 from oncehouse.column_types.types import (
     Array,
     Float,

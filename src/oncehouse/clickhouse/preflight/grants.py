@@ -13,11 +13,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, assert_never
 from urllib.parse import unquote, urlsplit
 
-from oncehouse.clickhouse.names import quote, split_table
-from oncehouse.clickhouse.needs import needs_of
+from oncehouse.clickhouse.identifiers import quote, split_table
+from oncehouse.clickhouse.preflight.requirements import needs_of
 
 if TYPE_CHECKING:
-    from oncehouse.clickhouse.needs import Needs
+    from oncehouse.clickhouse.preflight.requirements import Needs
     from oncehouse.config.pipeline import Pipeline
 
 

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.describe import TableFacts, describe_table
-from oncehouse.clickhouse.findings import Finding, Level, objections
-from oncehouse.clickhouse.needs import Needs, needs_of
-from oncehouse.clickhouse.preflight_fences import (
+from oncehouse.clickhouse.preflight.finding import Finding, Level, objections
+from oncehouse.clickhouse.preflight.insert_fences import (
     judge_sessions,
     judge_traffic,
     read_session_reach,
     read_traffic,
 )
-from oncehouse.clickhouse.preflight_server import judge_server
-from oncehouse.clickhouse.preflight_table import judge_columns, judge_losses, judge_window
-from oncehouse.clickhouse.replica_reads import judge_replica_reads, read_replica_reads
-from oncehouse.clickhouse.replicas import judge_replicas, read_replicas
-from oncehouse.clickhouse.server import read_server
+from oncehouse.clickhouse.preflight.replica_reads import judge_replica_reads, read_replica_reads
+from oncehouse.clickhouse.preflight.replicas import judge_replicas, read_replicas
+from oncehouse.clickhouse.preflight.requirements import Needs, needs_of
+from oncehouse.clickhouse.preflight.server import judge_server
+from oncehouse.clickhouse.preflight.table import judge_columns, judge_losses, judge_window
+from oncehouse.clickhouse.preflight.views import judge_views, read_views
+from oncehouse.clickhouse.server_info import read_server
 from oncehouse.clickhouse.table_engines import TableEngine
-from oncehouse.clickhouse.views import judge_views, read_views
+from oncehouse.clickhouse.table_info import TableFacts, describe_table
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client

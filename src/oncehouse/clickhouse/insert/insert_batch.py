@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from oncehouse.clickhouse.client import failure_of
-from oncehouse.clickhouse.deadlines import LOOK_WITHIN_SECONDS, Deadline, read_moment
 from oncehouse.clickhouse.errors import Failure, Kind
-from oncehouse.clickhouse.names import quote, quote_table, split_table
-from oncehouse.clickhouse.outcomes import (
+from oncehouse.clickhouse.identifiers import quote, quote_table, split_table
+from oncehouse.clickhouse.insert.deadline import LOOK_WITHIN_SECONDS, Deadline, read_moment
+from oncehouse.clickhouse.insert.outcome import (
     AlreadyThere,
     Inserted,
     InsertRequest,
@@ -31,9 +31,14 @@ from oncehouse.clickhouse.outcomes import (
     Refused,
     TryAgain,
 )
+from oncehouse.clickhouse.insert.session_fence import (
+    NOT_FOUND,
+    end_session,
+    keeping_settings,
+    session_settings,
+)
+from oncehouse.clickhouse.insert.view_proof import has_finished
 from oncehouse.clickhouse.replica_sync import read_in_step
-from oncehouse.clickhouse.sessions import NOT_FOUND, end_session, keeping_settings, session_settings
-from oncehouse.clickhouse.view_proof import has_finished
 from oncehouse.errors import OncehouseError, TransientError
 
 if TYPE_CHECKING:

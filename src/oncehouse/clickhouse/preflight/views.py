@@ -10,16 +10,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.describe import TableFacts, describe_named
-from oncehouse.clickhouse.findings import Finding, Level
-from oncehouse.clickhouse.names import TableName
-from oncehouse.clickhouse.preflight_table import judge_window
+from oncehouse.clickhouse.identifiers import TableName
+from oncehouse.clickhouse.preflight.finding import Finding, Level
+from oncehouse.clickhouse.preflight.table import judge_window
+from oncehouse.clickhouse.table_info import TableFacts, describe_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from oncehouse.clickhouse.client import Client
-    from oncehouse.clickhouse.needs import Needs
+    from oncehouse.clickhouse.preflight.requirements import Needs
 
 _NAME = r"(?:`(?:[^`\\]|\\.|``)*`|\w+)"
 _TARGET = re.compile(

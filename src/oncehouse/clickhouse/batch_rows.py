@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.names import quote, quote_table
+from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.clickhouse.replica_sync import read_in_step
 
 if TYPE_CHECKING:

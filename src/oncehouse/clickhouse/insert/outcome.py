@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from oncehouse.clickhouse.deadlines import Deadline
+    from oncehouse.clickhouse.insert.deadline import Deadline
 
 
 @dataclass(frozen=True, kw_only=True)
