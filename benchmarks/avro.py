@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from decode import BLOCK, FIELDS, best_rate
 from oncehouse.column_types.types import parse_type
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.avro_decode import AvroDecoder
 from oncehouse.pipeline.avro_writer import write_number
 from oncehouse.pipeline.decoding import Limits

@@ -24,11 +24,11 @@ import pyarrow as pa
 import capacity_catalog
 from oncehouse.clickhouse.insert.insert_batch import InsertRequest, encode
 from oncehouse.devstack.demo_events import make_messages, plan_traffic
-from oncehouse.ledger import keyindex
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.keyindex import Keys
-from oncehouse.ledger.packs import Bundle
-from oncehouse.ledger.records import FileRef, KeyFile, Part
+from oncehouse.ledger.catalog.packs import Bundle
+from oncehouse.ledger.models import FileRef, KeyFile, Part
+from oncehouse.ledger.storage import key_index
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.key_index import Keys
 from oncehouse.pipeline import reading
 from oncehouse.pipeline.compact import FAN_IN, MAX_KEYS, MergePlan, merge_task
 from oncehouse.pipeline.dedup import DecidePlan, decide
@@ -153,9 +153,9 @@ def measure_index(folder: Path, *, sizes: list[int]) -> Figures:
     found: Figures = {}
     for size in sizes:
         ref = put_segment(store, f"bench/{size}.segment.arrow", np.random.default_rng(size), size)
-        segment = keyindex.open_keys(store.local(ref))
-        keyindex.find(segment, asked.hi, asked.lo)
-        taken = best(lambda segment=segment: keyindex.find(segment, asked.hi, asked.lo))
+        segment = key_index.open_keys(store.local(ref))
+        key_index.find(segment, asked.hi, asked.lo)
+        taken = best(lambda segment=segment: key_index.find(segment, asked.hi, asked.lo))
         found[f"look_up_seconds_among_{size}"] = taken / LOOKED_UP
         found["segment_bytes_a_key"] = ref.size_bytes / size
     found["open_seconds_a_segment"] = _measure_opening(store)
@@ -175,7 +175,7 @@ def _measure_opening(store: FileStore, *, segments: int = 1000) -> float:
 
     def open_all() -> None:
         for ref in refs:
-            keyindex.find(keyindex.open_keys(store.checked(ref)), asked.hi, asked.lo)
+            key_index.find(key_index.open_keys(store.checked(ref)), asked.hi, asked.lo)
 
     open_all()
     return best(open_all) / segments
@@ -298,7 +298,7 @@ def _grow_by_looking_up(folder: str, keys: int) -> Callable[[], object]:
     store = FileStore(str(Path(folder) / "look-up"))
     ref = put_segment(store, "bench/one.segment.arrow", np.random.default_rng(keys), keys)
     asked = make_keys(np.random.default_rng(1), LOOKED_UP)
-    return lambda: keyindex.find(keyindex.open_keys(store.local(ref)), asked.hi, asked.lo)
+    return lambda: key_index.find(key_index.open_keys(store.local(ref)), asked.hi, asked.lo)
 
 
 def best(work: Callable[[], object]) -> float:
@@ -313,7 +313,7 @@ def make_keys(chance: np.random.Generator, count: int) -> Keys:
 
 def put_segment(store: FileStore, name: str, chance: np.random.Generator, count: int) -> FileRef:
     keys = make_keys(chance, count)
-    return store.put(name, lambda path: keyindex.write_keys(path, keys))
+    return store.put(name, lambda path: key_index.write_keys(path, keys))
 
 
 def main() -> None:

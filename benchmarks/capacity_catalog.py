@@ -11,11 +11,12 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from oncehouse.ledger import batches, expiry
-from oncehouse.ledger.batches import NewBatch
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.leases import acquire
-from oncehouse.ledger.records import (
+from oncehouse.ledger.catalog import batches, retention
+from oncehouse.ledger.catalog.batches import NewBatch
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.leases import acquire
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.models import (
     BatchStatus,
     Counts,
     DuplicateFile,
@@ -29,7 +30,6 @@ from oncehouse.ledger.records import (
     Segment,
     Stage,
 )
-from oncehouse.ledger.registering import register
 from oncehouse.pipeline.parts import epoch_path
 
 _EVENTS = 100_000
@@ -148,9 +148,9 @@ def _file(epoch: int, ending: str) -> FileRef:
 def _measure_paths(epochs: int) -> float:
     """What retention holds in the driver's memory for each file that the catalog names."""
     with _fill(epochs) as catalog:
-        expiry.registered_paths(catalog)
+        retention.registered_paths(catalog)
         tracemalloc.start()
-        found = expiry.registered_paths(catalog)
+        found = retention.registered_paths(catalog)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     return peak / len(found)

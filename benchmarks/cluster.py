@@ -33,7 +33,7 @@ from measure import (
     open_spark,
 )
 from oncehouse.config.pipeline import BatchLimits, Epoch, Ledger, Pipeline, Spark
-from oncehouse.ledger.epochs import list_epochs
+from oncehouse.ledger.catalog.epochs import list_epochs
 from oncehouse.pipeline import ingest, loader, stream
 from oncehouse.pipeline.prepare import open_catalog
 from oncehouse.pipeline.run import run_pipeline

@@ -17,8 +17,8 @@ from itertools import pairwise
 
 from measure import Place, Topic, create_table, fill_topic, make_pipeline, open_place, open_spark, run_road
 from oncehouse.config.pipeline import Epoch
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import list_epochs
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.epochs import list_epochs
 from oncehouse.pipeline.run import run_pipeline
 from processor_time import read_processor_seconds
 

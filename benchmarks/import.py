@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from measure import create_table, fill_topic, make_pipeline, open_place, open_spark, write_pipeline
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.devstack.demo_events import make_columns
-from oncehouse.ledger.epochs import total_counts
-from oncehouse.ledger.queries import list_settled
-from oncehouse.ledger.records import EpochKind, FileFormat
+from oncehouse.ledger.catalog.epochs import total_counts
+from oncehouse.ledger.catalog.query_batches import list_settled
+from oncehouse.ledger.models import EpochKind, FileFormat
 from oncehouse.pipeline.importing import import_files, make_job
 from oncehouse.pipeline.prepare import open_catalog
 from oncehouse.pipeline.run import run_pipeline

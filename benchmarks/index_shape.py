@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from oncehouse.capacity.index_shape import count_ranges, shape_keys
-from oncehouse.ledger.records import FileRef, Segment
+from oncehouse.ledger.models import FileRef, Segment
 from oncehouse.pipeline.compact import Merge, plan_merges
 from oncehouse.pipeline.dedup import plan_ranges
 

@@ -24,9 +24,9 @@ from figures import Figure, figure, rate, say
 from measure import Place, Topic, create_table, fill_topic, make_pipeline, open_place, open_spark, run_road
 from oncehouse.clickhouse.insert.insert_batch import encode_block, repeatable_settings
 from oncehouse.config.pipeline import Epoch
-from oncehouse.ledger import batches
-from oncehouse.ledger.epochs import list_epochs
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.catalog import batches
+from oncehouse.ledger.catalog.epochs import list_epochs
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.loader import live_rows
 from oncehouse.pipeline.prepare import open_catalog
 from oncehouse.pipeline.run import run_pipeline

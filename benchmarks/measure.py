@@ -29,7 +29,7 @@ from oncehouse.config.pipeline import ClickHouse, Identity, Ledger, Pipeline, Ta
 from oncehouse.devstack.demo_events import IDENTITY
 from oncehouse.devstack.jars import connector_jars
 from oncehouse.devstack.stack import Stack
-from oncehouse.ledger import epochs
+from oncehouse.ledger.catalog import epochs
 from oncehouse.pipeline.prepare import open_catalog
 from oncehouse.pipeline.run import run_pipeline
 from oncehouse.pipeline.session import open_session

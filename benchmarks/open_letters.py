@@ -18,9 +18,9 @@ from itertools import islice
 
 from sqlalchemy import insert, text
 
-from oncehouse.ledger import epochs, letters, tables
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import Identity, LetterKind
+from oncehouse.ledger.catalog import dead_letters, epochs, schema
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.models import Identity, LetterKind
 
 _FILES = (1_000, 10_000, 100_000)
 _REASONS = ("not_json", "bad_value", "missing_field")
@@ -48,7 +48,7 @@ def fill(catalog: Catalog, first: int, last: int) -> None:
         for epoch in range(first, last)
     ]
     with catalog.engine.begin() as connection:
-        connection.execute(insert(tables.dead_letter_files), rows)
+        connection.execute(insert(schema.dead_letter_files), rows)
     _run(catalog, "ANALYZE oncehouse_dead_letter_files")
 
 
@@ -75,14 +75,14 @@ def _best(work: Callable[[], object], times: int = 3) -> float:
 
 
 def measure(catalog: Catalog) -> list[float]:
-    if letters.count_reasons(catalog) != _add_up(catalog):
+    if dead_letters.count_reasons(catalog) != _add_up(catalog):
         raise SystemExit("the two ways count differently")
 
     def look() -> None:
-        list(islice(letters.walk_newest_files(catalog), 100))
+        list(islice(dead_letters.walk_newest_files(catalog), 100))
 
     def ask() -> None:
-        letters.count_reasons(catalog, kind=LetterKind.WAITING)
+        dead_letters.count_reasons(catalog, kind=LetterKind.WAITING)
 
     indexed = [_best(look), _best(ask)]
     _run(catalog, f"DROP INDEX {_INDEX}")
@@ -94,7 +94,7 @@ def measure(catalog: Catalog) -> list[float]:
     )
     return [
         _best(lambda: _add_up(catalog)),
-        _best(lambda: letters.count_reasons(catalog)),
+        _best(lambda: dead_letters.count_reasons(catalog)),
         *(figure for pair in zip(bare, indexed, strict=True) for figure in pair),
     ]
 

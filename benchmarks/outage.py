@@ -29,16 +29,17 @@ from measure import (
     open_spark,
     run_road,
 )
-from oncehouse.ledger import epochs, summary
-from oncehouse.ledger.leases import list_leases
-from oncehouse.ledger.records import BatchStatus, EpochKind, Stage
+from oncehouse.ledger.catalog import epochs
+from oncehouse.ledger.catalog.leases import list_leases
+from oncehouse.ledger.models import BatchStatus, EpochKind, Stage
+from oncehouse.ledger.stats import summary
 from oncehouse.pipeline.prepare import open_catalog
 from oncehouse.pipeline.run import run_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from oncehouse.ledger.catalog import Catalog
+    from oncehouse.ledger.catalog.database import Catalog
 
 EVENTS = 5_000_000
 WARM_UP_EVENTS = 50_000

@@ -14,9 +14,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from oncehouse.ledger.checksums import checksum, quick_checksum
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import FileRef
+from oncehouse.ledger.models import FileRef
+from oncehouse.ledger.storage.checksums import checksum, quick_checksum
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline import reading
 from oncehouse.pipeline.manifest import ChunkManifest, Form
 from oncehouse.pipeline.parts import read_rows, write_blocks

@@ -21,10 +21,10 @@ from sqlalchemy import create_engine, insert, text
 
 from figures import OUT, Figure, figure, show_and_save
 from oncehouse.devstack.stack import Stack
-from oncehouse.ledger import leases, rekeying, requests, tables
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import FileRef, Identity, RequestKind, Stage
-from oncehouse.ledger.rows import file_values
+from oncehouse.ledger.catalog import leases, rekey, requests, schema
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.row_mappers import file_values
+from oncehouse.ledger.models import FileRef, Identity, RequestKind, Stage
 
 SIZES = (10_000, 100_000)
 _EVENTS = 1_000
@@ -51,8 +51,8 @@ def fill(catalog: Catalog, number: int) -> int:
             | file_values("keys", _file(f"shop/index/rekeyed-1-{epoch:032d}.keys.arrow"))
         )
     with catalog.engine.begin() as connection:
-        connection.execute(insert(tables.key_files), held)
-        connection.execute(insert(tables.rekeyed_files), prepared)
+        connection.execute(insert(schema.key_files), held)
+        connection.execute(insert(schema.rekeyed_files), prepared)
     return lease.token
 
 
@@ -66,7 +66,7 @@ def change(url: str, number: int) -> float:
     try:
         token = fill(catalog, number)
         since = time.perf_counter()
-        done = rekeying.change_identity(
+        done = rekey.change_identity(
             catalog, token, Identity(fingerprint="new", buckets=16), request=1, rule="{}"
         )
         seconds = time.perf_counter() - since

@@ -26,8 +26,8 @@ import paced
 from figures import OUT, Figure, figure, say, show_and_save
 from measure import Place, Topic, create_table, make_pipeline, open_place, open_spark
 from oncehouse.devstack.demo_events import make_topic
-from oncehouse.ledger import epochs, requests
-from oncehouse.ledger.records import RequestKind
+from oncehouse.ledger.catalog import epochs, requests
+from oncehouse.ledger.models import RequestKind
 from oncehouse.pipeline.adopting import identity_of, spell_section
 from oncehouse.pipeline.prepare import open_catalog
 from traffic import PARTITIONS
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.ledger.catalog import Catalog
+    from oncehouse.ledger.catalog.database import Catalog
 
 SIZES = (200_000, 1_000_000)
 RATE = 5_000

@@ -23,7 +23,7 @@ import pyarrow as pa
 import decode
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.expressions.duckdb_engine import open_engine
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline import lookup_join
 from oncehouse.pipeline.shape_planning import plan_shape
 from oncehouse.pipeline.shaping import Shaper

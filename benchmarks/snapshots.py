@@ -8,10 +8,10 @@ from pathlib import Path
 
 from sqlalchemy import insert
 
-from oncehouse.ledger import snapshots, tables
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import Identity
+from oncehouse.ledger.catalog import schema, snapshots
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.models import Identity
+from oncehouse.ledger.storage.file_store import FileStore
 
 _EPOCHS = (10, 1_000, 10_000, 50_000)
 
@@ -27,7 +27,7 @@ def _file(prefix: str, path: str) -> dict[str, object]:
 
 def fill(catalog: Catalog, number: int) -> None:
     """Epochs of one key file and one part each, five to a batch."""
-    counts = dict.fromkeys(tables.COUNTS, 1)
+    counts = dict.fromkeys(schema.COUNTS, 1)
     mine = {"pipeline": "shop", "registered_at": 1.0}
     rows: dict[str, list[dict[str, object]]] = {"epochs": [], "key_files": [], "parts": [], "batches": []}
     for epoch in range(1, number + 1):
@@ -49,7 +49,7 @@ def fill(catalog: Catalog, number: int) -> None:
     ]
     with catalog.engine.begin() as connection:
         for table, values in rows.items():
-            connection.execute(insert(getattr(tables, table)), values)
+            connection.execute(insert(getattr(schema, table)), values)
 
 
 def measure(number: int) -> tuple[float, float, int]:

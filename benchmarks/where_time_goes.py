@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from oncehouse.ledger.records import FileRef
+from oncehouse.ledger.models import FileRef
 from oncehouse.pipeline import dedup, reading
 from oncehouse.pipeline.dedup import DecidePlan
 from oncehouse.pipeline.manifest import TaskManifest
@@ -29,7 +29,7 @@ _DRIVER = (
     ("oncehouse.pipeline.stream", "settle", "epoch: plans, manifests and the rest"),
     ("oncehouse.pipeline.stream", "read_frame", "epoch: read job"),
     ("oncehouse.pipeline.ingest", "_decide_all", "epoch: decide job"),
-    ("oncehouse.ledger.registering", "register", "epoch: register"),
+    ("oncehouse.ledger.catalog.registration", "register", "epoch: register"),
     ("oncehouse.pipeline.deciding", "compact", "between epochs: compaction"),
     ("oncehouse.pipeline.loading", "load", "beside ingest: load"),
 )
@@ -47,9 +47,9 @@ _TASK = (
     ("oncehouse.pipeline.parts", "PartFile.write", "read: part to a file"),
     ("oncehouse.pipeline.reading", "write_blocks", "read: raw bytes to a file"),
     ("oncehouse.pipeline.reading", "write_keys", "read: key file"),
-    ("oncehouse.ledger.files", "checksum", "files: checksum"),
-    ("oncehouse.ledger.files", "quick_checksum", "files: quick checksum"),
-    ("oncehouse.ledger.files", "_sync", "files: fsync"),
+    ("oncehouse.ledger.storage.file_store", "checksum", "files: checksum"),
+    ("oncehouse.ledger.storage.file_store", "quick_checksum", "files: quick checksum"),
+    ("oncehouse.ledger.storage.file_store", "_sync", "files: fsync"),
     ("oncehouse.pipeline.dedup", "decide", "decide: the rest"),
     ("oncehouse.pipeline.dedup", "_gather", "decide: gather and sort keys"),
     ("oncehouse.pipeline.dedup", "_look_up", "decide: look up in the index"),

@@ -28,11 +28,11 @@ from index_shape import WINDOW_SECONDS, grow
 from measure import Place, Topic, fill_topic, make_pipeline, open_place, open_spark, run_road
 from memory import WorkerMemory
 from oncehouse.config.pipeline import Epoch, Pipeline
-from oncehouse.ledger.epochs import list_epochs
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.keyindex import Keys, write_keys
-from oncehouse.ledger.records import EpochRow, Segment
-from oncehouse.ledger.segments import insert_segments
+from oncehouse.ledger.catalog.epochs import list_epochs
+from oncehouse.ledger.catalog.segments import insert_segments
+from oncehouse.ledger.models import EpochRow, Segment
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.key_index import Keys, write_keys
 from oncehouse.pipeline.prepare import open_catalog
 from plots import draw_lines
 

@@ -17,7 +17,7 @@ from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
 from oncehouse.etl.records import Offset, Topic
 from oncehouse.etl.runner import Done, Runner
 from oncehouse.etl.scheduler import Scheduler
-from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.catalog.database import Catalog
 
 BASE_MS = 1_767_225_600_000  # 2026-01-01
 

@@ -13,11 +13,12 @@ import pyarrow as pa
 from sqlalchemy import delete, insert
 
 from oncehouse.common.database import DatabaseClock
-from oncehouse.ledger.batches import NewBatch
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.leases import acquire
-from oncehouse.ledger.records import (
+from oncehouse.ledger.catalog.batches import NewBatch
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.leases import acquire
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.catalog.schema import upgrades
+from oncehouse.ledger.models import (
     Counts,
     DeadLetterFile,
     EpochKind,
@@ -30,8 +31,7 @@ from oncehouse.ledger.records import (
     Segment,
     Stage,
 )
-from oncehouse.ledger.registering import register
-from oncehouse.ledger.tables import upgrades
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.parts import LETTER_SCHEMA, write_letters
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.exc import OperationalError
 
-from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.catalog.database import Catalog
 
 
 def lost_connection() -> OperationalError:

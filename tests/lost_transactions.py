@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import delete, insert, select
 
-from oncehouse.ledger import tables
-from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.catalog import schema
+from oncehouse.ledger.catalog.database import Catalog
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,14 +21,14 @@ def remember(catalog: Catalog) -> Moment:
         return Moment(
             rows={
                 table.name: [dict(row) for row in connection.execute(select(table)).mappings()]
-                for table in tables.metadata.sorted_tables
+                for table in schema.metadata.sorted_tables
             }
         )
 
 
 def lose_since(catalog: Catalog, moment: Moment) -> None:
     with catalog.engine.begin() as connection:
-        for table in tables.metadata.sorted_tables:
+        for table in schema.metadata.sorted_tables:
             connection.execute(delete(table))
             if rows := moment.rows[table.name]:
                 connection.execute(insert(table), rows)

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from ledger_examples import make_file
 from oncehouse.config.pipeline import BatchLimits
-from oncehouse.ledger.records import Part
+from oncehouse.ledger.models import Part
 from oncehouse.pipeline import pace as pace_module
 from oncehouse.pipeline.batcher import TableFeedback, plan_batches
 from oncehouse.pipeline.pace import Answer, Ended, Pace

@@ -9,7 +9,7 @@ import pyarrow as pa
 from google.protobuf.message_factory import GetMessageClass
 
 from oncehouse.column_types.types import parse_type
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.decoding import Decoded, Limits
 from oncehouse.pipeline.framing import Framing, VersionPlace
 from oncehouse.pipeline.protobuf_format import Envelope, ProtobufFormat

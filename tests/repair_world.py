@@ -17,13 +17,12 @@ import pyarrow as pa
 
 from ledger_examples import take_lease
 from oncehouse.config.pipeline import ClickHouse, Pipeline
-from oncehouse.ledger import batches, leases, packs, snapshots
-from oncehouse.ledger.batches import NewBatch
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import next_epoch, read_positions
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.keyindex import open_keys
-from oncehouse.ledger.records import (
+from oncehouse.ledger.catalog import batches, leases, packs, snapshots
+from oncehouse.ledger.catalog.batches import NewBatch
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.epochs import next_epoch, read_positions
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.models import (
     BatchStatus,
     Counts,
     DeadLetterFile,
@@ -36,7 +35,8 @@ from oncehouse.ledger.records import (
     Segment,
     Stage,
 )
-from oncehouse.ledger.registering import register
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.key_index import open_keys
 from oncehouse.pipeline import catalog_repair
 from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.catalog_repair import CatalogRepair
@@ -301,7 +301,7 @@ class RepairWorld:
 
     def index(self) -> set[tuple[int, int]]:
         """The ids that would be found as duplicates."""
-        from oncehouse.ledger.segments import list_segments
+        from oncehouse.ledger.catalog.segments import list_segments
 
         return {
             (int(hi), int(lo))

@@ -32,10 +32,10 @@ from oncehouse.config.pipeline import Pipeline
 from oncehouse.devstack.chaos.view_sums import ViewSums
 from oncehouse.devstack.jars import connector_jars
 from oncehouse.devstack.proxy import FaultProxy
-from oncehouse.ledger import batches, epochs, expiry, leases, requests, tables
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import Batch, Counts, EpochKind, RequestKind, Stage
+from oncehouse.ledger.catalog import batches, epochs, leases, requests, retention, schema
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.models import Batch, Counts, EpochKind, RequestKind, Stage
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.compact import compact
 from oncehouse.pipeline.prepare import open_catalog
 from oncehouse.pipeline.retention import Swept, retain
@@ -323,7 +323,7 @@ class Road:
         """Let everything in the catalog have happened that much earlier."""
         names = {"registered_at", "first_seen_from", "first_seen_to", "started_at", "created_at", "loaded_at"}
         with self.catalog.engine.begin() as connection:
-            for table in tables.metadata.sorted_tables:
+            for table in schema.metadata.sorted_tables:
                 aged = {column.name: column - seconds for column in table.columns if column.name in names}
                 if aged:
                     connection.execute(update(table).values(aged))
@@ -395,7 +395,7 @@ class Road:
 
     def assert_swept(self) -> None:
         """Whatever died on the way, in the end there are the files that the catalog names and no others."""
-        files, named = self.ledger_files(), expiry.registered_paths(self.catalog)
+        files, named = self.ledger_files(), retention.registered_paths(self.catalog)
         assert not named - files, f"swept too early: {sorted(named - files)[:3]}"
         assert not files - named, f"left lying about: {sorted(files - named)[:3]}"
 

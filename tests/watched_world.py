@@ -30,12 +30,13 @@ from oncehouse.etl.status import GapStatus, TopicStatus
 from oncehouse.insights_etl import EtlView
 from oncehouse.insights_hearing import Hearing
 from oncehouse.insights_lookout import Lookout, Watched
-from oncehouse.ledger import tables
-from oncehouse.ledger.batches import create_batches, finish_attempt, open_parts, start_attempt
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.leases import acquire, note_pause
-from oncehouse.ledger.records import (
+from oncehouse.ledger.catalog import schema
+from oncehouse.ledger.catalog.batches import create_batches, finish_attempt, open_parts, start_attempt
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.leases import acquire, note_pause
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.catalog.requests import add_request, finish_request
+from oncehouse.ledger.models import (
     BatchStatus,
     Counts,
     DeadLetterFile,
@@ -49,8 +50,7 @@ from oncehouse.ledger.records import (
     Segment,
     Stage,
 )
-from oncehouse.ledger.registering import register
-from oncehouse.ledger.requests import add_request, finish_request
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.messaging.consumer.groups import GroupPartition, GroupStatus
 from oncehouse.messaging.inbox.stored import StoredInbox
 from oncehouse.messaging.inbox.tables import inbox, seen
@@ -216,8 +216,8 @@ class World:
         with self.catalog() as catalog, catalog.engine.begin() as connection:
             _set(
                 connection,
-                tables.batches,
-                tables.batches.c.batch_id == self.parked,
+                schema.batches,
+                schema.batches.c.batch_id == self.parked,
                 status=BatchStatus.PARKED,
                 reason=PARKED_REASON,
             )
@@ -335,8 +335,8 @@ def add_history(catalog: Catalog, chance: random.Random) -> None:
                 _loaded_batch(catalog, f"{epoch:08}-0000-4000-8000-000000000000", at + 3, new, epoch)
             )
     with catalog.engine.begin() as connection:
-        connection.execute(insert(tables.epochs), rows)
-        connection.execute(insert(tables.batches), loads)
+        connection.execute(insert(schema.epochs), rows)
+        connection.execute(insert(schema.batches), loads)
 
 
 def _loaded_batch(catalog: Catalog, batch_id: str, at: float, rows: int, sequence: int) -> dict[str, object]:
@@ -489,31 +489,31 @@ def _spread_times(catalog: Catalog, epochs: int) -> None:
             epoch, at = HISTORY + number, now - (epochs - number) * 5.0 - 2
             _set(
                 connection,
-                tables.epochs,
-                tables.epochs.c.epoch == epoch,
+                schema.epochs,
+                schema.epochs.c.epoch == epoch,
                 registered_at=at,
                 started_at=at - 1.5,
             )
-            _set(connection, tables.parts, tables.parts.c.epoch == epoch, registered_at=at)
+            _set(connection, schema.parts, schema.parts.c.epoch == epoch, registered_at=at)
             seen_at = now - (epochs - number) ** 2 * 20_000.0
             _set(
                 connection,
-                tables.segments,
-                tables.segments.c.segment == f"segment-{epoch}",
+                schema.segments,
+                schema.segments.c.segment == f"segment-{epoch}",
                 first_seen_from=seen_at,
                 first_seen_to=seen_at,
             )
-        made_here = tables.batches.c.sequence > HISTORY
+        made_here = schema.batches.c.sequence > HISTORY
         rows = connection.execute(
-            select(tables.batches).where(made_here).order_by(tables.batches.c.sequence)
+            select(schema.batches).where(made_here).order_by(schema.batches.c.sequence)
         ).all()
         for at, row in enumerate(rows, start=1):
             made = now - (epochs - at) * 5.0
             loaded = made + 3 if row.loaded_at is not None else None
-            mine = tables.batches.c.batch_id == row.batch_id
-            _set(connection, tables.batches, mine, created_at=made, loaded_at=loaded)
-            tried = tables.attempts.c.batch_id == row.batch_id
-            _set(connection, tables.attempts, tried, started_at=made + 2.3, finished_at=made + 3)
+            mine = schema.batches.c.batch_id == row.batch_id
+            _set(connection, schema.batches, mine, created_at=made, loaded_at=loaded)
+            tried = schema.attempts.c.batch_id == row.batch_id
+            _set(connection, schema.attempts, tried, started_at=made + 2.3, finished_at=made + 3)
 
     catalog.change(run)
 
@@ -640,5 +640,5 @@ def add_batches(catalog: Catalog, number: int) -> None:
         for row in rows
     ]
     with catalog.engine.begin() as connection:
-        connection.execute(insert(tables.batches), rows)
-        connection.execute(insert(tables.attempts), tried)
+        connection.execute(insert(schema.batches), rows)
+        connection.execute(insert(schema.attempts), tried)

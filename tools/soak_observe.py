@@ -17,9 +17,9 @@ from sqlalchemy import func, select
 from oncehouse.clickhouse.client import connect
 from oncehouse.config.pipeline import ClickHouse, Pipeline
 from oncehouse.errors import OncehouseError
-from oncehouse.ledger import batches, epochs, leases, tables
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import Stage
+from oncehouse.ledger.catalog import batches, epochs, leases, schema
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.models import Stage
 from oncehouse.pipeline.prepare import open_catalog
 from soak_oracle import TABLE
 from soak_report import LedgerSize
@@ -109,7 +109,7 @@ class Observer:
         with self.catalog.read() as connection:
             rows = sum(
                 int(connection.execute(select(func.count()).select_from(table)).scalar_one())
-                for table in tables.metadata.sorted_tables
+                for table in schema.metadata.sorted_tables
             )
         files = sum(len(names) for _, _, names in os.walk(self._ledger))
         self.most_bytes = max(self.most_bytes, _bytes_below(self._folder))

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from oncehouse.clickhouse.client import Client
-from oncehouse.ledger import batches, epochs
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import BatchStatus, Counts
+from oncehouse.ledger.catalog import batches, epochs
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.models import BatchStatus, Counts
 from soak_traffic import PRODUCERS, make_events
 
 TABLE = "events"

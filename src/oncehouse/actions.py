@@ -13,15 +13,15 @@ from uuid import UUID
 
 from oncehouse.config.problems import nearest
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.records import RequestKind
+from oncehouse.ledger.models import RequestKind
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.view_rebuild import ViewRebuild
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.etl.opening import Etl
     from oncehouse.etl.records import Offset
-    from oncehouse.ledger.catalog import Catalog
-    from oncehouse.ledger.records import Batch
+    from oncehouse.ledger.catalog.database import Catalog
+    from oncehouse.ledger.models import Batch
     from oncehouse.messaging.inbox.opening import InboxDatabase
     from oncehouse.messaging.outbox.opening import OpenedOutbox
     from oncehouse.messaging.outbox.parked import Moved
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def retry_batch(catalog: Catalog, batch_id: str) -> Batch:
     """Let a parked batch be tried again: by a running pipeline at once, else by the next run."""
-    from oncehouse.ledger.batches import find_batch, retry_parked
+    from oncehouse.ledger.catalog.batches import find_batch, retry_parked
 
     retry_parked(catalog, batch_id)
     return find_batch(catalog, batch_id)
@@ -38,14 +38,14 @@ def retry_batch(catalog: Catalog, batch_id: str) -> Batch:
 
 def list_unproven(catalog: Catalog) -> tuple[Batch, ...]:
     """Loaded batches of which nothing shows that materialized views have their rows."""
-    from oncehouse.ledger.batches import unproven_batches
+    from oncehouse.ledger.catalog.batches import unproven_batches
 
     return unproven_batches(catalog)
 
 
 def settle_views(catalog: Catalog, found: Sequence[Batch]) -> None:
     """The views of these batches were rebuilt, or found right."""
-    from oncehouse.ledger import batches
+    from oncehouse.ledger.catalog import batches
 
     batches.settle_views(catalog, [batch.batch_id for batch in found])
 
@@ -63,7 +63,7 @@ def plan_view_rebuilds(pipeline: Pipeline, tables: Collection[str]) -> dict[str,
 
 def request_replay(catalog: Catalog, selection: Selection) -> int:
     """Have dead letters decoded again; returns the number of the request."""
-    from oncehouse.ledger.requests import add_request
+    from oncehouse.ledger.catalog.requests import add_request
 
     counts = count_letters(catalog)
     if not counts:
@@ -74,7 +74,7 @@ def request_replay(catalog: Catalog, selection: Selection) -> int:
 
 def count_letters(catalog: Catalog) -> dict[str, int]:
     """Dead letters that were not tried again, by reason, the most frequent first."""
-    from oncehouse.ledger.letters import count_reasons
+    from oncehouse.ledger.catalog.dead_letters import count_reasons
 
     counts = count_reasons(catalog)
     return dict(sorted(counts.items(), key=lambda found: (-found[1], found[0])))
@@ -103,7 +103,7 @@ def _guess(given: str, known: Collection[str]) -> str:
 
 def request_refill(pipeline: Pipeline, catalog: Catalog, table: str) -> int:
     """Have a table filled again from the ledger; returns the number of the request."""
-    from oncehouse.ledger.requests import add_request
+    from oncehouse.ledger.catalog.requests import add_request
 
     demand_table(pipeline, table)
     return add_request(catalog, RequestKind.REFILL_TABLE, {"table": table})

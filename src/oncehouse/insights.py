@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from oncehouse.insights_letters import DeadLetter, LetterPage, list_dead_letters
-from oncehouse.ledger import batches as ledger_batches
-from oncehouse.ledger import summary
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import read_positions
-from oncehouse.ledger.history import rolled_up_rows
-from oncehouse.ledger.leases import list_leases
-from oncehouse.ledger.letters import count_reasons
-from oncehouse.ledger.queries import list_settled
-from oncehouse.ledger.records import (
+from oncehouse.ledger.catalog import batches as ledger_batches
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.dead_letters import count_reasons
+from oncehouse.ledger.catalog.epochs import read_positions
+from oncehouse.ledger.catalog.leases import list_leases
+from oncehouse.ledger.catalog.query_batches import list_settled
+from oncehouse.ledger.catalog.requests import list_requests
+from oncehouse.ledger.catalog.rollup import rolled_up_rows
+from oncehouse.ledger.models import (
     Attempt,
     Batch,
     BatchStatus,
@@ -27,8 +27,8 @@ from oncehouse.ledger.records import (
     Request,
     Stage,
 )
-from oncehouse.ledger.requests import list_requests
-from oncehouse.ledger.summary import BatchTotals, EpochTotals, IndexTotals, OpenParts
+from oncehouse.ledger.stats import summary
+from oncehouse.ledger.stats.summary import BatchTotals, EpochTotals, IndexTotals, OpenParts
 
 __all__ = [
     "BatchDetail",

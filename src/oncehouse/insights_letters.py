@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from oncehouse.column_types.types import ColumnType, parse_type
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.letters import find_open_file, walk_newest_files
-from oncehouse.ledger.records import DeadLetterFile
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.dead_letters import find_open_file, walk_newest_files
+from oncehouse.ledger.models import DeadLetterFile
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.hints import make_hint
 from oncehouse.pipeline.letter_files import find_letters
 from oncehouse.pipeline.selection import Selection

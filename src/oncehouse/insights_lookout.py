@@ -23,8 +23,8 @@ from oncehouse.insights_hearing import Hearing
 from oncehouse.insights_kafka import EndQuestion, GroupQuestion
 from oncehouse.insights_letters import LetterPage, declared_fields, list_dead_letters
 from oncehouse.insights_outbox import NoAnswer
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.opening import KeptLedger, open_ledger
+from oncehouse.ledger.open import KeptLedger, open_ledger
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.findings import Report
 from oncehouse.pipeline.selection import Selection
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from oncehouse.etl.opening import Etl
     from oncehouse.insights import BatchDetail, LeaseView
     from oncehouse.insights_road import BatchPage, EpochDetail, EpochPage, IndexAge, Road
-    from oncehouse.ledger.catalog import Catalog
-    from oncehouse.ledger.records import BatchStatus
+    from oncehouse.ledger.catalog.database import Catalog
+    from oncehouse.ledger.models import BatchStatus
     from oncehouse.messaging.consumer.groups import GroupStatus
     from oncehouse.messaging.consumer.health import Health
     from oncehouse.messaging.inbox.inspecting import ConsumerStatus, InboxStatus

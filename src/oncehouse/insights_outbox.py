@@ -16,8 +16,8 @@ from oncehouse.clickhouse.client import connect
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import OncehouseError
 from oncehouse.insights_trace import Destination, RecordTrace, RowTrace, trace_record
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.messaging.outbox.ids import time_of
 from oncehouse.messaging.outbox.locating import KafkaPlace, Scan
 from oncehouse.messaging.outbox.lookup import OutboxRowView, RowState

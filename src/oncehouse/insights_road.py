@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.insights import BatchView, Overview, read_overview, view_batch
-from oncehouse.ledger import recent
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.recent import Load, Settled
-from oncehouse.ledger.records import BatchStatus, EpochKind, EpochRow, OffsetRange, Part
-from oncehouse.ledger.segments import list_segments
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.segments import list_segments
+from oncehouse.ledger.models import BatchStatus, EpochKind, EpochRow, OffsetRange, Part
+from oncehouse.ledger.stats import recent
+from oncehouse.ledger.stats.recent import Load, Settled
 from oncehouse.pipeline.room import Disk, Room, least_free, read_room
 
 RATE_SECONDS = 60.0

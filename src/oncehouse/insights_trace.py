@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow.compute as pc
 
 from oncehouse.insights_letters import make_printable
-from oncehouse.ledger import tracing
-from oncehouse.ledger.audit import RegisteredKeyFile
-from oncehouse.ledger.batches import find_batch
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import list_dead_letter_files, list_duplicates, read_positions
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.history import ROLLED_UP
-from oncehouse.ledger.keyindex import open_keys
-from oncehouse.ledger.records import Batch, LetterKind, Part
+from oncehouse.ledger.catalog.batches import find_batch
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.epochs import list_dead_letter_files, list_duplicates, read_positions
+from oncehouse.ledger.catalog.rollup import ROLLED_UP
+from oncehouse.ledger.models import Batch, LetterKind, Part
+from oncehouse.ledger.stats import offset_lookup
+from oncehouse.ledger.stats.ledger_state import RegisteredKeyFile
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.key_index import open_keys
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.letter_files import find_letters
 from oncehouse.pipeline.parts import EVENT_COLUMN, read_rows
@@ -82,13 +82,13 @@ def trace_record(
     """One record at one moment; the fate `not read yet` also where the pipeline does not read this topic."""
     at = Span(topic=topic, partition=partition, first=offset, last=offset)
     with catalog.snapshot() as view:
-        epoch = tracing.find_epoch(view, topic, partition, offset)
+        epoch = offset_lookup.find_epoch(view, topic, partition, offset)
         if epoch is None:
             read = offset < read_positions(view).get((topic, partition), 0)
             return _whole(at, Fate.PAST_WINDOW if read else Fate.NOT_READ, None, None)
-        files = tracing.list_files_of(view, epoch)
+        files = offset_lookup.list_files_of(view, epoch)
         rows = [*_find_events(view, store, at, files), *_find_letters(view, store, at, epoch)]
-        settled = tracing.read_epoch(view, epoch)
+        settled = offset_lookup.read_epoch(view, epoch)
     settled_at = None if settled is None else settled.registered_at
     if rows:
         found = tuple(sorted(rows, key=lambda row: (row.row, row.epoch)))
@@ -151,7 +151,7 @@ def _trace_event(
         unique_id=_read_id(store, file, event),
         destinations=tuple(
             _destination(catalog, part)
-            for part in tracing.list_parts_of(catalog, key_file.key_file)
+            for part in offset_lookup.list_parts_of(catalog, key_file.key_file)
             if _holds(store, part, event)
         )
         if fate is Fate.NEW

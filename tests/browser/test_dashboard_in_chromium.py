@@ -12,8 +12,8 @@ import pytest
 
 from oncehouse.common.http_auth import make_door
 from oncehouse.etl.opening import open_etl, read_offsets
-from oncehouse.ledger.batches import find_batch
-from oncehouse.ledger.records import BatchStatus
+from oncehouse.ledger.catalog.batches import find_batch
+from oncehouse.ledger.models import BatchStatus
 from oncehouse.web.app import Dashboard
 from oncehouse.web.serving import Server, listen
 from watched_world import HISTORY, StandIn, add_batches, make_world

@@ -18,16 +18,17 @@ from task_faults import be_overtaken, lose_executor, lose_machine, stop_before_s
 from oncehouse.cli.app import main
 from oncehouse.devstack.chaos.defects import leave_token_out
 from oncehouse.errors import LeaseHeldError
-from oncehouse.ledger import batches, catalog, epochs, leases, registering, segments, tables
-from oncehouse.ledger.records import BatchStatus, Stage
-from oncehouse.pipeline import compact, deciding, executors, holder, ingest, loader, loading, pack, stream
+from oncehouse.ledger import lease_holder
+from oncehouse.ledger.catalog import batches, database, epochs, leases, registration, schema, segments
+from oncehouse.ledger.models import BatchStatus, Stage
+from oncehouse.pipeline import compact, deciding, executors, ingest, loader, loading, pack, stream
 
 FOLDER = Path(os.environ["DRIVER_FOLDER"])
 
 
 def settle_offsets_first() -> None:
     """Offsets are written down before the rows that were read from them, in a transaction of their own."""
-    settle, advance = stream.settle, registering._advance
+    settle, advance = stream.settle, registration._advance
 
     def settle_late(spark, pipeline, ledger, token, read, given, *, small):
         epoch = epochs.next_epoch(ledger)
@@ -40,7 +41,7 @@ def settle_offsets_first() -> None:
         return settle(spark, pipeline, ledger, token, read, given, small=small)
 
     stream.settle = settle_late
-    registering._advance = lambda *_: None
+    registration._advance = lambda *_: None
 
 
 def replace_segments_first() -> None:
@@ -64,7 +65,7 @@ def replace_segments_first() -> None:
 def ignore_fencing() -> None:
     """Whoever once had a lease writes on, whatever its token."""
     right = leases.renew
-    catalog.Catalog._fence = lambda *_: 0
+    database.Catalog._fence = lambda *_: 0
 
     def renew_whatever_the_token(ledger, lease, *, lease_seconds):
         for known in leases.list_leases(ledger):
@@ -80,11 +81,13 @@ def take_held_leases() -> None:
 
     def share(ledger, stage, *, holder, **which):
         try:
-            return acquire(ledger, stage, holder=holder, **which)
+            return acquire(ledger, stage, holder=lease_holder, **which)
         except LeaseHeldError:
-            mine = tables.leases.c.stage == stage
+            mine = schema.leases.c.stage == stage
             ledger.change(
-                lambda connection: connection.execute(update(tables.leases).where(mine).values(holder=holder))
+                lambda connection: connection.execute(
+                    update(schema.leases).where(mine).values(holder=lease_holder)
+                )
             )
             return next(known for known in leases.list_leases(ledger) if known.stage is stage)
 
@@ -140,7 +143,7 @@ def overtake_tasks() -> None:
 
 def run_elsewhere() -> None:
     """No defect: as if on another machine, so that nobody here can see that the process is dead."""
-    holder._machine = lambda: "elsewhere"
+    lease_holder._machine = lambda: "elsewhere"
 
 
 def be_impatient() -> None:

@@ -35,10 +35,12 @@ from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.common import failpoints
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import CatalogBehindError, FencedError, OncehouseError
-from oncehouse.ledger import batches, epochs, keyindex, leases, requests, segments, snapshots
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import (
+from oncehouse.ledger.catalog import batches, epochs, leases, requests, segments, snapshots
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.schema import key_files
+from oncehouse.ledger.catalog.schema import leases as lease_table
+from oncehouse.ledger.lease_terms import Term, Terms
+from oncehouse.ledger.models import (
     BatchStatus,
     EpochKind,
     Lease,
@@ -46,9 +48,8 @@ from oncehouse.ledger.records import (
     RequestKind,
     Stage,
 )
-from oncehouse.ledger.tables import key_files
-from oncehouse.ledger.tables import leases as lease_table
-from oncehouse.ledger.terms import Term, Terms
+from oncehouse.ledger.storage import key_index
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline import compact, loader, pack, rekey
 from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.batcher import TableFeedback, plan_batches
@@ -549,7 +550,7 @@ class Simulation:
         assert (counts.read, counts.new) == (produced, len(expected))
         assert sum(segment.keys for segment in segments.list_segments(self.catalog)) == len(expected)
         for segment in segments.list_segments(self.catalog):
-            assert len(keyindex.open_keys(self.store.local(segment.file))) == segment.keys
+            assert len(key_index.open_keys(self.store.local(segment.file))) == segment.keys
         assert not verify(self.pipeline, self.catalog, self.store, None, files=True).findings
 
     def assert_nothing_is_doubled(self) -> None:

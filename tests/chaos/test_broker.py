@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from oncehouse.devstack.chaos.defects import register_anywhere
-from oncehouse.ledger import epochs, registering
+from oncehouse.ledger.catalog import epochs, registration
 from oncehouse.pipeline import source, stream
 from road import Road, make_event, wait_until
 
@@ -59,6 +59,6 @@ def test_a_stream_that_goes_on_at_the_end_of_the_topic_is_noticed(busy_road, sta
         return {place: max(at, 90 * again) for place, at in right(*facts).items()}
 
     monkeypatch.setattr(source, "starting_positions", begin_at_the_end)
-    monkeypatch.setattr(registering, "_advance", register_anywhere())
+    monkeypatch.setattr(registration, "_advance", register_anywhere())
     with pytest.raises(AssertionError, match="events are lost"):
         kill_broker(busy_road, stack, monkeypatch)

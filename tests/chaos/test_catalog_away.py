@@ -14,10 +14,10 @@ from commit_proxy import CommitProxy, Cut
 from oncehouse.common import failpoints
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import TransientError
-from oncehouse.ledger import epochs, registering
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import Counts
-from oncehouse.ledger.terms import Terms
+from oncehouse.ledger.catalog import epochs, registration
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.lease_terms import Terms
+from oncehouse.ledger.models import Counts
 from oncehouse.pipeline import source, stream
 from road import Road, make_event, wait_until
 
@@ -103,7 +103,7 @@ def test_offsets_that_go_on_while_the_catalog_is_away_are_noticed(away_road, sta
     monkeypatch.setattr(stream, "settle", settle_or_not)
     monkeypatch.setattr(source, "starting_positions", go_on)
     monkeypatch.setattr(Catalog, "_retry", lambda _, attempt: attempt())
-    monkeypatch.setattr(registering, "_advance", register_anywhere())
+    monkeypatch.setattr(registration, "_advance", register_anywhere())
     take_the_catalog_away(away_road, stack, monkeypatch)
     with pytest.raises(AssertionError, match="events are lost"):
         away_road.assert_exact()
@@ -162,7 +162,7 @@ def test_an_unknown_commit_that_is_taken_for_done_is_noticed(cut_road, proxy, mo
                 raise
 
     monkeypatch.setattr(Catalog, "_transaction", believe)
-    monkeypatch.setattr(registering, "_advance", register_anywhere())
+    monkeypatch.setattr(registration, "_advance", register_anywhere())
     cut_commits(cut_road, proxy)
     with pytest.raises(AssertionError, match="events are lost"):
         cut_road.assert_exact()

@@ -12,11 +12,12 @@ import pytest
 
 from oncehouse.cli.app import run_command
 from oncehouse.errors import CatalogBehindError, OncehouseError
-from oncehouse.ledger import epochs, leases
-from oncehouse.ledger.batches import waiting_batches
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.tables import leases as lease_rows
-from oncehouse.pipeline import lease_terms, ledger_age
+from oncehouse.ledger import take_lease
+from oncehouse.ledger.catalog import epochs, leases
+from oncehouse.ledger.catalog.batches import waiting_batches
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.schema import leases as lease_rows
+from oncehouse.pipeline import ledger_age
 from oncehouse.pipeline.repair import plan_repair
 from postgres_pair import PostgresPair
 from road import Road, make_event, wait_until
@@ -133,7 +134,7 @@ def test_a_driver_does_not_start_on_a_catalog_that_has_lost_what_was_sent(pair_r
 
 def look_at_no_mark(monkeypatch) -> None:
     """Nobody asks whether the catalog has come to what was sent."""
-    monkeypatch.setattr(lease_terms, "tell_ahead", lambda *_: None)
+    monkeypatch.setattr(take_lease, "tell_ahead", lambda *_: None)
     monkeypatch.setattr(ledger_age, "tell_ahead_of_sound", lambda *_: None)
 
 

@@ -11,9 +11,9 @@ import pytest
 from lost_transactions import lose_since, remember
 from oncehouse.common import failpoints
 from oncehouse.errors import CatalogBehindError
-from oncehouse.ledger import leases
-from oncehouse.ledger.batches import list_attempts
-from oncehouse.ledger.records import BatchStatus, Stage
+from oncehouse.ledger.catalog import leases
+from oncehouse.ledger.catalog.batches import list_attempts
+from oncehouse.ledger.models import BatchStatus, Stage
 from oncehouse.pipeline.repair import apply_repair, plan_repair
 from road import Road, make_event, wait_until
 

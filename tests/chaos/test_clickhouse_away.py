@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from oncehouse.ledger import batches
-from oncehouse.ledger.leases import list_leases
-from oncehouse.ledger.records import BatchStatus
+from oncehouse.ledger.catalog import batches
+from oncehouse.ledger.catalog.leases import list_leases
+from oncehouse.ledger.models import BatchStatus
 from road import make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(43_000)]

@@ -16,8 +16,8 @@ from clickhouse_users import PASSWORD
 from oncehouse.devstack.faults import AnswerError, DelayRequest
 from oncehouse.devstack.proxy import UNTIL_TAKEN_BACK, FaultProxy
 from oncehouse.devstack.stack import Stack
-from oncehouse.ledger import batches
-from oncehouse.ledger.records import Attempt, BatchStatus
+from oncehouse.ledger.catalog import batches
+from oncehouse.ledger.models import Attempt, BatchStatus
 from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(90)]

@@ -8,9 +8,9 @@ import pytest
 
 from oncehouse.common.database import DatabaseClock
 from oncehouse.errors import ConfigurationError, FencedError, LeaseHeldError
-from oncehouse.ledger import leases
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import Lease, Stage
+from oncehouse.ledger.catalog import leases
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.models import Lease, Stage
 from oncehouse.pipeline import clocks, stages
 from oncehouse.pipeline.retention import retain
 from road import Road, make_event, wait_until

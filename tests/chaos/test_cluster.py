@@ -20,7 +20,7 @@ import pytest
 
 import oncehouse
 from oncehouse.devstack.commands import signal_tree
-from oncehouse.ledger import leases
+from oncehouse.ledger.catalog import leases
 from oncehouse.pipeline.bundling import write_bundle
 from road import Road, make_event, wait_until
 

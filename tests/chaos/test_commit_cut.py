@@ -13,9 +13,10 @@ from sqlalchemy import make_url
 from commit_proxy import CommitProxy, Cut
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import TransientError
-from oncehouse.ledger import epochs, registering
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.terms import Terms
+from oncehouse.ledger.catalog import epochs
+from oncehouse.ledger.catalog import registration as registering
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.lease_terms import Terms
 from oncehouse.pipeline.adopting import identity_of
 
 # Every transaction of a stage that moves events on.

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from oncehouse.ledger import epochs, requests, segments
-from oncehouse.ledger.edits import add_edits
-from oncehouse.ledger.records import BatchStatus, EpochKind, RequestKind
+from oncehouse.ledger.catalog import epochs, requests, segments
+from oncehouse.ledger.catalog.dead_letter_edits import add_edits
+from oncehouse.ledger.models import BatchStatus, EpochKind, RequestKind
 from oncehouse.pipeline import deciding, retention
 from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.edits import match_edits

@@ -14,10 +14,10 @@ import pytest
 
 from oncehouse.cli.app import run_command
 from oncehouse.errors import CorruptFileError, LeaseHeldError, OncehouseError, PermanentError
-from oncehouse.ledger import epochs
-from oncehouse.ledger.batches import list_parts
-from oncehouse.ledger.records import BatchStatus, FileRef, LetterKind, RequestKind, Stage
-from oncehouse.ledger.segments import list_segments
+from oncehouse.ledger.catalog import epochs
+from oncehouse.ledger.catalog.batches import list_parts
+from oncehouse.ledger.catalog.segments import list_segments
+from oncehouse.ledger.models import BatchStatus, FileRef, LetterKind, RequestKind, Stage
 from oncehouse.pipeline import catalog_repair, restoring
 from oncehouse.pipeline.damage import FileKind, Source
 from oncehouse.pipeline.repair import RepairResult, apply_repair, plan_repair
@@ -274,7 +274,7 @@ def test_a_catalog_cannot_come_back_when_kafka_has_deleted_what_it_would_read(ro
 
 def test_an_older_catalog_of_postgresql_learns_what_the_table_has(make_road, postgres_url):
     """A dump that was restored: as if the rows of the last epochs had never been written."""
-    from oncehouse.ledger import adoption, snapshots, tables
+    from oncehouse.ledger.catalog import schema, snapshots, table_adoption
 
     road = make_road(partitions=2, ledger={"catalog": postgres_url})
     road.send(EVENTS[:40])
@@ -290,10 +290,10 @@ def test_an_older_catalog_of_postgresql_learns_what_the_table_has(make_road, pos
         old.read() as source,
         road.catalog.engine.begin() as target,
     ):
-        for table in reversed(tables.metadata.sorted_tables):
+        for table in reversed(schema.metadata.sorted_tables):
             if "pipeline" in table.c:
                 target.execute(table.delete().where(table.c.pipeline == "road"))
-        adoption.copy_rows(source, target, "road")
+        table_adoption.copy_rows(source, target, "road")
     with pytest.raises(PermanentError, match="older than the ledger's files"):
         road.run()
     planned = plan_repair(road.pipeline).catalog

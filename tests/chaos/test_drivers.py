@@ -13,9 +13,9 @@ from sqlalchemy import text
 
 from oncehouse.devstack.chaos.play import freeze, thaw
 from oncehouse.devstack.commands import descendants, python_workers, signal_tree
-from oncehouse.ledger import epochs, leases
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import Stage
+from oncehouse.ledger.catalog import epochs, leases
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.models import Stage
 from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(150)]

@@ -10,8 +10,8 @@ from late_world import push_token_out
 
 from oncehouse.devstack.faults import DropAnswer
 from oncehouse.devstack.proxy import FaultProxy
-from oncehouse.ledger import batches
-from oncehouse.ledger.records import BatchStatus
+from oncehouse.ledger.catalog import batches
+from oncehouse.ledger.models import BatchStatus
 from oncehouse.pipeline import loading
 from road import Road, make_event, wait_until
 

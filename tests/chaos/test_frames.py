@@ -14,8 +14,8 @@ import pytest
 
 from frame_job import QUERY, ROWS_A_BATCH, run_job
 from oncehouse import Sink
-from oncehouse.ledger.queries import list_settled
-from oncehouse.ledger.records import EpochKind, FileFormat
+from oncehouse.ledger.catalog.query_batches import list_settled
+from oncehouse.ledger.models import EpochKind, FileFormat
 from oncehouse.pipeline.importing import import_files, make_job
 from road import Road, make_event, wait_until
 

@@ -20,11 +20,12 @@ from ledger_examples import IDENTITY, TOPIC, make_registration, take_lease
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import FullDiskError
 from oncehouse.insights import list_lease_views
-from oncehouse.ledger import epochs, registering
-from oncehouse.ledger.backlog import sum_backlog
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import BatchStatus, EpochKind, Registration, Stage
-from oncehouse.ledger.registering import register
+from oncehouse.ledger.catalog import epochs
+from oncehouse.ledger.catalog import registration as registering
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.models import BatchStatus, EpochKind, Registration, Stage
+from oncehouse.ledger.stats.backlog import sum_backlog
 from oncehouse.pipeline import ingest, source, stream
 from road import Road, make_event, wait_until
 from small_disk import SmallDisk, mount

@@ -17,7 +17,7 @@ from test_drivers import ended, state_of
 
 from oncehouse.devstack.faults import HoldRequest
 from oncehouse.devstack.proxy import FaultProxy
-from oncehouse.ledger import leases
+from oncehouse.ledger.catalog import leases
 from oncehouse.pipeline import attempts
 from road import Road, make_event, wait_until
 

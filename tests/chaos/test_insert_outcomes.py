@@ -24,8 +24,8 @@ from defective_loader import (
 from oncehouse.clickhouse.preflight import check
 from oncehouse.devstack.faults import Close, CutBody, DelayAnswer, DropAnswer, Fault, HoldBody
 from oncehouse.devstack.proxy import FaultProxy
-from oncehouse.ledger import batches
-from oncehouse.ledger.records import BatchStatus
+from oncehouse.ledger.catalog import batches
+from oncehouse.ledger.models import BatchStatus
 from oncehouse.pipeline import loading
 from road import Road, make_event, wait_until
 

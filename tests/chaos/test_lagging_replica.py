@@ -29,8 +29,8 @@ from oncehouse.etl.mutex import Worker
 from oncehouse.etl.positions import MAX_ID, Position
 from oncehouse.etl.records import Topic
 from oncehouse.etl.scheduler import Scheduler
-from oncehouse.ledger import batches
-from oncehouse.ledger.records import RequestKind, Stage
+from oncehouse.ledger.catalog import batches
+from oncehouse.ledger.models import RequestKind, Stage
 from oncehouse.pipeline import loading
 from oncehouse.pipeline.repair import apply_repair
 from replica_world import UNTIL_RELEASED, connect_to, leave_out_sync, released_at_sync

@@ -12,7 +12,7 @@ import pytest
 from broker_cluster import BrokerCluster
 from broker_fixtures import cluster, kafka, produce, topic
 from oncehouse.devstack.chaos.defects import register_anywhere
-from oncehouse.ledger import epochs, registering
+from oncehouse.ledger.catalog import epochs, registration
 from oncehouse.pipeline import kafka_log, source, stream
 from road import Road, make_event, wait_until
 
@@ -72,7 +72,7 @@ def test_a_driver_that_goes_on_at_the_end_of_the_topic_is_noticed(road, cluster,
         return {place: max(at, 90 * again) for place, at in right(*facts).items()}
 
     monkeypatch.setattr(source, "starting_positions", begin_at_the_end)
-    monkeypatch.setattr(registering, "_advance", register_anywhere())
+    monkeypatch.setattr(registration, "_advance", register_anywhere())
     with pytest.raises(AssertionError, match=r"events are lost|was not read again"):
         kill_the_leader(road, cluster, monkeypatch)
 

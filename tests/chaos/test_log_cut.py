@@ -16,8 +16,8 @@ from broker_cluster import BrokerCluster
 from broker_fixtures import cluster, kafka, produce, topic
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import DataLossError
-from oncehouse.ledger import epochs, registering
-from oncehouse.ledger.records import Stage
+from oncehouse.ledger.catalog import epochs, registration
+from oncehouse.ledger.models import Stage
 from oncehouse.messaging.consumer import Batch, Consumer
 from oncehouse.messaging.consumer import kafka as consumer_kafka
 from oncehouse.messaging.consumer.log_order import LogOrder
@@ -178,7 +178,7 @@ def test_a_running_driver_that_does_not_compare_leader_epochs_is_noticed(road, c
         "option",
         lambda reader, name, value: right(reader, name, "false" if name == "failOnDataLoss" else value),
     )
-    monkeypatch.setattr(registering, "_advance", register_anywhere())
+    monkeypatch.setattr(registration, "_advance", register_anywhere())
     with pytest.raises(AssertionError, match="events are lost"):
         cut_while_it_runs(road, cluster)
 

@@ -8,7 +8,7 @@ from oncehouse.capacity import measured
 from oncehouse.capacity.planning import plan_for
 from oncehouse.capacity.wish import Wish
 from oncehouse.config.pipeline import BatchLimits, Epoch
-from oncehouse.ledger import epochs
+from oncehouse.ledger.catalog import epochs
 from process_memory import Peaks
 from road import encode, make_event
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from simulation import Simulation, Step, simulate
 
-from oncehouse.ledger import batches
-from oncehouse.ledger.fields import list_fields
+from oncehouse.ledger.catalog import batches
+from oncehouse.ledger.catalog.learned_fields import list_fields
 from oncehouse.pipeline import evolution, ingest
 from oncehouse.pipeline.loader import live_rows
 

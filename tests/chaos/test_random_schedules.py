@@ -28,9 +28,10 @@ from simulation import POINTS, Step, simulate
 from oncehouse.clickhouse.insert import insert_batch, send_guard
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import OffsetGapError
-from oncehouse.ledger import epochs, expiry, keyindex, registering
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.terms import Terms
+from oncehouse.ledger.catalog import epochs, registration, retention
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.lease_terms import Terms
+from oncehouse.ledger.storage import key_index
 from oncehouse.pipeline import attempts, ingest
 
 SEEDS = range(11, 21)
@@ -244,33 +245,33 @@ def begin_anywhere() -> Iterator[None]:
 
     with (
         patch.object(epochs, "read_positions", too_late),
-        patch.object(registering, "_advance", anywhere),
+        patch.object(registration, "_advance", anywhere),
     ):
         yield
 
 
 def sweep_everything() -> Iterator[None]:
     """The sweep does not ask the catalog which files it names."""
-    with patch.object(expiry, "registered_paths", lambda _: set()):
+    with patch.object(retention, "registered_paths", lambda _: set()):
         yield
 
 
 def lose_a_key_in_a_merge() -> Iterator[None]:
     """A merged segment misses its last key."""
-    merge = keyindex.merge
+    merge = key_index.merge
 
     def short(tables):
         merged = merge(tables)
         return merged.take(slice(0, max(len(merged) - 1, 1)))
 
-    with patch.object(keyindex, "merge", short):
+    with patch.object(key_index, "merge", short):
         yield
 
 
 def let_the_last_win() -> Iterator[None]:
     """Of equal ids in an epoch the last is taken, not the first."""
-    right = keyindex.first_of_each
-    with patch.object(keyindex, "first_of_each", lambda keys: right(keys.take(slice(None, None, -1)))[::-1]):
+    right = key_index.first_of_each
+    with patch.object(key_index, "first_of_each", lambda keys: right(keys.take(slice(None, None, -1)))[::-1]):
         yield
 
 

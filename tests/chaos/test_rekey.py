@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from simulation import Simulation, Step, simulate
 
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.ledger import batches, epochs, keyindex, rekeying, requests, segments
-from oncehouse.ledger.records import RequestKind, Stage
+from oncehouse.ledger.catalog import batches, epochs, requests, segments
+from oncehouse.ledger.catalog import rekey as rekeying
+from oncehouse.ledger.models import RequestKind, Stage
+from oncehouse.ledger.storage import key_index
 from oncehouse.pipeline import rekey
 from oncehouse.pipeline.adopting import check_rule, identity_of
 from oncehouse.pipeline.rekey import Forecast, Round, forecast, plan_round
@@ -46,7 +48,7 @@ def state(simulation: Simulation) -> tuple[object, ...]:
 def keys_of(simulation: Simulation) -> set[tuple[int, int]]:
     found = set()
     for segment in segments.list_segments(simulation.catalog):
-        keys = keyindex.open_keys(simulation.store.checked(segment.file))
+        keys = key_index.open_keys(simulation.store.checked(segment.file))
         found |= set(zip(keys.hi.tolist(), keys.lo.tolist(), strict=True))
     return found
 

@@ -11,8 +11,9 @@ import pytest
 from simulation import InlineSpark, InlineTasks, Simulation, simulate
 
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
-from oncehouse.ledger import epochs, rekeying, requests
-from oncehouse.ledger.records import RequestKind, Stage
+from oncehouse.ledger.catalog import epochs, requests
+from oncehouse.ledger.catalog import rekey as rekeying
+from oncehouse.ledger.models import RequestKind, Stage
 from oncehouse.pipeline import perform, rekey
 from oncehouse.pipeline.adopting import identity_of, spell_section, under_ledgers_rule
 from oncehouse.pipeline.deciding import Deciding

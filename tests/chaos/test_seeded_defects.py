@@ -12,7 +12,7 @@ from defective_loader import retry_without_token
 
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.devstack.faults import DropAnswer
-from oncehouse.ledger import registering
+from oncehouse.ledger.catalog import registration
 from oncehouse.pipeline import ingest, source
 from road import Road, encode, make_event
 
@@ -34,7 +34,7 @@ def test_a_winner_chosen_from_the_wrong_end_is_noticed(make_road, monkeypatch):
 
         import numpy as np
 
-        from oncehouse.ledger import keyindex
+        from oncehouse.ledger.storage import key_index
         from oncehouse.pipeline import dedup
 
         def last_of_each(keys):
@@ -42,12 +42,12 @@ def test_a_winner_chosen_from_the_wrong_end_is_noticed(make_road, monkeypatch):
             last[:-1] = (keys.hi[1:] != keys.hi[:-1]) | (keys.lo[1:] != keys.lo[:-1])
             return last
 
-        right = keyindex.first_of_each
-        keyindex.first_of_each = last_of_each
+        right = key_index.first_of_each
+        key_index.first_of_each = last_of_each
         try:
             return dedup.decide(replace(plan, out=f"{plan.out}-{uuid.uuid4().hex}"))
         finally:
-            keyindex.first_of_each = right
+            key_index.first_of_each = right
 
     monkeypatch.setattr(ingest, "decide_task", decide_backwards)
     road = make_road(partitions=2)
@@ -80,7 +80,7 @@ def test_an_offset_that_is_skipped_is_noticed(road, monkeypatch):
     road.send(EVENTS[30:])
     road.send(EVENTS[:20], partition=1)
     with monkeypatch.context() as continuity:
-        continuity.setattr(registering, "_advance", register_anywhere())
+        continuity.setattr(registration, "_advance", register_anywhere())
         road.run()
     with pytest.raises(AssertionError, match="are lost"):
         road.assert_exact()

@@ -9,9 +9,9 @@ import pytest
 from simulation import Simulation, simulate
 
 from oncehouse.config.pipeline import Pipeline
-from oncehouse.ledger import batches, epochs
-from oncehouse.ledger.records import Counts, LetterKind, Schema, Stage
-from oncehouse.ledger.schemas import add_schemas
+from oncehouse.ledger.catalog import batches, epochs
+from oncehouse.ledger.catalog.known_schemas import add_schemas
+from oncehouse.ledger.models import Counts, LetterKind, Schema, Stage
 from oncehouse.pipeline import perform
 from oncehouse.pipeline.perform import Performer
 from oncehouse.pipeline.verify import verify

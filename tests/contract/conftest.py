@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from ledger_examples import IDENTITY
-from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.catalog.database import Catalog
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.servers)])

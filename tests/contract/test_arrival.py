@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ledger_examples import make_letters, make_part, make_registration, take_lease
-from oncehouse.ledger.arrival import read_arrival
-from oncehouse.ledger.records import DeadLetterFile, EpochKind, LetterKind
-from oncehouse.ledger.registering import register
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.models import DeadLetterFile, EpochKind, LetterKind
+from oncehouse.ledger.stats.table_progress import read_arrival
 from oncehouse.pipeline.source_progress import Reading, Readings
 
 

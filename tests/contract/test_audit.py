@@ -11,11 +11,11 @@ from ledger_examples import (
     take_lease,
 )
 from oncehouse.insights import read_overview
-from oncehouse.ledger.audit import find_known_batches, read_state
-from oncehouse.ledger.batches import create_batches, finish_attempt, open_parts, start_attempt
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import BatchStatus, Counts, DuplicateFile, Stage
-from oncehouse.ledger.registering import register
+from oncehouse.ledger.catalog.batches import create_batches, finish_attempt, open_parts, start_attempt
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.models import BatchStatus, Counts, DuplicateFile, Stage
+from oncehouse.ledger.stats.ledger_state import find_known_batches, read_state
 
 
 def fill(catalog) -> str:

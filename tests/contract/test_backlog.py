@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from ledger_examples import make_batch, make_file, make_part, make_registration, register_epochs, take_lease
-from oncehouse.ledger.backlog import largest_epoch, sum_backlog, sum_kept
-from oncehouse.ledger.batches import create_batches, finish_attempt, open_parts, start_attempt
-from oncehouse.ledger.records import BatchStatus, KeyFile, Stage
-from oncehouse.ledger.registering import register
+from oncehouse.ledger.catalog.batches import create_batches, finish_attempt, open_parts, start_attempt
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.models import BatchStatus, KeyFile, Stage
+from oncehouse.ledger.stats.backlog import largest_epoch, sum_backlog, sum_kept
 
 # Of an example's epoch: its keys, its raw bytes and its part.
 EPOCH_BYTES = 9

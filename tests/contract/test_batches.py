@@ -5,8 +5,8 @@ from sqlalchemy import update
 
 from ledger_examples import TABLE, make_batch, make_part, make_registration, race, register_epochs, take_lease
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError
-from oncehouse.ledger import tables
-from oncehouse.ledger.batches import (
+from oncehouse.ledger.catalog import schema
+from oncehouse.ledger.catalog.batches import (
     create_batches,
     find_batch,
     finish_attempt,
@@ -18,9 +18,9 @@ from oncehouse.ledger.batches import (
     start_attempt,
     waiting_batches,
 )
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import BatchStatus, DuplicateFile, FileRef, Stage
-from oncehouse.ledger.registering import register
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.models import BatchStatus, DuplicateFile, FileRef, Stage
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_batches_can_be_listed_by_status_and_table(catalog, token):
     new = make_one(catalog, token)
     with catalog.engine.begin() as connection:
         connection.execute(
-            update(tables.batches).where(tables.batches.c.batch_id == new).values(table_name="other")
+            update(schema.batches).where(schema.batches.c.batch_id == new).values(table_name="other")
         )
     assert [batch.batch_id for batch in list_batches(catalog, statuses=[BatchStatus.PARKED])] == [parked]
     assert [batch.batch_id for batch in list_batches(catalog, table="other")] == [new]

@@ -6,12 +6,12 @@ from sqlalchemy import select, text, update
 from ledger_examples import IDENTITY, TOPIC, make_registration, race, register_epochs, take_lease
 from lost_commits import answers_of_commits_lost, commits_undone, lost_connection
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
-from oncehouse.ledger import migrations, tables
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import list_epochs, next_epoch, read_positions
-from oncehouse.ledger.records import Identity, RequestKind, Stage
-from oncehouse.ledger.registering import register
-from oncehouse.ledger.requests import add_request, list_requests
+from oncehouse.ledger.catalog import migrations, schema
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.epochs import list_epochs, next_epoch, read_positions
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.catalog.requests import add_request, list_requests
+from oncehouse.ledger.models import Identity, RequestKind, Stage
 
 
 def test_a_fresh_database_has_no_ledger_until_it_is_prepared(catalog_url):
@@ -38,13 +38,13 @@ def test_several_processes_may_prepare_at_once(catalog_url):
 
 def test_a_ledger_of_a_newer_version_is_refused_and_left_alone(catalog):
     with catalog.engine.begin() as connection:
-        connection.execute(update(tables.ledger_version).values(version=tables.VERSION + 1))
-    with pytest.raises(ConfigurationError, match=f"version {tables.VERSION + 1}"):
+        connection.execute(update(schema.ledger_version).values(version=schema.VERSION + 1))
+    with pytest.raises(ConfigurationError, match=f"version {schema.VERSION + 1}"):
         catalog.prepare()
     with pytest.raises(ConfigurationError, match="newer oncehouse"):
         catalog.exists()
     with catalog.read() as connection:
-        assert migrations.read_version(connection) == tables.VERSION + 1
+        assert migrations.read_version(connection) == schema.VERSION + 1
 
 
 def test_the_same_identity_is_adopted_again(catalog):
@@ -122,7 +122,7 @@ def test_a_write_that_was_rolled_back_is_repeated(catalog):
 
     def change(connection):
         runs.append(True)
-        connection.execute(update(tables.pipelines).values(fingerprint=f"run {len(runs)}"))
+        connection.execute(update(schema.pipelines).values(fingerprint=f"run {len(runs)}"))
         if len(runs) == 1:
             raise lost_connection()
 
@@ -137,7 +137,7 @@ def test_a_commit_that_never_reached_the_database_is_repeated(catalog):
 
     def change(connection):
         runs.append(True)
-        connection.execute(update(tables.pipelines).values(fingerprint=f"run {len(runs)}"))
+        connection.execute(update(schema.pipelines).values(fingerprint=f"run {len(runs)}"))
 
     with commits_undone(catalog, 1):
         catalog.write(Stage.INGEST, token, change)
@@ -170,7 +170,7 @@ def test_a_statement_that_the_database_refuses_is_not_retried(catalog):
 
 def test_the_clock_is_the_databases_and_does_not_stand_still_within_a_transaction(catalog):
     with catalog.read() as connection:
-        connection.execute(select(tables.pipelines))
+        connection.execute(select(schema.pipelines))
         first = catalog.now_in(connection)
         second = first
         while second == first:

@@ -9,13 +9,13 @@ import pytest
 from ledger_examples import IDENTITY, make_registration
 from oncehouse.common import database
 from oncehouse.errors import CatalogBehindError, TransientError
-from oncehouse.ledger import leases
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.marks import Sending, write_mark
-from oncehouse.ledger.records import Stage
-from oncehouse.ledger.registering import register
-from oncehouse.pipeline.lease_terms import demand_current, take_lease
+from oncehouse.ledger.catalog import leases
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.models import Stage
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.marks import Sending, write_mark
+from oncehouse.ledger.take_lease import demand_current, take_lease
 from oncehouse.pipeline.ledger_age import demand_newest
 from postgres_pair import PostgresPair
 

@@ -18,9 +18,9 @@ from ledger_examples import (
     take_lease,
 )
 from oncehouse.errors import DataLossError, OffsetGapError, PermanentError
-from oncehouse.ledger import tables
-from oncehouse.ledger.batches import create_batches, list_parts, open_parts
-from oncehouse.ledger.epochs import (
+from oncehouse.ledger.catalog import schema
+from oncehouse.ledger.catalog.batches import create_batches, list_parts, open_parts
+from oncehouse.ledger.catalog.epochs import (
     list_all_letter_files,
     list_dead_letter_files,
     list_duplicate_files,
@@ -32,19 +32,19 @@ from oncehouse.ledger.epochs import (
     read_topic_ids,
     total_counts,
 )
-from oncehouse.ledger.records import Counts, DuplicateFile, EpochKind, OffsetRange, RequestKind, Stage
-from oncehouse.ledger.registering import register
-from oncehouse.ledger.requests import add_request, finish_request, list_requests, open_requests
-from oncehouse.ledger.segments import list_segments, replace_segments
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.catalog.requests import add_request, finish_request, list_requests, open_requests
+from oncehouse.ledger.catalog.segments import list_segments, replace_segments
+from oncehouse.ledger.models import Counts, DuplicateFile, EpochKind, OffsetRange, RequestKind, Stage
 
 
 def rows_of(catalog) -> dict[str, int]:
     """How many rows each table holds, leases and pipelines aside."""
-    aside = {tables.leases.name, tables.pipelines.name, tables.ledger_version.name}
+    aside = {schema.leases.name, schema.pipelines.name, schema.ledger_version.name}
     with catalog.read() as connection:
         return {
             name: connection.execute(select(func.count()).select_from(table)).scalar_one()
-            for name, table in tables.metadata.tables.items()
+            for name, table in schema.metadata.tables.items()
             if name not in aside
         }
 

@@ -18,11 +18,16 @@ from ledger_examples import (
 )
 from oncehouse.errors import FencedError, PermanentError
 from oncehouse.insights import read_overview
-from oncehouse.ledger import expiry, history, packs
-from oncehouse.ledger.audit import list_duplicates, read_state
-from oncehouse.ledger.batches import create_batches, finish_attempt, list_parts, open_parts, start_attempt
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import (
+from oncehouse.ledger.catalog import packs, retention, rollup
+from oncehouse.ledger.catalog.batches import (
+    create_batches,
+    finish_attempt,
+    list_parts,
+    open_parts,
+    start_attempt,
+)
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.epochs import (
     list_all_letter_files,
     list_epochs,
     list_key_files,
@@ -30,10 +35,11 @@ from oncehouse.ledger.epochs import (
     next_epoch,
     total_counts,
 )
-from oncehouse.ledger.records import BatchStatus, Counts, DuplicateFile, EpochKind, OffsetRange, Stage
-from oncehouse.ledger.registering import register
-from oncehouse.ledger.segments import list_segments, replace_segments
-from oncehouse.ledger.summary import sum_epochs
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.catalog.segments import list_segments, replace_segments
+from oncehouse.ledger.models import BatchStatus, Counts, DuplicateFile, EpochKind, OffsetRange, Stage
+from oncehouse.ledger.stats.ledger_state import list_duplicates, read_state
+from oncehouse.ledger.stats.summary import sum_epochs
 
 
 @pytest.fixture
@@ -87,22 +93,22 @@ def test_only_segments_past_the_window_leave_the_index(catalog, tokens):
         replace(make_segment("reaches in"), first_seen_from=10.0, first_seen_to=20.0),
     ]
     replace_segments(catalog, tokens[Stage.INGEST], old=["segment-1", "segment-2", "segment-3"], new=aged)
-    assert expiry.expire_segments(catalog, tokens[Stage.RETENTION], before=20.0) == 1
+    assert retention.expire_segments(catalog, tokens[Stage.RETENTION], before=20.0) == 1
     assert [segment.segment for segment in list_segments(catalog)] == ["reaches in"]
 
 
 def test_the_file_of_a_segment_outlives_the_epochs_that_may_read_it(catalog, tokens):
     ingest, token = tokens[Stage.INGEST], tokens[Stage.RETENTION]
     replace_segments(catalog, ingest, old=["segment-1"], new=[make_segment("merged")])
-    assert expiry.drop_replaced_segments(catalog, token) == ()
+    assert retention.drop_replaced_segments(catalog, token) == ()
     register(catalog, ingest, replace(make_epoch(4), started_at=soon(catalog)))
-    assert expiry.drop_replaced_segments(catalog, token) == ("segments/segment-1",)
-    assert "segments/segment-1" not in expiry.registered_paths(catalog)
+    assert retention.drop_replaced_segments(catalog, token) == ("segments/segment-1",)
+    assert "segments/segment-1" not in retention.registered_paths(catalog)
 
 
 def test_what_is_not_loaded_is_never_dropped(catalog, tokens):
     load(catalog, tokens, epochs={1})
-    dropped = expiry.drop_key_files(catalog, tokens[Stage.RETENTION], before=soon(catalog))
+    dropped = retention.drop_key_files(catalog, tokens[Stage.RETENTION], before=soon(catalog))
     assert set(dropped) == files_of(1)
     assert [key_file.key_file for _, _, key_file in list_key_files(catalog)] == ["keys-2", "keys-3"]
     assert [part.part for part in list_parts(catalog)] == ["part-2", "part-3"]
@@ -111,7 +117,7 @@ def test_what_is_not_loaded_is_never_dropped(catalog, tokens):
 
 def test_what_is_inside_the_window_is_never_dropped(catalog, tokens):
     load(catalog, tokens, epochs={1, 2, 3})
-    assert expiry.drop_key_files(catalog, tokens[Stage.RETENTION], before=1.0) == ()
+    assert retention.drop_key_files(catalog, tokens[Stage.RETENTION], before=1.0) == ()
     assert len(list_key_files(catalog)) == 3
 
 
@@ -121,7 +127,7 @@ def test_letters_that_nobody_tried_again_stay_for_ever(catalog, tokens):
     register(catalog, ingest, replace(make_epoch(4), dead_letter_files=letters))
     again = make_registration(5, 0, 1, kind=EpochKind.REPLAY, ranges=(), tried_dead_letter_files=("tried",))
     register(catalog, ingest, again)
-    assert expiry.drop_tried_letters(catalog, token, before=soon(catalog)) == ("letters/tried",)
+    assert retention.drop_tried_letters(catalog, token, before=soon(catalog)) == ("letters/tried",)
     assert [found.dead_letter_file for found in list_all_letter_files(catalog)] == ["open"]
 
 
@@ -129,14 +135,14 @@ def test_epochs_are_added_up_when_their_files_have_gone(catalog, tokens):
     token = tokens[Stage.RETENTION]
     load(catalog, tokens, epochs={1, 2})
     before, totals = soon(catalog), total_counts(catalog)
-    assert history.roll_up_epochs(catalog, token, before=before) == 0
-    expiry.drop_key_files(catalog, token, before=before)
-    assert history.roll_up_epochs(catalog, token, before=before) == 2
+    assert rollup.roll_up_epochs(catalog, token, before=before) == 0
+    retention.drop_key_files(catalog, token, before=before)
+    assert rollup.roll_up_epochs(catalog, token, before=before) == 2
     assert [row.epoch for row in list_epochs(catalog)] == [3]
     assert total_counts(catalog) == totals
     assert [(found.epochs, found.counts) for found in sum_epochs(catalog)] == [(3, totals)]
     assert list_ranges(catalog) == (
-        (history.ROLLED_UP, OffsetRange(topic=TOPIC, partition=0, start=0, end=20)),
+        (rollup.ROLLED_UP, OffsetRange(topic=TOPIC, partition=0, start=0, end=20)),
         (3, OffsetRange(topic=TOPIC, partition=0, start=20, end=30)),
     )
     # Joined ranges have the leader epoch of their end.
@@ -146,12 +152,12 @@ def test_epochs_are_added_up_when_their_files_have_gone(catalog, tokens):
 def test_the_last_epoch_stays_so_that_numbers_go_on(catalog, tokens):
     token = tokens[Stage.RETENTION]
     load(catalog, tokens, epochs={1, 2, 3})
-    expiry.drop_key_files(catalog, token, before=soon(catalog))
-    history.roll_up_epochs(catalog, token, before=soon(catalog))
+    retention.drop_key_files(catalog, token, before=soon(catalog))
+    rollup.roll_up_epochs(catalog, token, before=soon(catalog))
     assert next_epoch(catalog) == 4
     register(catalog, tokens[Stage.INGEST], make_epoch(4))
     # A second round adds to the same hour and joins the ranges again.
-    history.roll_up_epochs(catalog, token, before=soon(catalog))
+    rollup.roll_up_epochs(catalog, token, before=soon(catalog))
     assert total_counts(catalog) == Counts(read=40, new=36, duplicate=4)
     ends = [(span.start, span.end) for _, span in list_ranges(catalog)]
     assert ends[0][0] == 0
@@ -162,18 +168,18 @@ def test_the_last_epoch_stays_so_that_numbers_go_on(catalog, tokens):
 def test_batches_are_added_up_when_their_parts_have_gone(catalog, tokens):
     token = tokens[Stage.RETENTION]
     load(catalog, tokens, epochs={1, 2})
-    assert history.roll_up_batches(catalog, token, before=soon(catalog)) == 0
-    expiry.drop_key_files(catalog, token, before=soon(catalog))
-    assert history.roll_up_batches(catalog, token, before=1.0) == 0
-    assert history.roll_up_batches(catalog, token, before=soon(catalog)) == 2
-    assert history.rolled_up_rows(catalog) == {TABLE: 18}
+    assert rollup.roll_up_batches(catalog, token, before=soon(catalog)) == 0
+    retention.drop_key_files(catalog, token, before=soon(catalog))
+    assert rollup.roll_up_batches(catalog, token, before=1.0) == 0
+    assert rollup.roll_up_batches(catalog, token, before=soon(catalog)) == 2
+    assert rollup.rolled_up_rows(catalog) == {TABLE: 18}
     assert read_state(catalog).batches == ()
     assert read_overview(catalog).rows_in_clickhouse == {TABLE: 18}
     load(catalog, tokens, epochs={3})
     assert read_overview(catalog).rows_in_clickhouse == {TABLE: 27}
-    expiry.drop_key_files(catalog, token, before=soon(catalog))
-    history.roll_up_batches(catalog, token, before=soon(catalog))
-    assert history.rolled_up_rows(catalog) == {TABLE: 27}
+    retention.drop_key_files(catalog, token, before=soon(catalog))
+    rollup.roll_up_batches(catalog, token, before=soon(catalog))
+    assert rollup.rolled_up_rows(catalog) == {TABLE: 27}
 
 
 def test_rows_past_the_window_are_added_up_over_pipelines_that_share_a_table(catalog, catalog_url, tokens):
@@ -183,10 +189,10 @@ def test_rows_past_the_window_are_added_up_over_pipelines_that_share_a_table(cat
     register(other, theirs[Stage.INGEST], make_epoch(1))
     load(other, theirs, epochs={1})
     for view, held in ((catalog, tokens), (other, theirs)):
-        expiry.drop_key_files(view, held[Stage.RETENTION], before=soon(view))
-        history.roll_up_batches(view, held[Stage.RETENTION], before=soon(view))
-    assert history.rolled_up_rows(catalog) == history.rolled_up_rows(other) == {TABLE: 9}
-    assert history.rolled_up_rows_of_all(catalog) == {TABLE: 18}
+        retention.drop_key_files(view, held[Stage.RETENTION], before=soon(view))
+        rollup.roll_up_batches(view, held[Stage.RETENTION], before=soon(view))
+    assert rollup.rolled_up_rows(catalog) == rollup.rolled_up_rows(other) == {TABLE: 9}
+    assert rollup.rolled_up_rows_of_all(catalog) == {TABLE: 18}
     other.close()
 
 
@@ -195,7 +201,7 @@ def test_a_kind_of_which_all_epochs_are_past_the_window_is_still_counted(catalog
     replay = make_registration(1, 0, 1, kind=EpochKind.REPLAY, ranges=(), key_files=(), parts=())
     register(catalog, ingest, replay)
     register(catalog, ingest, make_epoch(2))
-    history.roll_up_epochs(catalog, token, before=soon(catalog))
+    rollup.roll_up_epochs(catalog, token, before=soon(catalog))
     totals = {found.kind: (found.epochs, found.last_epoch) for found in sum_epochs(catalog)}
     assert totals == {EpochKind.KAFKA: (1, 2), EpochKind.REPLAY: (1, None)}
 
@@ -237,5 +243,5 @@ def test_retention_that_lost_its_lease_drops_nothing(catalog, tokens):
     load(catalog, tokens, epochs={1, 2, 3})
     take_lease(catalog, Stage.RETENTION)
     with pytest.raises(FencedError):
-        expiry.drop_key_files(catalog, tokens[Stage.RETENTION], before=soon(catalog))
+        retention.drop_key_files(catalog, tokens[Stage.RETENTION], before=soon(catalog))
     assert len(list_key_files(catalog)) == 3

@@ -6,8 +6,8 @@ import pytest
 
 from ledger_examples import take_lease
 from oncehouse.errors import FencedError
-from oncehouse.ledger.fields import learn_fields, list_fields
-from oncehouse.ledger.records import LearnedField
+from oncehouse.ledger.catalog.learned_fields import learn_fields, list_fields
+from oncehouse.ledger.models import LearnedField
 
 COUPON = LearnedField(field="coupon", type="Nullable(String)")
 PRICE = LearnedField(field="price", type="Int64", instead_of="Int32")

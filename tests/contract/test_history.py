@@ -4,18 +4,19 @@ import pytest
 
 from ledger_examples import TABLE, make_batch, register_epochs, take_lease
 from oncehouse.errors import PermanentError
-from oncehouse.ledger import expiry, history, packs
-from oncehouse.ledger.batches import (
+from oncehouse.ledger.catalog import packs, rollup
+from oncehouse.ledger.catalog import retention as expiry
+from oncehouse.ledger.catalog.batches import (
     create_batches,
     finish_attempt,
     list_batches,
     open_parts,
     start_attempt,
 )
-from oncehouse.ledger.epochs import list_epochs, list_key_files, list_ranges, next_epoch, total_counts
-from oncehouse.ledger.packs import Move
-from oncehouse.ledger.records import BatchStatus, FileRef, Stage
-from oncehouse.ledger.summary import sum_epochs
+from oncehouse.ledger.catalog.epochs import list_epochs, list_key_files, list_ranges, next_epoch, total_counts
+from oncehouse.ledger.catalog.packs import Move
+from oncehouse.ledger.models import BatchStatus, FileRef, Stage
+from oncehouse.ledger.stats.summary import sum_epochs
 
 FOREVER = 1e12
 
@@ -35,7 +36,7 @@ def retention(catalog) -> int:
 def test_epochs_whose_files_have_gone_are_added_up_and_no_total_changes(catalog, retention):
     before = total_counts(catalog)
     expiry.drop_key_files(catalog, retention, before=FOREVER)
-    assert history.roll_up_epochs(catalog, retention, before=FOREVER) == 2
+    assert rollup.roll_up_epochs(catalog, retention, before=FOREVER) == 2
     assert [row.epoch for row in list_epochs(catalog)] == [4, 3]
     assert total_counts(catalog) == before
     assert sum_epochs(catalog)[0].epochs == 4
@@ -44,22 +45,22 @@ def test_epochs_whose_files_have_gone_are_added_up_and_no_total_changes(catalog,
 
 def test_ranges_of_added_up_epochs_become_one_and_still_join_the_next(catalog, retention):
     expiry.drop_key_files(catalog, retention, before=FOREVER)
-    history.roll_up_epochs(catalog, retention, before=FOREVER)
+    rollup.roll_up_epochs(catalog, retention, before=FOREVER)
     spans = [(epoch, span.start, span.end) for epoch, span in list_ranges(catalog)]
-    assert spans == [(history.ROLLED_UP, 0, 20), (3, 20, 30), (4, 30, 40)]
+    assert spans == [(rollup.ROLLED_UP, 0, 20), (3, 20, 30), (4, 30, 40)]
 
 
 def test_epochs_with_files_and_the_last_one_stay_as_they_are(catalog, retention):
-    assert history.roll_up_epochs(catalog, retention, before=FOREVER) == 0
+    assert rollup.roll_up_epochs(catalog, retention, before=FOREVER) == 0
     assert len(list_epochs(catalog)) == 4
 
 
 def test_batches_are_added_up_once_their_parts_have_gone(catalog, retention):
-    assert history.roll_up_batches(catalog, retention, before=FOREVER) == 0
+    assert rollup.roll_up_batches(catalog, retention, before=FOREVER) == 0
     expiry.drop_key_files(catalog, retention, before=FOREVER)
-    assert history.roll_up_batches(catalog, retention, before=FOREVER) == 1
+    assert rollup.roll_up_batches(catalog, retention, before=FOREVER) == 1
     assert list_batches(catalog) == ()
-    assert history.rolled_up_rows(catalog) == {TABLE: 20}
+    assert rollup.rolled_up_rows(catalog) == {TABLE: 20}
 
 
 def test_only_loaded_epochs_are_offered_for_packing(catalog, retention):

@@ -7,8 +7,8 @@ import pytest
 
 from ledger_examples import race
 from oncehouse.errors import CatalogBehindError, FencedError, LeaseHeldError, TransientError
-from oncehouse.ledger.leases import Heartbeat, acquire, list_leases, note_pause, release, renew
-from oncehouse.ledger.records import Lease, Stage
+from oncehouse.ledger.catalog.leases import Heartbeat, acquire, list_leases, note_pause, release, renew
+from oncehouse.ledger.models import Lease, Stage
 
 
 def take(catalog, holder: str, *, stage: Stage = Stage.INGEST, lease_seconds: float = 600) -> Lease:

@@ -10,12 +10,12 @@ from ledger_examples import make_batch, make_registration, register_epochs, take
 from lost_commits import answers_of_commits_lost
 from lost_transactions import lose_since, remember
 from oncehouse.errors import FencedError, PermanentError
-from oncehouse.ledger import epochs
-from oncehouse.ledger.batches import create_batches, open_parts, start_attempt
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.leases import Heartbeat, acquire, list_leases, note_pause, release, renew
-from oncehouse.ledger.records import Stage
-from oncehouse.ledger.registering import register
+from oncehouse.ledger.catalog import epochs
+from oncehouse.ledger.catalog.batches import create_batches, open_parts, start_attempt
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.leases import Heartbeat, acquire, list_leases, note_pause, release, renew
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.models import Stage
 
 BEHIND = "has lost"
 

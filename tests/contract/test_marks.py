@@ -19,13 +19,21 @@ from oncehouse.errors import (
     LeaseHeldError,
     TransientError,
 )
-from oncehouse.ledger import adoption, leases
-from oncehouse.ledger.adoption import Adoption
-from oncehouse.ledger.batches import create_batches, list_attempts, open_parts, start_attempt, waiting_batches
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import next_epoch
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.marks import (
+from oncehouse.ledger.catalog import leases, table_adoption
+from oncehouse.ledger.catalog.batches import (
+    create_batches,
+    list_attempts,
+    open_parts,
+    start_attempt,
+    waiting_batches,
+)
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.epochs import next_epoch
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.catalog.table_adoption import Adoption
+from oncehouse.ledger.models import BatchStatus, Stage
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.marks import (
     Mark,
     Sending,
     drop_damaged,
@@ -35,11 +43,9 @@ from oncehouse.ledger.marks import (
     tell_ahead,
     write_mark,
 )
-from oncehouse.ledger.records import BatchStatus, Stage
-from oncehouse.ledger.registering import register
+from oncehouse.ledger.take_lease import take_lease
 from oncehouse.pipeline import loader, stages
 from oncehouse.pipeline.attempts import Opened
-from oncehouse.pipeline.lease_terms import take_lease
 from oncehouse.pipeline.ledger_age import demand_newest, tell_age
 from oncehouse.pipeline.retention import plan_sweep
 
@@ -370,7 +376,7 @@ def test_after_a_repair_every_mark_is_satisfied_and_no_token_comes_back(pipeline
     learnt = Adoption(
         after_token=max(mark.token for mark in found), after_writes=max(mark.writes for mark in found)
     )
-    adoption.adopt(fresh, held.token, learnt)
+    table_adoption.adopt(fresh, held.token, learnt)
     assert tell_ahead(fresh, store) is None
     for stage in Stage:
         taken = take(pipeline, fresh, stage, "second")

@@ -24,11 +24,20 @@ from oncehouse.errors import (
     TransientError,
     UpgradeNeededError,
 )
-from oncehouse.ledger import batches, epochs, fields, leases, migrations, requests, segments, tables
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.migrations import Step, Upgrade
-from oncehouse.ledger.records import BatchStatus, Stage
-from oncehouse.ledger.upgrading import look
+from oncehouse.ledger.catalog import (
+    batches,
+    epochs,
+    learned_fields,
+    leases,
+    migrations,
+    requests,
+    schema,
+    segments,
+)
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.migrations import Step, Upgrade
+from oncehouse.ledger.catalog.upgrade_status import look
+from oncehouse.ledger.models import BatchStatus, Stage
 
 
 @pytest.fixture
@@ -76,9 +85,9 @@ def shapes(url: str) -> dict[str, Any]:
 def test_every_row_of_the_release_comes_along(old):
     before = rows_of(old)
     assert old.version() == old_ledger.VERSION
-    assert old.prepare() == Upgrade(before=old_ledger.VERSION, after=tables.VERSION)
+    assert old.prepare() == Upgrade(before=old_ledger.VERSION, after=schema.VERSION)
     after = rows_of(old)
-    assert after.pop("oncehouse_ledger") == [("ledger", tables.VERSION)]
+    assert after.pop("oncehouse_ledger") == [("ledger", schema.VERSION)]
     del before["oncehouse_ledger"]
     assert all(
         len(rows) > 0 for name, rows in before.items() if name in {"oncehouse_epochs", "oncehouse_segments"}
@@ -108,7 +117,7 @@ def test_what_the_release_wrote_is_read_as_it_meant_it(old):
     assert sum(found.rows for found in epochs.list_dead_letter_files(old)) == 2
     assert sum(segment.keys for segment in segments.list_segments(old)) == 120
     assert not requests.list_requests(old)
-    assert not fields.list_fields(old)
+    assert not learned_fields.list_fields(old)
     assert len(leases.list_leases(old)) == len(Stage)
 
 
@@ -138,14 +147,14 @@ def test_until_it_is_upgraded_an_old_catalog_is_left_alone_and_says_what_to_do(o
 def test_of_several_processes_that_open_it_at_once_one_upgrades(old, old_url):
     opened = [Catalog(old_url, old_ledger.PIPELINE, retry_seconds=(0.0,)) for _ in range(4)]
     told = race([catalog.prepare for catalog in opened])
-    assert sorted(told, key=str) == [None] * 3 + [Upgrade(before=1, after=tables.VERSION)]
+    assert sorted(told, key=str) == [None] * 3 + [Upgrade(before=1, after=schema.VERSION)]
     for catalog in opened:
         catalog.close()
-    assert [found.version for found in look(old).history] == list(range(2, tables.VERSION + 1))
+    assert [found.version for found in look(old).history] == list(range(2, schema.VERSION + 1))
 
 
 def upgrade_and_die(url: str, point: str) -> int:
-    program = f"from oncehouse.ledger.catalog import Catalog; Catalog({url!r}, 'road').prepare()"
+    program = f"from oncehouse.ledger.catalog.database import Catalog; Catalog({url!r}, 'road').prepare()"
     return subprocess.run(
         [sys.executable, "-c", program],
         env=os.environ | {"ONCEHOUSE_CRASH_AT": point},
@@ -168,7 +177,7 @@ def test_a_step_that_fails_leaves_the_old_version(old, monkeypatch):
         connection.execute(text("INSERT INTO oncehouse_nowhere VALUES (1)"))
 
     before = rows_of(old)
-    steps = (*migrations.STEPS, Step(version=tables.VERSION + 1, what="fails", change=half))
+    steps = (*migrations.STEPS, Step(version=schema.VERSION + 1, what="fails", change=half))
     monkeypatch.setattr(migrations, "STEPS", steps)
     with pytest.raises(PermanentError, match="oncehouse_nowhere"):
         old.prepare()
@@ -181,15 +190,15 @@ def coming(monkeypatch, **changes: Any) -> None:
     def add_column(connection):
         migrations.add_column(connection, "oncehouse_epochs", "remark", Text())
 
-    step = {"version": tables.VERSION + 1, "what": "epochs have remarks", "change": add_column} | changes
+    step = {"version": schema.VERSION + 1, "what": "epochs have remarks", "change": add_column} | changes
     monkeypatch.setattr(migrations, "STEPS", (*migrations.STEPS, Step(**step)))
-    monkeypatch.setattr(migrations, "VERSION", tables.VERSION + 1)
+    monkeypatch.setattr(migrations, "VERSION", schema.VERSION + 1)
 
 
 def test_a_holder_that_may_go_on_beside_an_upgrade_does(catalog, monkeypatch):
     token = take_lease(catalog)
     coming(monkeypatch)
-    assert catalog.prepare() == Upgrade(before=tables.VERSION, after=tables.VERSION + 1)
+    assert catalog.prepare() == Upgrade(before=schema.VERSION, after=schema.VERSION + 1)
     catalog.write(Stage.INGEST, token, lambda connection: None)
 
 
@@ -212,7 +221,7 @@ def test_a_catalog_is_given_back_to_the_release_and_taken_again(old):
     with pytest.raises(UpgradeNeededError):
         old.exists()
     before = rows_of(old)
-    assert old.prepare() == Upgrade(before=1, after=tables.VERSION)
+    assert old.prepare() == Upgrade(before=1, after=schema.VERSION)
     after = rows_of(old)
     for changed in ("oncehouse_ledger", "oncehouse_upgrades"):
         del before[changed], after[changed]
@@ -229,14 +238,14 @@ def test_after_a_while_there_is_no_way_back_to_the_release(catalog):
     assert not catalog.has_way_back
     with pytest.raises(ConfigurationError, match="an older one cannot read"):
         catalog.give_back(1)
-    assert catalog.version() == tables.VERSION
+    assert catalog.version() == schema.VERSION
 
 
 def test_a_ledger_that_the_release_never_had_is_not_given_to_it(catalog):
     assert not catalog.has_way_back
     with pytest.raises(ConfigurationError, match="This oncehouse made the ledger"):
         catalog.give_back(1)
-    assert catalog.version() == tables.VERSION
+    assert catalog.version() == schema.VERSION
 
 
 RELEASE = "v0.1.0"
@@ -245,7 +254,7 @@ import sys
 import oncehouse
 from ledger_examples import IDENTITY, register_epochs, take_lease
 from oncehouse.ledger import epochs
-from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.catalog.database import Catalog
 
 assert f"v{oncehouse.__version__}" == sys.argv[2]
 old, other = Catalog(sys.argv[1], "road"), Catalog(sys.argv[1], "shop")
@@ -303,10 +312,10 @@ def test_a_catalog_is_not_given_back_past_a_step_that_the_older_one_cannot_live_
     catalog.prepare()
     with pytest.raises(ConfigurationError, match=r"epochs have remarks.*cannot be given back"):
         catalog.give_back(1)
-    assert catalog.version() == tables.VERSION + 1
+    assert catalog.version() == schema.VERSION + 1
 
 
-@pytest.mark.parametrize("version", [0, tables.VERSION, 99])
+@pytest.mark.parametrize("version", [0, schema.VERSION, 99])
 def test_a_catalog_is_given_back_only_to_a_version_that_a_release_had(catalog, version):
     with pytest.raises(ConfigurationError, match=f"not to {version}"):
         catalog.give_back(version)
@@ -324,7 +333,7 @@ def test_a_table_that_somebody_reads_is_waited_for_in_turns(postgres_url, monkey
     coming(monkeypatch)
     monkeypatch.setattr(migrations, "_LOCK_SECONDS", 0.1)
     with catalog.read() as reader:
-        reader.execute(select(tables.epochs)).all()
+        reader.execute(select(schema.epochs)).all()
         with pytest.raises(TransientError, match="lock timeout"):
             catalog.prepare()
     assert catalog.prepare() is not None
@@ -332,7 +341,7 @@ def test_a_table_that_somebody_reads_is_waited_for_in_turns(postgres_url, monkey
 
 
 def test_steps_lead_from_the_first_release_to_today_one_by_one():
-    assert [step.version for step in migrations.STEPS] == list(range(2, tables.VERSION + 1))
+    assert [step.version for step in migrations.STEPS] == list(range(2, schema.VERSION + 1))
     assert not any(step.fences for step in migrations.STEPS), (
         "0.1.0 does not look at the version once it runs"
     )
@@ -343,7 +352,7 @@ def test_an_upgraded_catalog_takes_epochs_batches_and_leases(old):
     token = take_lease(old)
     other = Catalog(str(old.engine.url.render_as_string(hide_password=False)), "shop")
     other.adopt(IDENTITY)
-    from oncehouse.ledger.registering import register
+    from oncehouse.ledger.catalog.registration import register
 
     register(other, take_lease(other), make_registration())
     other.close()

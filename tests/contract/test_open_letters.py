@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from ledger_examples import IDENTITY, make_letters, make_registration, take_lease
-from oncehouse.ledger import epochs, letters
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import DeadLetterFile, EpochKind, LetterKind
-from oncehouse.ledger.registering import register
+from oncehouse.ledger.catalog import dead_letters, epochs
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.models import DeadLetterFile, EpochKind, LetterKind
 
 REASONS = ("not_json", "100%_odd", 'quo"ted', "back\\slash", "ünïcode", "x" * 3000)
 
@@ -61,9 +61,9 @@ def test_letters_are_counted_as_file_by_file_without_those_tried_or_of_another_k
     enter(other, make_files([1]))
     other.close()
     left = [file for number, file in enumerate(files) if number not in {0, 7}]
-    assert letters.count_reasons(catalog) == add_up(left)
-    assert letters.count_reasons(catalog, kind=LetterKind.WAITING) == {"schema-7": 5}
-    assert list(letters.count_reasons(catalog)) == sorted(letters.count_reasons(catalog))
+    assert dead_letters.count_reasons(catalog) == add_up(left)
+    assert dead_letters.count_reasons(catalog, kind=LetterKind.WAITING) == {"schema-7": 5}
+    assert list(dead_letters.count_reasons(catalog)) == sorted(dead_letters.count_reasons(catalog))
 
 
 @given(
@@ -76,7 +76,7 @@ def test_letters_are_counted_as_file_by_file_without_those_tried_or_of_another_k
 def test_files_are_walked_newest_first_from_any_of_them_on(
     places, reason, look, at, tmp_path_factory, monkeypatch
 ):
-    monkeypatch.setattr(letters, "_FILES_A_LOOK", look)
+    monkeypatch.setattr(dead_letters, "_FILES_A_LOOK", look)
     catalog = Catalog(f"sqlite:///{tmp_path_factory.mktemp('walk')}/catalog.db", "shop", retry_seconds=())
     catalog.prepare()
     catalog.adopt(IDENTITY)
@@ -84,41 +84,41 @@ def test_files_are_walked_newest_first_from_any_of_them_on(
     enter(catalog, files)
     listed = list(reversed(epochs.list_dead_letter_files(catalog)))
     start = listed[at % len(listed)]
-    assert letters.find_open_file(catalog, start.dead_letter_file) == start
+    assert dead_letters.find_open_file(catalog, start.dead_letter_file) == start
     for first, rest in ((None, listed), (start, listed[listed.index(start) :])):
-        found = list(letters.walk_newest_files(catalog, reason=reason, start=first))
+        found = list(dead_letters.walk_newest_files(catalog, reason=reason, start=first))
         assert found == [file for file in rest if reason is None or reason in file.reasons]
     catalog.close()
 
 
 def test_files_are_walked_by_each_database(catalog, monkeypatch):
-    monkeypatch.setattr(letters, "_FILES_A_LOOK", 2)
+    monkeypatch.setattr(dead_letters, "_FILES_A_LOOK", 2)
     files = make_files([1, 1, 1, 2, 3, 3, 4])
     enter(catalog, files)
     for reason in (None, *REASONS):
         kept = [file.dead_letter_file for file in files if reason is None or reason in file.reasons]
-        found = [file.dead_letter_file for file in letters.walk_newest_files(catalog, reason=reason)]
+        found = [file.dead_letter_file for file in dead_letters.walk_newest_files(catalog, reason=reason)]
         assert found == kept[::-1]
 
 
 @pytest.mark.parametrize("name", ["", "gone", "\0", "ü", "x" * 65, "\ud800"])
 def test_no_file_is_found_by_a_name_that_none_has(catalog, name):
-    assert letters.find_open_file(catalog, name) is None
+    assert dead_letters.find_open_file(catalog, name) is None
 
 
 def count_rows_read(catalog: Catalog, monkeypatch) -> list[object]:
     """Each row of letters that becomes a record from now on."""
     read: list[object] = []
-    made = letters.letter_file_of
-    monkeypatch.setattr(letters, "letter_file_of", lambda row: read.append(row) or made(row))
+    made = dead_letters.letter_file_of
+    monkeypatch.setattr(dead_letters, "letter_file_of", lambda row: read.append(row) or made(row))
     return read
 
 
 def test_the_newest_files_cost_the_same_however_many_there_are(catalog, monkeypatch):
-    monkeypatch.setattr(letters, "_FILES_A_LOOK", 5)
+    monkeypatch.setattr(dead_letters, "_FILES_A_LOOK", 5)
     enter(catalog, make_files([1] * 40))
     read = count_rows_read(catalog, monkeypatch)
-    next(letters.walk_newest_files(catalog))
+    next(dead_letters.walk_newest_files(catalog))
     assert len(read) == 5
 
 
@@ -132,8 +132,8 @@ def test_open_letters_are_found_by_the_index(tmp_path):
         "before_cursor_execute",
         lambda _connection, _cursor, statement, values, *_more: asked.append((statement, values)),
     )
-    letters.count_reasons(catalog, kind=LetterKind.WAITING)
-    list(letters.walk_newest_files(catalog, start=make_letters("a", epoch=3)))
+    dead_letters.count_reasons(catalog, kind=LetterKind.WAITING)
+    list(dead_letters.walk_newest_files(catalog, start=make_letters("a", epoch=3)))
     statements = [found for found in asked if "oncehouse_dead_letter_files" in found[0]]
     assert len(statements) == 2
     with catalog.engine.connect() as connection:

@@ -16,9 +16,9 @@ from ledger_examples import IDENTITY
 from oncehouse.common import database
 from oncehouse.common.database import LOOKING, Patience
 from oncehouse.errors import TransientError
-from oncehouse.ledger import epochs
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.opening import KeptLedger
+from oncehouse.ledger.catalog import epochs
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.open import KeptLedger
 from oncehouse.messaging.outbox.opening import open_outbox
 
 SHORT = Patience(connect_seconds=1, statement_seconds=1, pool_seconds=1)

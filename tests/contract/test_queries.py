@@ -4,12 +4,13 @@ import pytest
 
 from ledger_examples import make_registration, take_lease
 from oncehouse.errors import BatchSettledError, ConfigurationError
-from oncehouse.ledger import expiry, history, tables
-from oncehouse.ledger.audit import read_state
-from oncehouse.ledger.epochs import list_epochs
-from oncehouse.ledger.queries import is_settled, list_queries, list_settled
-from oncehouse.ledger.records import EpochKind, QueryBatch, Stage
-from oncehouse.ledger.registering import register
+from oncehouse.ledger.catalog import retention as expiry
+from oncehouse.ledger.catalog import rollup, schema
+from oncehouse.ledger.catalog.epochs import list_epochs
+from oncehouse.ledger.catalog.query_batches import is_settled, list_queries, list_settled
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.models import EpochKind, QueryBatch, Stage
+from oncehouse.ledger.stats.ledger_state import read_state
 from oncehouse.pipeline.verify_counts import check_counts
 
 
@@ -56,10 +57,10 @@ def test_batches_past_the_window_become_one_row_and_stay_settled(catalog):
         settle(catalog, token, epoch, batch(number))
     retention = take_lease(catalog, Stage.RETENTION)
 
-    catalog.change(lambda connection: connection.execute(tables.parts.delete()))
+    catalog.change(lambda connection: connection.execute(schema.parts.delete()))
     expiry.drop_key_files(catalog, retention, before=1e12)
-    assert history.roll_up_epochs(catalog, retention, before=1e12) == 4
-    rolled_up = history.ROLLED_UP
+    assert rollup.roll_up_epochs(catalog, retention, before=1e12) == 4
+    rolled_up = rollup.ROLLED_UP
     assert list_settled(catalog) == {"orders": ((0, 2, rolled_up), (4, 4, rolled_up), (7, 7, 5))}
     assert [is_settled(catalog, batch(number)) for number in range(8)] == [
         True,
@@ -80,7 +81,7 @@ def test_verify_names_epochs_without_a_batch_and_batches_without_an_epoch(catalo
         told for told in check_counts(read_state(catalog), window_seconds=60) if told.kind == "offsets"
     ]
     register(catalog, token, make_registration(2, kind=EpochKind.FRAME, ranges=(), topic_ids={}))
-    moved = tables.query_batches.update().values(epoch=7)
+    moved = schema.query_batches.update().values(epoch=7)
     catalog.change(lambda connection: connection.execute(moved))
     told = {found.where: found.message for found in check_counts(read_state(catalog), window_seconds=60)}
     assert told["query orders"] == "batch 0 is settled by epoch 7, which is none of it"

@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import insert, update
 
 from ledger_examples import TOPIC, make_registration, take_lease
-from oncehouse.ledger.epochs import list_ranges, read_leader_epochs, read_positions
-from oncehouse.ledger.recent import list_epoch_ranges
-from oncehouse.ledger.records import OffsetRange, Stage
-from oncehouse.ledger.registering import register
-from oncehouse.ledger.tables import positions, ranges
+from oncehouse.ledger.catalog.epochs import list_ranges, read_leader_epochs, read_positions
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.catalog.schema import positions, ranges
+from oncehouse.ledger.models import OffsetRange, Stage
+from oncehouse.ledger.stats.recent import list_epoch_ranges
 
 HERE = (TOPIC, 0)
 

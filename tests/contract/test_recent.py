@@ -14,11 +14,11 @@ from oncehouse.insights_road import (
     read_epoch,
     read_index_ages,
 )
-from oncehouse.ledger import tables
-from oncehouse.ledger.batches import create_batches, finish_attempt, open_parts, start_attempt
-from oncehouse.ledger.recent import list_recent_epochs, list_recent_loads
-from oncehouse.ledger.records import BatchStatus, EpochKind, Stage
-from oncehouse.ledger.registering import register
+from oncehouse.ledger.catalog import schema
+from oncehouse.ledger.catalog.batches import create_batches, finish_attempt, open_parts, start_attempt
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.models import BatchStatus, EpochKind, Stage
+from oncehouse.ledger.stats.recent import list_recent_epochs, list_recent_loads
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def batches(catalog) -> list[str]:
     first = sorted(ids[:2])
     catalog.change(
         lambda connection: connection.execute(
-            update(tables.batches).where(tables.batches.c.batch_id.in_(first)).values(sequence=0)
+            update(schema.batches).where(schema.batches.c.batch_id.in_(first)).values(sequence=0)
         )
     )
     for batch_id in ids[-2:]:
@@ -113,8 +113,8 @@ def test_the_index_is_told_by_age(catalog):
     register(catalog, token, make_registration(1, segments=(make_segment("a"), make_segment("b"))))
     catalog.change(
         lambda connection: connection.execute(
-            update(tables.segments)
-            .where(tables.segments.c.segment == "a")
+            update(schema.segments)
+            .where(schema.segments.c.segment == "a")
             .values(first_seen_to=catalog.clock - 8 * 86400.0)
         )
     )

@@ -20,12 +20,12 @@ from ledger_examples import (
     register_epochs,
 )
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError
-from oncehouse.ledger import epochs, expiry, leases, packs, requests, segments
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.packs import Move, move_files
-from oncehouse.ledger.records import Identity, RequestKind, Stage
-from oncehouse.ledger.registering import register
-from oncehouse.ledger.rekeying import (
+from oncehouse.ledger.catalog import epochs, leases, packs, requests, segments
+from oncehouse.ledger.catalog import retention as expiry
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.packs import Move, move_files
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.catalog.rekey import (
     Change,
     RekeyProgress,
     change_identity,
@@ -36,8 +36,9 @@ from oncehouse.ledger.rekeying import (
     note_prepared,
     read_progress,
 )
-from oncehouse.ledger.tables import garbage
-from oncehouse.ledger.tables import requests as requests_table
+from oncehouse.ledger.catalog.schema import garbage
+from oncehouse.ledger.catalog.schema import requests as requests_table
+from oncehouse.ledger.models import Identity, RequestKind, Stage
 
 OTHER = Identity(fingerprint="sha256:id(order_id, line)", buckets=32)
 

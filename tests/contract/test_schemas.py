@@ -7,8 +7,8 @@ import time
 import pytest
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.records import Schema
-from oncehouse.ledger.schemas import add_schemas, list_schemas
+from oncehouse.ledger.catalog.known_schemas import add_schemas, list_schemas
+from oncehouse.ledger.models import Schema
 
 FIRST = Schema(schema="1", format="protobuf", definition="one")
 SECOND = Schema(schema="2", format="protobuf", definition="two")

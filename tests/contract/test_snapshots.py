@@ -19,9 +19,8 @@ from ledger_examples import (
 )
 from lost_commits import answers_of_commits_lost, commits_undone
 from oncehouse.errors import CorruptFileError, FencedError, PermanentError
-from oncehouse.ledger import adoption, epochs, leases, snapshots, tables
-from oncehouse.ledger.adoption import Adoption
-from oncehouse.ledger.batches import (
+from oncehouse.ledger.catalog import epochs, leases, schema, snapshots, table_adoption
+from oncehouse.ledger.catalog.batches import (
     create_batches,
     find_batch,
     finish_attempt,
@@ -29,13 +28,14 @@ from oncehouse.ledger.batches import (
     list_parts,
     start_attempt,
 )
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.history import rolled_up_rows
-from oncehouse.ledger.records import BatchStatus, RequestKind, Stage
-from oncehouse.ledger.registering import register
-from oncehouse.ledger.repairing import Restored, enter_duplicates, enter_files
-from oncehouse.ledger.requests import add_request, open_requests
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.file_replacement import Restored, enter_duplicates, enter_files
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.catalog.requests import add_request, open_requests
+from oncehouse.ledger.catalog.rollup import rolled_up_rows
+from oncehouse.ledger.catalog.table_adoption import Adoption
+from oncehouse.ledger.models import BatchStatus, RequestKind, Stage
+from oncehouse.ledger.storage.file_store import FileStore
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def rows_of(catalog: Catalog) -> dict[str, list[tuple[object, ...]]]:
     with catalog.read() as connection:
         return {
             table.name: sorted(tuple(row) for row in connection.execute(select(table)).all())
-            for table in tables.metadata.sorted_tables
+            for table in schema.metadata.sorted_tables
             if "pipeline" in table.c
         }
 
@@ -87,7 +87,7 @@ def test_a_restored_catalog_gives_no_token_twice(catalog, store, empty):
     lease = leases.acquire(catalog, Stage.INGEST, holder="old", lease_seconds=60)
     found = snapshots.write_snapshot(catalog, store)
     with snapshots.open_snapshot(store, found, "shop") as copy:
-        adoption.restore(empty, copy, Adoption(), None)
+        table_adoption.restore(empty, copy, Adoption(), None)
     with pytest.raises(FencedError):
         empty.write(Stage.INGEST, lease.token, lambda _: None)
     assert leases.acquire(empty, Stage.INGEST, holder="new", lease_seconds=60).token > lease.token + 1000
@@ -95,7 +95,7 @@ def test_a_restored_catalog_gives_no_token_twice(catalog, store, empty):
         snapshots.open_snapshot(store, found, "shop") as copy,
         pytest.raises(PermanentError, match="already"),
     ):
-        adoption.restore(empty, copy, Adoption(), None)
+        table_adoption.restore(empty, copy, Adoption(), None)
 
 
 @pytest.mark.parametrize("fault", [answers_of_commits_lost, commits_undone])
@@ -107,7 +107,7 @@ def test_a_restore_whose_commit_answer_was_lost_is_looked_up(catalog_url, empty,
     lost = Catalog(catalog_url, "shop", retry_seconds=(0.0,))
     lost.prepare()
     with snapshots.open_snapshot(store, found, "shop") as copy, fault(lost, 1):
-        adoption.restore(lost, copy, Adoption(arrived_parts=("part-1",)), None)
+        table_adoption.restore(lost, copy, Adoption(arrived_parts=("part-1",)), None)
     assert epochs.next_epoch(lost) == 3
     assert [batch.status for batch in list_batches(lost)] == [BatchStatus.REPLACED]
     lost.close()
@@ -116,7 +116,7 @@ def test_a_restore_whose_commit_answer_was_lost_is_looked_up(catalog_url, empty,
 def test_a_catalog_that_begins_anew_has_its_rule(empty):
     blank = Catalog("sqlite://", "shop")
     blank.prepare()
-    adoption.restore(empty, blank, Adoption(segments=(make_segment("adopted-1-x"),)), IDENTITY)
+    table_adoption.restore(empty, blank, Adoption(segments=(make_segment("adopted-1-x"),)), IDENTITY)
     blank.close()
     assert empty.identity() == IDENTITY
     assert epochs.next_epoch(empty) == 1
@@ -127,7 +127,7 @@ def test_what_the_tables_know_is_adopted_with_it(catalog):
     add_request(catalog, RequestKind.REBUILD_INDEX, {})
     lease = leases.acquire(catalog, Stage.INGEST, holder="this test", lease_seconds=60)
     first, second = list_parts(catalog)
-    adoption.adopt(catalog, lease.token, Adoption(rows={TABLE: (2, 30)}, arrived_parts=(first.part,)))
+    table_adoption.adopt(catalog, lease.token, Adoption(rows={TABLE: (2, 30)}, arrived_parts=(first.part,)))
     assert rolled_up_rows(catalog) == {TABLE: 30}
     assert open_requests(catalog) == ()
     (batch,) = list_batches(catalog)

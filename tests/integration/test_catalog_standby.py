@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 
 from oncehouse.clickhouse.preflight.finding import Level
-from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.pipeline.catalog_durability import inspect_durability
 from postgres_pair import PostgresPair
 

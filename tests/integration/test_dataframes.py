@@ -14,9 +14,9 @@ from pyspark.sql import functions as f
 from frame_job import QUERY, ROWS_A_BATCH, run_job
 from oncehouse import Sink
 from oncehouse.errors import ConfigurationError, LeaseHeldError
-from oncehouse.ledger import batches, epochs
-from oncehouse.ledger.queries import list_settled
-from oncehouse.ledger.records import EpochKind, RequestKind
+from oncehouse.ledger.catalog import batches, epochs
+from oncehouse.ledger.catalog.query_batches import list_settled
+from oncehouse.ledger.models import EpochKind, RequestKind
 from oncehouse.pipeline import frames
 from oncehouse.pipeline.letters import read_letters
 from road import FIELDS, Road

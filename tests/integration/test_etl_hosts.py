@@ -26,7 +26,7 @@ from oncehouse.etl.records import Position
 from oncehouse.etl.runner import Done
 from oncehouse.etl.scheduler import Failed, Scheduler
 from oncehouse.etl.step_planner import StepPlanner
-from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.catalog.database import Catalog
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from oncehouse.etl.offsets import OffsetStore
 from oncehouse.etl.offsets_catalog import CatalogOffsets
 from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets, RocksDbOffsets
 from oncehouse.etl.records import START, Offset, Position
-from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.catalog.database import Catalog
 
 FIRST, SECOND = Worker(hostid="first"), Worker(hostid="second")
 NEXT = Position(time_ms=1_700_000_000_123, id=2**64 - 1)

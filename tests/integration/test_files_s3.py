@@ -11,7 +11,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from oncehouse.errors import ConfigurationError, CorruptFileError
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.storage.file_store import FileStore
 from road import make_event
 
 BUCKET = "ledger"

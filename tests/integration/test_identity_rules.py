@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Producer
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger import epochs, requests, segments
-from oncehouse.ledger.records import LetterKind, RequestKind
+from oncehouse.ledger.catalog import epochs, requests, segments
+from oncehouse.ledger.models import LetterKind, RequestKind
 from oncehouse.pipeline import rekey
 from oncehouse.pipeline.adopting import identity_of, spell_section
 from road import Road, encode, make_event, wait_until

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from oncehouse.errors import ConfigurationError, LeaseHeldError
-from oncehouse.ledger import epochs
-from oncehouse.ledger.queries import list_settled
-from oncehouse.ledger.records import EpochKind, FileFormat
+from oncehouse.ledger.catalog import epochs
+from oncehouse.ledger.catalog.query_batches import list_settled
+from oncehouse.ledger.models import EpochKind, FileFormat
 from oncehouse.pipeline.importing import import_files, make_job
 from oncehouse.pipeline.letters import read_letters
 from road import Road, encode, make_event, note_of

@@ -10,7 +10,7 @@ from oncehouse.clickhouse.client import connect
 from oncehouse.etl.declarations import declare, withdraw
 from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
 from oncehouse.etl.records import START, Position
-from oncehouse.ledger.records import BatchStatus
+from oncehouse.ledger.models import BatchStatus
 from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(60)]

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from oncehouse.ledger import epochs, registering, segments
-from oncehouse.ledger.records import OffsetRange
+from oncehouse.ledger.catalog import epochs, registration, segments
+from oncehouse.ledger.models import OffsetRange
 from oncehouse.pipeline import compact, ingest, loader
 from road import FIELDS, Road, encode, make_event, note_of
 
@@ -197,12 +197,12 @@ def test_rows_dropped_for_being_late_are_noticed(make_road, monkeypatch):
 @pytest.mark.defect("events of 1970 and 2099")
 def test_a_window_counted_by_the_events_own_time_is_noticed(make_road, monkeypatch):
     """Segments are as old as the oldest event in them, so retention forgets what was seen a moment ago."""
-    insert_segments = registering.insert_segments
+    insert_segments = registration.insert_segments
 
     def of_1970(connection, catalog, added, now=None):
         insert_segments(connection, catalog, added, 0.0)
 
-    monkeypatch.setattr(registering, "insert_segments", of_1970)
+    monkeypatch.setattr(registration, "insert_segments", of_1970)
     road = send_dates_far_apart(make_road)
     with pytest.raises(AssertionError, match="rows are doubled"):
         road.assert_exact()

@@ -12,9 +12,9 @@ from confluent_kafka import Producer
 
 from oncehouse.cli.app import run_command
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.batches import retry_parked
-from oncehouse.ledger.fields import list_fields
-from oncehouse.ledger.records import BatchStatus, RequestKind
+from oncehouse.ledger.catalog.batches import retry_parked
+from oncehouse.ledger.catalog.learned_fields import list_fields
+from oncehouse.ledger.models import BatchStatus, RequestKind
 from oncehouse.pipeline import ingest
 from road import Event, Road, encode, make_event
 

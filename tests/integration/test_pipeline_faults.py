@@ -10,8 +10,8 @@ from sqlalchemy import update
 from oncehouse.devstack.faults import DelayAnswer, DropAnswer
 from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.errors import ConfigurationError, LeaseHeldError, PermanentError
-from oncehouse.ledger import batches, epochs, leases, tables
-from oncehouse.ledger.records import BatchStatus, Stage
+from oncehouse.ledger.catalog import batches, epochs, leases, schema
+from oncehouse.ledger.models import BatchStatus, Stage
 from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(120)]
@@ -97,8 +97,8 @@ def test_a_ledger_of_a_newer_version_is_refused_and_left_alone(road):
     road.send(EVENTS[:10])
     road.run()
     with road.catalog.engine.begin() as connection:
-        connection.execute(update(tables.ledger_version).values(version=tables.VERSION + 1))
-    with pytest.raises(ConfigurationError, match=f"version {tables.VERSION + 1}"):
+        connection.execute(update(schema.ledger_version).values(version=schema.VERSION + 1))
+    with pytest.raises(ConfigurationError, match=f"version {schema.VERSION + 1}"):
         road.run()
 
 
@@ -126,14 +126,14 @@ def test_a_driver_whose_lease_was_taken_over_stops_and_changes_nothing(road):
         running.wait_for_rows(10)
         taken = road.catalog
         with taken.engine.begin() as connection:
-            connection.execute(update(tables.leases).values(token=tables.leases.c.token + 1, holder="B"))
+            connection.execute(update(schema.leases).values(token=schema.leases.c.token + 1, holder="B"))
         road.send(EVENTS[10:30])
         error = running.wait_for_error()
     assert isinstance(error, PermanentError)
     assert "another process" in str(error)
     assert road.counts().read == 10
     with taken.engine.begin() as connection:
-        connection.execute(update(tables.leases).values(expires_at=0.0))
+        connection.execute(update(schema.leases).values(expires_at=0.0))
     road.run()
     road.assert_exact()
 

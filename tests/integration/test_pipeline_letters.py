@@ -12,8 +12,8 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from oncehouse.cli.app import run_command
 from oncehouse.errors import PoisonError
-from oncehouse.ledger import epochs, requests
-from oncehouse.ledger.records import EpochKind, RequestKind
+from oncehouse.ledger.catalog import epochs, requests
+from oncehouse.ledger.models import EpochKind, RequestKind
 from oncehouse.pipeline import ingest, stream
 from oncehouse.pipeline.ingest import read_frame
 from oncehouse.pipeline.letters import read_letters

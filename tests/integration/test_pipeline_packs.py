@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from oncehouse.ledger import leases, requests
-from oncehouse.ledger.epochs import list_epochs, list_key_files
-from oncehouse.ledger.records import BatchStatus, RequestKind, Stage
-from oncehouse.ledger.segments import list_segments
+from oncehouse.ledger.catalog import leases, requests
+from oncehouse.ledger.catalog.epochs import list_epochs, list_key_files
+from oncehouse.ledger.catalog.segments import list_segments
+from oncehouse.ledger.models import BatchStatus, RequestKind, Stage
 from oncehouse.pipeline import pack as packing
 from oncehouse.pipeline.retention import retain
 from road import Road, make_event

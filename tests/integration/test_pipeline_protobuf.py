@@ -9,9 +9,9 @@ import math
 import pytest
 from confluent_kafka import Producer
 
-from oncehouse.ledger.epochs import list_dead_letter_files
-from oncehouse.ledger.records import EpochKind, LetterKind, RequestKind
-from oncehouse.ledger.schemas import add_schemas
+from oncehouse.ledger.catalog.epochs import list_dead_letter_files
+from oncehouse.ledger.catalog.known_schemas import add_schemas
+from oncehouse.ledger.models import EpochKind, LetterKind, RequestKind
 from oncehouse.pipeline.letters import read_letters
 from oncehouse.pipeline.protobuf_sources import make_schema
 from protobuf_examples import FOLDER, everything, message_class

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from oncehouse.ledger import requests
-from oncehouse.ledger.batches import retry_parked
-from oncehouse.ledger.records import BatchStatus, RequestKind
+from oncehouse.ledger.catalog import requests
+from oncehouse.ledger.catalog.batches import retry_parked
+from oncehouse.ledger.models import BatchStatus, RequestKind
 from road import make_event, wait_until
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from oncehouse.errors import CorruptFileError
-from oncehouse.ledger import batches, expiry, keyindex, segments
-from oncehouse.ledger.records import BatchStatus, RequestKind, Stage
+from oncehouse.ledger.catalog import batches, retention, segments
+from oncehouse.ledger.models import BatchStatus, RequestKind, Stage
+from oncehouse.ledger.storage import key_index
 from oncehouse.pipeline.parts import epoch_path
 from road import Road, make_event, note_of
 
@@ -26,7 +27,7 @@ def _write_nothing(path: str) -> None:
 def index_ids(road: Road) -> set[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
     for segment in segments.list_segments(road.catalog):
-        keys = keyindex.open_keys(road.store.local(segment.file))
+        keys = key_index.open_keys(road.store.local(segment.file))
         found |= set(zip(keys.hi.tolist(), keys.lo.tolist(), strict=True))
     return found
 
@@ -78,12 +79,12 @@ def test_an_id_is_known_to_the_edge_of_the_window_though_older_ones_are_forgotte
 @pytest.mark.long
 @pytest.mark.defect("duplicates at the window's edge")
 def test_a_window_that_ends_a_segment_too_early_is_noticed(make_road, monkeypatch):
-    expire = expiry.expire_segments
+    expire = retention.expire_segments
 
     def too_early(catalog, token, *, before):
         return expire(catalog, token, before=before + 2 * DAY)
 
-    monkeypatch.setattr(expiry, "expire_segments", too_early)
+    monkeypatch.setattr(retention, "expire_segments", too_early)
     road = make_road()
     reach_the_edge(road)
     with pytest.raises(AssertionError, match="20 rows are doubled"):
@@ -101,7 +102,7 @@ def test_all_files_of_what_is_past_the_window_go_when_it_is_loaded(make_road):
     road.run()
     road.retain()
     assert not old & road.ledger_files(), "segments, key files, parts, raw bytes and duplicates"
-    assert road.ledger_files() == expiry.registered_paths(road.catalog)
+    assert road.ledger_files() == retention.registered_paths(road.catalog)
     road.assert_exact()
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from oncehouse.ledger import epochs
-from oncehouse.ledger.records import EpochKind, RequestKind
+from oncehouse.ledger.catalog import epochs
+from oncehouse.ledger.models import EpochKind, RequestKind
 from oncehouse.pipeline.letters import read_letters
 from oncehouse.pipeline.prepare import inspect_sample
 from oncehouse.pipeline.source import Topics

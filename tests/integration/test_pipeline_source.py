@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError
-from oncehouse.ledger import epochs, registering
+from oncehouse.ledger.catalog import epochs, registration
 from oncehouse.pipeline import source, stream
 from oncehouse.pipeline.source import Topics
 from road import Road, encode, make_event, note_of, wait_until
@@ -138,8 +138,8 @@ def skipping(monkeypatch) -> None:
     for asking in (source, stream):
         monkeypatch.setattr(asking, "check_topics", lambda *_: None)
     monkeypatch.setattr(source, "starting_positions", begin_where_kafka_begins)
-    monkeypatch.setattr(registering, "_advance", register_anywhere())
-    monkeypatch.setattr(registering, "_demand_same_topics", lambda *_: None)
+    monkeypatch.setattr(registration, "_advance", register_anywhere())
+    monkeypatch.setattr(registration, "_demand_same_topics", lambda *_: None)
 
 
 @pytest.mark.scenario("unread offsets deleted")
@@ -327,7 +327,7 @@ def start_again_at_the_end(monkeypatch) -> list[object]:
         return found
 
     monkeypatch.setattr(stream.Ingest, "_starting_positions", skip)
-    monkeypatch.setattr(registering, "_advance", register_anywhere())
+    monkeypatch.setattr(registration, "_advance", register_anywhere())
     return starts
 
 

@@ -13,8 +13,8 @@ import pytest
 from oncehouse.common import structured_logging
 from oncehouse.common.structured_logging import LogFormat
 from oncehouse.errors import ConfigurationError, CorruptFileError
-from oncehouse.ledger import epochs, leases, segments
-from oncehouse.ledger.records import Stage
+from oncehouse.ledger.catalog import epochs, leases, segments
+from oncehouse.ledger.models import Stage
 from oncehouse.pipeline import compact as compacting
 from oncehouse.pipeline.run import run_pipeline
 from road import make_event, wait_until

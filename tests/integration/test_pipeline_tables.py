@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger import batches
-from oncehouse.ledger.records import BatchStatus, EpochKind, RequestKind
+from oncehouse.ledger.catalog import batches
+from oncehouse.ledger.models import BatchStatus, EpochKind, RequestKind
 from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(90)]

@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledger_examples import IDENTITY, make_batch, make_part, make_registration, take_lease
-from oncehouse.ledger import keyindex
-from oncehouse.ledger.batches import create_batches, open_parts
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import Counts, DuplicateFile, KeyFile, Part, Stage
-from oncehouse.ledger.registering import register
+from oncehouse.ledger.catalog.batches import create_batches, open_parts
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.models import Counts, DuplicateFile, KeyFile, Part, Stage
+from oncehouse.ledger.storage import key_index
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline import seed_tables
 from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
@@ -76,7 +76,7 @@ def write_keys(path: str, epoch: int) -> None:
     # Events sorted by id, which is not the order in which they were read.
     hi, lo = np.array([1, 2, 2, 3], dtype=np.uint64), np.full(4, epoch, dtype=np.uint64)
     event = np.array([3, 1, 2, 0], dtype=np.uint32)
-    keyindex.write_keys(path, keyindex.Keys(hi=hi, lo=lo, payload=hi, event=event))
+    key_index.write_keys(path, key_index.Keys(hi=hi, lo=lo, payload=hi, event=event))
 
 
 def write_raw(path: str) -> None:

@@ -15,8 +15,8 @@ from sqlalchemy import create_engine, text
 
 import old_ledger
 from oncehouse.errors import UpgradeNeededError
-from oncehouse.ledger import migrations, tables
-from oncehouse.ledger.records import BatchStatus, EpochKind, RequestKind
+from oncehouse.ledger.catalog import migrations, schema
+from oncehouse.ledger.models import BatchStatus, EpochKind, RequestKind
 from road import Road, make_event, note_of, wait_until
 
 OLD = [make_event(number) for number in range(120)]
@@ -98,7 +98,7 @@ def test_the_ledger_of_the_release_is_upgraded_and_the_pipeline_goes_on_exactly(
     with pytest.raises(UpgradeNeededError):
         road.catalog.exists()
     go_on(road)
-    assert road.said[0] == f"The catalog was upgraded from version 1 to {tables.VERSION}."
+    assert road.said[0] == f"The catalog was upgraded from version 1 to {schema.VERSION}."
     road.assert_exact()
     assert {batch.status for batch in road.batches()} == {BatchStatus.IN_CLICKHOUSE}
     counts = road.counts()

@@ -16,8 +16,8 @@ from ledger_examples import TOPIC, TOPIC_ID, take_lease
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.insert.insert_batch import InsertRequest, insert_batch
 from oncehouse.config.pipeline import Pipeline
-from oncehouse.ledger import expiry, history, keyindex, tables
-from oncehouse.ledger.batches import (
+from oncehouse.ledger.catalog import retention, rollup, schema
+from oncehouse.ledger.catalog.batches import (
     NewBatch,
     create_batches,
     finish_attempt,
@@ -25,9 +25,9 @@ from oncehouse.ledger.batches import (
     open_parts,
     start_attempt,
 )
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import (
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.models import (
     BatchStatus,
     Counts,
     DeadLetterFile,
@@ -41,7 +41,8 @@ from oncehouse.ledger.records import (
     Segment,
     Stage,
 )
-from oncehouse.ledger.registering import register
+from oncehouse.ledger.storage import key_index
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
 from oncehouse.pipeline.loader import live_rows
 from oncehouse.pipeline.verify import Subject, verify
@@ -207,7 +208,7 @@ def write_duplicates(path: str, events: list[int]) -> None:
 
 def write_keys(path: str) -> None:
     numbers = np.arange(READ, dtype=np.uint64)
-    keyindex.write_keys(path, keyindex.Keys(hi=numbers, lo=numbers, payload=numbers))
+    key_index.write_keys(path, key_index.Keys(hi=numbers, lo=numbers, payload=numbers))
 
 
 def write_part(path: str, epoch: int, events: list[int]) -> None:
@@ -349,7 +350,7 @@ def test_batches_of_another_pipeline_in_the_same_table_are_no_strangers(make_sho
     run_sql(f"INSERT INTO orders (id, _batch_id) VALUES (1, '{other}')")
     values = {"table_name": "orders", "status": "IN_CLICKHOUSE", "rows_total": 1, "live_bytes": 1}
     times = {"created_at": 1.0, "sequence": 1, "attempts": 1, "next_attempt_at": 0.0}
-    shop.edit(insert(tables.batches).values(pipeline="other", batch_id=other, **values, **times))
+    shop.edit(insert(schema.batches).values(pipeline="other", batch_id=other, **values, **times))
     assert shop.found() == []
 
 
@@ -389,7 +390,7 @@ def test_a_file_that_the_ledger_has_stopped_to_name_meanwhile_is_not_missed(make
         def inspect(self, ref) -> None:
             if ref.path == "1/raw":
                 shop.edit(
-                    update(tables.key_files).where(tables.key_files.c.epoch == 1).values(raw_path="2/raw")
+                    update(schema.key_files).where(schema.key_files.c.epoch == 1).values(raw_path="2/raw")
                 )
                 self.delete("1/raw")
             super().inspect(ref)
@@ -401,7 +402,7 @@ def test_a_file_that_the_ledger_has_stopped_to_name_meanwhile_is_not_missed(make
 def test_a_part_missing_in_the_catalog_is_found(make_shop):
     shop = make_shop()
     first, _ = shop.load_all()
-    shop.edit(delete(tables.parts).where(tables.parts.c.part == "part-1-orders"))
+    shop.edit(delete(schema.parts).where(schema.parts.c.part == "part-1-orders"))
     assert shop.found() == [
         (Subject.COUNTS, "epoch 1"),
         (Subject.COUNTS, "epoch 1"),
@@ -444,7 +445,7 @@ def test_unreadable_duplicates_are_found_without_reading_every_byte(make_shop):
 def test_offsets_that_do_not_join_are_found(make_shop, change, message):
     shop = make_shop()
     shop.load_all()
-    ranges = tables.ranges
+    ranges = schema.ranges
     shop.edit(update(ranges).where(ranges.c.epoch == 2, ranges.c.partition_id == 0).values(**change))
     finding = shop.verify().findings[0]
     assert (finding.kind, finding.where) == (Subject.OFFSETS, f"topic {TOPIC} partition 0")
@@ -454,7 +455,7 @@ def test_offsets_that_do_not_join_are_found(make_shop, change, message):
 def test_a_range_that_is_gone_is_found(make_shop):
     shop = make_shop()
     shop.load_all()
-    ranges = tables.ranges
+    ranges = schema.ranges
     shop.edit(delete(ranges).where(ranges.c.epoch == 2, ranges.c.partition_id == 0))
     assert (Subject.OFFSETS, f"topic {TOPIC} partition 0") in shop.found()
 
@@ -465,7 +466,7 @@ def test_a_range_that_is_gone_is_found(make_shop):
 def test_a_count_of_an_epoch_that_is_off_is_found(make_shop, column):
     shop = make_shop()
     shop.load_all()
-    epochs = tables.epochs
+    epochs = schema.epochs
     shop.edit(update(epochs).where(epochs.c.epoch == 2).values({column: epochs.c[column] + 1}))
     found = shop.found()
     assert found
@@ -476,7 +477,7 @@ def test_a_count_of_an_epoch_that_is_off_is_found(make_shop, column):
 def test_new_events_counted_as_duplicates_are_found_although_the_sum_is_right(make_shop, by):
     shop = make_shop()
     shop.load_all()
-    epochs = tables.epochs
+    epochs = schema.epochs
     changed = {"rows_new": epochs.c.rows_new + by, "rows_duplicate": epochs.c.rows_duplicate - by}
     shop.edit(update(epochs).where(epochs.c.epoch == 1).values(changed))
     assert set(shop.found()) == {(Subject.COUNTS, "epoch 1")}
@@ -487,7 +488,7 @@ def test_new_events_counted_as_duplicates_are_found_although_the_sum_is_right(ma
 def test_a_count_of_a_part_that_is_off_is_found(make_shop, column, files):
     shop = make_shop(names=("orders", "some_orders"))
     shop.load_all()
-    parts = tables.parts
+    parts = schema.parts
     shop.edit(update(parts).where(parts.c.part == "part-2-orders").values({column: parts.c[column] - 1}))
     found = shop.found(files=files)
     assert (Subject.COUNTS, "part part-2-orders") in found
@@ -497,7 +498,7 @@ def test_a_count_of_a_part_that_is_off_is_found(make_shop, column, files):
 def test_a_count_of_a_part_that_holds_some_events_is_compared_row_by_row(make_shop, files):
     shop = make_shop(names=("orders", "some_orders"))
     shop.load_all()
-    parts = tables.parts
+    parts = schema.parts
     shop.edit(update(parts).where(parts.c.part == "part-2-some_orders").values(rows_live=3))
     assert (Subject.COUNTS, "part part-2-some_orders") in shop.found(files=files)
 
@@ -505,7 +506,7 @@ def test_a_count_of_a_part_that_holds_some_events_is_compared_row_by_row(make_sh
 def test_a_count_of_a_batch_that_is_off_is_found(make_shop):
     shop = make_shop()
     first, _ = shop.load_all()
-    batches = tables.batches
+    batches = schema.batches
     shop.edit(update(batches).where(batches.c.batch_id == first).values(rows_total=8))
     assert shop.found() == [
         (Subject.COUNTS, f"batch {first}"),
@@ -533,7 +534,7 @@ def test_what_is_on_its_way_is_noted_and_no_finding(make_shop):
 def test_a_batch_that_waits_for_hours_is_named(make_shop):
     shop = make_shop()
     first, _ = shop.make_batches()
-    batches = tables.batches
+    batches = schema.batches
     shop.edit(
         update(batches).where(batches.c.batch_id == first).values(created_at=batches.c.created_at - 7200)
     )
@@ -544,7 +545,7 @@ def test_a_batch_that_waits_for_hours_is_named(make_shop):
 def test_a_batch_that_was_never_sent_but_is_there_is_found(make_shop):
     shop = make_shop()
     first, _ = shop.load_all()
-    batches = tables.batches
+    batches = schema.batches
     shop.edit(update(batches).where(batches.c.batch_id == first).values(status="NEW", attempts=0))
     assert shop.found() == [(Subject.ROWS, f"batch {first} in orders")]
 
@@ -581,8 +582,8 @@ def test_what_retention_dropped_is_not_missed(make_shop, registered_at):
     shop = make_shop()
     shop.load_all()
     if registered_at is not None:
-        shop.edit(update(tables.epochs).where(tables.epochs.c.epoch == 1).values(registered_at=registered_at))
-    for table in (tables.parts, tables.key_files, tables.duplicate_files):
+        shop.edit(update(schema.epochs).where(schema.epochs.c.epoch == 1).values(registered_at=registered_at))
+    for table in (schema.parts, schema.key_files, schema.duplicate_files):
         shop.edit(delete(table).where(table.c.epoch == 1))
     report = shop.verify()
     assert report.findings == ()
@@ -594,9 +595,9 @@ def test_of_what_is_past_the_window_sums_are_compared(make_shop, run_sql):
     shop = make_shop()
     shop.load_all()
     token, later = take_lease(shop.catalog, Stage.RETENTION), shop.catalog.now() + 1
-    expiry.drop_key_files(shop.catalog, token, before=later)
-    history.roll_up_epochs(shop.catalog, token, before=later)
-    assert history.roll_up_batches(shop.catalog, token, before=later) == 2
+    retention.drop_key_files(shop.catalog, token, before=later)
+    rollup.roll_up_epochs(shop.catalog, token, before=later)
+    assert rollup.roll_up_batches(shop.catalog, token, before=later) == 2
     report = shop.verify()
     assert report.findings == ()
     assert "14 rows are of batches past the window" in report.notes[-1].message
@@ -607,8 +608,8 @@ def test_of_what_is_past_the_window_sums_are_compared(make_shop, run_sql):
 def test_a_batch_that_waits_must_have_all_its_parts_however_old_it_is(make_shop):
     shop = make_shop()
     first, _ = shop.make_batches()
-    shop.edit(update(tables.epochs).where(tables.epochs.c.epoch == 1).values(registered_at=1.0))
-    shop.edit(delete(tables.parts).where(tables.parts.c.batch_id == first))
+    shop.edit(update(schema.epochs).where(schema.epochs.c.epoch == 1).values(registered_at=1.0))
+    shop.edit(delete(schema.parts).where(schema.parts.c.batch_id == first))
     assert shop.found() == [(Subject.COUNTS, f"batch {first}")]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ledger_examples import IDENTITY
 from oncehouse.config.file_loader import example_text
-from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.catalog.database import Catalog
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from oncehouse.clickhouse.client import error_class
 from oncehouse.clickhouse.errors import classify
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import TransientError
-from oncehouse.ledger import batches
-from oncehouse.ledger.records import Attempt, Batch, BatchStatus
+from oncehouse.ledger.catalog import batches
+from oncehouse.ledger.models import Attempt, Batch, BatchStatus
 from oncehouse.pipeline.absence import end_parked
 
 NOW = 10_000.0

@@ -8,7 +8,7 @@ import pytest
 
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.annotations import marked_fields
 from oncehouse.pipeline.identity_rule import rule_of
 from oncehouse.pipeline.protobuf_sources import make_schema

@@ -17,8 +17,8 @@ from oncehouse.clickhouse.insert.deadline import read_moment
 from oncehouse.clickhouse.table_info import TableFacts
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.ledger import batches
-from oncehouse.ledger.records import Attempt, Batch, BatchStatus
+from oncehouse.ledger.catalog import batches
+from oncehouse.ledger.models import Attempt, Batch, BatchStatus
 from oncehouse.pipeline import attempts, loader
 from oncehouse.pipeline.attempts import blocks_since, is_doubtful, may_be_forgotten, open_attempt
 

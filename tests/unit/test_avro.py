@@ -16,7 +16,7 @@ import pytest
 
 from oncehouse.column_types.types import parse_type
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.avro_decode import AvroDecoder
 from oncehouse.pipeline.avro_schema import parse_schema
 from oncehouse.pipeline.decoding import HEADERS, Decoded, Limits

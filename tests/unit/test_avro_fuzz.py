@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fuzzing import examples
 from oncehouse.column_types.types import parse_type
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.avro_decode import AvroDecoder
 from oncehouse.pipeline.decoding import HEADERS, Decoded, Limits
 from oncehouse.pipeline.framing import Framing, VersionPlace

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ledger_examples import make_file
 from oncehouse.config.pipeline import BatchLimits
-from oncehouse.ledger.records import Part
+from oncehouse.ledger.models import Part
 from oncehouse.pipeline.batcher import PARKED_LIMIT, PlannedBatch, TableFeedback, plan_batches
 from oncehouse.pipeline.pace import Pace, Rhythm, decide_rhythm
 

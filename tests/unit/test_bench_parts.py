@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bench_modules import load_benchmark
-from oncehouse.ledger.records import Counts, EpochKind, EpochRow
+from oncehouse.ledger.models import Counts, EpochKind, EpochRow
 
 measure, memory, paced, peer_runs, peers, steady, throughput, traffic, window_keys = map(
     load_benchmark,

@@ -18,10 +18,10 @@ import pytest
 from bench_modules import BENCHMARKS, load_benchmark
 from oncehouse.capacity import index_shape, measured
 from oncehouse.capacity.index_shape import IndexShape, count_ranges, shape_keys
-from oncehouse.ledger import files, keyindex
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.keyindex import Keys
-from oncehouse.ledger.records import FileRef, Segment
+from oncehouse.ledger.models import FileRef, Segment
+from oncehouse.ledger.storage import file_store, key_index
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.key_index import Keys
 from oncehouse.pipeline import compact
 from oncehouse.pipeline.compact import MergePlan, merge_task, plan_merges
 from oncehouse.pipeline.dedup import DecidePlan, decide
@@ -71,7 +71,7 @@ class RealIndex:
 
     def decide_epoch(self, keys: Keys, at: float) -> None:
         name = f"{next(self._names):010d}"
-        file = self.store.put(f"{name}.keys.arrow", lambda path: keyindex.write_keys(path, keys))
+        file = self.store.put(f"{name}.keys.arrow", lambda path: key_index.write_keys(path, keys))
         plan = DecidePlan(
             bucket_from=0,
             bucket_to=BUCKETS - 1,
@@ -143,8 +143,8 @@ class RealIndex:
         """In how many segments each key stands."""
         found = np.zeros(len(keys), dtype=np.int64)
         for segment in self.segments:
-            opened = keyindex.open_keys(self.store.checked(segment.file))
-            found += keyindex.find(opened, keys.hi, keys.lo) >= 0
+            opened = key_index.open_keys(self.store.checked(segment.file))
+            found += key_index.find(opened, keys.hi, keys.lo) >= 0
         return found
 
 
@@ -170,7 +170,7 @@ def smaller(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that need not survive a power cut: only their sizes matter here."""
-    monkeypatch.setattr(files, "_sync", lambda path: None)
+    monkeypatch.setattr(file_store, "_sync", lambda path: None)
 
 
 def test_real_segments_of_a_buckets_share_are_as_reckoned(smaller, hasty, tmp_path):
@@ -200,7 +200,7 @@ def test_real_segments_of_one_of_128_buckets_of_ten_billion_keys_are_as_reckoned
         at = WINDOW_SECONDS * piece / pieces
         keys = make_keys(chance, BUCKET_KEYS // pieces, high=(1 << 64) // BUCKETS)
         bare = Keys(hi=keys.hi, lo=keys.lo, payload=keys.payload)
-        file = index.store.put(f"piece-{piece}", lambda path, bare=bare: keyindex.write_keys(path, bare))
+        file = index.store.put(f"piece-{piece}", lambda path, bare=bare: key_index.write_keys(path, bare))
         index.add(f"piece-{piece:04d}", (0, 0), len(bare), (at, at), file)
         index.compact()
     reckoned = shape_keys(TEN_BILLION, ranges=CORES, buckets=BUCKETS, epoch_keys=1_500_000)

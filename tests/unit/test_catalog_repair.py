@@ -11,10 +11,10 @@ import pytest
 
 from ledger_examples import take_lease
 from oncehouse.errors import PermanentError, TransientError
-from oncehouse.ledger import adoption, leases, snapshots
-from oncehouse.ledger.batches import find_batch, list_batches, open_parts
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import BatchStatus
+from oncehouse.ledger.catalog import leases, snapshots, table_adoption
+from oncehouse.ledger.catalog.batches import find_batch, list_batches, open_parts
+from oncehouse.ledger.models import BatchStatus
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline import catalog_repair, repair, strange_ids
 from repair_world import RepairWorld, as_halves
 
@@ -310,7 +310,7 @@ def test_a_damaged_file_stays_where_it_is_until_the_new_one_is_whole(world, monk
         raise PermanentError("the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(adoption, "restore", fail)
+        patched.setattr(table_adoption, "restore", fail)
         with pytest.raises(PermanentError, match="the disk is full"):
             world.restore(planned)
     assert file.read_bytes().startswith(b"this is no database")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oncehouse.errors import CorruptFileError
-from oncehouse.ledger.checksums import (
+from oncehouse.ledger.storage.checksums import (
     BLOCK_BYTES,
     checksum,
     checksum_like,
@@ -16,7 +16,7 @@ from oncehouse.ledger.checksums import (
     quick_checksum,
     read_blocks,
 )
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.storage.file_store import FileStore
 
 SIZES = [0, 1, 1000, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 2 * BLOCK_BYTES + 17, 9 * BLOCK_BYTES + 7]
 

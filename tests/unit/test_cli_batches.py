@@ -6,8 +6,14 @@ import pytest
 
 from ledger_examples import TABLE, make_batch, register_epochs, take_lease
 from oncehouse.cli.app import run_command
-from oncehouse.ledger.batches import create_batches, find_batch, finish_attempt, open_parts, start_attempt
-from oncehouse.ledger.records import BatchStatus, Stage
+from oncehouse.ledger.catalog.batches import (
+    create_batches,
+    find_batch,
+    finish_attempt,
+    open_parts,
+    start_attempt,
+)
+from oncehouse.ledger.models import BatchStatus, Stage
 
 
 @pytest.fixture

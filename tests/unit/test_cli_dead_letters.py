@@ -8,11 +8,11 @@ import pytest
 
 from ledger_examples import make_registration, take_lease
 from oncehouse.cli.app import run_command
-from oncehouse.ledger.epochs import list_dead_letter_files
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import Counts, DeadLetterFile, LetterKind, RequestKind
-from oncehouse.ledger.registering import register
-from oncehouse.ledger.requests import open_requests
+from oncehouse.ledger.catalog.epochs import list_dead_letter_files
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.catalog.requests import open_requests
+from oncehouse.ledger.models import Counts, DeadLetterFile, LetterKind, RequestKind
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.parts import LETTER_SCHEMA, read_rows, write_letters
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -6,7 +6,7 @@ import pytest
 
 from oncehouse.cli.app import run_command
 from oncehouse.config.file_loader import example_text
-from oncehouse.ledger.records import FileFormat
+from oncehouse.ledger.models import FileFormat
 from oncehouse.pipeline import importing
 from oncehouse.pipeline.report import RunResult
 from oncehouse.progress import Progress

@@ -4,8 +4,8 @@ import json
 
 from ledger_examples import take_lease
 from oncehouse.cli.app import run_command
-from oncehouse.ledger import leases
-from oncehouse.ledger.records import Stage
+from oncehouse.ledger.catalog import leases
+from oncehouse.ledger.models import Stage
 
 
 def test_leases_tell_who_runs_each_stage_and_which_are_free(file, catalog, capsys):

@@ -7,12 +7,12 @@ import pytest
 from ledger_examples import make_registration, take_lease
 from oncehouse.cli.app import run_command
 from oncehouse.config.file_loader import load_pipeline
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.epochs import list_key_files
-from oncehouse.ledger.records import Identity, RequestKind
-from oncehouse.ledger.registering import register
-from oncehouse.ledger.rekeying import note_prepared
-from oncehouse.ledger.requests import list_requests, open_requests, pending_rekey
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.epochs import list_key_files
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.catalog.rekey import note_prepared
+from oncehouse.ledger.catalog.requests import list_requests, open_requests, pending_rekey
+from oncehouse.ledger.models import Identity, RequestKind
 from oncehouse.pipeline.adopting import identity_of
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from ledger_examples import make_file
 from oncehouse.cli.app import run_command
-from oncehouse.ledger.records import OffsetRange
-from oncehouse.ledger.snapshots import SnapshotFile
+from oncehouse.ledger.catalog.snapshots import SnapshotFile
+from oncehouse.ledger.models import OffsetRange
 from oncehouse.pipeline import repair
 from oncehouse.pipeline.catalog_repair import CatalogRepair
 from oncehouse.pipeline.damage import FileKind, Repair, Source

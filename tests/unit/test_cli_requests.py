@@ -5,8 +5,8 @@ import json
 import pytest
 
 from oncehouse.cli.app import run_command
-from oncehouse.ledger.records import RequestKind
-from oncehouse.ledger.requests import open_requests
+from oncehouse.ledger.catalog.requests import open_requests
+from oncehouse.ledger.models import RequestKind
 
 
 def test_filling_a_table_again_is_left_as_a_request(file, catalog, capsys):

@@ -12,7 +12,7 @@ import pytest
 from oncehouse.cli.app import run_command
 from oncehouse.config.file_loader import example_text
 from oncehouse.errors import LeaseHeldError
-from oncehouse.ledger.records import Request, RequestKind
+from oncehouse.ledger.models import Request, RequestKind
 from oncehouse.progress import Progress
 
 # An engine that says when it runs and ends when it is told to; the second kind never ends.

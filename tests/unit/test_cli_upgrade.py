@@ -11,8 +11,8 @@ import yaml
 import old_ledger
 from ledger_examples import take_lease
 from oncehouse.cli.app import run_command
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.tables import VERSION
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.schema import VERSION
 
 # The package's name `check` is the function.
 check = sys.modules["oncehouse.cli.check"]

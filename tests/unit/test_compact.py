@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger_examples import make_file
-from oncehouse.ledger import keyindex
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.keyindex import Keys
-from oncehouse.ledger.records import FileRef, Segment
+from oncehouse.ledger.models import FileRef, Segment
+from oncehouse.ledger.storage import key_index
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.key_index import Keys
 from oncehouse.pipeline.compact import (
     FAN_IN,
     SPLIT_KEYS,
@@ -49,18 +49,18 @@ def make_segment(
 def make_keys(found: list[tuple[int, int]], *, events: bool = False) -> Keys:
     hi = np.array([hi for hi, _ in found], dtype=np.uint64)
     lo = np.array([lo for _, lo in found], dtype=np.uint64)
-    order = keyindex.sort_order(hi, lo)
+    order = key_index.sort_order(hi, lo)
     payload = np.arange(len(found), dtype=np.uint64)[order]
     event = order.astype(np.uint32) if events else np.empty(0, dtype=np.uint32)
     return Keys(hi=hi[order], lo=lo[order], payload=payload, event=event)
 
 
 def put(store: FileStore, name: str, keys: Keys) -> FileRef:
-    return store.put(name, lambda path: keyindex.write_keys(path, keys))
+    return store.put(name, lambda path: key_index.write_keys(path, keys))
 
 
 def read_ids(store: FileStore, file: FileRef) -> list[tuple[int, int]]:
-    keys = keyindex.open_keys(store.local(file))
+    keys = key_index.open_keys(store.local(file))
     return list(zip(keys.hi.tolist(), keys.lo.tolist(), strict=True))
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ledger_examples import TABLE, make_file, make_part, make_segment
-from oncehouse.ledger.audit import LedgerState, RegisteredKeyFile
-from oncehouse.ledger.records import (
+from oncehouse.ledger.models import (
     Batch,
     BatchStatus,
     Counts,
@@ -20,6 +19,7 @@ from oncehouse.ledger.records import (
     LetterKind,
     OffsetRange,
 )
+from oncehouse.ledger.stats.ledger_state import LedgerState, RegisteredKeyFile
 from oncehouse.pipeline.damage import FileKind, Source, plan_repairs
 from oncehouse.pipeline.kafka_facts import KafkaFacts
 from oncehouse.pipeline.ledger_age import find_newer

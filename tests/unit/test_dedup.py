@@ -12,10 +12,10 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncehouse.ledger import keyindex
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.keyindex import Keys
-from oncehouse.ledger.records import FileRef
+from oncehouse.ledger.models import FileRef
+from oncehouse.ledger.storage import key_index
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.key_index import Keys
 from oncehouse.pipeline.dedup import DecidePlan, Decision, decide, live_events, plan_ranges
 
 TABLES = 3
@@ -48,7 +48,7 @@ def write_key_file(store: FileStore, name: str, events: list[Row], *, routed: bo
             [row.payload for row in events],
         )
     )
-    order = keyindex.sort_order(hi, lo)
+    order = key_index.sort_order(hi, lo)
     routes = np.array([row.routes for row in events], dtype=np.uint32)[order]
     keys = Keys(
         hi=hi[order],
@@ -57,7 +57,7 @@ def write_key_file(store: FileStore, name: str, events: list[Row], *, routed: bo
         event=order.astype(np.uint32),
         routes=routes if routed else np.empty(0, dtype=np.uint32),
     )
-    return store.put(name, lambda path: keyindex.write_keys(path, keys))
+    return store.put(name, lambda path: key_index.write_keys(path, keys))
 
 
 def write_segment(store: FileStore, name: str, known: dict[tuple[int, int], int]) -> FileRef:
@@ -67,11 +67,11 @@ def write_segment(store: FileStore, name: str, known: dict[tuple[int, int], int]
         lo=np.array([lo for _, lo in ordered], dtype=np.uint64),
         payload=np.array([known[key] for key in ordered], dtype=np.uint64),
     )
-    return store.put(name, lambda path: keyindex.write_keys(path, keys))
+    return store.put(name, lambda path: key_index.write_keys(path, keys))
 
 
 def read_ids(store: FileStore, file: FileRef) -> dict[tuple[int, int], int]:
-    keys = keyindex.open_keys(store.local(file))
+    keys = key_index.open_keys(store.local(file))
     found = list(zip(keys.hi.tolist(), keys.lo.tolist(), strict=True))
     assert found == sorted(found), "a segment is sorted"
     return dict(zip(found, keys.payload.tolist(), strict=True))

@@ -10,7 +10,7 @@ import yaml
 
 from oncehouse.clickhouse.create_table import add_column_ddl
 from oncehouse.config.pipeline import Pipeline
-from oncehouse.ledger.records import LearnedField
+from oncehouse.ledger.models import LearnedField
 from oncehouse.pipeline.evolution import new_fields
 from oncehouse.pipeline.formats import make_decoder
 from oncehouse.pipeline.read_planning import read_plan

@@ -13,7 +13,7 @@ import yaml
 
 from oncehouse.config.pipeline import Source
 from oncehouse.config.protobuf import Protobuf
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.decoding import Decoded, Limits
 from oncehouse.pipeline.formats import format_of
 from oncehouse.pipeline.protobuf_sources import read_files

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncehouse.errors import PermanentError
-from oncehouse.ledger import keyindex
-from oncehouse.ledger.audit import LedgerState, RegisteredKeyFile
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.keyindex import Keys
-from oncehouse.ledger.records import Counts, DuplicateFile, EpochKind, EpochRow, FileRef, KeyFile
+from oncehouse.ledger.models import Counts, DuplicateFile, EpochKind, EpochRow, FileRef, KeyFile
+from oncehouse.ledger.stats.ledger_state import LedgerState, RegisteredKeyFile
+from oncehouse.ledger.storage import key_index
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.key_index import Keys
 from oncehouse.pipeline.dedup import DecidePlan, decide
 from oncehouse.pipeline.duplicates_again import find_duplicates, without_known
 
@@ -27,9 +27,9 @@ ledgers = st.lists(st.lists(events, min_size=1, max_size=3), min_size=1, max_siz
 
 def write_keys(store: FileStore, name: str, rows: list[tuple[int, int]]) -> FileRef:
     ids, payload = (np.array(column, dtype=np.uint64) for column in zip(*rows, strict=True))
-    order = keyindex.sort_order(ids, ids)
+    order = key_index.sort_order(ids, ids)
     keys = Keys(hi=ids[order], lo=ids[order], payload=payload[order], event=order.astype(np.uint32))
-    return store.put(name, lambda path: keyindex.write_keys(path, keys))
+    return store.put(name, lambda path: key_index.write_keys(path, keys))
 
 
 def settle(store: FileStore, epochs: list[list[list[tuple[int, int]]]]) -> LedgerState:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oncehouse.column_types.types import parse_type
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.records import LearnedField, Schema
+from oncehouse.ledger.models import LearnedField, Schema
 from oncehouse.pipeline import evolution
 from oncehouse.pipeline.evolution import meet_new_fields, new_fields, with_learned
 from oncehouse.pipeline.json_decode import JsonDecoder

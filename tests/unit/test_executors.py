@@ -10,7 +10,7 @@ import pytest
 
 from cluster_examples import make_cluster_pipeline
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.ledger.file_cache import BYTES_VARIABLE
+from oncehouse.ledger.storage.file_cache import BYTES_VARIABLE
 from oncehouse.pipeline import executors
 from oncehouse.pipeline.executors import (
     Glance,

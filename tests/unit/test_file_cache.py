@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.file_cache import BYTES_VARIABLE, DEFAULT_BYTES, FileCache, machine_cache
+from oncehouse.ledger.storage.file_cache import BYTES_VARIABLE, DEFAULT_BYTES, FileCache, machine_cache
 
 SIZE = 1000
 FORK = multiprocessing.get_context("fork")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from oncehouse.errors import ConfigurationError, CorruptFileError, FullDiskError, TransientError
-from oncehouse.ledger.checksums import checksum
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.storage.checksums import checksum
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.retention import plan_sweep
 
 CONTENT = b"immutable" * 1000

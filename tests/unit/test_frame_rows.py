@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from oncehouse.column_types.types import parse_type
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import LetterKind
+from oncehouse.ledger.models import LetterKind
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dedup import DecidePlan, decide
 from oncehouse.pipeline.frame_format import FrameFormat, schema_of
 from oncehouse.pipeline.frame_rows import FrameRows, plain

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.pipeline import holder
-from oncehouse.pipeline.holder import describe_holder, is_dead
+from oncehouse.ledger import lease_holder
+from oncehouse.ledger.lease_holder import describe_holder, is_dead
 
 
 def describe(pid: int, *, machine: str | None = None, started: str = "1") -> str:
-    return f"host pid {pid} ({holder._machine() if machine is None else machine} {started})"
+    return f"host pid {pid} ({lease_holder._machine() if machine is None else machine} {started})"
 
 
 def test_this_process_lives():
@@ -23,7 +23,7 @@ def test_this_process_lives():
 
 
 def test_a_process_that_has_ended_is_dead():
-    starter = "from oncehouse.pipeline.holder import describe_holder; print(describe_holder())"
+    starter = "from oncehouse.ledger.lease_holder import describe_holder; print(describe_holder())"
     ended = subprocess.run([sys.executable, "-c", starter], capture_output=True, text=True, check=True)
     assert is_dead(ended.stdout.strip())
 
@@ -34,7 +34,7 @@ def test_a_recycled_pid_is_not_the_process_that_had_it():
 
 def test_a_process_that_ended_but_was_not_reaped_is_dead():
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
-        alive = describe(process.pid, started=holder._started(process.pid))
+        alive = describe(process.pid, started=lease_holder._started(process.pid))
         assert not is_dead(alive)
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -46,7 +46,7 @@ def test_a_process_of_another_machine_may_live():
 
 
 def test_nothing_is_known_where_the_machine_cannot_be_told(monkeypatch):
-    monkeypatch.setattr(holder, "_machine", lambda: "")
+    monkeypatch.setattr(lease_holder, "_machine", lambda: "")
     assert not is_dead(describe(1 << 30, machine=""))
 
 
@@ -61,4 +61,4 @@ def test_any_holder_can_be_asked_about(text):
     try:
         int(text)
     except ValueError:
-        assert not is_dead(f"host pid {text} ({holder._machine()} 1)")
+        assert not is_dead(f"host pid {text} ({lease_holder._machine()} 1)")

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.imports import ImportFile, Piece
-from oncehouse.ledger.records import FileFormat
+from oncehouse.ledger.catalog.imports import ImportFile, Piece
+from oncehouse.ledger.models import FileFormat
 from oncehouse.pipeline import import_reading
 from oncehouse.pipeline.import_files import find_new, list_files, plan_batches, plan_pieces, share_out
 from oncehouse.pipeline.import_reading import read_lines

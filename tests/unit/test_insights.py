@@ -26,20 +26,20 @@ from oncehouse.actions import count_letters
 from oncehouse.cli.output import plain
 from oncehouse.errors import ConfigurationError, CorruptFileError
 from oncehouse.insights_letters import show_beginning
-from oncehouse.ledger import epochs, letters
-from oncehouse.ledger.batches import create_batches, finish_attempt, open_parts, start_attempt
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import (
+from oncehouse.ledger.catalog import dead_letters, epochs
+from oncehouse.ledger.catalog.batches import create_batches, finish_attempt, open_parts, start_attempt
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.catalog.requests import add_request
+from oncehouse.ledger.catalog.row_mappers import letter_file_of
+from oncehouse.ledger.models import (
     BatchStatus,
     Counts,
     EpochKind,
     RequestKind,
     Stage,
 )
-from oncehouse.ledger.registering import register
-from oncehouse.ledger.requests import add_request
-from oncehouse.ledger.rows import letter_file_of
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.selection import Selection
 
 
@@ -68,14 +68,14 @@ def test_the_overview_adds_up_epochs_by_kind(catalog):
     token = take_lease(catalog)
     counts = Counts(read=10, new=6, duplicate=3, dead_letter=1, conflicts=2)
     parts = (make_part("part-1", rows=9, live_rows=6),)
-    letters, segments = (
+    dead_letters, segments = (
         (make_letters("l1"), make_letters("l2", rows=4)),
         (make_segment("a"), make_segment("b")),
     )
     register(
         catalog,
         token,
-        make_registration(counts=counts, parts=parts, dead_letter_files=letters, segments=segments),
+        make_registration(counts=counts, parts=parts, dead_letter_files=dead_letters, segments=segments),
     )
     register(catalog, token, make_registration(2, 10, 20))
     tried = make_registration(3, 0, 1, kind=EpochKind.REPLAY, ranges=(), tried_dead_letter_files=("l1",))
@@ -172,17 +172,17 @@ def test_dead_letters_are_listed_newest_first_with_a_hint_of_their_bytes(catalog
     new = put_letters(store, "b", [(11, "not_json", None), (12, "not_json", b"\xff\x00")], epoch=2)
     register(catalog, token, make_registration(1, 0, 10, dead_letter_files=(old,)))
     register(catalog, token, make_registration(2, 10, 20, dead_letter_files=(new,)))
-    letters = insights.list_dead_letters(catalog, store).dead_letters
-    assert [(letter.epoch, letter.offset, letter.reason) for letter in letters] == [
+    dead_letters = insights.list_dead_letters(catalog, store).dead_letters
+    assert [(letter.epoch, letter.offset, letter.reason) for letter in dead_letters] == [
         (2, 12, "not_json"),
         (2, 11, "not_json"),
         (1, 2, "too_big"),
         (1, 1, "not_json"),
     ]
-    assert [letter.begins for letter in letters] == ["\\xff\\x00", None, "x" * 200, "{"]
-    assert letters[0].detail == "why\\x1b[2J"
-    assert letters[0].timestamp == "2026-01-02T00:00:00+00:00"
-    assert json.dumps([plain(letter) for letter in letters])
+    assert [letter.begins for letter in dead_letters] == ["\\xff\\x00", None, "x" * 200, "{"]
+    assert dead_letters[0].detail == "why\\x1b[2J"
+    assert dead_letters[0].timestamp == "2026-01-02T00:00:00+00:00"
+    assert json.dumps([plain(letter) for letter in dead_letters])
 
 
 def test_dead_letters_are_chosen_by_reason_and_limited(catalog, store):
@@ -232,7 +232,7 @@ def test_looking_reads_no_more_files_of_letters_than_are_shown(catalog, store, m
     many = tuple(replace(file, dead_letter_file=f"{number:04d}") for number in range(400))
     register(catalog, token, make_registration(dead_letter_files=many))
     read = []
-    for module in (epochs, letters):
+    for module in (epochs, dead_letters):
         monkeypatch.setattr(module, "letter_file_of", lambda row: read.append(row) or letter_file_of(row))
     assert insights.read_overview(catalog).dead_letters == {"not_json": 400}
     assert count_letters(catalog) == {"not_json": 400}

@@ -22,12 +22,11 @@ from ledger_examples import (
 )
 from oncehouse.cli.output import plain
 from oncehouse.insights_trace import Fate, RecordTrace, trace_record
-from oncehouse.ledger.batches import create_batches, open_parts
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.history import roll_up_epochs
-from oncehouse.ledger.keyindex import Keys, write_keys
-from oncehouse.ledger.records import (
+from oncehouse.ledger.catalog.batches import create_batches, open_parts
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.catalog.rollup import roll_up_epochs
+from oncehouse.ledger.models import (
     BatchStatus,
     Counts,
     DeadLetterFile,
@@ -37,7 +36,8 @@ from oncehouse.ledger.records import (
     LetterKind,
     Stage,
 )
-from oncehouse.ledger.registering import register
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.key_index import Keys, write_keys
 from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
 from oncehouse.pipeline.manifest import Form

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError
 from oncehouse.common.leader_epochs import EpochEnd, Unanswered
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import PermanentError, TransientError
-from oncehouse.ledger.records import OffsetRange
+from oncehouse.ledger.models import OffsetRange
 from oncehouse.pipeline import kafka_again
 from oncehouse.pipeline.kafka_again import read_again
 

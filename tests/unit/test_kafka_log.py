@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oncehouse.common.leader_epochs import EpochEnd
 from oncehouse.errors import DataLossError, TransientError
-from oncehouse.ledger.records import OffsetRange
+from oncehouse.ledger.models import OffsetRange
 from oncehouse.pipeline.kafka_log import KafkaLog
 from oncehouse.pipeline.log_history import LogEnd, StaleLeaders
 

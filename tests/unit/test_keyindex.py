@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncehouse.errors import CorruptFileError
-from oncehouse.ledger import keyindex
-from oncehouse.ledger.keyindex import Keys
+from oncehouse.ledger.storage import key_index
+from oncehouse.ledger.storage.key_index import Keys
 
 LARGEST = (1 << 64) - 1
 
@@ -39,7 +39,7 @@ def pairs_of(keys: Keys) -> list[tuple[int, int]]:
     return list(zip(keys.hi.tolist(), keys.lo.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("find_order", [keyindex.sort_order, keyindex.merge_order])
+@pytest.mark.parametrize("find_order", [key_index.sort_order, key_index.merge_order])
 @given(pairs=id_lists)
 def test_ids_are_ordered_and_equal_ones_stay_in_the_order_they_came(find_order, pairs):
     order = find_order(*split(pairs)).tolist()
@@ -51,7 +51,7 @@ def test_ids_that_share_their_upper_bits_are_ordered_among_many():
     hi, lo = (random.integers(0, 1 << 64, 20_000, dtype=np.uint64) for _ in range(2))
     hi[random.integers(0, len(hi), 300)] &= np.uint64(LARGEST >> 32)
     hi[:50] = hi[50]
-    order = keyindex.sort_order(hi, lo)
+    order = key_index.sort_order(hi, lo)
     assert np.array_equal(order, np.lexsort((np.arange(len(hi)), lo, hi)))
 
 
@@ -62,7 +62,7 @@ def test_an_index_of_several_segments_knows_exactly_the_ids_of_a_set(segments, a
     hi, lo = split(sorted(asked))
     found = np.zeros(len(hi), dtype=bool)
     for segment in segments:
-        found |= keyindex.find(make_keys(segment), hi, lo) >= 0
+        found |= key_index.find(make_keys(segment), hi, lo) >= 0
     assert found.tolist() == [pair in known for pair in sorted(asked)]
 
 
@@ -70,14 +70,14 @@ def test_an_index_of_several_segments_knows_exactly_the_ids_of_a_set(segments, a
 def test_a_found_id_stands_where_it_says(segment, asked):
     keys = make_keys(segment)
     asked = sorted(asked)
-    for pair, at in zip(asked, keyindex.find(keys, *split(asked)).tolist(), strict=True):
+    for pair, at in zip(asked, key_index.find(keys, *split(asked)).tolist(), strict=True):
         assert pair not in segment if at < 0 else pairs_of(keys)[at] == pair
 
 
 @given(st.lists(id_lists, min_size=1, max_size=5))
 def test_merged_segments_hold_each_id_once_with_its_earliest_payload(segments):
     tables = [make_keys(segment, payload=at) for at, segment in enumerate(segments)]
-    merged = keyindex.merge(tables)
+    merged = key_index.merge(tables)
     earliest: dict[tuple[int, int], int] = {}
     for at, segment in enumerate(segments):
         for pair in segment:
@@ -90,9 +90,9 @@ def test_merged_segments_hold_each_id_once_with_its_earliest_payload(segments):
 def test_bucket_slices_together_are_the_whole_and_each_holds_its_own_range(pairs, buckets, data):
     keys = make_keys(pairs)
     cut = data.draw(st.integers(0, buckets - 1))
-    low = keyindex.slice_buckets(keys, 0, cut, buckets)
+    low = key_index.slice_buckets(keys, 0, cut, buckets)
     high = (
-        keyindex.slice_buckets(keys, cut + 1, buckets - 1, buckets)
+        key_index.slice_buckets(keys, cut + 1, buckets - 1, buckets)
         if cut + 1 < buckets
         else keys.take(slice(0))
     )
@@ -106,7 +106,7 @@ def test_the_first_of_each_id_is_marked(pairs):
     hi, lo = split(pairs)
     keys = Keys(hi=hi, lo=lo, payload=hi)
     expected = [at == 0 or pairs[at - 1] != pair for at, pair in enumerate(pairs)]
-    assert keyindex.first_of_each(keys).tolist() == expected
+    assert key_index.first_of_each(keys).tolist() == expected
 
 
 steps = st.one_of(
@@ -127,14 +127,14 @@ def test_the_index_agrees_with_a_set_over_epochs_merges_and_windows(history, buc
     index: list[tuple[int, Keys]] = []
     for moment, (what, value) in enumerate(history):
         if what == "see":
-            fresh = keyindex.merge([_new_ids(index, make_keys(value), span, buckets) for span in spans])
+            fresh = key_index.merge([_new_ids(index, make_keys(value), span, buckets) for span in spans])
             expected = {pair for pair in value if pair not in remembered}
             assert set(pairs_of(fresh)) == expected
             assert len(fresh) == len(expected)
             index.append((moment, fresh))
             remembered |= dict.fromkeys(expected, moment)
         elif what == "merge" and len(index) >= value:
-            merged = keyindex.merge([keys for _, keys in index[:value]])
+            merged = key_index.merge([keys for _, keys in index[:value]])
             last = index[value - 1][0]
             index[:value] = [(last, merged)]
             # A merged segment is as young as its youngest: the window is a minimum promise.
@@ -148,10 +148,10 @@ def test_the_index_agrees_with_a_set_over_epochs_merges_and_windows(history, buc
 
 
 def _new_ids(index, keys: Keys, span: tuple[int, int], buckets: int) -> Keys:
-    mine = keyindex.slice_buckets(keys, *span, buckets)
+    mine = key_index.slice_buckets(keys, *span, buckets)
     known = np.zeros(len(mine), dtype=bool)
     for _, segment in index:
-        known |= keyindex.find(keyindex.slice_buckets(segment, *span, buckets), mine.hi, mine.lo) >= 0
+        known |= key_index.find(key_index.slice_buckets(segment, *span, buckets), mine.hi, mine.lo) >= 0
     return mine.take(~known)
 
 
@@ -167,8 +167,8 @@ def test_a_key_table_is_read_back_as_it_was_written(tmp_path_factory, pairs, wit
         **({"event": rows[::-1].copy()} if with_event else {}),
         **({"routes": rows + 1} if with_routes else {}),
     )
-    keyindex.write_keys(str(path), keys)
-    read = keyindex.open_keys(path)
+    key_index.write_keys(str(path), keys)
+    read = key_index.open_keys(path)
     for name in ("hi", "lo", "payload", "event", "routes"):
         written, found = getattr(keys, name), getattr(read, name)
         assert found.dtype == written.dtype
@@ -194,15 +194,15 @@ def test_rows_taken_from_a_key_table_keep_what_travels_beside_them():
 @pytest.mark.parametrize("keep_bytes", [0, 7, 300, -1])
 def test_a_cut_key_table_is_refused_by_name(tmp_path, keep_bytes):
     path = tmp_path / "table.arrow"
-    keyindex.write_keys(str(path), make_keys([(1, at) for at in range(100)]))
+    key_index.write_keys(str(path), make_keys([(1, at) for at in range(100)]))
     path.write_bytes(path.read_bytes()[:keep_bytes])
     with pytest.raises(CorruptFileError, match=r"table\.arrow"):
-        keyindex.open_keys(path)
+        key_index.open_keys(path)
 
 
 def test_a_missing_key_table_is_refused_by_name(tmp_path):
     with pytest.raises(CorruptFileError, match=r"gone\.arrow"):
-        keyindex.open_keys(tmp_path / "gone.arrow")
+        key_index.open_keys(tmp_path / "gone.arrow")
 
 
 @pytest.mark.parametrize(
@@ -217,4 +217,4 @@ def test_an_arrow_file_that_holds_no_keys_is_refused(tmp_path, batch):
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
     with pytest.raises(CorruptFileError, match=r"table\.arrow"):
-        keyindex.open_keys(path)
+        key_index.open_keys(path)

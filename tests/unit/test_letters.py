@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import DeadLetterFile, FileRef, LetterKind
+from oncehouse.ledger.models import DeadLetterFile, FileRef, LetterKind
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.letter_files import LetterWriter, find_letters, may_hold
 from oncehouse.pipeline.letters import EDIT_SCHEMA, ReplayPlan, group_files, put_edits, read_letters, replay

@@ -20,8 +20,8 @@ from oncehouse.clickhouse.insert.outcome import (
 )
 from oncehouse.config.pipeline import ClickHouse, Retry
 from oncehouse.errors import CorruptFileError, PermanentError, TransientError
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import BatchStatus, FileRef, LoadPart, Part
+from oncehouse.ledger.models import BatchStatus, FileRef, LoadPart, Part
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline import loader
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
 from oncehouse.pipeline.loader import (

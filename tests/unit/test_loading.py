@@ -12,10 +12,10 @@ import pytest
 from ledger_examples import TABLE, make_part, make_registration, take_lease
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
-from oncehouse.ledger.batches import finish_attempt, list_batches, start_attempt
-from oncehouse.ledger.leases import acquire
-from oncehouse.ledger.records import BatchStatus, Stage
-from oncehouse.ledger.registering import register
+from oncehouse.ledger.catalog.batches import finish_attempt, list_batches, start_attempt
+from oncehouse.ledger.catalog.leases import acquire
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.models import BatchStatus, Stage
 from oncehouse.pipeline import loading
 from oncehouse.pipeline.loader import Verdict
 from oncehouse.pipeline.loading import Loading

@@ -23,7 +23,7 @@ from oncehouse.cli import metrics as command
 from oncehouse.cli.app import app, run_command
 from oncehouse.common.http_auth import make_door
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.records import RequestKind
+from oncehouse.ledger.models import RequestKind
 from oncehouse.metrics import names, serving
 from oncehouse.metrics.collecting import Sample, collect, stream_samples
 from oncehouse.metrics.exposition import make_registry, write_text

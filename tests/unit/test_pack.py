@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.ledger.packs import Bundle
-from oncehouse.ledger.records import FileRef, KeyFile
+from oncehouse.ledger.catalog.packs import Bundle
+from oncehouse.ledger.models import FileRef, KeyFile
 from oncehouse.pipeline.pack import LEAST_EPOCHS, plan_packs
 
 WINDOW = 60 * 86400.0

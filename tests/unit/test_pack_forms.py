@@ -10,9 +10,9 @@ import pytest
 
 from oncehouse.column_types.types import parse_type
 from oncehouse.errors import CorruptFileError
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.packs import Bundle
-from oncehouse.ledger.records import DuplicateFile, KeyFile, Part
+from oncehouse.ledger.catalog.packs import Bundle
+from oncehouse.ledger.models import DuplicateFile, KeyFile, Part
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
 from oncehouse.pipeline.manifest import ChunkManifest, Form, TablePlan

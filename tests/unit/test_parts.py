@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from oncehouse.column_types.types import parse_type
 from oncehouse.errors import CorruptFileError
-from oncehouse.ledger import keyindex
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import LetterKind, Schema
+from oncehouse.ledger.models import LetterKind, Schema
+from oncehouse.ledger.storage import key_index
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.decoding import Waiting
 from oncehouse.pipeline.identity import unique_ids
 from oncehouse.pipeline.identity_rule import Rule
@@ -99,7 +99,7 @@ def test_key_files_are_sorted_and_lead_back_to_their_rows(tmp_path):
     store = FileStore(str(tmp_path))
     records = [(0, offset, encode(offset % 5)) for offset in range(20)]
     chunk = read_records(make_plan(str(tmp_path)), "r1", make_blocks(records)).chunks[0]
-    keys = keyindex.open_keys(store.local(chunk.keys))
+    keys = key_index.open_keys(store.local(chunk.keys))
     found = list(zip(keys.hi.tolist(), keys.lo.tolist(), keys.event.tolist(), strict=True))
     assert found == sorted(found)
     rows = read_rows(store, chunk.parts[0].file)
@@ -199,7 +199,7 @@ def test_each_table_gets_its_rows_and_the_key_file_says_which(tmp_path):
     assert part_rows(store, manifest, 0, "id") == list(range(9))
     assert part_rows(store, manifest, 1, "number") == [0, 3, 6]
     assert part_rows(store, manifest, 1, EVENT_COLUMN) == [0, 3, 6]
-    keys = keyindex.open_keys(store.local(manifest.chunks[0].keys))
+    keys = key_index.open_keys(store.local(manifest.chunks[0].keys))
     assert {int(event): int(bits) for event, bits in zip(keys.event, keys.routes, strict=True)} == {
         event: 0b11 if event % 3 == 0 else 0b01 for event in range(9)
     }

@@ -11,9 +11,9 @@ import pytest
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import FullDiskError, TransientError
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.leases import acquire, list_leases
-from oncehouse.ledger.records import Stage
+from oncehouse.ledger.catalog.leases import acquire, list_leases
+from oncehouse.ledger.models import Stage
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline import pausing
 from oncehouse.pipeline.ingest import _giving_space_back
 from oncehouse.pipeline.parts import epoch_path

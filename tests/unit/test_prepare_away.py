@@ -11,7 +11,7 @@ from ledger_examples import IDENTITY
 from oncehouse.clickhouse.table_info import Column, TableFacts
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import TransientError
-from oncehouse.ledger.records import Lease, Stage
+from oncehouse.ledger.models import Lease, Stage
 from oncehouse.pipeline import prepare, stages, stream
 from oncehouse.pipeline.prepare import demand_ready, open_catalog
 

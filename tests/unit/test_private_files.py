@@ -24,7 +24,7 @@ from oncehouse.common.file_permissions import (
 )
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.session import _log_path, _stderr_to, scratch_folder
 
 

@@ -9,7 +9,7 @@ from oncehouse.column_types.types import parse_type
 from oncehouse.config.pipeline import Source
 from oncehouse.config.protobuf import Protobuf
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.annotations import marked_fields
 from oncehouse.pipeline.framing import VersionPlace
 from oncehouse.pipeline.protobuf_sources import demand_readable, make_protobuf_format, make_schema, read_files

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.errors import PermanentError
-from oncehouse.ledger.records import Batch, BatchStatus
+from oncehouse.ledger.models import Batch, BatchStatus
 from oncehouse.pipeline.refill import gone_batches
 
 

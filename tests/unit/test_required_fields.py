@@ -18,9 +18,9 @@ from oncehouse.clickhouse.table_info import Column, TableFacts, read_engine_colu
 from oncehouse.column_types.types import parse_type
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.imports import ImportFile, Piece
-from oncehouse.ledger.records import FileFormat, LetterKind, Schema
+from oncehouse.ledger.catalog.imports import ImportFile, Piece
+from oncehouse.ledger.models import FileFormat, LetterKind, Schema
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.evolution import new_fields
 from oncehouse.pipeline.formats import make_decoder

@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 from ledger_examples import take_lease
-from oncehouse.ledger import epochs
-from oncehouse.ledger.batches import find_batch, list_parts
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.fields import learn_fields
-from oncehouse.ledger.packs import is_pack
-from oncehouse.ledger.records import (
+from oncehouse.ledger.catalog import epochs
+from oncehouse.ledger.catalog.batches import find_batch, list_parts
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.known_schemas import add_schemas
+from oncehouse.ledger.catalog.learned_fields import learn_fields
+from oncehouse.ledger.catalog.packs import is_pack
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.catalog.segments import is_adopted, list_segments
+from oncehouse.ledger.models import (
     BatchStatus,
     Counts,
     EpochKind,
@@ -25,9 +28,6 @@ from oncehouse.ledger.records import (
     Registration,
     Schema,
 )
-from oncehouse.ledger.registering import register
-from oncehouse.ledger.schemas import add_schemas
-from oncehouse.ledger.segments import is_adopted, list_segments
 from oncehouse.pipeline import epoch_again, repair, restoring
 from oncehouse.pipeline.damage import FileKind
 from oncehouse.pipeline.parts import read_rows

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.config.pipeline import Ledger
-from oncehouse.ledger.backlog import Kept
+from oncehouse.ledger.stats.backlog import Kept
 from oncehouse.pipeline.growth import judge_ledger
 from oncehouse.pipeline.room import Disk, Go, Pause, Room, judge_room, least_free, spell_bytes
 

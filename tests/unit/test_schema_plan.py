@@ -12,7 +12,7 @@ from oncehouse.clickhouse.table_info import Column, TableFacts
 from oncehouse.clickhouse.type_compatibility import widens
 from oncehouse.column_types.types import parse_type
 from oncehouse.config.pipeline import Pipeline
-from oncehouse.ledger.records import LearnedField, Schema
+from oncehouse.ledger.models import LearnedField, Schema
 from oncehouse.pipeline.protobuf_sources import make_schema
 from oncehouse.pipeline.schema_fields import fields_of
 from oncehouse.pipeline.schema_plan import plan_fields, to_learn

@@ -17,7 +17,7 @@ from oncehouse.column_types.types import arrow_type, parse_type
 from oncehouse.config.file_loader import parse_pipeline
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline import lookup_join
 from oncehouse.pipeline.decoding import Limits
 from oncehouse.pipeline.json_format import JsonFormat

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from oncehouse.common.leader_epochs import Unanswered
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import ConfigurationError, DataLossError, OncehouseError, TransientError
-from oncehouse.ledger.records import OffsetRange
+from oncehouse.ledger.models import OffsetRange
 from oncehouse.pipeline import source
 from oncehouse.pipeline.log_history import LogEnd
 from oncehouse.pipeline.source import (

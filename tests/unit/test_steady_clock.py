@@ -3,8 +3,8 @@
 import pytest
 from sqlalchemy import literal
 
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.steady_clock import SteadyClock
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.monotonic_clock import SteadyClock
 from oncehouse.pipeline.loading import is_due
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oncehouse.config.pipeline import Route, Table
-from oncehouse.ledger.records import Batch, BatchStatus
+from oncehouse.ledger.models import Batch, BatchStatus
 from oncehouse.pipeline.payloads import UNKNOWN, find_conflicts
 from oncehouse.pipeline.strange_ids import slices
 from oncehouse.pipeline.table_gap import TableGap, judge_gap, may_share

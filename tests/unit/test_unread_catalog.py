@@ -9,9 +9,9 @@ import pytest
 
 from ledger_examples import IDENTITY
 from oncehouse.errors import CorruptFileError, FullDiskError, TransientError
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.snapshots import examine
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.snapshots import examine
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.ledger_age import demand_newest
 from small_disk import mount
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from oncehouse.capacity import measured
 from oncehouse.capacity.index_shape import IndexShape
 from oncehouse.capacity.wish import Wish
-from oncehouse.ledger.snapshots import KEPT
+from oncehouse.ledger.catalog.snapshots import KEPT
 from oncehouse.pipeline.compact import AGE_SHARE, MAX_KEYS
 from oncehouse.pipeline.ingest import SMALL_EPOCH_RECORDS
 from oncehouse.pipeline.pack import MOST_BYTES, MOST_EPOCHS, SMALL_BYTES

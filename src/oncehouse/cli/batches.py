@@ -13,14 +13,14 @@ from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time
 from oncehouse.cli.paging import paged
 from oncehouse.config.file_loader import load_pipeline
-from oncehouse.ledger.records import BatchStatus
+from oncehouse.ledger.models import BatchStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from oncehouse.clickhouse.view_rebuild import ViewRebuild
     from oncehouse.insights import BatchDetail, BatchView
-    from oncehouse.ledger.records import Batch
+    from oncehouse.ledger.models import Batch
 
 app = typer.Typer(no_args_is_help=True, help="Batches: list them, look at one, try a parked one again.")
 

@@ -31,7 +31,7 @@ from oncehouse.cli.paging import paged
 from oncehouse.cli.requests import tell_request
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.records import RequestKind
+from oncehouse.ledger.models import RequestKind
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -106,7 +106,7 @@ def list_(
     from oncehouse.actions import count_letters, demand_reason
     from oncehouse.insights import list_dead_letters
     from oncehouse.insights_letters import declared_fields
-    from oncehouse.ledger.files import FileStore
+    from oncehouse.ledger.storage.file_store import FileStore
 
     pipeline = load_pipeline(file)
     selection = make_selection(reason=reason, topic=topic, since=since, until=until, at=at)
@@ -222,9 +222,9 @@ def find_letter(
 ) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """The dead letter at a position with all its bytes, and the edits that were made there, newest first."""
     from oncehouse.insights_letters import declared_fields
-    from oncehouse.ledger.epochs import list_all_letter_files, list_dead_letter_files
-    from oncehouse.ledger.files import FileStore
-    from oncehouse.ledger.records import LetterKind
+    from oncehouse.ledger.catalog.epochs import list_all_letter_files, list_dead_letter_files
+    from oncehouse.ledger.models import LetterKind
+    from oncehouse.ledger.storage.file_store import FileStore
 
     store = FileStore(pipeline.ledger.files)
     with open_ledger(pipeline) as catalog:

@@ -18,7 +18,7 @@ from oncehouse.common.tracing_otel import exporting
 from oncehouse.config.field_types import parse_size
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.records import FileFormat
+from oncehouse.ledger.models import FileFormat
 
 
 def import_folder(

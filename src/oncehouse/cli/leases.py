@@ -26,7 +26,7 @@ class LeaseList(Answer, of=("leases",)):
 def leases(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """Show who runs each stage of the pipeline."""
     from oncehouse.insights import list_lease_views
-    from oncehouse.ledger.records import spell_holder
+    from oncehouse.ledger.models import spell_holder
 
     with open_ledger(load_pipeline(file)) as catalog:
         found = list_lease_views(catalog)

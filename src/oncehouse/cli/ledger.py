@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oncehouse.ledger.opening import may_exist, open_catalog, open_ledger
+from oncehouse.ledger.open import may_exist, open_catalog, open_ledger
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.ledger.files import FileStore
-    from oncehouse.ledger.records import DeadLetterFile
+    from oncehouse.ledger.models import DeadLetterFile
+    from oncehouse.ledger.storage.file_store import FileStore
     from oncehouse.pipeline.letter_lines import Edit, LetterPosition
     from oncehouse.pipeline.selection import Selection
 
@@ -175,8 +175,8 @@ def edit(
     as_json: AsJson = False,
 ) -> None:
     """Edit one dead letter in $EDITOR, or take its new value from a file, and have it decoded."""
-    from oncehouse.ledger.epochs import list_dead_letter_files
-    from oncehouse.ledger.files import FileStore
+    from oncehouse.ledger.catalog.epochs import list_dead_letter_files
+    from oncehouse.ledger.storage.file_store import FileStore
     from oncehouse.pipeline.letter_lines import Edit
 
     pipeline = load_pipeline(file)
@@ -220,9 +220,9 @@ def _edit_by_hand(value: bytes) -> bytes:
 
 
 def _leave_edits(pipeline: Pipeline, edits: Sequence[Edit], *, as_json: bool) -> None:
-    from oncehouse.ledger.edits import add_edits
-    from oncehouse.ledger.epochs import list_dead_letter_files
-    from oncehouse.ledger.files import FileStore
+    from oncehouse.ledger.catalog.dead_letter_edits import add_edits
+    from oncehouse.ledger.catalog.epochs import list_dead_letter_files
+    from oncehouse.ledger.storage.file_store import FileStore
     from oncehouse.pipeline.edits import match_edits
 
     with open_ledger(pipeline) as catalog:
@@ -244,8 +244,8 @@ def _leave_edits(pipeline: Pipeline, edits: Sequence[Edit], *, as_json: bool) ->
 
 def read_all(pipeline: Pipeline, selection: Selection) -> Iterator[dict[str, Any]]:
     """Letters that are meant, oldest first, a row group at a time."""
-    from oncehouse.ledger.epochs import list_dead_letter_files
-    from oncehouse.ledger.files import FileStore
+    from oncehouse.ledger.catalog.epochs import list_dead_letter_files
+    from oncehouse.ledger.storage.file_store import FileStore
     from oncehouse.pipeline.letter_files import find_letters
 
     with open_ledger(pipeline) as catalog:

@@ -18,13 +18,13 @@ from oncehouse.cli.output import say, show_facts, show_json
 from oncehouse.cli.requests import LeftRequest
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.records import RequestKind, spell_rule
+from oncehouse.ledger.models import RequestKind, spell_rule
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.ledger.catalog import Catalog
-    from oncehouse.ledger.records import Identity, Request
-    from oncehouse.ledger.rekeying import RekeyProgress
+    from oncehouse.ledger.catalog.database import Catalog
+    from oncehouse.ledger.catalog.rekey import RekeyProgress
+    from oncehouse.ledger.models import Identity, Request
     from oncehouse.pipeline.rekey import Forecast
 
 
@@ -76,7 +76,7 @@ def rekey(
 
 
 def _withdraw(catalog: Catalog, *, as_json: bool) -> None:
-    from oncehouse.ledger.requests import withdraw_requests
+    from oncehouse.ledger.catalog.requests import withdraw_requests
 
     numbers = withdraw_requests(catalog, RequestKind.REKEY)
     if as_json:
@@ -86,7 +86,7 @@ def _withdraw(catalog: Catalog, *, as_json: bool) -> None:
 
 
 def _ask(pipeline: Pipeline, catalog: Catalog, *, as_json: bool) -> None:
-    from oncehouse.ledger.requests import add_request, pending_rekey
+    from oncehouse.ledger.catalog.requests import add_request, pending_rekey
     from oncehouse.pipeline.adopting import spell_section
 
     known, asked = _rules(pipeline, catalog)
@@ -123,7 +123,7 @@ def _rules(pipeline: Pipeline, catalog: Catalog) -> tuple[Identity | None, Ident
 
 
 def _show_plan(pipeline: Pipeline, catalog: Catalog, *, as_json: bool) -> None:
-    from oncehouse.ledger.requests import open_rekey
+    from oncehouse.ledger.catalog.requests import open_rekey
     from oncehouse.pipeline.rekey import forecast
 
     known, asked = _rules(pipeline, catalog)
@@ -142,8 +142,8 @@ def _show_plan(pipeline: Pipeline, catalog: Catalog, *, as_json: bool) -> None:
 
 
 def _show_progress(catalog: Catalog, request: Request, *, as_json: bool) -> None:
-    from oncehouse.ledger.rekeying import read_progress
-    from oncehouse.ledger.requests import rekey_target
+    from oncehouse.ledger.catalog.rekey import read_progress
+    from oncehouse.ledger.catalog.requests import rekey_target
 
     known, progress = catalog.identity(), read_progress(catalog, request.request)
     if as_json:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.ledger.records import OffsetRange
+    from oncehouse.ledger.models import OffsetRange
     from oncehouse.pipeline.catalog_repair import CatalogRepair
     from oncehouse.pipeline.damage import Repair
     from oncehouse.pipeline.repair import RepairPlan, RepairResult

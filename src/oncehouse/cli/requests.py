@@ -16,7 +16,7 @@ from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.ledger import open_ledger
 from oncehouse.cli.output import say, show_json
 from oncehouse.config.file_loader import load_pipeline
-from oncehouse.ledger.records import RequestKind
+from oncehouse.ledger.models import RequestKind
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
@@ -53,7 +53,7 @@ def rebuild_index(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None
 def leave_request(
     pipeline: Pipeline, kind: RequestKind, arguments: dict[str, object], *, as_json: bool
 ) -> None:
-    from oncehouse.ledger.requests import add_request
+    from oncehouse.ledger.catalog.requests import add_request
 
     with open_ledger(pipeline) as catalog:
         number = add_request(catalog, kind, arguments)

@@ -26,7 +26,7 @@ from oncehouse.cli.run_metrics import serve_metrics
 from oncehouse.common import structured_logging
 from oncehouse.common.tracing_otel import exporting
 from oncehouse.config.file_loader import load_pipeline
-from oncehouse.ledger.records import Stage
+from oncehouse.ledger.models import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,8 +19,8 @@ from oncehouse.errors import ConfigurationError
 if TYPE_CHECKING:
     from oncehouse.clickhouse.alter_table import ColumnChange
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.ledger.catalog import Catalog
-    from oncehouse.ledger.records import LearnedField, Schema
+    from oncehouse.ledger.catalog.database import Catalog
+    from oncehouse.ledger.models import LearnedField, Schema
     from oncehouse.pipeline.schema_plan import FieldChange, SchemaPlan
 
 app = typer.Typer(no_args_is_help=True, help="Schema versions, and what they mean for the tables.")
@@ -65,7 +65,7 @@ class AppliedSchema(Answer, of=("schema apply",)):
 @paged()
 def list_versions(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """The versions and the fields that the ledger knows beyond FILE."""
-    from oncehouse.ledger.fields import list_fields
+    from oncehouse.ledger.catalog.learned_fields import list_fields
     from oncehouse.pipeline.schema_fields import fields_of
     from oncehouse.pipeline.schemas import known_schemas
 
@@ -139,7 +139,7 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Make a version known by hand; records that have waited for it are decoded. Without a file: by the registry."""
-    from oncehouse.ledger.schemas import add_schemas
+    from oncehouse.ledger.catalog.known_schemas import add_schemas
 
     pipeline = load_pipeline(file)
     schema = _read(
@@ -183,7 +183,7 @@ def _lacking(pipeline: Pipeline, catalog: Catalog, version: str) -> list[str]:
 
 def _make_ledger(pipeline: Pipeline) -> Catalog:
     """A schema may be known before the first run, so the catalog is made where there is none."""
-    from oncehouse.ledger.catalog import Catalog
+    from oncehouse.ledger.catalog.database import Catalog
 
     catalog = Catalog(pipeline.ledger.catalog.get_secret_value(), pipeline.pipeline)
     try:

@@ -17,12 +17,12 @@ from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_t
 from oncehouse.cli.paging import paged
 from oncehouse.common.formatting import spell_duration
 from oncehouse.config.file_loader import load_pipeline
-from oncehouse.ledger.records import spell_holder
+from oncehouse.ledger.models import spell_holder
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.insights import EpochTotals, Overview
-    from oncehouse.ledger.records import Request
+    from oncehouse.ledger.models import Request
     from oncehouse.pipeline.room import Room
 
 _REQUESTS_SHOWN = 5

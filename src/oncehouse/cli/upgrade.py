@@ -15,8 +15,8 @@ from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.ledger.catalog import Catalog
-    from oncehouse.ledger.upgrading import Standing
+    from oncehouse.ledger.catalog.database import Catalog
+    from oncehouse.ledger.catalog.upgrade_status import Standing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def upgrade(
 
 
 def _look(catalog: Catalog) -> Standing:
-    from oncehouse.ledger.upgrading import look
+    from oncehouse.ledger.catalog.upgrade_status import look
 
     found = look(catalog)
     if not found.version:

@@ -39,7 +39,7 @@ def verify(
 ) -> None:
     """Compare offsets, counts, files and rows; exit 3 when anything differs. Changes nothing."""
     from oncehouse.clickhouse.client import connect
-    from oncehouse.ledger.files import FileStore
+    from oncehouse.ledger.storage.file_store import FileStore
     from oncehouse.pipeline.verify import verify as compare
 
     pipeline = load_pipeline(file)

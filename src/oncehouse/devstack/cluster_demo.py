@@ -38,8 +38,8 @@ from oncehouse.devstack.jars import connector_jars
 from oncehouse.devstack.spark import CLUSTER
 from oncehouse.devstack.stack import Stack
 from oncehouse.errors import PermanentError
-from oncehouse.ledger import epochs, leases
-from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.catalog import epochs, leases
+from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.pipeline.prepare import open_catalog
 
 EVENTS = 300_000

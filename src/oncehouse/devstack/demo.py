@@ -31,8 +31,8 @@ from oncehouse.devstack.jars import connector_jars
 from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.devstack.stack import Stack
 from oncehouse.errors import PermanentError
-from oncehouse.ledger import batches, epochs
-from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.catalog import batches, epochs
+from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.pipeline.prepare import open_catalog
 
 EVENTS = 1_000_000

@@ -15,7 +15,7 @@ from oncehouse.etl.book import read_book, write_book
 from oncehouse.etl.mutex import blank
 from oncehouse.etl.offsets import Decide, Snapshot
 from oncehouse.etl.records import Offset, Position
-from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.catalog.database import Catalog
 
 _metadata = MetaData()
 _offsets = Table(

@@ -14,7 +14,7 @@ from oncehouse.etl.lineage import is_source
 from oncehouse.etl.lineage_file import load_lineage
 from oncehouse.etl.records import Topic
 from oncehouse.etl.settings import EtlSettings, load_settings
-from oncehouse.ledger.opening import may_exist
+from oncehouse.ledger.open import may_exist
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
@@ -77,7 +77,7 @@ def open_store(settings: EtlSettings, client: Client) -> Iterator[OffsetStore]:
             yield RocksDbOffsets(client, f"{settings.database}.OffsetsLocal")
         case "catalog":
             from oncehouse.etl.offsets_catalog import CatalogOffsets
-            from oncehouse.ledger.catalog import Catalog
+            from oncehouse.ledger.catalog.database import Catalog
 
             catalog = Catalog(offsets.catalog.get_secret_value() if offsets.catalog else "", "etl")
             try:

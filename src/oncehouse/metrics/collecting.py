@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from oncehouse import __version__
 from oncehouse.errors import OncehouseError
 from oncehouse.insights_outbox import NoAnswer
-from oncehouse.ledger.records import RequestKind
+from oncehouse.ledger.models import RequestKind
 from oncehouse.metrics import names
 from oncehouse.metrics.names import Metric
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from oncehouse.clickhouse.insert.deadline import under_way_seconds
 from oncehouse.clickhouse.insert.insert_batch import end_attempts
 from oncehouse.errors import TransientError
-from oncehouse.ledger import batches
-from oncehouse.ledger.records import BatchStatus
+from oncehouse.ledger.catalog import batches
+from oncehouse.ledger.models import BatchStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from oncehouse.clickhouse.client import Client
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.ledger.catalog import Catalog
-    from oncehouse.ledger.records import Attempt, Batch
+    from oncehouse.ledger.catalog.database import Catalog
+    from oncehouse.ledger.models import Attempt, Batch
 
 
 def end_parked(client: Client, pipeline: Pipeline, catalog: Catalog, candidates: Sequence[Batch]) -> None:

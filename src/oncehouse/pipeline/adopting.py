@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from oncehouse.column_types.types import parse_type
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.catalog import Catalog, check_identity
-from oncehouse.ledger.records import Identity, Request
-from oncehouse.ledger.requests import open_rekey, pending_rekey, rekey_target
+from oncehouse.ledger.catalog.database import Catalog, check_identity
+from oncehouse.ledger.catalog.requests import open_rekey, pending_rekey, rekey_target
+from oncehouse.ledger.models import Identity, Request
 from oncehouse.pipeline.identity_rule import Rule, fingerprint, rule_of
 from oncehouse.pipeline.schemas import known_schemas
 

@@ -15,7 +15,7 @@ from oncehouse.protobuf.definition import describe, read_definition
 from oncehouse.protobuf.identity_option import marked_fields as protobuf_marks
 
 if TYPE_CHECKING:
-    from oncehouse.ledger.records import Schema
+    from oncehouse.ledger.models import Schema
 
 PROPERTY = "oncehouse.identity"
 

@@ -20,7 +20,7 @@ from oncehouse.clickhouse.insert.deadline import (
 from oncehouse.clickhouse.insert.insert_batch import query_id
 from oncehouse.clickhouse.insert.session_fence import explain_refusal, opening_settings
 from oncehouse.errors import OncehouseError
-from oncehouse.ledger import batches
+from oncehouse.ledger.catalog import batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from oncehouse.clickhouse.insert.deadline import Moment
     from oncehouse.clickhouse.table_info import TableFacts
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.ledger.catalog import Catalog
-    from oncehouse.ledger.records import Attempt, Batch
+    from oncehouse.ledger.catalog.database import Catalog
+    from oncehouse.ledger.models import Attempt, Batch
 
 # ClickHouse refuses an insert into more partitions than this (max_partitions_per_insert_block).
 _MOST_PARTITIONS = 100

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from oncehouse.column_types import types as c
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.avro_columns import Reader
 from oncehouse.pipeline.avro_cursor import Bodies
 from oncehouse.pipeline.avro_lists import GREATEST_DEPTH

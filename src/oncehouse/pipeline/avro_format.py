@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from oncehouse.column_types.types import ColumnType
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.avro_decode import AvroDecoder
 from oncehouse.pipeline.decoding import Decoder, Limits, SingleRows
 from oncehouse.pipeline.framing import Framing, VersionPlace

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.avro_references import inline_references
 from oncehouse.pipeline.avro_schema import parse_schema
 from oncehouse.pipeline.registry import fetch_some, read_number

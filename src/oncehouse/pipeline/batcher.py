@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from oncehouse.config.pipeline import BatchLimits
-from oncehouse.ledger.records import Part
+from oncehouse.ledger.models import Part
 from oncehouse.pipeline.pace import Pace, Rhythm, decide_rhythm
 
 # How many parked batches a table may have before no further ones are cut for it: what refuses three batches

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from oncehouse.clickhouse.preflight.finding import Finding, Level
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.postgres_settings import PostgresFacts, read_postgres_facts
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.postgres_settings import PostgresFacts, read_postgres_facts
 
 _WHERE = "ledger.catalog"
 _SET_COMMIT = "ALTER ROLE … SET synchronous_commit = on, for the user of ledger.catalog"

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from oncehouse.common.database import database_file
 from oncehouse.errors import CorruptFileError, TransientError
-from oncehouse.ledger import snapshots
-from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.catalog import snapshots
+from oncehouse.ledger.catalog.database import Catalog
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline

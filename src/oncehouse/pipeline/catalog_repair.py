@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncehouse.errors import PermanentError, TransientError
-from oncehouse.ledger import adoption, epochs, queries, snapshots
-from oncehouse.ledger.adoption import Adoption
-from oncehouse.ledger.batches import list_batches
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.marks import drop_damaged, read_marks
-from oncehouse.ledger.records import OffsetRange
+from oncehouse.ledger.catalog import epochs, query_batches, snapshots, table_adoption
+from oncehouse.ledger.catalog.batches import list_batches
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.table_adoption import Adoption
+from oncehouse.ledger.models import OffsetRange
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.marks import drop_damaged, read_marks
 from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.catalog_file import fill_catalog
 from oncehouse.pipeline.kafka_facts import KafkaFacts, missing_offsets
@@ -31,7 +31,7 @@ from oncehouse.pipeline.table_gap import TableGap, demand_quiet, judge_gap, read
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.ledger.snapshots import SnapshotFile
+    from oncehouse.ledger.catalog.snapshots import SnapshotFile
 
 # Files that hold rows of DataFrames or of imports: tasks name theirs by what they read.
 _GIVEN_FILE = re.compile(r"/\d{7}/(\d{10})-\d+-[giw][^/]*$")
@@ -166,7 +166,7 @@ def _look_up(
 
 def _tell_given(pipeline: Pipeline, base: Catalog, store: FileStore) -> Iterator[str]:
     """Rows of DataFrames and imports can be read from nowhere again; whoever gave them has to, and to say so."""
-    known, next_epoch = queries.list_queries(base), epochs.next_epoch(base)
+    known, next_epoch = query_batches.list_queries(base), epochs.next_epoch(base)
     newer = any(
         int(found[1]) >= next_epoch
         for path in store.walk(f"{pipeline.pipeline}/")
@@ -195,7 +195,7 @@ def restore_lost(pipeline: Pipeline, client: Client, planned: CatalogRepair) -> 
         identity = identity_of(pipeline, base) if planned.begins_anew else None
 
         def fill(catalog: Catalog) -> None:
-            adoption.restore(catalog, base, adopted, identity)
+            table_adoption.restore(catalog, base, adopted, identity)
 
         aside = fill_catalog(pipeline, fill)
     catalog = Catalog(pipeline.ledger.catalog.get_secret_value(), pipeline.pipeline)
@@ -214,7 +214,7 @@ def catch_up(
     _demand_possible(pipeline, planned)
     demand_quiet(client, pipeline)
     store = FileStore(pipeline.ledger.files)
-    adoption.adopt(catalog, token, _adopt(pipeline, client, catalog, store, planned))
+    table_adoption.adopt(catalog, token, _adopt(pipeline, client, catalog, store, planned))
     _renew_snapshots(catalog, store)
     drop_damaged(store, pipeline.pipeline)
 

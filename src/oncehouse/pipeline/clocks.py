@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.preflight.finding import Finding, Level
-from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.catalog.database import Catalog
 
 _KEY = "max_clock_difference"
 

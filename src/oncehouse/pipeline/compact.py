@@ -20,12 +20,13 @@ import numpy as np
 
 from oncehouse.common import failpoints, structured_logging
 from oncehouse.errors import CorruptFileError, FencedError, PermanentError
-from oncehouse.ledger import epochs, keyindex, segments
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.keyindex import Keys
-from oncehouse.ledger.records import FileRef, Segment
-from oncehouse.ledger.segments import is_adopted
+from oncehouse.ledger.catalog import epochs, segments
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.segments import is_adopted
+from oncehouse.ledger.models import FileRef, Segment
+from oncehouse.ledger.storage import key_index
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.key_index import Keys
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.ingest import run_tasks
 from oncehouse.pipeline.job_errors import naming_own_errors
@@ -128,12 +129,12 @@ class Merged:
 def merge_task(plan: MergePlan) -> list[Merged]:
     """The merged segments, one a range that has keys."""
     store = FileStore(plan.files_root)
-    merged = keyindex.merge([keyindex.open_keys(store.checked(file)) for file in plan.inputs])
+    merged = key_index.merge([key_index.open_keys(store.checked(file)) for file in plan.inputs])
     made = []
     for first, last in plan.ranges:
-        mine = keyindex.slice_buckets(merged, first, last, plan.buckets)
+        mine = key_index.slice_buckets(merged, first, last, plan.buckets)
         if len(mine):
-            file = store.put(f"{plan.out}-{first}.segment.arrow", partial(keyindex.write_keys, keys=mine))
+            file = store.put(f"{plan.out}-{first}.segment.arrow", partial(key_index.write_keys, keys=mine))
             made.append(Merged(bucket_from=first, bucket_to=last, keys=len(mine), file=file))
     return made
 
@@ -212,14 +213,14 @@ def rebuild_task(plan: RebuildPlan) -> Segment | None:
     store = FileStore(plan.files_root)
     slices = []
     for file, ordinal, events, duplicate_files in plan.inputs:
-        keys = keyindex.open_keys(store.checked(file)).take(slice(file.row, file.row + events))
+        keys = key_index.open_keys(store.checked(file)).take(slice(file.row, file.row + events))
         live = live_events(store, duplicate_files, ordinal=ordinal, events=events)
-        mine = keyindex.slice_buckets(keys, plan.bucket_from, plan.bucket_to, plan.buckets)
+        mine = key_index.slice_buckets(keys, plan.bucket_from, plan.bucket_to, plan.buckets)
         slices.append(mine.take(np.flatnonzero(live[mine.event])))
-    merged: Keys = keyindex.merge(slices)
+    merged: Keys = key_index.merge(slices)
     if not len(merged):
         return None
-    file = store.put(f"{plan.out}.segment.arrow", lambda path: keyindex.write_keys(path, merged))
+    file = store.put(f"{plan.out}.segment.arrow", lambda path: key_index.write_keys(path, merged))
     return Segment(
         segment=plan.out.rsplit("/", 1)[1],
         bucket_from=plan.bucket_from,

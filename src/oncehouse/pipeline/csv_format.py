@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from oncehouse.column_types.types import ColumnType
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.csv_decode import CsvDecoder
 from oncehouse.pipeline.csv_split import Marks, split_lines
 from oncehouse.pipeline.decoding import Decoder, Limits, OfValues, SingleRows, spread

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypedDict, Unpack
 
-from oncehouse.ledger.audit import LedgerState, RegisteredKeyFile
-from oncehouse.ledger.records import (
+from oncehouse.ledger.catalog.segments import is_adopted
+from oncehouse.ledger.models import (
     BatchStatus,
     DeadLetterFile,
     EpochKind,
@@ -24,7 +24,7 @@ from oncehouse.ledger.records import (
     Part,
     Segment,
 )
-from oncehouse.ledger.segments import is_adopted
+from oncehouse.ledger.stats.ledger_state import LedgerState, RegisteredKeyFile
 from oncehouse.pipeline.kafka_facts import KafkaFacts, missing_offsets
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from oncehouse.column_types.types import ColumnType
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.debezium_decode import DebeziumDecoder
 from oncehouse.pipeline.decoding import Decoder, Limits, SingleRows
 

@@ -21,8 +21,8 @@ from oncehouse.errors import (
     PermanentError,
     TransientError,
 )
-from oncehouse.ledger import rekeying, requests
-from oncehouse.ledger.records import Lease, Stage
+from oncehouse.ledger.catalog import rekey, requests
+from oncehouse.ledger.models import Lease, Stage
 from oncehouse.pipeline.compact import compact
 from oncehouse.pipeline.job_errors import naming_own_errors
 from oncehouse.pipeline.pausing import Gate
@@ -120,7 +120,7 @@ class Deciding:
         if request is None:
             if self._changing is not None or not self._is_tidy:
                 # It was taken back, perhaps before our time.
-                rekeying.give_up(self._catalog, self._lease.token)
+                rekey.give_up(self._catalog, self._lease.token)
             self._changing, self._is_tidy = None, True
             return False
         if self._changing is None or self._changing.request != request.request:

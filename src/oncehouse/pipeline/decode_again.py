@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from oncehouse.errors import PermanentError
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import FileRef
+from oncehouse.ledger.models import FileRef
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.decoding import Decoded, Decoder
 from oncehouse.pipeline.parts import RAW_SCHEMA, read_rows
 from oncehouse.pipeline.verdict import Reason

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.column_types.types import ColumnType
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.verdict import Problem, Reason, Rejection
 
 Places = np.ndarray[Any, np.dtype[np.int64]]

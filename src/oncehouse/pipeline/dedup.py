@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from oncehouse.errors import CorruptFileError
-from oncehouse.ledger import keyindex
-from oncehouse.ledger.files import REPAIR_ADVICE, FileStore
-from oncehouse.ledger.keyindex import Flags, Keys
-from oncehouse.ledger.records import DuplicateFile, FileRef
+from oncehouse.ledger.models import DuplicateFile, FileRef
+from oncehouse.ledger.storage import key_index
+from oncehouse.ledger.storage.file_store import REPAIR_ADVICE, FileStore
+from oncehouse.ledger.storage.key_index import Flags, Keys
 from oncehouse.pipeline.payloads import find_conflicts
 
 DUPLICATE_SCHEMA = pa.schema([("ordinal", pa.uint32()), ("event", pa.uint32()), ("conflict", pa.bool_())])
@@ -67,7 +67,7 @@ def decide(plan: DecidePlan) -> Decision:
     """The work of one decide task."""
     store = FileStore(plan.files_root)
     keys, ordinal = _gather(plan, store)
-    winners = keyindex.first_of_each(keys)
+    winners = key_index.first_of_each(keys)
     conflict = _conflicts_within(keys, winners)
     candidates = np.flatnonzero(winners)
     seen, seen_payload = _look_up(plan, store, keys.take(candidates))
@@ -95,8 +95,8 @@ def decide(plan: DecidePlan) -> Decision:
 def _gather(plan: DecidePlan, store: FileStore) -> tuple[Keys, npt.NDArray[np.uint32]]:
     """The task's slice of all key files, sorted by (hi, lo, ordinal, event)."""
     slices = [
-        keyindex.slice_buckets(
-            keyindex.open_keys(store.local(file)), plan.bucket_from, plan.bucket_to, plan.buckets
+        key_index.slice_buckets(
+            key_index.open_keys(store.local(file)), plan.bucket_from, plan.bucket_to, plan.buckets
         )
         for file in plan.key_files
     ]
@@ -111,7 +111,7 @@ def _gather(plan: DecidePlan, store: FileStore) -> tuple[Keys, npt.NDArray[np.ui
     if len(slices) == 1:
         return keys, ordinal
     # Equal ids keep the order in which they came, and they came by ordinal and then by event.
-    order = keyindex.merge_order(keys.hi, keys.lo)
+    order = key_index.merge_order(keys.hi, keys.lo)
     return keys.take(order), ordinal[order]
 
 
@@ -127,8 +127,8 @@ def _look_up(plan: DecidePlan, store: FileStore, candidates: Keys) -> tuple[Flag
     seen = np.zeros(len(candidates), dtype=np.bool_)
     payload = np.zeros(len(candidates), dtype=np.uint64)
     for file in plan.segments:
-        segment = keyindex.open_keys(store.checked(file))
-        found = keyindex.find(segment, candidates.hi, candidates.lo)
+        segment = key_index.open_keys(store.checked(file))
+        found = key_index.find(segment, candidates.hi, candidates.lo)
         hit = found >= 0
         payload[hit] = segment.payload[found[hit]]
         seen |= hit
@@ -137,7 +137,7 @@ def _look_up(plan: DecidePlan, store: FileStore, candidates: Keys) -> tuple[Flag
 
 def _write_segment(plan: DecidePlan, store: FileStore, fresh: Keys) -> FileRef:
     keys = Keys(hi=fresh.hi, lo=fresh.lo, payload=fresh.payload)
-    return store.put(f"{plan.out}.segment.arrow", lambda path: keyindex.write_keys(path, keys))
+    return store.put(f"{plan.out}.segment.arrow", lambda path: key_index.write_keys(path, keys))
 
 
 def _write_duplicates(

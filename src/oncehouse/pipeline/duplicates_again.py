@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from oncehouse.errors import CorruptFileError, PermanentError
-from oncehouse.ledger import keyindex
-from oncehouse.ledger.keyindex import Keys
-from oncehouse.ledger.segments import is_adopted
+from oncehouse.ledger.catalog.segments import is_adopted
+from oncehouse.ledger.storage import key_index
+from oncehouse.ledger.storage.key_index import Keys
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA, live_events
 from oncehouse.pipeline.payloads import find_conflicts
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from oncehouse.ledger.audit import LedgerState
-    from oncehouse.ledger.files import FileStore
-    from oncehouse.ledger.records import DuplicateFile, KeyFile
+    from oncehouse.ledger.models import DuplicateFile, KeyFile
+    from oncehouse.ledger.stats.ledger_state import LedgerState
+    from oncehouse.ledger.storage.file_store import FileStore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ def find_duplicates(
 ) -> pa.RecordBatch:
     """All positions of the epoch, by ordinal and event; raises PermanentError where they cannot be told."""
     own = _gather(store, [found.key_file for found in state.key_files if found.epoch == epoch])
-    first = keyindex.first_of_each(own.keys)
+    first = key_index.first_of_each(own.keys)
     group = np.cumsum(first) - 1
     winners = own.keys.take(np.flatnonzero(first))
     seen, payload = _look_back(store, state, epoch, winners, window_seconds)
@@ -73,23 +73,23 @@ def _gather(store: FileStore, key_files: list[KeyFile]) -> _Epoch:
         payload=np.concatenate([keys.payload for keys in opened]),
         event=np.concatenate([keys.event for keys in opened]),
     )
-    order = keyindex.merge_order(together.hi, together.lo)
+    order = key_index.merge_order(together.hi, together.lo)
     return _Epoch(keys=together.take(order), ordinal=ordinal[order])
 
 
 def _open(store: FileStore, key_file: KeyFile) -> Keys:
-    keys = keyindex.open_keys(store.checked(key_file.keys))
+    keys = key_index.open_keys(store.checked(key_file.keys))
     return keys.take(slice(key_file.keys.row, key_file.keys.row + key_file.events))
 
 
 def _look_back(
     store: FileStore, state: LedgerState, epoch: int, winners: Keys, window_seconds: float
-) -> tuple[keyindex.Flags, keyindex.UInt64]:
+) -> tuple[key_index.Flags, key_index.UInt64]:
     seen = np.zeros(len(winners), dtype=np.bool_)
     payload = np.zeros(len(winners), dtype=np.uint64)
     registered_at = next(row.registered_at for row in state.epochs if row.epoch == epoch)
     for keys in _earlier(store, state, epoch, registered_at, window_seconds):
-        at = keyindex.find(keys, winners.hi, winners.lo)
+        at = key_index.find(keys, winners.hi, winners.lo)
         fresh = (at >= 0) & ~seen
         payload[fresh] = keys.payload[at[fresh]]
         seen |= fresh
@@ -112,7 +112,7 @@ def _earlier(
             yield keys.take(np.flatnonzero(live[keys.event]))
     for segment in state.segments:
         if is_adopted(segment) and segment.first_seen_to <= registered_at:
-            yield keyindex.open_keys(store.checked(segment.file))
+            yield key_index.open_keys(store.checked(segment.file))
 
 
 def without_known(store: FileStore, found: pa.RecordBatch, sound: list[DuplicateFile]) -> pa.RecordBatch:

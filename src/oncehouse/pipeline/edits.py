@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import DeadLetterFile, LetterKind
+from oncehouse.ledger.models import DeadLetterFile, LetterKind
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.letter_files import find_letters
 from oncehouse.pipeline.letter_lines import Edit, LetterPosition, position_of
 from oncehouse.pipeline.letters import EDIT_SCHEMA

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from oncehouse.errors import PermanentError
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import LetterKind
+from oncehouse.ledger.models import LetterKind
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.evolution import current
 from oncehouse.pipeline.formats import needs_headers
 from oncehouse.pipeline.kafka_again import read_again
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from oncehouse.config.pipeline import Kafka, Pipeline
-    from oncehouse.ledger.audit import LedgerState
-    from oncehouse.ledger.catalog import Catalog
-    from oncehouse.ledger.records import DeadLetterFile, OffsetRange
+    from oncehouse.ledger.catalog.database import Catalog
+    from oncehouse.ledger.models import DeadLetterFile, OffsetRange
+    from oncehouse.ledger.stats.ledger_state import LedgerState
     from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
 
 # An epoch fits into memory, and nothing that is read here becomes a part.

@@ -19,10 +19,10 @@ from oncehouse.column_types.types import clickhouse_name
 from oncehouse.common import failpoints
 from oncehouse.config.field_types import check_name
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.fields import learn_fields, list_fields
-from oncehouse.ledger.records import LearnedField, Schema
-from oncehouse.ledger.schemas import list_schemas
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.known_schemas import list_schemas
+from oncehouse.ledger.catalog.learned_fields import learn_fields, list_fields
+from oncehouse.ledger.models import LearnedField, Schema
 from oncehouse.pipeline.json_new_fields import NewFields
 from oncehouse.pipeline.parts import EVENT_COLUMN
 from oncehouse.pipeline.schema_fields import fields_of, make_nullable, names_of_one

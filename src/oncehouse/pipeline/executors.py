@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 from oncehouse.config.field_types import hide_credentials
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
-from oncehouse.ledger.file_cache import BYTES_VARIABLE
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.storage.file_cache import BYTES_VARIABLE
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline import versions
 from oncehouse.pipeline.job_errors import naming_own_errors, revive
 from oncehouse.pipeline.masters import is_local

@@ -11,7 +11,7 @@ from oncehouse.column_types.types import arrow_type
 from oncehouse.config.base import SectionT
 from oncehouse.config.formats import Csv, Debezium, Text
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.avro_format import make_avro_format
 from oncehouse.pipeline.csv_format import make_csv_format
 from oncehouse.pipeline.debezium_format import DebeziumFormat
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from oncehouse.config.pipeline import Pipeline, Source
-    from oncehouse.ledger.records import Schema
+    from oncehouse.ledger.models import Schema
     from oncehouse.pipeline.manifest import ReadPlan
 
 

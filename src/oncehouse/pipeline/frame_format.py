@@ -24,7 +24,7 @@ from oncehouse.column_types.types import (
     clickhouse_name,
     parse_type,
 )
-from oncehouse.ledger.records import ROW_PREFIX, Schema
+from oncehouse.ledger.models import ROW_PREFIX, Schema
 from oncehouse.pipeline.decoding import Decoded, Decoder, Limits, Places, SingleRows
 from oncehouse.pipeline.fit import fit, plain
 from oncehouse.pipeline.fit_explain import find_misfit

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from oncehouse.column_types.types import ColumnType, arrow_type
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.decoding import Decoded
 from oncehouse.pipeline.frame_format import fit_rows, schema_of
 from oncehouse.pipeline.row_bytes import encode_rows

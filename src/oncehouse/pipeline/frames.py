@@ -21,12 +21,12 @@ import pyarrow as pa
 from oncehouse.column_types.types import Array, ColumnType, Map, bare, clickhouse_name, is_nullable
 from oncehouse.config.problems import nearest, printable
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
-from oncehouse.ledger import epochs
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.marks import Sending, write_mark
-from oncehouse.ledger.queries import is_settled
-from oncehouse.ledger.records import Counts, EpochKind, FileRef, QueryBatch, Stage
-from oncehouse.ledger.schemas import add_schemas
+from oncehouse.ledger.catalog import epochs
+from oncehouse.ledger.catalog.known_schemas import add_schemas
+from oncehouse.ledger.catalog.query_batches import is_settled
+from oncehouse.ledger.models import Counts, EpochKind, FileRef, QueryBatch, Stage
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.marks import Sending, write_mark
 from oncehouse.pipeline.deciding import Deciding
 from oncehouse.pipeline.frame_format import FrameFormat, schema_of
 from oncehouse.pipeline.frame_rows import FrameRows

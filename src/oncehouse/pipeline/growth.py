@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from oncehouse.clickhouse.preflight.finding import Finding, Level
 from oncehouse.config.field_types import format_duration
 from oncehouse.config.pipeline import Ledger
-from oncehouse.ledger.backlog import Kept
+from oncehouse.ledger.stats.backlog import Kept
 from oncehouse.pipeline.room import Go, Room, judge_room, least_free, spell_bytes
 
 _DAY_SECONDS = 86_400.0

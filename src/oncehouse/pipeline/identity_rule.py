@@ -20,7 +20,7 @@ from oncehouse.pipeline.schema_fields import names_of_one
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.ledger.records import Schema
+    from oncehouse.ledger.models import Schema
 
 _VERSION = "sha256-128/1"
 

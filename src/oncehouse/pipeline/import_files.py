@@ -17,8 +17,8 @@ from pyarrow import fs
 
 from oncehouse.config.field_types import hide_credentials
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.imports import ImportFile, Piece
-from oncehouse.ledger.records import FileFormat
+from oncehouse.ledger.catalog.imports import ImportFile, Piece
+from oncehouse.ledger.models import FileFormat
 from oncehouse.pipeline.parts import PARTITIONS
 
 # A piece is what one task reads at least; a batch holds several.

@@ -23,8 +23,8 @@ from oncehouse.column_types.types import ColumnType, FixedString, String, bare, 
 from oncehouse.config.field_types import hide_credentials
 from oncehouse.config.problems import printable
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.ledger.imports import ImportFile, Piece
-from oncehouse.ledger.records import FileFormat
+from oncehouse.ledger.catalog.imports import ImportFile, Piece
+from oncehouse.ledger.models import FileFormat
 from oncehouse.pipeline.frame_format import schema_of
 from oncehouse.pipeline.frame_rows import FrameRows
 from oncehouse.pipeline.import_files import demand_same, open_place

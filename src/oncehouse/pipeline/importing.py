@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from oncehouse.config.field_types import hide_credentials
 from oncehouse.errors import ConfigurationError, LeaseHeldError, TransientError
-from oncehouse.ledger import imports
-from oncehouse.ledger.imports import Piece
-from oncehouse.ledger.queries import list_settled
-from oncehouse.ledger.records import EpochKind, FileFormat, QueryBatch
-from oncehouse.ledger.schemas import add_schemas
+from oncehouse.ledger.catalog import imports
+from oncehouse.ledger.catalog.imports import Piece
+from oncehouse.ledger.catalog.known_schemas import add_schemas
+from oncehouse.ledger.catalog.query_batches import list_settled
+from oncehouse.ledger.models import EpochKind, FileFormat, QueryBatch
 from oncehouse.pipeline.deciding import Deciding
 from oncehouse.pipeline.frame_format import FrameFormat, schema_of
 from oncehouse.pipeline.frames import demand_frames, demand_name

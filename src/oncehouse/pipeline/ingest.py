@@ -20,11 +20,10 @@ from oncehouse.common import failpoints, structured_logging
 from oncehouse.common.tracing import Span, span
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import FullDiskError, OncehouseError, PoisonError
-from oncehouse.ledger import epochs, registering, segments
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.marks import Sending, write_mark
-from oncehouse.ledger.records import (
+from oncehouse.ledger.catalog import epochs, segments
+from oncehouse.ledger.catalog import registration as registering
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.models import (
     Counts,
     DeadLetterFile,
     EpochKind,
@@ -37,6 +36,8 @@ from oncehouse.ledger.records import (
     Segment,
     Stage,
 )
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.marks import Sending, write_mark
 from oncehouse.pipeline.adopting import remembered
 from oncehouse.pipeline.blocks import OutsizeRecordError, cutting, demand_usual, hand_over
 from oncehouse.pipeline.dedup import DecidePlan, Decision, decide, plan_ranges

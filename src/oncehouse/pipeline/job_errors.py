@@ -19,7 +19,7 @@ from oncehouse.errors import (
     PermanentError,
     TransientError,
 )
-from oncehouse.ledger.files import NO_SPACE
+from oncehouse.ledger.storage.file_store import NO_SPACE
 
 _OURS = re.compile(r"\boncehouse\.errors\.(\w+Error): (.+)")
 

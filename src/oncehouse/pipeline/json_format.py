@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.column_types.types import ColumnType
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.decoding import Decoder, Limits, OfValues, SingleRows, number_single_rows, spread
 from oncehouse.pipeline.json_decode import JsonDecoder
 

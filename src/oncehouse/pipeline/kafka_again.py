@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from oncehouse.config.pipeline import Kafka
-    from oncehouse.ledger.records import OffsetRange
+    from oncehouse.ledger.models import OffsetRange
 
 _MESSAGES_A_POLL = 10_000
 _POLL_SECONDS = 0.2

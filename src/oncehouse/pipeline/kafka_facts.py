@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from oncehouse.ledger.records import OffsetRange
+from oncehouse.ledger.models import OffsetRange
 
 
 @dataclass(frozen=True, kw_only=True)

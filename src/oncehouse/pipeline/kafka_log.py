@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from oncehouse.common.leader_epochs import EpochEnd, Place
-from oncehouse.ledger.records import OffsetRange
+from oncehouse.ledger.models import OffsetRange
 from oncehouse.pipeline.log_history import (
     FIRST_EPOCH,
     LogEnd,

@@ -11,16 +11,16 @@ import re
 from typing import TYPE_CHECKING
 
 from oncehouse.errors import CatalogBehindError, CorruptFileError
-from oncehouse.ledger import epochs, leases
-from oncehouse.ledger.marks import list_marks, read_marks, tell_ahead_of_sound
-from oncehouse.ledger.records import Stage
-from oncehouse.ledger.snapshots import examine, list_snapshots
+from oncehouse.ledger.catalog import epochs, leases
+from oncehouse.ledger.catalog.snapshots import examine, list_snapshots
+from oncehouse.ledger.models import Stage
+from oncehouse.ledger.storage.marks import list_marks, read_marks, tell_ahead_of_sound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from oncehouse.ledger.catalog import Catalog
-    from oncehouse.ledger.files import FileStore
+    from oncehouse.ledger.catalog.database import Catalog
+    from oncehouse.ledger.storage.file_store import FileStore
 
 _EPOCH_FILE = re.compile(r"/\d{7}/(\d{10})-(\d+)-[^/]+$")
 _EPOCHS_A_FOLDER = 1000

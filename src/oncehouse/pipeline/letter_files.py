@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from oncehouse.errors import CorruptFileError
-from oncehouse.ledger.files import REPAIR_ADVICE, FileStore
-from oncehouse.ledger.records import FileRef, LetterKind
+from oncehouse.ledger.models import FileRef, LetterKind
+from oncehouse.ledger.storage.file_store import REPAIR_ADVICE, FileStore
 from oncehouse.pipeline.manifest import LettersManifest, ReadPlan
 from oncehouse.pipeline.parts import LETTER_SCHEMA, epoch_path, write_letters
 from oncehouse.pipeline.selection import FILTER_COLUMNS, Selection

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import DeadLetterFile, FileRef, LetterKind
+from oncehouse.ledger.models import DeadLetterFile, FileRef, LetterKind
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.parts import LETTER_SCHEMA, PARTITIONS, read_rows
 from oncehouse.pipeline.reading import ReadTask

@@ -35,11 +35,11 @@ from oncehouse.common.backoff import Backoff
 from oncehouse.common.tracing import span
 from oncehouse.config.pipeline import ClickHouse, Pipeline, Retry, Table
 from oncehouse.errors import CorruptFileError, OncehouseError, PermanentError, TransientError
-from oncehouse.ledger import batches
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import NO_SPACE, FileStore
-from oncehouse.ledger.marks import Sending, write_mark
-from oncehouse.ledger.records import Attempt, Batch, BatchStatus, LoadPart, Stage
+from oncehouse.ledger.catalog import batches
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.models import Attempt, Batch, BatchStatus, LoadPart, Stage
+from oncehouse.ledger.storage.file_store import NO_SPACE, FileStore
+from oncehouse.ledger.storage.marks import Sending, write_mark
 from oncehouse.pipeline.attempts import Opened, is_doubtful, open_attempt, open_sessions
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.ingest import run_tasks

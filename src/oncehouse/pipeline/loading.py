@@ -23,9 +23,9 @@ from oncehouse.clickhouse.table_info import TableFacts
 from oncehouse.common import failpoints, structured_logging
 from oncehouse.common.tracing import span
 from oncehouse.errors import OncehouseError, TransientError
-from oncehouse.ledger import batches
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import Batch, BatchStatus, Lease, Part
+from oncehouse.ledger.catalog import batches
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.models import Batch, BatchStatus, Lease, Part
 from oncehouse.pipeline.batcher import PARKED_LIMIT, PlannedBatch, TableFeedback, plan_batches
 from oncehouse.pipeline.loader import Verdict, load
 from oncehouse.pipeline.prepare import demand_tables, read_tables

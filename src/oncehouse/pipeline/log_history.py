@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from oncehouse.common.leader_epochs import EpochEnd, Place
 from oncehouse.errors import DataLossError, TransientError
-from oncehouse.ledger.records import OffsetRange
+from oncehouse.ledger.models import OffsetRange
 
 FIRST_EPOCH = 0
 """That of a partition's first leader: one that was added meanwhile has had no other."""

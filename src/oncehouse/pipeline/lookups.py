@@ -23,8 +23,8 @@ from pyarrow import csv
 from oncehouse.column_types.types import ColumnType, String, bare, is_nullable, parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.expressions.duckdb_engine import first_line
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import FileRef
+from oncehouse.ledger.models import FileRef
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.fit import fit
 from oncehouse.pipeline.fit_explain import explain_misfit
 from oncehouse.pipeline.json_decode import JsonDecoder

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from oncehouse.column_types.types import ColumnType
-from oncehouse.ledger.records import FileRef, LetterKind, Schema
+from oncehouse.ledger.models import FileRef, LetterKind, Schema
 from oncehouse.pipeline.blocks import Counted
 from oncehouse.pipeline.decoding import Format
 from oncehouse.pipeline.identity_rule import Rule

@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from oncehouse.common import failpoints
-from oncehouse.ledger import keyindex, packs
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.keyindex import Keys
-from oncehouse.ledger.packs import Bundle, Move
-from oncehouse.ledger.records import FileRef
+from oncehouse.ledger.catalog import packs
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.packs import Bundle, Move
+from oncehouse.ledger.models import FileRef
+from oncehouse.ledger.storage import key_index
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.key_index import Keys
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
 from oncehouse.pipeline.ingest import run_tasks
 from oncehouse.pipeline.parts import read_columns, read_rows
@@ -110,7 +111,7 @@ def _moves(files: Sequence[FileRef], rows: Iterable[int], put: Callable[[], File
 
 
 def _pack_keys(store: FileStore, out: str, files: Sequence[FileRef]) -> list[Move]:
-    tables = [keyindex.open_keys(store.compared(file)) for file in files]
+    tables = [key_index.open_keys(store.compared(file)) for file in files]
     # Where an event is routed to was needed only while its epoch was decided.
     together = Keys(
         hi=np.concatenate([keys.hi for keys in tables]),
@@ -121,7 +122,7 @@ def _pack_keys(store: FileStore, out: str, files: Sequence[FileRef]) -> list[Mov
     return _moves(
         files,
         [len(keys) for keys in tables],
-        lambda: store.put(f"{out}.keys.arrow", lambda path: keyindex.write_keys(path, together)),
+        lambda: store.put(f"{out}.keys.arrow", lambda path: key_index.write_keys(path, together)),
     )
 
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from oncehouse.column_types.types import parse_type
 from oncehouse.errors import PermanentError
-from oncehouse.ledger.batches import find_batch, list_attempts
-from oncehouse.ledger.fields import list_fields
-from oncehouse.ledger.records import BatchStatus, FileRef, Part
+from oncehouse.ledger.catalog.batches import find_batch, list_attempts
+from oncehouse.ledger.catalog.learned_fields import list_fields
+from oncehouse.ledger.models import BatchStatus, FileRef, Part
 from oncehouse.pipeline.decode_again import decode_again
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.evolution import current, with_learned
@@ -29,9 +29,9 @@ from oncehouse.pipeline.shape_planning import plan_shape
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.ledger.audit import LedgerState, RegisteredKeyFile
-    from oncehouse.ledger.catalog import Catalog
-    from oncehouse.ledger.files import FileStore
+    from oncehouse.ledger.catalog.database import Catalog
+    from oncehouse.ledger.stats.ledger_state import LedgerState, RegisteredKeyFile
+    from oncehouse.ledger.storage.file_store import FileStore
     from oncehouse.pipeline.manifest import ReadPlan
 
 _SETTLED = (BatchStatus.IN_CLICKHOUSE, BatchStatus.REPLACED)

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from oncehouse.column_types.types import ColumnType, arrow_type
 from oncehouse.errors import CorruptFileError
-from oncehouse.ledger.files import REPAIR_ADVICE, FileStore
-from oncehouse.ledger.keyindex import UInt32, UInt64
-from oncehouse.ledger.records import FileRef
+from oncehouse.ledger.models import FileRef
+from oncehouse.ledger.storage.file_store import REPAIR_ADVICE, FileStore
+from oncehouse.ledger.storage.key_index import UInt32, UInt64
 from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.manifest import Form, PartManifest, TablePlan
 

@@ -12,15 +12,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from oncehouse.errors import TransientError
-from oncehouse.ledger import leases
+from oncehouse.ledger.catalog import leases
 from oncehouse.pipeline.room import Pause, judge_room, read_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.ledger.catalog import Catalog
-    from oncehouse.ledger.records import Lease
+    from oncehouse.ledger.catalog.database import Catalog
+    from oncehouse.ledger.models import Lease
 
 _LOOK_SECONDS = 0.5
 

@@ -16,11 +16,12 @@ from oncehouse.clickhouse.batch_rows import count_by_batch
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
-from oncehouse.ledger import batches, epochs, rekeying, requests
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.letters import count_reasons
-from oncehouse.ledger.records import (
+from oncehouse.ledger.catalog import batches, epochs, rekey, requests
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.dead_letters import count_reasons
+from oncehouse.ledger.catalog.known_schemas import list_schemas
+from oncehouse.ledger.catalog.requests import rekey_target
+from oncehouse.ledger.models import (
     REFUSED,
     BatchStatus,
     Counts,
@@ -30,8 +31,7 @@ from oncehouse.ledger.records import (
     Request,
     RequestKind,
 )
-from oncehouse.ledger.requests import rekey_target
-from oncehouse.ledger.schemas import list_schemas
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.absence import end_parked
 from oncehouse.pipeline.adopting import refuse_start, under_asked_rule, under_ledgers_rule
 from oncehouse.pipeline.compact import rebuild
@@ -173,7 +173,7 @@ class Performer:
         wanted = under_asked_rule(self._file, self._catalog, request)
         if wanted is None:
             raise refuse_start(self.pipeline.pipeline)
-        rekeying.give_up(self._catalog, self._token, keep=request.request)
+        rekey.give_up(self._catalog, self._token, keep=request.request)
         if rekey_target(request) == self._catalog.identity():
             requests.finish_request(
                 self._catalog, self._token, request.request, "the ledger has this rule already"
@@ -201,7 +201,7 @@ class Performer:
         """What became of a change whose answer is missing: under the wrong rule nothing can be settled."""
         while True:
             try:
-                return rekeying.has_changed(self._catalog, self._token, changing.identity)
+                return rekey.has_changed(self._catalog, self._token, changing.identity)
             except TransientError:
                 if self._is_over():
                     raise
@@ -209,7 +209,7 @@ class Performer:
 
     def refuse_rekey(self, request: Request, error: Exception) -> None:
         self._refuse(request, error)
-        rekeying.give_up(self._catalog, self._token)
+        rekey.give_up(self._catalog, self._token)
 
     @property
     def has_its_rule(self) -> bool:

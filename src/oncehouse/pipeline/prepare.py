@@ -17,10 +17,10 @@ from oncehouse.clickhouse.preflight.partition_spread import count_partitions, ju
 from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.column_types.types import parse_type
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
-from oncehouse.ledger import epochs
-from oncehouse.ledger.backlog import sum_kept
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.catalog import epochs
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.stats.backlog import sum_kept
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.adopting import check_rule
 from oncehouse.pipeline.clocks import judge_clocks, read_clocks
 from oncehouse.pipeline.durability import judge_durability

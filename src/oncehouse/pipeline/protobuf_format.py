@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.column_types import types as c
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.decoding import Decoded, Decoder, Limits, Places, SingleRows
 from oncehouse.pipeline.framing import Framed, Framing, VersionPlace, only_names, open_frames, split_versions
 from oncehouse.pipeline.gathering import Gathering

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from oncehouse.column_types import types as c
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.framing import Framing, VersionPlace
 from oncehouse.pipeline.protobuf_format import FORMAT, Envelope, ProtobufFormat
 from oncehouse.pipeline.registry import RegisteredSchema, fetch_some, read_number

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from oncehouse.column_types.types import parse_type
-from oncehouse.ledger import queries
-from oncehouse.ledger.schemas import list_schemas
+from oncehouse.ledger.catalog import query_batches
+from oncehouse.ledger.catalog.known_schemas import list_schemas
 from oncehouse.pipeline.evolution import current
 from oncehouse.pipeline.formats import format_of
 from oncehouse.pipeline.identity_rule import rule_of
@@ -22,8 +22,8 @@ from oncehouse.pipeline.shape_planning import plan_shape
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline, Table
-    from oncehouse.ledger.catalog import Catalog
-    from oncehouse.ledger.records import Schema
+    from oncehouse.ledger.catalog.database import Catalog
+    from oncehouse.ledger.models import Schema
 
 
 def table_plans(pipeline: Pipeline) -> tuple[TablePlan, ...]:
@@ -58,7 +58,7 @@ def read_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, w
     )
     return replace(
         plan,
-        topics=(*plan.topics, *(topic_of(name) for name in queries.list_queries(catalog))),
+        topics=(*plan.topics, *(topic_of(name) for name in query_batches.list_queries(catalog))),
         form=Form.PARQUET if catalog.has_way_back else Form.ARROW,
     )
 

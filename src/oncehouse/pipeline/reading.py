@@ -13,9 +13,9 @@ from itertools import chain, pairwise
 import numpy as np
 import pyarrow as pa
 
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.keyindex import Keys, UInt32, UInt64, sort_order, write_keys
-from oncehouse.ledger.records import LetterKind
+from oncehouse.ledger.models import LetterKind
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.key_index import Keys, UInt32, UInt64, sort_order, write_keys
 from oncehouse.pipeline.decoding import Decoded, Decoder, cut_runs
 from oncehouse.pipeline.formats import make_decoder
 from oncehouse.pipeline.identity import refuse_nameless, unique_ids

@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from oncehouse.errors import PermanentError
-from oncehouse.ledger import batches, epochs, registering
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import (
+from oncehouse.ledger.catalog import batches, epochs, registration
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.models import (
     Batch,
     Counts,
     EpochKind,
@@ -27,6 +26,7 @@ from oncehouse.ledger.records import (
     Part,
     Registration,
 )
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.decode_again import decode_again, tell_place
 from oncehouse.pipeline.decoding import Decoded, Places
@@ -92,7 +92,7 @@ def refill(
         for number, part in enumerate(part for part in present if part.batch_id in set(gone))
     ]
     made = _decode_missing(spark, pipeline, catalog, epoch, token, table, {part.key_file for part in present})
-    registering.register(
+    registration.register(
         catalog,
         token,
         Registration(

@@ -22,11 +22,11 @@ import numpy as np
 
 from oncehouse.common import failpoints
 from oncehouse.errors import PermanentError
-from oncehouse.ledger import epochs, rekeying, segments
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.keyindex import Flags, Keys, UInt64, sort_order, write_keys
-from oncehouse.ledger.records import FileRef, KeyFile, Segment
+from oncehouse.ledger.catalog import epochs, rekey, segments
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.models import FileRef, KeyFile, Segment
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.key_index import Flags, Keys, UInt64, sort_order, write_keys
 from oncehouse.pipeline.adopting import identity_of, spell_section
 from oncehouse.pipeline.compact import AGE_SHARE, RebuildPlan, rebuild_task
 from oncehouse.pipeline.decode_again import decode_again, tell_place
@@ -134,12 +134,12 @@ class Rekeying:
 
         Retention of 0.1.0 knows no names for them and sweeps, if it has its lease between two processes of ours.
         """
-        named = rekeying.prepared_paths(self._catalog)
+        named = rekey.prepared_paths(self._catalog)
         if not named or named <= set(
             FileStore(self.pipeline.ledger.files).walk(f"{self.pipeline.pipeline}/index")
         ):
             return False
-        rekeying.give_up(self._catalog, self._token)
+        rekey.give_up(self._catalog, self._token)
         self._before, self._since = None, None
         return True
 
@@ -154,10 +154,10 @@ class Rekeying:
         return False
 
     def _count_left(self) -> int:
-        return rekeying.count_unprepared(self._catalog, self.request, since=self._since)
+        return rekey.count_unprepared(self._catalog, self.request, since=self._since)
 
     def _choose(self, times: int = 1) -> tuple[Registered, ...]:
-        left = rekeying.list_unprepared(
+        left = rekey.list_unprepared(
             self._catalog, self.request, since=self._since, limit=ROUND_FILES * times
         )
         return choose_round(left, most_events=ROUND_EVENTS * times)
@@ -178,7 +178,7 @@ class Rekeying:
         while chosen := self._choose():
             self._prepare(chosen, run_tasks)
         failpoints.reach("before changing the rule")
-        change = rekeying.change_identity(
+        change = rekey.change_identity(
             self._catalog,
             self._token,
             self.identity,
@@ -186,7 +186,7 @@ class Rekeying:
             rule=spell_section(self.pipeline),
         )
         failpoints.reach("after changing the rule")
-        return rekeying.spell_change(change)
+        return rekey.spell_change(change)
 
     def _prepare(self, chosen: Sequence[Registered], run: RunTasks) -> int:
         """Returns the number of events."""
@@ -205,7 +205,7 @@ class Rekeying:
         )
         found: list[Segment | None] = run(self._spark, rebuild_task, plans) if plans else []
         failpoints.reach("keys written anew")
-        rekeying.note_prepared(
+        rekey.note_prepared(
             self._catalog,
             self._token,
             self.request,

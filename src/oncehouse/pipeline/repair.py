@@ -23,20 +23,20 @@ from oncehouse.errors import (
     PermanentError,
     TransientError,
 )
-from oncehouse.ledger import epochs, leases
-from oncehouse.ledger.audit import read_state
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.marks import read_marks
-from oncehouse.ledger.records import Lease, RequestKind, Stage
-from oncehouse.ledger.requests import list_requests
+from oncehouse.ledger.catalog import epochs, leases
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.requests import list_requests
+from oncehouse.ledger.lease_holder import describe_holder
+from oncehouse.ledger.models import Lease, RequestKind, Stage
+from oncehouse.ledger.stats.ledger_state import read_state
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.marks import read_marks
+from oncehouse.ledger.take_lease import take_lease
 from oncehouse.pipeline.adopting import check_rule
 from oncehouse.pipeline.catalog_file import look_at_catalog
 from oncehouse.pipeline.catalog_repair import CatalogRepair, catch_up, plan_lost, plan_older, restore_lost
 from oncehouse.pipeline.damage import FileKind, Repair, plan_repairs
-from oncehouse.pipeline.holder import describe_holder
 from oncehouse.pipeline.kafka_facts import KafkaFacts
-from oncehouse.pipeline.lease_terms import take_lease
 from oncehouse.pipeline.ledger_age import tell_age
 from oncehouse.pipeline.prepare import open_catalog
 from oncehouse.pipeline.restoring import Done, Restorer

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from oncehouse.errors import OncehouseError
-from oncehouse.ledger import batches, epochs, requests
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import BatchStatus, Counts, Request
+from oncehouse.ledger.catalog import batches, epochs, requests
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.models import BatchStatus, Counts, Request
 from oncehouse.pipeline.source import Topics
 from oncehouse.progress import Progress, StreamProgress
 

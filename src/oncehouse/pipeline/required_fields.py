@@ -26,7 +26,7 @@ from oncehouse.protobuf.fields import find_obstacle, has_steps, numbers_of, rena
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.ledger.records import Schema
+    from oncehouse.ledger.models import Schema
     from oncehouse.pipeline.decoding import Decoded
     from oncehouse.pipeline.identity_rule import Rule
 

@@ -18,11 +18,12 @@ import pyarrow as pa
 
 from oncehouse.clickhouse.client import connect
 from oncehouse.errors import CorruptFileError, PermanentError
-from oncehouse.ledger import keyindex, segments
-from oncehouse.ledger.audit import LedgerState, RegisteredKeyFile, read_state
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import FileRef, KeyFile, Segment
-from oncehouse.ledger.repairing import Restored, enter_duplicates, enter_files
+from oncehouse.ledger.catalog import segments
+from oncehouse.ledger.catalog.file_replacement import Restored, enter_duplicates, enter_files
+from oncehouse.ledger.models import FileRef, KeyFile, Segment
+from oncehouse.ledger.stats.ledger_state import LedgerState, RegisteredKeyFile, read_state
+from oncehouse.ledger.storage import key_index
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.compact import plan_rebuild, rebuild_task
 from oncehouse.pipeline.damage import FileKind, Repair, Source
 from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
@@ -44,7 +45,7 @@ from oncehouse.pipeline.table_gap import read_gaps
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.ledger.catalog import Catalog
+    from oncehouse.ledger.catalog.database import Catalog
     from oncehouse.pipeline.manifest import ReadPlan
 
 _BLOCK_ROWS = 50_000
@@ -131,7 +132,7 @@ class Restorer:
         if not self._is_sound(key_file.keys):
             return
         made = self._make_keys(replace(key_file, raw=replace(raw, rows=key_file.events)))
-        kept = keyindex.open_keys(self._store.checked(key_file.keys)).take(
+        kept = key_index.open_keys(self._store.checked(key_file.keys)).take(
             slice(key_file.keys.row, key_file.keys.row + key_file.events)
         )
         same = all(
@@ -160,7 +161,7 @@ class Restorer:
         # What was settled has its ids, whatever would be refused today.
         return replace(plan, refused={}, needs_value=False)
 
-    def _make_keys(self, key_file: KeyFile) -> keyindex.Keys:
+    def _make_keys(self, key_file: KeyFile) -> key_index.Keys:
         plan = self._plain_plan
         return sort_ids(make_ids(self._store, plan, make_decoder(plan), key_file))
 
@@ -174,7 +175,7 @@ class Restorer:
                     f"{repair.name}: its raw bytes hold {len(keys)} events, the ledger {key_file.events}"
                 )
             new = self._store.put(
-                self._path(repair.epoch, "keys.arrow"), partial(keyindex.write_keys, keys=keys)
+                self._path(repair.epoch, "keys.arrow"), partial(key_index.write_keys, keys=keys)
             )
             restored.append(Restored(column="keys", old=key_file.keys, new=new))
         return self._enter(restored)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from oncehouse.common import failpoints
 from oncehouse.errors import TransientError
-from oncehouse.ledger import epochs, expiry, history, packs, snapshots
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.catalog import epochs, packs, retention, rollup, snapshots
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.pack import pack
 
 if TYPE_CHECKING:
@@ -85,19 +85,19 @@ def retain(
     """One round: drop what is past the window; when `sweeping`, also pack what is small (with Spark) and sweep."""
     store = FileStore(pipeline.ledger.files)
     before = catalog.earliest() - pipeline.identity.window
-    expired = expiry.expire_segments(catalog, token, before=before)
+    expired = retention.expire_segments(catalog, token, before=before)
     paths = [
-        *expiry.drop_replaced_segments(catalog, token),
-        *expiry.drop_key_files(catalog, token, before=before),
-        *expiry.drop_tried_letters(catalog, token, before=before),
+        *retention.drop_replaced_segments(catalog, token),
+        *retention.drop_key_files(catalog, token, before=before),
+        *retention.drop_tried_letters(catalog, token, before=before),
     ]
-    history.roll_up_epochs(catalog, token, before=before)
-    history.roll_up_batches(catalog, token, before=before)
+    rollup.roll_up_epochs(catalog, token, before=before)
+    rollup.roll_up_batches(catalog, token, before=before)
     kept_up = not (paths or sweeping) or _take_snapshot(catalog, store)
     failpoints.reach("before deleting files")
     # Only a pack may hold rows of others, so only then all names have to be looked at.
     shared = any(packs.is_pack(path) for path in paths)
-    still_named = expiry.registered_paths(catalog) if shared else set()
+    still_named = retention.registered_paths(catalog) if shared else set()
     gone = [path for path in paths if path not in still_named]
     for path in gone:
         store.delete(path)
@@ -131,7 +131,7 @@ def sweep(pipeline: Pipeline, catalog: Catalog, store: FileStore, *, token: int,
     # Listed before the catalog is asked: a file registered in between is then seen as registered.
     files = list(store.walk(f"{pipeline.pipeline}/"))
     last_epoch = epochs.next_epoch(catalog) - 1
-    named = expiry.registered_paths(catalog) | packs.kept_garbage(catalog)
+    named = retention.registered_paths(catalog) | packs.kept_garbage(catalog)
     orphans = plan_sweep(
         files,
         named,

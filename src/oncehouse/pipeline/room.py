@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncehouse.config.field_types import format_duration
-from oncehouse.ledger.backlog import largest_epoch, sum_backlog
+from oncehouse.ledger.stats.backlog import largest_epoch, sum_backlog
 from oncehouse.pipeline.session import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from oncehouse.config.pipeline import Ledger, Pipeline
-    from oncehouse.ledger.catalog import Catalog
+    from oncehouse.ledger.catalog.database import Catalog
 
 LEAST_FREE_BYTES = 1 << 30
 _LEAST_FREE_SHARE = 10

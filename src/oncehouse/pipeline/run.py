@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncehouse.errors import ConfigurationError, OncehouseError
-from oncehouse.ledger import epochs
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import Stage
-from oncehouse.ledger.schemas import add_schemas
+from oncehouse.ledger.catalog import epochs
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.known_schemas import add_schemas
+from oncehouse.ledger.models import Stage
 from oncehouse.pipeline.adopting import adopt
 from oncehouse.pipeline.deciding import Ingesting
 from oncehouse.pipeline.prepare import demand_ready, know_tables, open_catalog

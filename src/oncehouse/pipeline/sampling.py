@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from oncehouse.common.kafka_client import describe_error
 from oncehouse.errors import TransientError
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.decoding import HEADERS
 from oncehouse.pipeline.manifest import LettersManifest, ReadPlan
 from oncehouse.pipeline.parts import EVENT_COLUMN, PARTITIONS, read_rows
@@ -29,7 +29,7 @@ from oncehouse.pipeline.source import Positions, Topics, client_settings
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Kafka, Pipeline
-    from oncehouse.ledger.records import Schema
+    from oncehouse.ledger.models import Schema
 
 _RECORDS = 5000
 _PATIENCE_SECONDS = 10.0

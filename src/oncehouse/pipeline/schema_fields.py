@@ -17,7 +17,7 @@ from oncehouse.protobuf.fields import derive_fields, has_default
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Source
-    from oncehouse.ledger.records import Schema
+    from oncehouse.ledger.models import Schema
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,8 @@ from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.clickhouse.type_compatibility import widens
 from oncehouse.column_types import types as c
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.fields import learn_fields, list_fields
-from oncehouse.ledger.records import LearnedField, Schema
+from oncehouse.ledger.catalog.learned_fields import learn_fields, list_fields
+from oncehouse.ledger.models import LearnedField, Schema
 from oncehouse.pipeline.adopting import identity_of
 from oncehouse.pipeline.evolution import new_fields, with_learned
 from oncehouse.pipeline.merging_fields import with_tables
@@ -31,7 +31,7 @@ from oncehouse.pipeline.schemas import known_schemas
 if TYPE_CHECKING:
     from oncehouse.clickhouse.table_info import TableFacts
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.ledger.catalog import Catalog
+    from oncehouse.ledger.catalog.database import Catalog
 
 
 @dataclass(frozen=True, kw_only=True)

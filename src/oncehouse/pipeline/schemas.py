@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, assert_never
 
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import Schema
-from oncehouse.ledger.schemas import add_schemas, list_schemas
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.known_schemas import add_schemas, list_schemas
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline import avro_sources, protobuf_sources
 from oncehouse.pipeline.formats import demand_section
 from oncehouse.pipeline.registry import RegistryClient

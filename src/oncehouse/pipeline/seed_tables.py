@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from oncehouse.ledger.audit import LedgerState, RegisteredKeyFile, read_state
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.keyindex import open_keys
-from oncehouse.ledger.records import FileRef
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.models import FileRef
+from oncehouse.ledger.stats.ledger_state import LedgerState, RegisteredKeyFile, read_state
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.key_index import open_keys
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.parts import EVENT_COLUMN, read_rows
 

@@ -23,7 +23,7 @@ from oncehouse.common.file_permissions import (
 )
 from oncehouse.config.field_types import SECRET_SETTINGS, is_secret_setting
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.ledger.file_cache import BYTES_VARIABLE
+from oncehouse.ledger.storage.file_cache import BYTES_VARIABLE
 from oncehouse.pipeline import blocks
 from oncehouse.pipeline.executors import (
     PYTHON_VARIABLE,

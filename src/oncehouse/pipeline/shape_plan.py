@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from oncehouse.column_types.types import ColumnType
 from oncehouse.expressions.scope import Expression
-from oncehouse.ledger.records import FileRef
+from oncehouse.ledger.models import FileRef
 
 
 @dataclass(frozen=True, kw_only=True)

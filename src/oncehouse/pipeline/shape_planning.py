@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from oncehouse.column_types.types import ColumnType, arrow_type, parse_type
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.shape_plan import ColumnPlan, FunctionPlan, RoutePlan, ShapePlan, route_column
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from oncehouse.expressions.evaluator import Evaluator, Outcome
 from oncehouse.expressions.scope import Expression, Input
-from oncehouse.ledger.files import FileStore
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.decoding import Decoded, Decoder, Places
 from oncehouse.pipeline.fit import fit
 from oncehouse.pipeline.fit_explain import explain_misfit

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Self
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError, LeaseHeldError
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.records import Counts, QueryBatch, Stage
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.models import Counts, QueryBatch, Stage
 from oncehouse.pipeline.deciding import Ingesting
 from oncehouse.pipeline.frames import FrameIngest, demand_frames, demand_name
 from oncehouse.pipeline.prepare import open_catalog

@@ -23,7 +23,7 @@ from oncehouse.common.kafka_security import spell_for_java
 from oncehouse.common.leader_epochs import EpochEnd, Unanswered, ask_epoch_ends
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import ConfigurationError, DataLossError, OncehouseError, TransientError
-from oncehouse.ledger.records import OffsetRange
+from oncehouse.ledger.models import OffsetRange
 from oncehouse.pipeline.log_history import LogEnd
 from oncehouse.pipeline.outage import TopicSettings, read_settings
 from oncehouse.pipeline.parts import PARTITIONS

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.identifiers import PIPELINE_CONSUMER, quote_table
 from oncehouse.errors import OncehouseError, PermanentError
-from oncehouse.ledger.arrival import Arrival, read_arrival
-from oncehouse.ledger.catalog import Catalog
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.stats.table_progress import Arrival, read_arrival
 from oncehouse.pipeline.source import Positions, Topics
 
 if TYPE_CHECKING:

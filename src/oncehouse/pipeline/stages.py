@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 from oncehouse.common import structured_logging
 from oncehouse.errors import FencedError, LeaseHeldError, OncehouseError, TransientError
-from oncehouse.ledger import leases
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import Lease, Stage
+from oncehouse.ledger.catalog import leases
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.lease_holder import describe_holder
+from oncehouse.ledger.models import Lease, Stage
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.take_lease import demand_current, take_lease
 from oncehouse.pipeline.deciding import Ingesting
-from oncehouse.pipeline.holder import describe_holder
 from oncehouse.pipeline.job_errors import naming_own_errors
-from oncehouse.pipeline.lease_terms import demand_current, take_lease
 from oncehouse.pipeline.loading import Loading
 from oncehouse.pipeline.prepare import know_tables_if_there
 from oncehouse.pipeline.report import Report, RunResult

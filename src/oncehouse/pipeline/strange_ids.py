@@ -21,10 +21,10 @@ import numpy as np
 
 from oncehouse.clickhouse.unique_ids import read_unique_ids
 from oncehouse.errors import CorruptFileError
-from oncehouse.ledger.batches import load_open_parts, load_parts
-from oncehouse.ledger.keyindex import Keys, find, first_of_each, open_keys, sort_order, write_keys
-from oncehouse.ledger.records import FileRef, Segment
-from oncehouse.ledger.segments import ADOPTED_PREFIX, list_segments
+from oncehouse.ledger.catalog.batches import load_open_parts, load_parts
+from oncehouse.ledger.catalog.segments import ADOPTED_PREFIX, list_segments
+from oncehouse.ledger.models import FileRef, Segment
+from oncehouse.ledger.storage.key_index import Keys, find, first_of_each, open_keys, sort_order, write_keys
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.parts import EVENT_COLUMN, read_rows
 from oncehouse.pipeline.payloads import UNKNOWN
@@ -33,9 +33,9 @@ from oncehouse.pipeline.table_gap import TableGap, may_share
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.ledger.catalog import Catalog
-    from oncehouse.ledger.files import FileStore
-    from oncehouse.ledger.records import LoadPart
+    from oncehouse.ledger.catalog.database import Catalog
+    from oncehouse.ledger.models import LoadPart
+    from oncehouse.ledger.storage.file_store import FileStore
 
 # So many ids are held at a time.
 _IDS_AT_ONCE = 4_000_000

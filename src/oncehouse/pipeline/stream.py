@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 from oncehouse.common import structured_logging
 from oncehouse.common.file_permissions import make_private_folder
 from oncehouse.errors import DataLossError, OncehouseError, TransientError
-from oncehouse.ledger import epochs, leases
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import EpochKind
+from oncehouse.ledger.catalog import epochs, leases
+from oncehouse.ledger.models import EpochKind
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.take_lease import demand_current
 from oncehouse.pipeline.adopting import under_ledgers_rule
 from oncehouse.pipeline.blocks import Counting
 from oncehouse.pipeline.deciding import Deciding
@@ -31,7 +32,6 @@ from oncehouse.pipeline.formats import needs_headers
 from oncehouse.pipeline.ingest import SMALL_EPOCH_RECORDS, EpochInput, read_frame, settle
 from oncehouse.pipeline.job_errors import naming_own_errors, revive
 from oncehouse.pipeline.kafka_log import KafkaLog
-from oncehouse.pipeline.lease_terms import demand_current
 from oncehouse.pipeline.log_history import StaleLeaders
 from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.session import scratch_folder

@@ -19,17 +19,17 @@ from oncehouse.clickhouse.insert.deadline import LOOK_WITHIN_SECONDS, under_way_
 from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.clickhouse.unique_ids import running_inserts
 from oncehouse.errors import PermanentError
-from oncehouse.ledger.audit import find_known_batches
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.history import rolled_up_rows_of_all
-from oncehouse.ledger.marks import Mark, read_marks
-from oncehouse.ledger.records import Batch, BatchStatus
+from oncehouse.ledger.catalog.rollup import rolled_up_rows_of_all
+from oncehouse.ledger.models import Batch, BatchStatus
+from oncehouse.ledger.stats.ledger_state import find_known_batches
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.marks import Mark, read_marks
 from oncehouse.pipeline.verify_rows import NO_BATCH
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
     from oncehouse.config.pipeline import Pipeline, Table
-    from oncehouse.ledger.catalog import Catalog
+    from oncehouse.ledger.catalog.database import Catalog
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.insert.part_pressure import Crowding
 from oncehouse.errors import OncehouseError
-from oncehouse.ledger.records import Batch, BatchStatus, Part
+from oncehouse.ledger.models import Batch, BatchStatus, Part
 from oncehouse.pipeline.pace import SLOW_SHARE, Ended, Pace, Rhythm, decide_rhythm, see_arrivals, see_insert
 
 if TYPE_CHECKING:

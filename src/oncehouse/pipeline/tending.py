@@ -10,12 +10,12 @@ import threading
 from typing import TYPE_CHECKING
 
 from oncehouse.errors import LeaseHeldError, TransientError
-from oncehouse.ledger import leases, requests
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import Stage
+from oncehouse.ledger.catalog import leases, requests
+from oncehouse.ledger.lease_holder import describe_holder
+from oncehouse.ledger.models import Stage
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.take_lease import demand_current, take_lease
 from oncehouse.pipeline.deciding import Deciding
-from oncehouse.pipeline.holder import describe_holder
-from oncehouse.pipeline.lease_terms import demand_current, take_lease
 
 if TYPE_CHECKING:
     from oncehouse.pipeline.stages import Stages

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.column_types import types as c
-from oncehouse.ledger.records import Schema
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.csv_split import Marks, split_lines
 from oncehouse.pipeline.decoding import (
     Decoded,

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.config.pipeline import Pipeline
-from oncehouse.ledger.audit import LedgerState, find_known_batches, read_state
-from oncehouse.ledger.batches import WAITING
-from oncehouse.ledger.catalog import Catalog
-from oncehouse.ledger.expiry import registered_paths
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.history import rolled_up_rows_of_all
-from oncehouse.ledger.records import Batch, BatchStatus
+from oncehouse.ledger.catalog.batches import WAITING
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.retention import registered_paths
+from oncehouse.ledger.catalog.rollup import rolled_up_rows_of_all
+from oncehouse.ledger.models import Batch, BatchStatus
+from oncehouse.ledger.stats.ledger_state import LedgerState, find_known_batches, read_state
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.findings import Finding, Note, Report, Subject
 from oncehouse.pipeline.formats import format_of
 from oncehouse.pipeline.verify_counts import check_counts

@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from oncehouse.ledger.audit import LedgerState
-from oncehouse.ledger.history import ROLLED_UP
-from oncehouse.ledger.records import BatchStatus, EpochKind, EpochRow, LetterKind, OffsetRange, Part
+from oncehouse.ledger.catalog.rollup import ROLLED_UP
+from oncehouse.ledger.models import BatchStatus, EpochKind, EpochRow, LetterKind, OffsetRange, Part
+from oncehouse.ledger.stats.ledger_state import LedgerState
 from oncehouse.pipeline.findings import Finding, Note, Subject
 
 

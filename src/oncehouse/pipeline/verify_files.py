@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from oncehouse.errors import CorruptFileError
-from oncehouse.ledger.audit import LedgerState, RegisteredKeyFile
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import DuplicateFile, FileRef, Part
+from oncehouse.ledger.models import DuplicateFile, FileRef, Part
+from oncehouse.ledger.stats.ledger_state import LedgerState, RegisteredKeyFile
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dedup import live_events
 from oncehouse.pipeline.findings import Finding, Subject
 from oncehouse.pipeline.parts import EVENT_COLUMN, read_rows

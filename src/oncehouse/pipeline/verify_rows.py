@@ -13,7 +13,7 @@ from oncehouse.clickhouse.batch_rows import count_by_batch, count_distinct_by_ba
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.config.pipeline import Pipeline, Table
-from oncehouse.ledger.records import Batch, BatchStatus
+from oncehouse.ledger.models import Batch, BatchStatus
 from oncehouse.pipeline.findings import Finding, Note, Subject
 
 NO_BATCH = "00000000-0000-0000-0000-000000000000"

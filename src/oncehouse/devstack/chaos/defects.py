@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from oncehouse.ledger import batches, catalog, epochs, leases, registering
-from oncehouse.ledger.records import BatchStatus
+from oncehouse.ledger.catalog import batches, database, epochs, leases, registration
+from oncehouse.ledger.models import BatchStatus
 from oncehouse.pipeline import loader, source, stream
 
 _SKIPPED = 2
@@ -51,12 +51,12 @@ def skip_offsets() -> None:
         return {place: offset + _SKIPPED * (place in positions) for place, offset in found.items()}
 
     _put(stream, "starting_positions", start_too_late)
-    _put(registering, "_advance", register_anywhere())
+    _put(registration, "_advance", register_anywhere())
 
 
 def register_anywhere() -> Callable[..., None]:
     """In the place of `registering._advance`: a range of offsets is taken for the next one, wherever it starts."""
-    advance, read_positions = registering._advance, epochs.read_positions  # noqa: SLF001 - what is to be broken
+    advance, read_positions = registration._advance, epochs.read_positions  # noqa: SLF001 - what is to be broken
 
     def advance_anyhow(connection: Any, ledger: Any, span: Any, *more: Any) -> None:
         start = read_positions(ledger).get((span.topic, span.partition), span.start)
@@ -113,7 +113,7 @@ def ignore_fencing() -> None:
 
     _put(leases, "acquire", take)
     _put(leases, "renew", lambda *_given, **_which: None)
-    _put(catalog.Catalog, "_fence", lambda *_given: 0)
+    _put(database.Catalog, "_fence", lambda *_given: 0)
 
 
 def _put(holder: object, name: str, defect: object) -> None:

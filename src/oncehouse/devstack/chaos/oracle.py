@@ -16,9 +16,9 @@ from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.column_types import types as c
 from oncehouse.devstack.chaos.play import view_of
 from oncehouse.devstack.chaos.texts import spell
-from oncehouse.ledger import batches
-from oncehouse.ledger.files import FileStore
-from oncehouse.ledger.records import Counts
+from oncehouse.ledger.catalog import batches
+from oncehouse.ledger.models import Counts
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.verify import verify
 
 if TYPE_CHECKING:

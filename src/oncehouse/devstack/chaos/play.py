@@ -27,15 +27,15 @@ from oncehouse.devstack.chaos.traffic import Traffic, make_topics, produce
 from oncehouse.devstack.chaos.view_sums import ViewSums
 from oncehouse.devstack.commands import ONCEHOUSE, last_words, signal_tree, spark_settings, start_command
 from oncehouse.errors import OncehouseError, PermanentError
-from oncehouse.ledger import batches, epochs
-from oncehouse.ledger.records import BatchStatus, Counts
+from oncehouse.ledger.catalog import batches, epochs
+from oncehouse.ledger.models import BatchStatus, Counts
 from oncehouse.pipeline.prepare import open_catalog
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline, Table
     from oncehouse.devstack.proxy import FaultProxy
     from oncehouse.devstack.stack import Stack
-    from oncehouse.ledger.catalog import Catalog
+    from oncehouse.ledger.catalog.database import Catalog
 
 _PATIENCE_SECONDS = 300.0
 _PATIENCE_SECONDS_A_RECORD = 0.01

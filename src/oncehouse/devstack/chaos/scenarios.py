@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from oncehouse.devstack.chaos.play import NoFaultError, NotHeldError, Play, freeze, thaw
 from oncehouse.devstack.commands import python_workers
 from oncehouse.devstack.faults import AnswerError, CutBody, DelayAnswer, DropAnswer, Fault, HoldBody
-from oncehouse.ledger import batches, epochs, leases
+from oncehouse.ledger.catalog import batches, epochs, leases
 
 if TYPE_CHECKING:
     import subprocess

@@ -1,0 +1,86 @@
+"""Open letters in the catalog, as often asked: how many there are of each reason, and the newest files first.
+
+Letters wait for people, so there may be a hundred thousand files of them: the database adds them up, and no more is
+read than somebody looks at. Who needs all files takes `epochs.list_dead_letter_files`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from sqlalchemy import ColumnElement, and_, func, or_, select
+
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.row_mappers import letter_file_of
+from oncehouse.ledger.catalog.schema import dead_letter_files
+from oncehouse.ledger.models import DeadLetterFile, LetterKind
+
+_FILES_A_LOOK = 128
+_LONGEST_NAME = 64
+
+
+def count_reasons(catalog: Catalog, *, kind: LetterKind = LetterKind.DEAD) -> dict[str, int]:
+    """Open letters by reason, by its name; those that wait, by schema."""
+    query = (
+        select(dead_letter_files.c.reasons, func.count())
+        .where(*are_open(catalog, kind))
+        .group_by(dead_letter_files.c.reasons)
+    )
+    counted: dict[str, int] = {}
+    with catalog.read() as connection:
+        for reasons, files in connection.execute(query).all():
+            for reason, rows in json.loads(reasons).items():
+                counted[reason] = counted.get(reason, 0) + rows * files
+    return dict(sorted(counted.items()))
+
+
+def find_open_file(catalog: Catalog, name: str) -> DeadLetterFile | None:
+    """`name` may be anything: it comes out of an address."""
+    if not (name.isascii() and name.isprintable() and len(name) <= _LONGEST_NAME):
+        return None
+    query = select(dead_letter_files).where(
+        *are_open(catalog, LetterKind.DEAD), dead_letter_files.c.dead_letter_file == name
+    )
+    with catalog.read() as connection:
+        row = connection.execute(query).first()
+    return None if row is None else letter_file_of(row)
+
+
+def walk_newest_files(
+    catalog: Catalog, *, reason: str | None = None, start: DeadLetterFile | None = None
+) -> Iterator[DeadLetterFile]:
+    """Files of open dead letters from the newest on, or from `start` on; those without the reason are left out."""
+    names = dead_letter_files.c.dead_letter_file
+    query = select(dead_letter_files).where(*are_open(catalog, LetterKind.DEAD))
+    if reason is not None:
+        # As it stands in the text. No LIKE: a reason may hold its wildcards.
+        spelt = json.dumps(reason)
+        query = query.where(
+            func.replace(dead_letter_files.c.reasons, spelt, "") != dead_letter_files.c.reasons
+        )
+    newest = query.order_by(dead_letter_files.c.epoch.desc(), names.desc()).limit(_FILES_A_LOOK)
+    look = newest if start is None else newest.where(_up_to(start, names <= start.dead_letter_file))
+    while True:
+        with catalog.read() as connection:
+            found = [letter_file_of(row) for row in connection.execute(look).all()]
+        yield from (file for file in found if reason is None or file.reasons.get(reason))
+        if len(found) < _FILES_A_LOOK:
+            return
+        last = found[-1]
+        look = newest.where(_up_to(last, names < last.dead_letter_file))
+
+
+def _up_to(last: DeadLetterFile, same_epoch: ColumnElement[bool]) -> ColumnElement[bool]:
+    epoch = dead_letter_files.c.epoch
+    # The first comparison is the one that an index answers.
+    return and_(epoch <= last.epoch, or_(epoch < last.epoch, same_epoch))
+
+
+def are_open(catalog: Catalog, kind: LetterKind) -> tuple[ColumnElement[bool], ...]:
+    """What holds of the files of letters that were not tried again."""
+    return (
+        dead_letter_files.c.pipeline == catalog.pipeline,
+        dead_letter_files.c.kind == kind,
+        dead_letter_files.c.tried_in_epoch.is_(None),
+    )

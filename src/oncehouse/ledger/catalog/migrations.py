@@ -1,0 +1,294 @@
+"""Steps that bring the catalog of an older oncehouse to today's tables: numbered, forward only, one transaction.
+
+A step that a release has had is never changed again, so it spells its columns itself instead of taking those of
+`tables.py`, which are today's. It only adds (tables, indexes, columns that may be null) and does nothing where that is
+there already: what it did once may stand when a ledger that was given back to an older oncehouse comes again. A
+process of an older oncehouse can then go on beside it; a step that it could not live with says `fences`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Float,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    delete,
+    insert,
+    inspect,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.types import TypeEngine
+
+from oncehouse import __version__
+from oncehouse.common import failpoints
+from oncehouse.common.database import DatabaseClock
+from oncehouse.errors import ConfigurationError, UpgradeNeededError
+from oncehouse.ledger.catalog.schema import VERSION, leases, ledger_version, metadata, upgrades
+
+OLDEST = 1
+"""The version of the first release."""
+
+WAY_BACK_DAYS = 30
+"""For so long after the upgrade files are written as 0.1.0 reads them, and the catalog can be given back to it."""
+
+# A table that somebody reads for long is waited for in short turns, because whoever comes meanwhile waits behind us.
+_LOCK_SECONDS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    version: int
+    """The one that it leads to."""
+    what: str
+    """As people read it."""
+    change: Callable[[Connection], None]
+    fences: bool = False
+    """Whether processes of an older oncehouse, which may be at work, must not write any more."""
+    forget: Callable[[Connection], None] | None = None
+    """What must go before an older oncehouse gets the catalog, because it would not keep it up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upgrade:
+    """A catalog that was brought from one version to another."""
+
+    before: int
+    after: int
+
+
+def _add_upgrades(connection: Connection) -> None:
+    Table(
+        "oncehouse_upgrades",
+        MetaData(),
+        Column("version", Integer, primary_key=True, autoincrement=False),
+        Column("oncehouse", String(64), nullable=False),
+        Column("upgraded_at", Float(53), nullable=False),
+    ).create(connection, checkfirst=True)
+
+
+def _prepare_rules(connection: Connection) -> None:
+    add_column(connection, "oncehouse_pipelines", "rule", Text())
+    Table(
+        "oncehouse_rekeyed_files",
+        MetaData(),
+        Column("pipeline", String(64)),
+        Column("key_file", String(64)),
+        Column("request", BigInteger, nullable=False),
+        Column("events", BigInteger, nullable=False),
+        Column("keys_path", String(255)),
+        Column("keys_bytes", BigInteger),
+        Column("keys_checksum", String(80)),
+        Column("keys_row", BigInteger),
+        PrimaryKeyConstraint("pipeline", "key_file"),
+    ).create(connection, checkfirst=True)
+    Table(
+        "oncehouse_rekeyed_segments",
+        MetaData(),
+        Column("pipeline", String(64)),
+        Column("segment", String(64)),
+        Column("request", BigInteger, nullable=False),
+        Column("bucket_from", Integer, nullable=False),
+        Column("bucket_to", Integer, nullable=False),
+        Column("keys_total", BigInteger, nullable=False),
+        Column("first_seen_from", Float(53), nullable=False),
+        Column("first_seen_to", Float(53), nullable=False),
+        Column("file_path", String(255), nullable=False),
+        Column("file_bytes", BigInteger, nullable=False),
+        Column("file_checksum", String(80), nullable=False),
+        Column("file_row", BigInteger, nullable=False),
+        PrimaryKeyConstraint("pipeline", "segment"),
+    ).create(connection, checkfirst=True)
+
+
+def _forget_prepared(connection: Connection) -> None:
+    """An older oncehouse sweeps the files of a change under way; the request stays, and is performed in its way."""
+    for table in ("oncehouse_rekeyed_files", "oncehouse_rekeyed_segments"):
+        connection.execute(text(f"DELETE FROM {table}"))  # noqa: S608 - constants
+
+
+def add_column(connection: Connection, table: str, column: str, kind: TypeEngine[Any]) -> None:
+    """A column that may be null: rows of older processes have none."""
+    if column not in {found["name"] for found in inspect(connection).get_columns(table)}:
+        spelt = kind.compile(dialect=connection.dialect)
+        connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column} {spelt}"))
+
+
+def _add_leader_epochs(connection: Connection) -> None:
+    """Of ranges, not of positions: an older oncehouse that goes on adds ranges without one, which says so."""
+    add_column(connection, "oncehouse_ranges", "leader_epoch", Integer())
+
+
+def _index_open_letters(connection: Connection) -> None:
+    connection.execute(
+        text(
+            "CREATE INDEX IF NOT EXISTS oncehouse_dead_letter_files_open "
+            "ON oncehouse_dead_letter_files (pipeline, kind, epoch) WHERE tried_in_epoch IS NULL"
+        )
+    )
+
+
+def _count_writes(connection: Connection) -> None:
+    add_column(connection, "oncehouse_leases", "writes", BigInteger())
+
+
+def _count_blocks(connection: Connection) -> None:
+    add_column(connection, "oncehouse_attempts", "block_count", String(64))
+
+
+STEPS: tuple[Step, ...] = (
+    Step(
+        version=2,
+        what="the catalog remembers which oncehouse brought it to which version",
+        change=_add_upgrades,
+    ),
+    Step(
+        version=3,
+        what="another identity rule is prepared while the pipeline runs",
+        change=_prepare_rules,
+        forget=_forget_prepared,
+    ),
+    Step(
+        version=4,
+        what="open dead letters are found by an index",
+        change=_index_open_letters,
+    ),
+    Step(
+        version=5,
+        what="ranges of offsets carry the leader epoch of Kafka's log",
+        change=_add_leader_epochs,
+    ),
+    Step(
+        version=6,
+        what="the writes of each stage are counted, so that a catalog that has lost some is noticed",
+        change=_count_writes,
+    ),
+    Step(
+        version=7,
+        what="an attempt remembers how many blocks its table had taken",
+        change=_count_blocks,
+    ),
+)
+
+
+def read_version(connection: Connection) -> int:
+    """0: there is no catalog."""
+    if not inspect(connection).has_table(ledger_version.name):
+        return 0
+    return int(connection.execute(select(ledger_version.c.version)).scalar() or 0)
+
+
+def steps_after(version: int) -> tuple[Step, ...]:
+    return tuple(step for step in STEPS if step.version > version)
+
+
+def demand_version(connection: Connection, version: int) -> None:
+    """Raise unless a catalog of this version is today's."""
+    if version > VERSION:
+        raise ConfigurationError(
+            f"The ledger's catalog has version {version}, this oncehouse ({__version__}) knows up to {VERSION}. "
+            f"Use {_tell_writer(connection, version)}; nothing was changed."
+        )
+    if version < VERSION:
+        raise UpgradeNeededError(
+            f"The ledger's catalog has version {version}, made by an older oncehouse; this one ({__version__}) works "
+            f"with version {VERSION}. The next `oncehouse run` upgrades it, and so does `oncehouse upgrade`; until "
+            "then the older oncehouse can go on. Nothing was changed."
+        )
+
+
+def _tell_writer(connection: Connection, version: int) -> str:
+    """Read with care: whatever a newer oncehouse has made of its tables, the refusal must be told."""
+    looked = inspect(connection)
+    if looked.has_table(upgrades.name):
+        known = {column["name"] for column in looked.get_columns(upgrades.name)}
+        if {"version", "oncehouse"} <= known:
+            asked = select(upgrades.c.oncehouse).where(upgrades.c.version == version)
+            if (name := connection.execute(asked).scalar()) is not None:
+                return f"oncehouse {name}, which upgraded it, or a newer one"
+    return "the newer oncehouse that wrote it"
+
+
+def migrate(connection: Connection) -> Upgrade | None:
+    """Make the tables, or bring those of an older oncehouse to today's; None where there was nothing to upgrade.
+
+    Whoever calls it has taken the turn (`databases.take_turn`) in a transaction that may write, so that another process
+    finds either version, and never both at work.
+    """
+    found = read_version(connection)
+    if found > VERSION:
+        demand_version(connection, found)
+    if found == 0:
+        metadata.create_all(connection)
+        connection.execute(insert(ledger_version).values(name="ledger", version=VERSION))
+        _remember(connection, VERSION)
+        return None
+    asked = steps_after(found)
+    if not asked:
+        return None
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'"))
+    for step in asked:
+        step.change(connection)
+        failpoints.reach("catalog half upgraded")
+        connection.execute(update(ledger_version).values(version=step.version))
+    for step in asked:
+        _remember(connection, step.version)
+    if any(step.fences for step in asked):
+        # Whoever holds a lease is refused at its next write.
+        connection.execute(update(leases).values(token=leases.c.token + 1))
+    failpoints.reach("before the upgrade is settled")
+    return Upgrade(before=found, after=asked[-1].version)
+
+
+def _remember(connection: Connection, version: int) -> None:
+    connection.execute(delete(upgrades).where(upgrades.c.version == version))
+    connection.execute(
+        insert(upgrades).values(version=version, oncehouse=__version__, upgraded_at=DatabaseClock())
+    )
+
+
+def has_way_back(connection: Connection) -> bool:
+    """Whether 0.1.0 may have to read the ledger again: it made it, and was replaced not long ago."""
+    asked = select(upgrades.c.version, DatabaseClock() - upgrades.c.upgraded_at).order_by(upgrades.c.version)
+    first = connection.execute(asked).first()
+    return first is not None and first[0] == OLDEST + 1 and float(first[1]) < WAY_BACK_DAYS * 86_400
+
+
+def give_back(connection: Connection, version: int) -> None:
+    """Let the oncehouse of an older version work with the catalog again: what was added stays, and it looks past it."""
+    found = read_version(connection)
+    if not OLDEST <= version < found:
+        older = "no older one" if found == OLDEST else f"{OLDEST} to {found - 1}"
+        raise ConfigurationError(
+            f"The ledger's catalog has version {found}; it can be given back to {older}, not to {version}."
+        )
+    if hard := next((step for step in steps_after(version) if step.fences), None):
+        raise ConfigurationError(
+            f"Step {hard.version} ({hard.what}) is one that an older oncehouse cannot live with, so the catalog cannot "
+            "be given back. Restore a backup from before the upgrade, then let `oncehouse repair` bring it up to date."
+        )
+    if not has_way_back(connection):
+        raise ConfigurationError(
+            f"This oncehouse made the ledger, or has worked with it for more than {WAY_BACK_DAYS} days: its files are "
+            "written in a form that an older one cannot read, so the catalog cannot be given back. Nothing was changed."
+        )
+    for step in steps_after(version):
+        if step.version <= found and step.forget is not None:
+            step.forget(connection)
+    connection.execute(update(ledger_version).values(version=version))
+    connection.execute(delete(upgrades).where(upgrades.c.version > version))
+    # A process of today's that was overlooked must not write beside the older one.
+    connection.execute(update(leases).values(token=leases.c.token + 1))
