@@ -25,10 +25,10 @@ import pyarrow as pa
 from decode import BLOCK, FIELDS, best_rate
 from oncehouse.column_types.types import parse_type
 from oncehouse.ledger.models import Schema
-from oncehouse.pipeline.avro_decode import AvroDecoder
-from oncehouse.pipeline.avro_writer import write_number
-from oncehouse.pipeline.decoding import Limits
-from oncehouse.pipeline.framing import Framing, VersionPlace
+from oncehouse.pipeline.formats.avro.decoder import AvroDecoder
+from oncehouse.pipeline.formats.avro.default_writer import write_number
+from oncehouse.pipeline.formats.base import Limits
+from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

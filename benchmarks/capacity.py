@@ -29,12 +29,12 @@ from oncehouse.ledger.models import FileRef, KeyFile, Part
 from oncehouse.ledger.storage import key_index
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import Keys
-from oncehouse.pipeline import reading
-from oncehouse.pipeline.compact import FAN_IN, MAX_KEYS, MergePlan, merge_task
-from oncehouse.pipeline.dedup import DecidePlan, decide
-from oncehouse.pipeline.manifest import TaskManifest
-from oncehouse.pipeline.pack import LEAST_EPOCHS, PackPlan, pack_task
-from oncehouse.pipeline.parts import EVENT_COLUMN
+from oncehouse.pipeline.dedup.deduplicate import DecidePlan, decide
+from oncehouse.pipeline.dedup.index_compaction import FAN_IN, MAX_KEYS, MergePlan, merge_task
+from oncehouse.pipeline.ingest import read_task
+from oncehouse.pipeline.ingest.manifest import TaskManifest
+from oncehouse.pipeline.ingest.part_files import EVENT_COLUMN
+from oncehouse.pipeline.maintenance.packing import LEAST_EPOCHS, PackPlan, pack_task
 from processor_time import least_seconds
 from read_tasks import make_blocks, make_read_plan
 
@@ -78,9 +78,9 @@ def _measure_read(folder: Path, events: int, added_bytes: int) -> Figures:
     """All by event."""
     blocks = list(make_blocks(events, added_bytes))
     plan = make_read_plan(folder)
-    reading.read_records(plan, "warm", blocks[:1])
-    seconds = best(lambda: reading.read_records(plan, "timed", blocks))
-    found = reading.read_records(plan, "sized", blocks)
+    read_task.read_records(plan, "warm", blocks[:1])
+    seconds = best(lambda: read_task.read_records(plan, "timed", blocks))
+    found = read_task.read_records(plan, "sized", blocks)
     length = sum(block.column("value").nbytes for block in blocks) / events - 4
     return {
         "length": length,
@@ -93,7 +93,7 @@ def _measure_read(folder: Path, events: int, added_bytes: int) -> Figures:
 
 def measure_duplicates(folder: Path, *, events: int = 50_000) -> Figures:
     """What a decide task writes for each duplicate; of the events every twelfth or so is one."""
-    (chunk,) = reading.read_records(make_read_plan(folder), "read", make_blocks(events)).chunks
+    (chunk,) = read_task.read_records(make_read_plan(folder), "read", make_blocks(events)).chunks
     plan = DecidePlan(
         bucket_from=0,
         bucket_to=15,
@@ -114,7 +114,9 @@ def measure_packs(folder: Path, *, events_an_epoch: int = 2_000) -> Figures:
     """Small epochs, packed: what is left of raw bytes and parts, by byte of the events."""
     blocks = list(make_blocks(LEAST_EPOCHS * events_an_epoch, 0, block_rows=events_an_epoch))
     plan = make_read_plan(folder)
-    bundles = [_bundle(at, reading.read_records(plan, f"e{at}", [block])) for at, block in enumerate(blocks)]
+    bundles = [
+        _bundle(at, read_task.read_records(plan, f"e{at}", [block])) for at, block in enumerate(blocks)
+    ]
     moves = pack_task(PackPlan(files_root=str(folder), out="bench/packs/1-pack", bundles=tuple(bundles)))
     sizes = {move.new.path: move.new.size_bytes for move in moves}
     read_bytes = sum(block.column("value").nbytes - 4 * block.num_rows for block in blocks)
@@ -241,12 +243,12 @@ def _grow_by_nothing(_folder: str, _count: int) -> Callable[[], object]:
 
 def _grow_by_reading(folder: str, rows: int) -> Callable[[], object]:
     plan = make_read_plan(Path(folder) / "read")
-    return lambda: reading.read_records(plan, "grow", make_blocks(rows, 0))
+    return lambda: read_task.read_records(plan, "grow", make_blocks(rows, 0))
 
 
 def _grow_by_reading_long(folder: str, rows: int) -> Callable[[], object]:
     plan = make_read_plan(Path(folder) / "long")
-    return lambda: reading.read_records(plan, "grow", make_blocks(rows, LONGER_BYTES))
+    return lambda: read_task.read_records(plan, "grow", make_blocks(rows, LONGER_BYTES))
 
 
 def _grow_by_small_blocks(folder: str, events: int) -> Callable[[], object]:
@@ -260,7 +262,7 @@ def _grow_by_large_blocks(folder: str, events: int) -> Callable[[], object]:
 def _read_large(folder: str, events: int, *, block_rows: int) -> Callable[[], object]:
     plan = replace(make_read_plan(Path(folder) / "large"), max_message_bytes=2 * LARGE_EVENT_BYTES)
     blocks = make_blocks(events, LARGE_EVENT_BYTES, block_rows=block_rows)
-    return lambda: reading.read_records(plan, f"grow-{block_rows}", blocks)
+    return lambda: read_task.read_records(plan, f"grow-{block_rows}", blocks)
 
 
 def _grow_by_loading(folder: str, _events: int) -> Callable[[], object]:

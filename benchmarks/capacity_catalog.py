@@ -30,7 +30,7 @@ from oncehouse.ledger.models import (
     Segment,
     Stage,
 )
-from oncehouse.pipeline.parts import epoch_path
+from oncehouse.pipeline.ingest.part_files import epoch_path
 
 _EVENTS = 100_000
 _MORE = 5

@@ -34,9 +34,11 @@ from measure import (
 )
 from oncehouse.config.pipeline import BatchLimits, Epoch, Ledger, Pipeline, Spark
 from oncehouse.ledger.catalog.epochs import list_epochs
-from oncehouse.pipeline import ingest, loader, stream
-from oncehouse.pipeline.prepare import open_catalog
+from oncehouse.pipeline.checks.preflight import open_catalog
+from oncehouse.pipeline.ingest import epoch
+from oncehouse.pipeline.load import insert_task
 from oncehouse.pipeline.run import run_pipeline
+from oncehouse.pipeline.stages import kafka_stream
 from processor_time import read_processor_seconds
 
 EVENTS = 600_000
@@ -81,7 +83,7 @@ class Told:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        places = ((stream, "read_frame"), (ingest, "run_tasks"), (loader, "run_tasks"))
+        places = ((kafka_stream, "read_frame"), (epoch, "run_tasks"), (insert_task, "run_tasks"))
         before = [(module, name, getattr(module, name)) for module, name in places]
         for module, name, call in before:
             setattr(module, name, self.around(call))

@@ -22,8 +22,8 @@ import pyarrow as pa
 from pyarrow import json as pa_json
 
 from oncehouse.column_types.types import parse_type
-from oncehouse.pipeline import json_decode
-from oncehouse.pipeline.json_decode import JsonDecoder
+from oncehouse.pipeline.formats.json import decoder as json_decode
+from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

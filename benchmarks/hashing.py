@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from oncehouse.common.hashing import xxh3_hashes
-from oncehouse.pipeline.decoding import HEADERS
-from oncehouse.pipeline.identity import encode_identity, unique_ids
-from oncehouse.pipeline.identity_rule import Rule
+from oncehouse.pipeline.dedup.identity_rule import Rule
+from oncehouse.pipeline.dedup.unique_id import encode_identity, unique_ids
+from oncehouse.pipeline.formats.base import HEADERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,8 +21,8 @@ from oncehouse.devstack.demo_events import make_columns
 from oncehouse.ledger.catalog.epochs import total_counts
 from oncehouse.ledger.catalog.query_batches import list_settled
 from oncehouse.ledger.models import EpochKind, FileFormat
-from oncehouse.pipeline.importing import import_files, make_job
-from oncehouse.pipeline.prepare import open_catalog
+from oncehouse.pipeline.checks.preflight import open_catalog
+from oncehouse.pipeline.external.file_import import import_files, make_job
 from oncehouse.pipeline.run import run_pipeline
 from traffic import Kind
 

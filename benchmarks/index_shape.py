@@ -15,8 +15,8 @@ from itertools import count
 
 from oncehouse.capacity.index_shape import count_ranges, shape_keys
 from oncehouse.ledger.models import FileRef, Segment
-from oncehouse.pipeline.compact import Merge, plan_merges
-from oncehouse.pipeline.dedup import plan_ranges
+from oncehouse.pipeline.dedup.deduplicate import plan_ranges
+from oncehouse.pipeline.dedup.index_compaction import Merge, plan_merges
 
 WINDOW_SECONDS = 60 * 86_400.0
 _FILE = FileRef(path="", size_bytes=0, checksum="")

@@ -27,8 +27,8 @@ from oncehouse.config.pipeline import Epoch
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.catalog.epochs import list_epochs
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.loader import live_rows
-from oncehouse.pipeline.prepare import open_catalog
+from oncehouse.pipeline.checks.preflight import open_catalog
+from oncehouse.pipeline.load.insert_task import live_rows
 from oncehouse.pipeline.run import run_pipeline
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ from oncehouse.devstack.demo_events import IDENTITY
 from oncehouse.devstack.jars import connector_jars
 from oncehouse.devstack.stack import Stack
 from oncehouse.ledger.catalog import epochs
-from oncehouse.pipeline.prepare import open_catalog
+from oncehouse.pipeline.checks.preflight import open_catalog
 from oncehouse.pipeline.run import run_pipeline
-from oncehouse.pipeline.session import open_session
+from oncehouse.pipeline.spark.session import open_session
 from traffic import USUAL, Kind, make_source, plan_serials, produce
 
 if TYPE_CHECKING:

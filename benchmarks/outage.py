@@ -33,7 +33,7 @@ from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.catalog.leases import list_leases
 from oncehouse.ledger.models import BatchStatus, EpochKind, Stage
 from oncehouse.ledger.stats import summary
-from oncehouse.pipeline.prepare import open_catalog
+from oncehouse.pipeline.checks.preflight import open_catalog
 from oncehouse.pipeline.run import run_pipeline
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from pathlib import Path
 from oncehouse.ledger.models import FileRef
 from oncehouse.ledger.storage.checksums import checksum, quick_checksum
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline import reading
-from oncehouse.pipeline.manifest import ChunkManifest, Form
-from oncehouse.pipeline.parts import read_rows, write_blocks
+from oncehouse.pipeline.ingest import read_task
+from oncehouse.pipeline.ingest.manifest import ChunkManifest, Form
+from oncehouse.pipeline.ingest.part_files import read_rows, write_blocks
 from processor_time import least_seconds
 from read_tasks import make_blocks, make_read_plan
 
@@ -45,7 +45,7 @@ def main() -> None:
         for form in Form:
             plan = replace(make_read_plan(Path(folder)), form=form, part_rows=events, part_bytes=1 << 40)
             chunk: ChunkManifest
-            (chunk,) = reading.read_records(plan, str(form), iter(blocks)).chunks
+            (chunk,) = read_task.read_records(plan, str(form), iter(blocks)).chunks
             measure(store, "part", chunk.parts[0].file, form, events)
             measure(store, "raw", chunk.raw, form, events)
         for way in (quick_checksum, checksum):

@@ -23,11 +23,11 @@ import pyarrow as pa
 from google.protobuf.message_factory import GetMessageClass
 
 from oncehouse.column_types.types import arrow_type, parse_type
-from oncehouse.pipeline.decoding import Limits
-from oncehouse.pipeline.formats import demand_section, format_of
-from oncehouse.pipeline.framing import Framing, VersionPlace
-from oncehouse.pipeline.protobuf_format import ProtobufFormat
-from oncehouse.pipeline.protobuf_sources import make_schema, read_files
+from oncehouse.pipeline.formats.base import Limits
+from oncehouse.pipeline.formats.factory import demand_section, format_of
+from oncehouse.pipeline.formats.protobuf.format import ProtobufFormat
+from oncehouse.pipeline.formats.protobuf.schema_sources import make_schema, read_files
+from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace
 from oncehouse.protobuf.definition import describe, read_definition
 from traffic import Kind, make_encoder, make_source, plan_serials
 

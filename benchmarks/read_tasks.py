@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from oncehouse.column_types.types import parse_type
 from oncehouse.devstack.demo_events import FIELDS, IDENTITY, make_messages, plan_traffic
-from oncehouse.pipeline.identity_rule import Rule
-from oncehouse.pipeline.json_format import JsonFormat
-from oncehouse.pipeline.manifest import ReadPlan, TablePlan
+from oncehouse.pipeline.dedup.identity_rule import Rule
+from oncehouse.pipeline.formats.json.format import JsonFormat
+from oncehouse.pipeline.ingest.manifest import ReadPlan, TablePlan
 
 BLOCK_ROWS = 50_000
 

@@ -28,8 +28,8 @@ from measure import Place, Topic, create_table, make_pipeline, open_place, open_
 from oncehouse.devstack.demo_events import make_topic
 from oncehouse.ledger.catalog import epochs, requests
 from oncehouse.ledger.models import RequestKind
-from oncehouse.pipeline.adopting import identity_of, spell_section
-from oncehouse.pipeline.prepare import open_catalog
+from oncehouse.pipeline.checks.preflight import open_catalog
+from oncehouse.pipeline.schema.identity_guard import identity_of, spell_section
 from traffic import PARTITIONS
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ import decode
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.expressions.duckdb_engine import open_engine
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline import lookup_join
-from oncehouse.pipeline.shape_planning import plan_shape
-from oncehouse.pipeline.shaping import Shaper
+from oncehouse.pipeline.transform import lookup_join
+from oncehouse.pipeline.transform.plan_builder import plan_shape
+from oncehouse.pipeline.transform.transformer import Shaper
 
 EXPRESSIONS = {
     "day": ("Date", "(created_at + INTERVAL {number} HOUR)::DATE"),

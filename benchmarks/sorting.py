@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from oncehouse.ledger.storage.key_index import UInt64, merge_order, sort_order
-from oncehouse.pipeline.worker_daemon import keep_memory
+from oncehouse.pipeline.spark.worker_daemon import keep_memory
 
 KEYS = 500_000
 RUNS = 4

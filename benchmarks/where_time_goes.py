@@ -17,43 +17,44 @@ from typing import Any
 import pyarrow as pa
 
 from oncehouse.ledger.models import FileRef
-from oncehouse.pipeline import dedup, reading
-from oncehouse.pipeline.dedup import DecidePlan
-from oncehouse.pipeline.manifest import TaskManifest
+from oncehouse.pipeline.dedup import deduplicate
+from oncehouse.pipeline.dedup.deduplicate import DecidePlan
+from oncehouse.pipeline.ingest import read_task
+from oncehouse.pipeline.ingest.manifest import TaskManifest
 from read_tasks import make_blocks, make_read_plan
 
 _EVENTS = 400_000
 
 # module, attribute (with its class), and the name it is shown under
 _DRIVER = (
-    ("oncehouse.pipeline.stream", "settle", "epoch: plans, manifests and the rest"),
-    ("oncehouse.pipeline.stream", "read_frame", "epoch: read job"),
-    ("oncehouse.pipeline.ingest", "_decide_all", "epoch: decide job"),
+    ("oncehouse.pipeline.stages.kafka_stream", "settle", "epoch: plans, manifests and the rest"),
+    ("oncehouse.pipeline.stages.kafka_stream", "read_frame", "epoch: read job"),
+    ("oncehouse.pipeline.ingest.epoch", "_decide_all", "epoch: decide job"),
     ("oncehouse.ledger.catalog.registration", "register", "epoch: register"),
-    ("oncehouse.pipeline.deciding", "compact", "between epochs: compaction"),
-    ("oncehouse.pipeline.loading", "load", "beside ingest: load"),
+    ("oncehouse.pipeline.stages.ingest_stage", "compact", "between epochs: compaction"),
+    ("oncehouse.pipeline.stages.load_stage", "load", "beside ingest: load"),
 )
 _TASK = (
-    ("oncehouse.pipeline.reading", "read_records", "read: blocks and the rest"),
-    ("oncehouse.pipeline.json_decode", "JsonDecoder.decode", "read: decode, the rest"),
-    ("oncehouse.pipeline.json_decode", "screen_bytes", "read: decode, screen"),
-    ("oncehouse.pipeline.json_decode", "screen_structure", "read: decode, screen what is parsed"),
-    ("oncehouse.pipeline.json_decode", "JsonDecoder._read_alike", "read: decode, by one layout"),
-    ("oncehouse.pipeline.json_decode", "JsonDecoder._parse", "read: decode, parse"),
-    ("oncehouse.pipeline.json_decode", "JsonDecoder._convert", "read: decode, convert"),
-    ("oncehouse.pipeline.reading", "unique_ids", "read: unique ids"),
-    ("oncehouse.pipeline.reading", "hash_payloads", "read: payload hashes"),
-    ("oncehouse.pipeline.reading", "_Chunk._sorted_keys", "read: sort keys"),
-    ("oncehouse.pipeline.parts", "PartFile.write", "read: part to a file"),
-    ("oncehouse.pipeline.reading", "write_blocks", "read: raw bytes to a file"),
-    ("oncehouse.pipeline.reading", "write_keys", "read: key file"),
+    ("oncehouse.pipeline.ingest.read_task", "read_records", "read: blocks and the rest"),
+    ("oncehouse.pipeline.formats.json.decoder", "JsonDecoder.decode", "read: decode, the rest"),
+    ("oncehouse.pipeline.formats.json.decoder", "screen_bytes", "read: decode, screen"),
+    ("oncehouse.pipeline.formats.json.decoder", "screen_structure", "read: decode, screen what is parsed"),
+    ("oncehouse.pipeline.formats.json.decoder", "JsonDecoder._read_alike", "read: decode, by one layout"),
+    ("oncehouse.pipeline.formats.json.decoder", "JsonDecoder._parse", "read: decode, parse"),
+    ("oncehouse.pipeline.formats.json.decoder", "JsonDecoder._convert", "read: decode, convert"),
+    ("oncehouse.pipeline.ingest.read_task", "unique_ids", "read: unique ids"),
+    ("oncehouse.pipeline.ingest.read_task", "hash_payloads", "read: payload hashes"),
+    ("oncehouse.pipeline.ingest.read_task", "_Chunk._sorted_keys", "read: sort keys"),
+    ("oncehouse.pipeline.ingest.part_files", "PartFile.write", "read: part to a file"),
+    ("oncehouse.pipeline.ingest.read_task", "write_blocks", "read: raw bytes to a file"),
+    ("oncehouse.pipeline.ingest.read_task", "write_keys", "read: key file"),
     ("oncehouse.ledger.storage.file_store", "checksum", "files: checksum"),
     ("oncehouse.ledger.storage.file_store", "quick_checksum", "files: quick checksum"),
     ("oncehouse.ledger.storage.file_store", "_sync", "files: fsync"),
-    ("oncehouse.pipeline.dedup", "decide", "decide: the rest"),
-    ("oncehouse.pipeline.dedup", "_gather", "decide: gather and sort keys"),
-    ("oncehouse.pipeline.dedup", "_look_up", "decide: look up in the index"),
-    ("oncehouse.pipeline.dedup", "_write_segment", "decide: write segment"),
+    ("oncehouse.pipeline.dedup.deduplicate", "decide", "decide: the rest"),
+    ("oncehouse.pipeline.dedup.deduplicate", "_gather", "decide: gather and sort keys"),
+    ("oncehouse.pipeline.dedup.deduplicate", "_look_up", "decide: look up in the index"),
+    ("oncehouse.pipeline.dedup.deduplicate", "_write_segment", "decide: write segment"),
 )
 
 
@@ -119,13 +120,13 @@ def show_tasks(folder: Path) -> None:
     """One read task, then a decide task over what it wrote, against an index of the same size."""
     plan = make_read_plan(folder)
     blocks = list(make_blocks(_EVENTS))
-    reading.read_records(plan, "warm", blocks[:1])
+    read_task.read_records(plan, "warm", blocks[:1])
     with watching(_TASK) as watch:
         started = time.perf_counter()
-        first, second = (reading.read_records(plan, name, half) for name, half in _halves(blocks))
+        first, second = (read_task.read_records(plan, name, half) for name, half in _halves(blocks))
         read_seconds = time.perf_counter() - started
-        known = dedup.decide(_decide_plan(folder, first, "a", ()))
-        dedup.decide(_decide_plan(folder, second, "b", (known.segment,) if known.segment else ()))
+        known = deduplicate.decide(_decide_plan(folder, first, "a", ()))
+        deduplicate.decide(_decide_plan(folder, second, "b", (known.segment,) if known.segment else ()))
         seconds = time.perf_counter() - started
     rows = sum(block.num_rows for block in blocks)
     print(f"one task, one core, {rows} events: read {rows / read_seconds:.0f} events/s")

@@ -33,7 +33,7 @@ from oncehouse.ledger.catalog.segments import insert_segments
 from oncehouse.ledger.models import EpochRow, Segment
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import Keys, write_keys
-from oncehouse.pipeline.prepare import open_catalog
+from oncehouse.pipeline.checks.preflight import open_catalog
 from plots import draw_lines
 
 if TYPE_CHECKING:

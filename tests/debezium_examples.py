@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from oncehouse.column_types.types import parse_type
-from oncehouse.pipeline.debezium_decode import DebeziumDecoder
-from oncehouse.pipeline.decoding import Decoded, Limits
+from oncehouse.pipeline.formats.base import Decoded, Limits
+from oncehouse.pipeline.formats.debezium.decoder import DebeziumDecoder
 
 FIRST_OFFSET = 1000
 OWN = {

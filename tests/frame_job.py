@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 
 from oncehouse import Sink
 from oncehouse.config.file_loader import load_pipeline
-from oncehouse.pipeline.session import open_session
+from oncehouse.pipeline.spark.session import open_session
 
 ROWS_A_BATCH = 40
 QUERY = "orders-join"

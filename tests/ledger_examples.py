@@ -32,8 +32,8 @@ from oncehouse.ledger.models import (
     Stage,
 )
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.decoding import HEADERS
-from oncehouse.pipeline.parts import LETTER_SCHEMA, write_letters
+from oncehouse.pipeline.formats.base import HEADERS
+from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, write_letters
 
 TOPIC = "orders"
 TOPIC_ID = "topic-1"

@@ -14,9 +14,9 @@ from itertools import pairwise
 from ledger_examples import make_file
 from oncehouse.config.pipeline import BatchLimits
 from oncehouse.ledger.models import Part
-from oncehouse.pipeline import pace as pace_module
-from oncehouse.pipeline.batcher import TableFeedback, plan_batches
-from oncehouse.pipeline.pace import Answer, Ended, Pace
+from oncehouse.pipeline.load import insert_rate as pace_module
+from oncehouse.pipeline.load.batch_planner import TableFeedback, plan_batches
+from oncehouse.pipeline.load.insert_rate import Answer, Ended, Pace
 
 TICK_SECONDS = 0.1
 TABLE = "a"

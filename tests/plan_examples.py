@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from oncehouse.column_types.types import parse_type
-from oncehouse.pipeline.identity_rule import Rule
-from oncehouse.pipeline.json_format import JsonFormat
-from oncehouse.pipeline.manifest import ReadPlan, TablePlan
+from oncehouse.pipeline.dedup.identity_rule import Rule
+from oncehouse.pipeline.formats.json.format import JsonFormat
+from oncehouse.pipeline.ingest.manifest import ReadPlan, TablePlan
 
 
 def make_read_plan(folder: Path | str, **changes: Any) -> ReadPlan:

@@ -37,14 +37,14 @@ from oncehouse.ledger.models import (
 )
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import open_keys
-from oncehouse.pipeline import catalog_repair
-from oncehouse.pipeline.adopting import identity_of
-from oncehouse.pipeline.catalog_repair import CatalogRepair
-from oncehouse.pipeline.kafka_facts import KafkaFacts
-from oncehouse.pipeline.pack import PackPlan, pack_task
-from oncehouse.pipeline.parts import read_rows
-from oncehouse.pipeline.read_planning import shaped_plan
-from oncehouse.pipeline.reading import read_records
+from oncehouse.pipeline.ingest.part_files import read_rows
+from oncehouse.pipeline.ingest.read_plan import shaped_plan
+from oncehouse.pipeline.ingest.read_task import read_records
+from oncehouse.pipeline.maintenance.packing import PackPlan, pack_task
+from oncehouse.pipeline.repair import catalog_restore
+from oncehouse.pipeline.repair.catalog_restore import CatalogRepair
+from oncehouse.pipeline.repair.kafka_availability import KafkaFacts
+from oncehouse.pipeline.schema.identity_guard import identity_of
 
 TOPIC = "orders"
 
@@ -290,12 +290,12 @@ class RepairWorld:
         return KafkaFacts(earliest={place: self.earliest}, latest={place: len(self.records)})
 
     def plan(self, *, given_again: bool = False) -> CatalogRepair:
-        return catalog_repair.plan_lost(
+        return catalog_restore.plan_lost(
             self.pipeline, self.tables, "there is no file", self.ask_kafka, given_again=given_again
         )
 
     def restore(self, planned: CatalogRepair | None = None) -> Path | None:
-        aside = catalog_repair.restore_lost(self.pipeline, self.tables, planned or self.plan())
+        aside = catalog_restore.restore_lost(self.pipeline, self.tables, planned or self.plan())
         self.catalog = self.open()
         return aside
 

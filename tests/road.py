@@ -36,11 +36,11 @@ from oncehouse.ledger.catalog import batches, epochs, leases, requests, retentio
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.models import Batch, Counts, EpochKind, RequestKind, Stage
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.compact import compact
-from oncehouse.pipeline.prepare import open_catalog
-from oncehouse.pipeline.retention import Swept, retain
+from oncehouse.pipeline.checks.preflight import open_catalog
+from oncehouse.pipeline.dedup.index_compaction import compact
+from oncehouse.pipeline.maintenance.retention import Swept, retain
+from oncehouse.pipeline.maintenance.verify import Finding, verify
 from oncehouse.pipeline.run import RunResult, run_pipeline
-from oncehouse.pipeline.verify import Finding, verify
 
 FIELDS = {
     "project": "LowCardinality(String)",

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.devstack.jars import connector_jars
-from oncehouse.pipeline.session import open_session
+from oncehouse.pipeline.spark.session import open_session
 from road import FIELDS, Road
 
 

@@ -20,7 +20,7 @@ from oncehouse.errors import OncehouseError
 from oncehouse.ledger.catalog import batches, epochs, leases, schema
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.models import Stage
-from oncehouse.pipeline.prepare import open_catalog
+from oncehouse.pipeline.checks.preflight import open_catalog
 from soak_oracle import TABLE
 from soak_report import LedgerSize
 from soak_traffic import Cleaning

@@ -38,7 +38,7 @@ take more as their data grows, within their ceiling."""
 
 _SERVERS = {"kafka": "broker", "clickhouse": "clickhouse"}
 # As a program: Java processes carry the same name among their settings.
-_WORKER_PROGRAM = ("-m", "oncehouse.pipeline.worker_daemon")
+_WORKER_PROGRAM = ("-m", "oncehouse.pipeline.spark.worker_daemon")
 
 
 class Watch:

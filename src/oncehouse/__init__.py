@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from oncehouse.config.file_loader import load_pipeline
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.pipeline.sink import Sink
+    from oncehouse.pipeline.external.sink import Sink
 
 __all__ = ["Pipeline", "Sink", "__version__", "load_pipeline"]
 
@@ -16,7 +16,7 @@ __version__ = "0.2.0.dev0"
 
 _HOMES = {
     "Pipeline": "oncehouse.config.pipeline",
-    "Sink": "oncehouse.pipeline.sink",
+    "Sink": "oncehouse.pipeline.external.sink",
     "load_pipeline": "oncehouse.config.file_loader",
 }
 

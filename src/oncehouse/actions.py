@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from oncehouse.messaging.inbox.opening import InboxDatabase
     from oncehouse.messaging.outbox.opening import OpenedOutbox
     from oncehouse.messaging.outbox.parked import Moved
-    from oncehouse.pipeline.selection import Selection
+    from oncehouse.pipeline.dead_letters.filter import Selection
 
 
 def retry_batch(catalog: Catalog, batch_id: str) -> Batch:

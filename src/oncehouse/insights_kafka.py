@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import OncehouseError
-from oncehouse.pipeline.source import Topics
+from oncehouse.pipeline.ingest.kafka_source import Topics
 
 if TYPE_CHECKING:
     from oncehouse.messaging.consumer.groups import Groups, GroupStatus

@@ -20,9 +20,9 @@ from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.dead_letters import find_open_file, walk_newest_files
 from oncehouse.ledger.models import DeadLetterFile
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.hints import make_hint
-from oncehouse.pipeline.letter_files import find_letters
-from oncehouse.pipeline.selection import Selection
+from oncehouse.pipeline.dead_letters.filter import Selection
+from oncehouse.pipeline.dead_letters.hints import make_hint
+from oncehouse.pipeline.ingest.dead_letter_files import find_letters
 
 _BEGINNING_CHARACTERS = 200
 # Hints look further into a value than the beginning that is shown.

@@ -25,8 +25,8 @@ from oncehouse.insights_letters import LetterPage, declared_fields, list_dead_le
 from oncehouse.insights_outbox import NoAnswer
 from oncehouse.ledger.open import KeptLedger, open_ledger
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.findings import Report
-from oncehouse.pipeline.selection import Selection
+from oncehouse.pipeline.dead_letters.filter import Selection
+from oncehouse.pipeline.maintenance.verify_report import Report
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
@@ -165,7 +165,7 @@ class Lookout:
     def verify(self, name: str, *, files: bool = False, ledger_only: bool = False) -> Report:
         """Takes as long as `oncehouse verify` does, which it is."""
         from oncehouse.clickhouse.client import connect
-        from oncehouse.pipeline.verify import verify
+        from oncehouse.pipeline.maintenance.verify import verify
 
         pipeline = self.pipeline(name)
         client = None if ledger_only else connect(pipeline.clickhouse)

@@ -16,7 +16,7 @@ from oncehouse.ledger.catalog.segments import list_segments
 from oncehouse.ledger.models import BatchStatus, EpochKind, EpochRow, OffsetRange, Part
 from oncehouse.ledger.stats import recent
 from oncehouse.ledger.stats.recent import Load, Settled
-from oncehouse.pipeline.room import Disk, Room, least_free, read_room
+from oncehouse.pipeline.ingest.backpressure import Disk, Room, least_free, read_room
 
 RATE_SECONDS = 60.0
 CURVE_POINTS = 60

@@ -23,10 +23,10 @@ from oncehouse.ledger.stats import offset_lookup
 from oncehouse.ledger.stats.ledger_state import RegisteredKeyFile
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import open_keys
-from oncehouse.pipeline.dedup import live_events
-from oncehouse.pipeline.letter_files import find_letters
-from oncehouse.pipeline.parts import EVENT_COLUMN, read_rows
-from oncehouse.pipeline.selection import Selection, Span
+from oncehouse.pipeline.dead_letters.filter import Selection, Span
+from oncehouse.pipeline.dedup.deduplicate import live_events
+from oncehouse.pipeline.ingest.dead_letter_files import find_letters
+from oncehouse.pipeline.ingest.part_files import EVENT_COLUMN, read_rows
 
 
 class Fate(StrEnum):

@@ -21,14 +21,19 @@ from oncehouse.errors import LeaseHeldError
 from oncehouse.ledger import lease_holder
 from oncehouse.ledger.catalog import batches, database, epochs, leases, registration, schema, segments
 from oncehouse.ledger.models import BatchStatus, Stage
-from oncehouse.pipeline import compact, deciding, executors, ingest, loader, loading, pack, stream
+from oncehouse.pipeline.dedup import index_compaction
+from oncehouse.pipeline.ingest import epoch as ingest
+from oncehouse.pipeline.load import insert_task
+from oncehouse.pipeline.maintenance import packing
+from oncehouse.pipeline.spark import executors
+from oncehouse.pipeline.stages import ingest_stage, kafka_stream, load_stage
 
 FOLDER = Path(os.environ["DRIVER_FOLDER"])
 
 
 def settle_offsets_first() -> None:
     """Offsets are written down before the rows that were read from them, in a transaction of their own."""
-    settle, advance = stream.settle, registration._advance
+    settle, advance = kafka_stream.settle, registration._advance
 
     def settle_late(spark, pipeline, ledger, token, read, given, *, small):
         epoch = epochs.next_epoch(ledger)
@@ -40,13 +45,17 @@ def settle_offsets_first() -> None:
         ledger.write(Stage.INGEST, token, run)
         return settle(spark, pipeline, ledger, token, read, given, small=small)
 
-    stream.settle = settle_late
+    kafka_stream.settle = settle_late
     registration._advance = lambda *_: None
 
 
 def replace_segments_first() -> None:
     """Small segments leave the key index before the one that they were merged into is in it."""
-    merge, run_tasks, put_in_place = compact.compact, compact.run_tasks, segments.replace_segments
+    merge, run_tasks, put_in_place = (
+        index_compaction.compact,
+        index_compaction.run_tasks,
+        segments.replace_segments,
+    )
 
     def merge_late(spark, pipeline, ledger, token):
         def run_late(spark, task, plans):
@@ -55,11 +64,11 @@ def replace_segments_first() -> None:
             put_in_place(ledger, token, old=old, new=[])
             return run_tasks(spark, task, plans)
 
-        compact.run_tasks = run_late
+        index_compaction.run_tasks = run_late
         segments.replace_segments = lambda *given, old, new: put_in_place(*given, old=[], new=new)
         return merge(spark, pipeline, ledger, token)
 
-    deciding.compact = merge_late
+    ingest_stage.compact = merge_late
 
 
 def ignore_fencing() -> None:
@@ -111,12 +120,12 @@ def lose_executors() -> None:
     """No defect: the executor of the first read, decide and load task dies when it has done its work."""
     ingest.read_records = lose_executor(ingest.read_records, FOLDER / "read.killed")
     ingest.decide_task = lose_executor(ingest.decide_task, FOLDER / "decide.killed")
-    loader.send_batch = lose_executor(loader.send_batch, FOLDER / "load.killed")
+    insert_task.send_batch = lose_executor(insert_task.send_batch, FOLDER / "load.killed")
 
 
 def lose_loading_executor() -> None:
     """No defect: the executor of the first load task dies when its INSERT was answered."""
-    loader.send_batch = lose_executor(loader.send_batch, FOLDER / "load.killed")
+    insert_task.send_batch = lose_executor(insert_task.send_batch, FOLDER / "load.killed")
 
 
 def lose_reading_machine() -> None:
@@ -131,14 +140,14 @@ def lose_deciding_machine() -> None:
 
 def lose_loading_machine() -> None:
     """No defect: the machine of the first load task dies when its INSERT was answered."""
-    loader.send_batch = lose_machine(loader.send_batch, FOLDER / "load.killed")
+    insert_task.send_batch = lose_machine(insert_task.send_batch, FOLDER / "load.killed")
 
 
 def overtake_tasks() -> None:
     """No defect: Spark runs a copy of the first read, decide and load task."""
     ingest.read_records = be_overtaken(ingest.read_records, FOLDER / "read")
     ingest.decide_task = be_overtaken(ingest.decide_task, FOLDER / "decide")
-    loader.send_batch = be_overtaken(loader.send_batch, FOLDER / "load")
+    insert_task.send_batch = be_overtaken(insert_task.send_batch, FOLDER / "load")
 
 
 def run_elsewhere() -> None:
@@ -153,12 +162,12 @@ def be_impatient() -> None:
 
 def pack_soon() -> None:
     """No defect: few small epochs are worth a pack."""
-    pack.LEAST_EPOCHS = 2
+    packing.LEAST_EPOCHS = 2
 
 
 def call_loaded_what_is_left() -> None:
     """Told to stop, the load stage calls all that it has not sent yet loaded, and ends."""
-    run = loading.Loading.run
+    run = load_stage.Loading.run
 
     def run_and_hurry(self, stop, drain):
         run(self, stop, drain)
@@ -169,17 +178,17 @@ def call_loaded_what_is_left() -> None:
             loaded = {"status": BatchStatus.IN_CLICKHOUSE, "outcome": "inserted"}
             batches.finish_attempt(self._catalog, self._token, attempt, **loaded)
 
-    loading.Loading.run = run_and_hurry
+    load_stage.Loading.run = run_and_hurry
 
 
 def stop_a_worker() -> None:
     """No defect: the first load task is stopped when its INSERT is about to leave."""
-    loader.send_batch = stop_before_sending(loader.send_batch, FOLDER)
+    insert_task.send_batch = stop_before_sending(insert_task.send_batch, FOLDER)
 
 
 def stop_the_driver() -> None:
     """No defect: the driver is stopped when it has written its first attempt."""
-    run = loader._run
+    run = insert_task._run
 
     def stop_and_run(spark, plan):
         stopped = FOLDER / "stopped"
@@ -188,17 +197,17 @@ def stop_the_driver() -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
         return run(spark, plan)
 
-    loader._run = stop_and_run
+    insert_task._run = stop_and_run
 
 
 def be_too_late_soon() -> None:
     """No defect: what has not left in a moment may not leave."""
-    loader.SEND_WITHIN_SECONDS = 1.5
+    insert_task.SEND_WITHIN_SECONDS = 1.5
 
 
 def never_be_too_late() -> None:
     """An INSERT may leave whenever it comes to it."""
-    loader.SEND_WITHIN_SECONDS = 1e9
+    insert_task.SEND_WITHIN_SECONDS = 1e9
 
 
 DEFECTS = {

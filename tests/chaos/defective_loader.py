@@ -8,66 +8,66 @@ import pytest
 
 from oncehouse.clickhouse.insert.outcome import Inserted, Refused, TryAgain
 from oncehouse.devstack.chaos.defects import without_token
-from oncehouse.pipeline import attempts, loader
+from oncehouse.pipeline.load import attempt, insert_task
 
 
 def take_failures_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """An attempt that ended with an error counts as an insert."""
-    right = loader.judge
+    right = insert_task.judge
 
     def judge_kindly(outcome, **facts):
         failed = isinstance(outcome, TryAgain | Refused)
         return right(Inserted(rows=0, seconds=0.0) if failed else outcome, **facts)
 
-    monkeypatch.setattr(loader, "judge", judge_kindly)
+    monkeypatch.setattr(insert_task, "judge", judge_kindly)
 
 
 def take_begun_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch whose insert was begun by a driver that died counts as inserted."""
-    right = loader._run
+    right = insert_task._run
 
     def run_only_first(spark, plan):
         return right(spark, plan) if plan.request.attempt == 1 else Inserted(rows=0, seconds=0.0)
 
-    monkeypatch.setattr(loader, "_run", run_only_first)
+    monkeypatch.setattr(insert_task, "_run", run_only_first)
 
 
 def retry_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry trusts the token, whatever may have become of it, and does not ask the table."""
 
     def send_trusting(plan):
-        from oncehouse.pipeline import loader
+        from oncehouse.pipeline.load import insert_task
 
         trusting = replace(plan.request, outcome_unknown=False, may_be_forgotten=False)
-        return loader.send_batch(replace(plan, request=trusting))
+        return insert_task.send_batch(replace(plan, request=trusting))
 
-    monkeypatch.setattr(loader, "send_batch", send_trusting)
+    monkeypatch.setattr(insert_task, "send_batch", send_trusting)
 
 
 def retry_without_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """No token goes along, and a retry does not ask the table either."""
-    monkeypatch.setattr(loader, "send_batch", without_token(loader.send_batch))
+    monkeypatch.setattr(insert_task, "send_batch", without_token(insert_task.send_batch))
 
 
 def retry_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry sends the same rows backwards."""
 
     def send_backwards(plan):
-        from oncehouse.pipeline import loader
+        from oncehouse.pipeline.load import insert_task
 
-        right = loader.live_rows
+        right = insert_task.live_rows
 
         def read_backwards(*given):
             rows = right(*given)
             return rows.take(list(range(rows.num_rows))[::-1]) if plan.request.attempt > 1 else rows
 
-        loader.live_rows = read_backwards
+        insert_task.live_rows = read_backwards
         try:
-            return loader.send_batch(plan)
+            return insert_task.send_batch(plan)
         finally:
-            loader.live_rows = right
+            insert_task.live_rows = right
 
-    monkeypatch.setattr(loader, "send_batch", send_backwards)
+    monkeypatch.setattr(insert_task, "send_batch", send_backwards)
 
 
 def look_without_sync(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,16 +75,16 @@ def look_without_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def send_believing(plan):
         from oncehouse.clickhouse import replica_sync
-        from oncehouse.pipeline import loader
+        from oncehouse.pipeline.load import insert_task
 
         right = replica_sync.read_engines
         replica_sync.read_engines = lambda *_: ()
         try:
-            return loader.send_batch(plan)
+            return insert_task.send_batch(plan)
         finally:
             replica_sync.read_engines = right
 
-    monkeypatch.setattr(loader, "send_batch", send_believing)
+    monkeypatch.setattr(insert_task, "send_batch", send_believing)
 
 
 def insert_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def insert_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def send_all(plan):
         from oncehouse.clickhouse.insert import insert_batch
-        from oncehouse.pipeline import loader
+        from oncehouse.pipeline.load import insert_task
 
         right = insert_batch.decide
 
@@ -102,13 +102,13 @@ def insert_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
         insert_batch.decide = decide
         try:
-            return loader.send_batch(plan)
+            return insert_task.send_batch(plan)
         finally:
             insert_batch.decide = right
 
-    monkeypatch.setattr(loader, "send_batch", send_all)
+    monkeypatch.setattr(insert_task, "send_batch", send_all)
 
 
 def overlook_foreign_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """What others insert does not count."""
-    monkeypatch.setattr(attempts, "blocks_between", lambda *_: 1)
+    monkeypatch.setattr(attempt, "blocks_between", lambda *_: 1)

@@ -50,19 +50,22 @@ from oncehouse.ledger.models import (
 )
 from oncehouse.ledger.storage import key_index
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline import compact, loader, pack, rekey
-from oncehouse.pipeline.adopting import identity_of
-from oncehouse.pipeline.batcher import TableFeedback, plan_batches
-from oncehouse.pipeline.compact import rebuild
-from oncehouse.pipeline.ingest import EpochInput, settle
-from oncehouse.pipeline.ledger_age import demand_newest
-from oncehouse.pipeline.manifest import ReadPlan, TaskManifest
-from oncehouse.pipeline.perform import Performer
-from oncehouse.pipeline.reading import read_records
-from oncehouse.pipeline.rekey import Rekeying
-from oncehouse.pipeline.retention import retain
-from oncehouse.pipeline.stages import take_lease
-from oncehouse.pipeline.verify import verify
+from oncehouse.pipeline.checks.stale_catalog import demand_newest
+from oncehouse.pipeline.dedup import index_compaction
+from oncehouse.pipeline.dedup.index_compaction import rebuild
+from oncehouse.pipeline.ingest.epoch import EpochInput, settle
+from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
+from oncehouse.pipeline.ingest.read_task import read_records
+from oncehouse.pipeline.load import insert_task
+from oncehouse.pipeline.load.batch_planner import TableFeedback, plan_batches
+from oncehouse.pipeline.maintenance import packing
+from oncehouse.pipeline.maintenance.retention import retain
+from oncehouse.pipeline.maintenance.verify import verify
+from oncehouse.pipeline.requests import rekey
+from oncehouse.pipeline.requests.handler import Performer
+from oncehouse.pipeline.requests.rekey import Rekeying
+from oncehouse.pipeline.schema.identity_guard import identity_of
+from oncehouse.pipeline.stages.supervisor import take_lease
 
 TOPIC = "events"
 PARTITIONS = 2
@@ -311,7 +314,7 @@ class Simulation:
         self.clickhouse.fault = fault
         try:
             for batch in batches.waiting_batches(self.catalog)[:1]:
-                loader.load(
+                insert_task.load(
                     self.spark,
                     self.pipeline,
                     self.catalog,
@@ -364,8 +367,8 @@ class Simulation:
 
     def compact(self) -> None:
         self.follow()
-        with patch.object(compact, "FAN_IN", 2):
-            compact.compact(self.spark, self.pipeline, self.catalog, self.held[Stage.INGEST].token)
+        with patch.object(index_compaction, "FAN_IN", 2):
+            index_compaction.compact(self.spark, self.pipeline, self.catalog, self.held[Stage.INGEST].token)
 
     def rebuild(self) -> None:
         self.perform()
@@ -440,7 +443,7 @@ class Simulation:
     def retain(self) -> None:
         # Snapshots serve a catalog that is lost, which no schedule does.
         with (
-            patch.object(pack, "LEAST_EPOCHS", 2),
+            patch.object(packing, "LEAST_EPOCHS", 2),
             patch.object(snapshots, "write_snapshot", lambda *_: None),
         ):
             retain(

@@ -8,7 +8,8 @@ import pytest
 
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.ledger.catalog import epochs, registration
-from oncehouse.pipeline import source, stream
+from oncehouse.pipeline.ingest import kafka_source
+from oncehouse.pipeline.stages import kafka_stream
 from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(150)]
@@ -16,13 +17,15 @@ EVENTS = [make_event(number) for number in range(150)]
 
 @pytest.fixture
 def busy_road(make_road, monkeypatch) -> Road:
-    monkeypatch.setattr(source, "TIMEOUT_SECONDS", 3.0)  # so that nobody waits long for a broker that is dead
+    monkeypatch.setattr(
+        kafka_source, "TIMEOUT_SECONDS", 3.0
+    )  # so that nobody waits long for a broker that is dead
     return make_road(epoch={"max_rows": 30})
 
 
 def kill_broker(road: Road, stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """It dies when the records of the second epoch were read and nothing of them is settled."""
-    read_frame, reads, dead = stream.read_frame, [], threading.Event()
+    read_frame, reads, dead = kafka_stream.read_frame, [], threading.Event()
 
     def read_and_kill(frame, plan):
         manifests = read_frame(frame, plan)
@@ -34,7 +37,7 @@ def kill_broker(road: Road, stack, monkeypatch: pytest.MonkeyPatch) -> None:
 
     road.send(EVENTS[:90])
     with monkeypatch.context() as patched, road.start():
-        patched.setattr(stream, "read_frame", read_and_kill)
+        patched.setattr(kafka_stream, "read_frame", read_and_kill)
         wait_until(dead.is_set, "the broker's death")
         wait_until(lambda: any("Starting again" in said for said in road.said), "the stream to notice")
         stack.start("kafka")
@@ -52,13 +55,13 @@ def test_a_broker_killed_and_started_again_loses_nothing(busy_road, stack, monke
 @pytest.mark.defect("broker killed")
 def test_a_stream_that_goes_on_at_the_end_of_the_topic_is_noticed(busy_road, stack, monkeypatch):
     """As a consumer does whose offsets were forgotten, with a ledger that takes any offset for the next one."""
-    right = source.starting_positions
+    right = kafka_source.starting_positions
 
     def begin_at_the_end(*facts):
         again = any("Starting again" in said for said in busy_road.said)
         return {place: max(at, 90 * again) for place, at in right(*facts).items()}
 
-    monkeypatch.setattr(source, "starting_positions", begin_at_the_end)
+    monkeypatch.setattr(kafka_source, "starting_positions", begin_at_the_end)
     monkeypatch.setattr(registration, "_advance", register_anywhere())
     with pytest.raises(AssertionError, match="events are lost"):
         kill_broker(busy_road, stack, monkeypatch)

@@ -18,7 +18,8 @@ from oncehouse.ledger.catalog import epochs, registration
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.lease_terms import Terms
 from oncehouse.ledger.models import Counts
-from oncehouse.pipeline import source, stream
+from oncehouse.pipeline.ingest import kafka_source
+from oncehouse.pipeline.stages import kafka_stream
 from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(150)]
@@ -87,7 +88,7 @@ def test_a_catalog_that_is_gone_for_a_while_is_waited_for(away_road, stack, monk
 @pytest.mark.defect("catalog away")
 def test_offsets_that_go_on_while_the_catalog_is_away_are_noticed(away_road, stack, monkeypatch):
     """An epoch that cannot be registered is given up, and reading goes on behind it."""
-    settle, starting_positions = stream.settle, source.starting_positions
+    settle, starting_positions = kafka_stream.settle, kafka_source.starting_positions
     ends: dict[tuple[str, int], int] = {}
 
     def settle_or_not(spark, pipeline, catalog, token, read, given, *, small) -> Counts:
@@ -100,8 +101,8 @@ def test_offsets_that_go_on_while_the_catalog_is_away_are_noticed(away_road, sta
     def go_on(*facts) -> dict[tuple[str, int], int]:
         return {place: max(at, ends.get(place, 0)) for place, at in starting_positions(*facts).items()}
 
-    monkeypatch.setattr(stream, "settle", settle_or_not)
-    monkeypatch.setattr(source, "starting_positions", go_on)
+    monkeypatch.setattr(kafka_stream, "settle", settle_or_not)
+    monkeypatch.setattr(kafka_source, "starting_positions", go_on)
     monkeypatch.setattr(Catalog, "_retry", lambda _, attempt: attempt())
     monkeypatch.setattr(registration, "_advance", register_anywhere())
     take_the_catalog_away(away_road, stack, monkeypatch)

@@ -17,8 +17,8 @@ from oncehouse.ledger.catalog import epochs, leases
 from oncehouse.ledger.catalog.batches import waiting_batches
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.schema import leases as lease_rows
-from oncehouse.pipeline import ledger_age
-from oncehouse.pipeline.repair import plan_repair
+from oncehouse.pipeline.checks import stale_catalog
+from oncehouse.pipeline.repair.repair import plan_repair
 from postgres_pair import PostgresPair
 from road import Road, make_event, wait_until
 
@@ -135,12 +135,12 @@ def test_a_driver_does_not_start_on_a_catalog_that_has_lost_what_was_sent(pair_r
 def look_at_no_mark(monkeypatch) -> None:
     """Nobody asks whether the catalog has come to what was sent."""
     monkeypatch.setattr(take_lease, "tell_ahead", lambda *_: None)
-    monkeypatch.setattr(ledger_age, "tell_ahead_of_sound", lambda *_: None)
+    monkeypatch.setattr(stale_catalog, "tell_ahead_of_sound", lambda *_: None)
 
 
 def look_at_no_file(monkeypatch) -> None:
     """Nor whether files of epochs that it has lost are there, which are many."""
-    monkeypatch.setattr(ledger_age, "find_newer", lambda *_, **__: None)
+    monkeypatch.setattr(stale_catalog, "find_newer", lambda *_, **__: None)
 
 
 def look_at_the_token_alone(monkeypatch) -> None:

@@ -14,7 +14,7 @@ from oncehouse.errors import CatalogBehindError
 from oncehouse.ledger.catalog import leases
 from oncehouse.ledger.catalog.batches import list_attempts
 from oncehouse.ledger.models import BatchStatus, Stage
-from oncehouse.pipeline.repair import apply_repair, plan_repair
+from oncehouse.pipeline.repair.repair import apply_repair, plan_repair
 from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(150)]

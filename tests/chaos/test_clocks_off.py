@@ -11,8 +11,9 @@ from oncehouse.errors import ConfigurationError, FencedError, LeaseHeldError
 from oncehouse.ledger.catalog import leases
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.models import Lease, Stage
-from oncehouse.pipeline import clocks, stages
-from oncehouse.pipeline.retention import retain
+from oncehouse.pipeline.checks import clock_skew
+from oncehouse.pipeline.maintenance.retention import retain
+from oncehouse.pipeline.stages import supervisor
 from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(60)]
@@ -48,8 +49,8 @@ def clock(monkeypatch) -> CatalogClock:
         made.rounds_of_retention += 1
         return retain(*given, **more)
 
-    monkeypatch.setattr(stages, "retain", count_rounds)
-    monkeypatch.setattr(stages, "RETENTION_SECONDS", 0.2)
+    monkeypatch.setattr(supervisor, "retain", count_rounds)
+    monkeypatch.setattr(supervisor, "RETENTION_SECONDS", 0.2)
     return made
 
 
@@ -97,7 +98,7 @@ def test_a_driver_whose_own_clock_is_off_is_refused_and_harmless_where_it_is_all
     make_road, seconds, monkeypatch
 ):
     right = time.time
-    monkeypatch.setattr(clocks, "read_host_clock", lambda: right() + seconds)
+    monkeypatch.setattr(clock_skew, "read_host_clock", lambda: right() + seconds)
     road = make_road(identity={"window": "30m"}, epoch={"max_rows": 30})
     road.send(EVENTS[:30])
     with pytest.raises(ConfigurationError, match="clock of ClickHouse"):

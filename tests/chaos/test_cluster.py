@@ -21,7 +21,7 @@ import pytest
 import oncehouse
 from oncehouse.devstack.commands import signal_tree
 from oncehouse.ledger.catalog import leases
-from oncehouse.pipeline.bundling import write_bundle
+from oncehouse.pipeline.spark.environment_bundle import write_bundle
 from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(150)]

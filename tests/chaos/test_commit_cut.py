@@ -17,7 +17,7 @@ from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.catalog import registration as registering
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.lease_terms import Terms
-from oncehouse.pipeline.adopting import identity_of
+from oncehouse.pipeline.schema.identity_guard import identity_of
 
 # Every transaction of a stage that moves events on.
 WRITES = (b"INSERT INTO oncehouse_epochs", b"INSERT INTO oncehouse_batches", b"oncehouse_attempts")

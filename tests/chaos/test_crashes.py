@@ -12,11 +12,12 @@ import pytest
 from oncehouse.ledger.catalog import epochs, requests, segments
 from oncehouse.ledger.catalog.dead_letter_edits import add_edits
 from oncehouse.ledger.models import BatchStatus, EpochKind, RequestKind
-from oncehouse.pipeline import deciding, retention
-from oncehouse.pipeline.adopting import identity_of
-from oncehouse.pipeline.edits import match_edits
-from oncehouse.pipeline.letter_lines import Edit, LetterPosition
-from oncehouse.pipeline.parts import epoch_path
+from oncehouse.pipeline.dead_letters.edits import match_edits
+from oncehouse.pipeline.dead_letters.jsonl import Edit, LetterPosition
+from oncehouse.pipeline.ingest.part_files import epoch_path
+from oncehouse.pipeline.maintenance import retention
+from oncehouse.pipeline.schema.identity_guard import identity_of
+from oncehouse.pipeline.stages import ingest_stage
 from road import Road, encode, make_event, note_of
 
 DAY = 86_400.0
@@ -94,7 +95,7 @@ def test_a_driver_killed_while_it_loads_loses_and_doubles_nothing(busy_road, pro
 def die_while_merging(road: Road, point: str, monkeypatch: pytest.MonkeyPatch, *, defect: str = "") -> None:
     road.send(EVENTS)
     with monkeypatch.context() as idle:
-        idle.setattr(deciding, "compact", lambda *_: 0)  # so that there is something left to merge
+        idle.setattr(ingest_stage, "compact", lambda *_: 0)  # so that there is something left to merge
         road.run()
     road.crash(point, defect=defect)
     road.send([*EVENTS[:50], make_event(999)])

@@ -18,9 +18,9 @@ from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.catalog.batches import list_parts
 from oncehouse.ledger.catalog.segments import list_segments
 from oncehouse.ledger.models import BatchStatus, FileRef, LetterKind, RequestKind, Stage
-from oncehouse.pipeline import catalog_repair, restoring
-from oncehouse.pipeline.damage import FileKind, Source
-from oncehouse.pipeline.repair import RepairResult, apply_repair, plan_repair
+from oncehouse.pipeline.repair import catalog_restore, file_restorer
+from oncehouse.pipeline.repair.repair import RepairResult, apply_repair, plan_repair
+from oncehouse.pipeline.repair.repair_plan import FileKind, Source
 from road import Road, encode, make_event
 
 EVENTS = [make_event(number) for number in range(120)]
@@ -98,7 +98,7 @@ def test_a_damaged_part_is_named_and_made_again(road, harm):
 @pytest.mark.defect("damaged part")
 def test_a_part_made_again_from_other_events_is_noticed(road, monkeypatch):
     """Counts cannot tell: both epochs have as many events and duplicates, in the same places."""
-    monkeypatch.setattr(restoring.Restorer, "_find", lambda self, _name: self._state.key_files[-1])
+    monkeypatch.setattr(file_restorer.Restorer, "_find", lambda self, _name: self._state.key_files[-1])
     play_damaged_part(road, flip)
     with pytest.raises(AssertionError, match="40 events are lost"):
         road.assert_exact()
@@ -130,12 +130,12 @@ def test_a_damaged_key_file_is_named_and_made_again(road, harm):
 
 @pytest.mark.defect("damaged key file")
 def test_a_key_file_made_again_with_other_ids_is_noticed(road, monkeypatch):
-    right = restoring.sort_ids
+    right = file_restorer.sort_ids
 
     def sort_others(ids):
         return right(replace(ids, lo=ids.lo ^ np.uint64(1)))
 
-    monkeypatch.setattr(restoring, "sort_ids", sort_others)
+    monkeypatch.setattr(file_restorer, "sort_ids", sort_others)
     play_damaged_key_file(road, flip)
     with pytest.raises(AssertionError, match="20 rows are doubled"):
         road.assert_exact()
@@ -167,7 +167,7 @@ def test_a_damaged_segment_stops_ingest_and_is_made_again(road, harm):
 
 @pytest.mark.defect("damaged segment")
 def test_a_segment_that_is_left_out_is_noticed(road, monkeypatch):
-    monkeypatch.setattr(restoring, "plan_rebuild", lambda *_: [])
+    monkeypatch.setattr(file_restorer, "plan_rebuild", lambda *_: [])
     play_damaged_segment(road, flip)
     with pytest.raises(AssertionError, match="20 rows are doubled"):
         road.assert_exact()
@@ -225,7 +225,7 @@ def test_a_damaged_catalog_comes_back_from_its_snapshot_and_from_clickhouse(road
 
 @pytest.mark.defect("damaged catalog")
 def test_a_catalog_that_learns_nothing_from_the_table_is_noticed(road, monkeypatch):
-    monkeypatch.setattr(catalog_repair, "write_segments", lambda *_: ())
+    monkeypatch.setattr(catalog_restore, "write_segments", lambda *_: ())
     play_damaged_catalog(road, flip)
     with pytest.raises(AssertionError, match="rows are doubled"):
         road.assert_exact()

@@ -12,7 +12,7 @@ from oncehouse.devstack.faults import DropAnswer
 from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import BatchStatus
-from oncehouse.pipeline import loading
+from oncehouse.pipeline.stages import load_stage
 from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(100)]
@@ -23,13 +23,13 @@ def lose_an_answer(
 ) -> None:
     """The answer to an INSERT is lost, and others write before the retry looks."""
     may_go_on = threading.Event()
-    right = loading.Loading._facts_for
+    right = load_stage.Loading._facts_for
 
     def wait_before_retry(self, batch):
         assert not batch.attempts or may_go_on.wait(240)
         return right(self, batch)
 
-    monkeypatch.setattr(loading.Loading, "_facts_for", wait_before_retry)
+    monkeypatch.setattr(load_stage.Loading, "_facts_for", wait_before_retry)
     # So that the table remembers little more than a thousand blocks, which is the least that `check` accepts.
     road.document["clickhouse"]["insert_timeout"] = 50
     road.create_tables()

@@ -16,7 +16,7 @@ from frame_job import QUERY, ROWS_A_BATCH, run_job
 from oncehouse import Sink
 from oncehouse.ledger.catalog.query_batches import list_settled
 from oncehouse.ledger.models import EpochKind, FileFormat
-from oncehouse.pipeline.importing import import_files, make_job
+from oncehouse.pipeline.external.file_import import import_files, make_job
 from road import Road, make_event, wait_until
 
 

@@ -26,7 +26,8 @@ from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.models import BatchStatus, EpochKind, Registration, Stage
 from oncehouse.ledger.stats.backlog import sum_backlog
-from oncehouse.pipeline import ingest, source, stream
+from oncehouse.pipeline.ingest import epoch, kafka_source
+from oncehouse.pipeline.stages import kafka_stream
 from road import Road, make_event, wait_until
 from small_disk import SmallDisk, mount
 
@@ -107,15 +108,15 @@ def test_a_disk_full_under_the_files_is_told_once_and_waited_for(make_road, make
 def test_an_epoch_settled_without_what_could_not_be_written_is_noticed(make_road, make_disk, monkeypatch):
     def read_what_fits(plan, attempt, blocks):
         from oncehouse.errors import FullDiskError
-        from oncehouse.pipeline.manifest import TaskManifest
-        from oncehouse.pipeline.reading import read_records
+        from oncehouse.pipeline.ingest.manifest import TaskManifest
+        from oncehouse.pipeline.ingest.read_task import read_records
 
         try:
             return read_records(plan, attempt, blocks)
         except FullDiskError:
             return TaskManifest(read=0, skipped=0, chunks=(), letters=())
 
-    monkeypatch.setattr(ingest, "read_records", read_what_fits)
+    monkeypatch.setattr(epoch, "read_records", read_what_fits)
     road, disk = make_road_on_small_files(make_road, make_disk)
     fill_up_and_come_back(road, disk, "No space is left", but=40_000)
     with pytest.raises(AssertionError, match="are lost"):
@@ -125,7 +126,7 @@ def test_an_epoch_settled_without_what_could_not_be_written_is_noticed(make_road
 def test_an_epoch_that_found_no_space_leaves_nothing_behind_that_takes_space(
     make_road, make_disk, monkeypatch
 ):
-    monkeypatch.setattr(stream, "_TRIES_WHEN_DRAINING", 1)
+    monkeypatch.setattr(kafka_stream, "_TRIES_WHEN_DRAINING", 1)
     road, disk = make_road_on_small_files(make_road, make_disk)
     road.send(EVENTS[:FIRST])
     road.run()
@@ -180,7 +181,7 @@ def test_a_registration_taken_for_done_while_the_catalog_is_full_is_noticed(
             disk.release()
 
     missed: list[object] = []
-    monkeypatch.setattr(ingest.registering, "register", register_or_not)
+    monkeypatch.setattr(epoch.registering, "register", register_or_not)
     monkeypatch.setattr(registering, "_advance", register_anywhere())
     road, disk = make_road_on_small_catalog(make_road, make_disk)
     fill_up_and_go_on_unnoticed(road, disk, missed)
@@ -223,7 +224,7 @@ def test_a_disk_full_under_the_checkpoint_is_told_and_waited_for(make_road, make
 def test_a_stream_that_starts_anew_from_elsewhere_than_the_ledger_is_noticed(
     make_road, make_disk, monkeypatch
 ):
-    right = source.starting_positions
+    right = kafka_source.starting_positions
 
     def skip_after_a_failure(facts, positions, earliest):
         found = right(facts, positions, earliest)
@@ -233,7 +234,7 @@ def test_a_stream_that_starts_anew_from_elsewhere_than_the_ledger_is_noticed(
         return found
 
     skipped: dict[tuple[str, int], int] = {}
-    monkeypatch.setattr(source, "starting_positions", skip_after_a_failure)
+    monkeypatch.setattr(kafka_source, "starting_positions", skip_after_a_failure)
     monkeypatch.setattr(registering, "_advance", register_anywhere())
     road, disk = make_road_on_small_checkpoints(make_road, make_disk)
     fill_up_and_come_back(road, disk, "no space is left where Spark writes")

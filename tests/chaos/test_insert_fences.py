@@ -18,7 +18,7 @@ from test_drivers import ended, state_of
 from oncehouse.devstack.faults import HoldRequest
 from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.ledger.catalog import leases
-from oncehouse.pipeline import attempts
+from oncehouse.pipeline.load import attempt
 from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(60)]
@@ -130,7 +130,7 @@ def test_an_insert_that_is_released_after_its_token_is_forgotten_adds_nothing(ma
 
 @pytest.mark.defect("INSERT held on its way")
 def test_a_server_that_asks_for_no_session_is_noticed(make_road, proxy, monkeypatch):
-    monkeypatch.setattr(attempts, "opening_settings", lambda _: {})
+    monkeypatch.setattr(attempt, "opening_settings", lambda _: {})
     road = make_road(clickhouse={"insert_sessions": False})
     hold_an_insert(road, proxy)
     assert proxy.late_answers == [0]

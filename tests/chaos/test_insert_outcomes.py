@@ -26,7 +26,7 @@ from oncehouse.devstack.faults import Close, CutBody, DelayAnswer, DropAnswer, F
 from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import BatchStatus
-from oncehouse.pipeline import loading
+from oncehouse.pipeline.stages import load_stage
 from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(80)]
@@ -206,13 +206,13 @@ def forget_the_token(
 ) -> None:
     """Between an attempt and its retry the table comes to remember one token only, and others insert."""
     may_go_on = threading.Event()
-    right = loading.Loading._facts_for
+    right = load_stage.Loading._facts_for
 
     def wait_before_retry(self, batch):
         assert not batch.attempts or may_go_on.wait(120)
         return right(self, batch)
 
-    monkeypatch.setattr(loading.Loading, "_facts_for", wait_before_retry)
+    monkeypatch.setattr(load_stage.Loading, "_facts_for", wait_before_retry)
     road.go_through(proxy)
     road.send(EVENTS)
     proxy.inject(fault)

@@ -31,8 +31,8 @@ from oncehouse.etl.records import Topic
 from oncehouse.etl.scheduler import Scheduler
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import RequestKind, Stage
-from oncehouse.pipeline import loading
-from oncehouse.pipeline.repair import apply_repair
+from oncehouse.pipeline.repair.repair import apply_repair
+from oncehouse.pipeline.stages import load_stage
 from replica_world import UNTIL_RELEASED, connect_to, leave_out_sync, released_at_sync
 from road import Road, make_event, wait_until
 
@@ -73,13 +73,13 @@ def retry_on_a_lagging_replica(
 ) -> None:
     """An answer is lost, the token forgotten, and the retry looks where the rows have not come to yet."""
     may_go_on = threading.Event()
-    right = loading.Loading._facts_for
+    right = load_stage.Loading._facts_for
 
     def wait_before_retry(self, batch):
         assert not batch.attempts or may_go_on.wait(120)
         return right(self, batch)
 
-    monkeypatch.setattr(loading.Loading, "_facts_for", wait_before_retry)
+    monkeypatch.setattr(load_stage.Loading, "_facts_for", wait_before_retry)
     road.send(EVENTS[:100])
     lag(replicas)
     with FaultProxy(server_port=replicas.port) as proxy:

@@ -13,7 +13,8 @@ from broker_cluster import BrokerCluster
 from broker_fixtures import cluster, kafka, produce, topic
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.ledger.catalog import epochs, registration
-from oncehouse.pipeline import kafka_log, source, stream
+from oncehouse.pipeline.ingest import kafka_log, kafka_source
+from oncehouse.pipeline.stages import kafka_stream
 from road import Road, make_event, wait_until
 
 __all__ = ["cluster", "kafka", "produce", "topic"]
@@ -25,13 +26,13 @@ BYTES_A_SECOND = 8_000
 
 @pytest.fixture
 def road(make_road, monkeypatch) -> Road:
-    monkeypatch.setattr(source, "TIMEOUT_SECONDS", 3.0)  # a client may ask a dead broker first
+    monkeypatch.setattr(kafka_source, "TIMEOUT_SECONDS", 3.0)  # a client may ask a dead broker first
     return make_road(epoch={"max_rows": 30})
 
 
 def kill_the_leader(road: Road, cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """It dies when the records of the second epoch were read and nothing of them is settled."""
-    read_frame, reads, dead = stream.read_frame, [], threading.Event()
+    read_frame, reads, dead = kafka_stream.read_frame, [], threading.Event()
 
     def read_and_kill(frame, plan):
         manifests = read_frame(frame, plan)
@@ -43,7 +44,7 @@ def kill_the_leader(road: Road, cluster: BrokerCluster, monkeypatch: pytest.Monk
 
     road.send(EVENTS[:90])
     with monkeypatch.context() as patched, road.start() as running:
-        patched.setattr(stream, "read_frame", read_and_kill)
+        patched.setattr(kafka_stream, "read_frame", read_and_kill)
         wait_until(dead.is_set, "the leader's death")
         cluster.wait_for_leader(road.topic, 2)
         road.send(EVENTS[60:])
@@ -65,13 +66,13 @@ def test_a_leader_that_dies_costs_nothing(road, cluster, monkeypatch):
 @pytest.mark.defect("Kafka leader dies")
 def test_a_driver_that_goes_on_at_the_end_of_the_topic_is_noticed(road, cluster, monkeypatch):
     """As a consumer does whose offsets were forgotten, with a ledger that takes any offset for the next one."""
-    right = source.starting_positions
+    right = kafka_source.starting_positions
 
     def begin_at_the_end(*facts):
         again = any("Starting again" in said for said in road.said)
         return {place: max(at, 90 * again) for place, at in right(*facts).items()}
 
-    monkeypatch.setattr(source, "starting_positions", begin_at_the_end)
+    monkeypatch.setattr(kafka_source, "starting_positions", begin_at_the_end)
     monkeypatch.setattr(registration, "_advance", register_anywhere())
     with pytest.raises(AssertionError, match=r"events are lost|was not read again"):
         kill_the_leader(road, cluster, monkeypatch)
@@ -80,16 +81,16 @@ def test_a_driver_that_goes_on_at_the_end_of_the_topic_is_noticed(road, cluster,
 @pytest.fixture
 def slow_road(make_road, cluster, monkeypatch) -> Road:
     """Its range of 600 records takes many requests and, throttled, about ten seconds."""
-    monkeypatch.setattr(source, "TIMEOUT_SECONDS", 3.0)
+    monkeypatch.setattr(kafka_source, "TIMEOUT_SECONDS", 3.0)
     few = {"max.partition.fetch.bytes": "4096", "fetch.max.bytes": "4096"}
     road = make_road(epoch={"max_rows": 1000})
     road.document["source"]["kafka"]["options"] = few
-    monkeypatch.setattr(source, "_POLLED_RECORDS", 20)
+    monkeypatch.setattr(kafka_source, "_POLLED_RECORDS", 20)
     return road
 
 
 def kill_the_leader_half_way(road: Road, cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    read_frame, begun, done = stream.read_frame, threading.Event(), threading.Event()
+    read_frame, begun, done = kafka_stream.read_frame, threading.Event(), threading.Event()
 
     def read_and_tell(frame, plan):
         begun.set()
@@ -102,7 +103,7 @@ def kill_the_leader_half_way(road: Road, cluster: BrokerCluster, monkeypatch: py
     cluster.throttle(BYTES_A_SECOND)
     try:
         with monkeypatch.context() as patched, road.start() as running:
-            patched.setattr(stream, "read_frame", read_and_tell)
+            patched.setattr(kafka_stream, "read_frame", read_and_tell)
             wait_until(begun.is_set, "a range that is being read")
             done.wait(3)
             assert not done.is_set(), "the range was read before its leader died"
@@ -122,9 +123,9 @@ def test_a_range_whose_leader_dies_half_way_is_read_whole_however_slowly(slow_ro
 
 @pytest.mark.defect("leader dies in a throttled read")
 def test_half_a_range_that_is_taken_for_the_whole_is_noticed(slow_road, cluster, monkeypatch):
-    read_frame = stream.read_frame
+    read_frame = kafka_stream.read_frame
     monkeypatch.setattr(
-        stream, "read_frame", lambda frame, plan: read_frame(frame.where("offset < 300"), plan)
+        kafka_stream, "read_frame", lambda frame, plan: read_frame(frame.where("offset < 300"), plan)
     )
     monkeypatch.setattr(kafka_log, "check_leaders", lambda *_: None)
     with pytest.raises(AssertionError, match="events are lost"):

@@ -21,8 +21,8 @@ from oncehouse.ledger.models import Stage
 from oncehouse.messaging.consumer import Batch, Consumer
 from oncehouse.messaging.consumer import kafka as consumer_kafka
 from oncehouse.messaging.consumer.log_order import LogOrder
-from oncehouse.pipeline import kafka_log
-from oncehouse.pipeline.repair import apply_repair
+from oncehouse.pipeline.ingest import kafka_log
+from oncehouse.pipeline.repair.repair import apply_repair
 from road import Road, make_event, wait_until
 
 __all__ = ["cluster", "kafka", "produce", "topic"]

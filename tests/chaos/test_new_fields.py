@@ -7,8 +7,9 @@ from simulation import Simulation, Step, simulate
 
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.catalog.learned_fields import list_fields
-from oncehouse.pipeline import evolution, ingest
-from oncehouse.pipeline.loader import live_rows
+from oncehouse.pipeline.ingest import epoch
+from oncehouse.pipeline.load.insert_task import live_rows
+from oncehouse.pipeline.schema import evolution
 
 pytestmark = pytest.mark.short
 
@@ -61,8 +62,8 @@ def test_every_value_is_there_whenever_the_process_died(point, monkeypatch):
 @pytest.mark.defect("new fields in the stream")
 def test_an_epoch_that_is_not_read_again_is_noticed(monkeypatch):
     """A seeded defect: the field is learnt, but the rows that brought it are settled without it."""
-    meet = ingest.meet_new_fields
-    monkeypatch.setattr(ingest, "meet_new_fields", lambda *given: bool(meet(*given)) and False)
+    meet = epoch.meet_new_fields
+    monkeypatch.setattr(epoch, "meet_new_fields", lambda *given: bool(meet(*given)) and False)
     with simulate() as simulation:
         adding(simulation, monkeypatch)
         play(simulation, None)

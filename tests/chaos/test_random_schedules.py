@@ -32,7 +32,8 @@ from oncehouse.ledger.catalog import epochs, registration, retention
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.lease_terms import Terms
 from oncehouse.ledger.storage import key_index
-from oncehouse.pipeline import attempts, ingest
+from oncehouse.pipeline.ingest import epoch
+from oncehouse.pipeline.load import attempt
 
 SEEDS = range(11, 21)
 A_SEED = 1000
@@ -215,7 +216,7 @@ def fails(steps: list[Step]) -> bool:
 def ask_no_index() -> Iterator[None]:
     """The key index is not asked for what was seen before."""
     # For the ingest alone: the oracle has to see the index as it is.
-    with patch.object(ingest, "segments", SimpleNamespace(list_segments=lambda _: ())):
+    with patch.object(epoch, "segments", SimpleNamespace(list_segments=lambda _: ())):
         yield
 
 
@@ -286,7 +287,7 @@ def trust_a_catalog_that_is_behind() -> Iterator[None]:
 
 def count_no_blocks_of_others() -> Iterator[None]:
     """What others have inserted since the first attempt is not counted."""
-    with patch.object(attempts, "blocks_between", lambda *_: 0):
+    with patch.object(attempt, "blocks_between", lambda *_: 0):
         yield
 
 

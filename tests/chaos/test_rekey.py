@@ -14,9 +14,9 @@ from oncehouse.ledger.catalog import batches, epochs, requests, segments
 from oncehouse.ledger.catalog import rekey as rekeying
 from oncehouse.ledger.models import RequestKind, Stage
 from oncehouse.ledger.storage import key_index
-from oncehouse.pipeline import rekey
-from oncehouse.pipeline.adopting import check_rule, identity_of
-from oncehouse.pipeline.rekey import Forecast, Round, forecast, plan_round
+from oncehouse.pipeline.requests import rekey
+from oncehouse.pipeline.requests.rekey import Forecast, Round, forecast, plan_round
+from oncehouse.pipeline.schema.identity_guard import check_rule, identity_of
 
 pytestmark = pytest.mark.short
 

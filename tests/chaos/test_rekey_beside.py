@@ -14,9 +14,9 @@ from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.ledger.catalog import epochs, requests
 from oncehouse.ledger.catalog import rekey as rekeying
 from oncehouse.ledger.models import RequestKind, Stage
-from oncehouse.pipeline import perform, rekey
-from oncehouse.pipeline.adopting import identity_of, spell_section, under_ledgers_rule
-from oncehouse.pipeline.deciding import Deciding
+from oncehouse.pipeline.requests import handler, rekey
+from oncehouse.pipeline.schema.identity_guard import identity_of, spell_section, under_ledgers_rule
+from oncehouse.pipeline.stages.ingest_stage import Deciding
 
 pytestmark = pytest.mark.short
 
@@ -240,7 +240,7 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, *, committed: bool) -> None:
             raise away.pop()
         return asked(*given)
 
-    monkeypatch.setattr(perform, "_ASK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(handler, "_ASK_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(rekeying, "change_identity", lose)
     monkeypatch.setattr(rekeying, "has_changed", ask_in_vain)
 

@@ -8,9 +8,9 @@ from confluent_kafka import Producer
 from oncehouse.ledger.catalog.epochs import list_dead_letter_files
 from oncehouse.ledger.catalog.known_schemas import add_schemas
 from oncehouse.ledger.models import LetterKind, RequestKind
-from oncehouse.pipeline import read_planning
-from oncehouse.pipeline.letters import read_letters
-from oncehouse.pipeline.protobuf_sources import make_schema
+from oncehouse.pipeline.formats.protobuf.schema_sources import make_schema
+from oncehouse.pipeline.ingest import read_plan
+from oncehouse.pipeline.requests.dead_letter_replay import read_letters
 from protobuf_examples import FOLDER, message_class
 from road import Road
 
@@ -109,7 +109,7 @@ def test_events_of_versions_without_the_identity_are_never_taken_for_one_another
 @pytest.mark.defect("version without the identity")
 def test_a_default_in_place_of_a_lacking_field_is_noticed(make_road, monkeypatch):
     """A seeded defect: what a version lacks counts with its default."""
-    monkeypatch.setattr(read_planning, "refused_versions", lambda *_: {})
+    monkeypatch.setattr(read_plan, "refused_versions", lambda *_: {})
     road = make_versions_road(make_road)
     play(road)
     with pytest.raises(AssertionError, match="different events have one id"):

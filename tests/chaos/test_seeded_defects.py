@@ -13,7 +13,7 @@ from defective_loader import retry_without_token
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.devstack.faults import DropAnswer
 from oncehouse.ledger.catalog import registration
-from oncehouse.pipeline import ingest, source
+from oncehouse.pipeline.ingest import epoch, kafka_source
 from road import Road, encode, make_event
 
 pytestmark = pytest.mark.short
@@ -35,7 +35,7 @@ def test_a_winner_chosen_from_the_wrong_end_is_noticed(make_road, monkeypatch):
         import numpy as np
 
         from oncehouse.ledger.storage import key_index
-        from oncehouse.pipeline import dedup
+        from oncehouse.pipeline.dedup import deduplicate
 
         def last_of_each(keys):
             last = np.ones(len(keys), dtype=np.bool_)
@@ -45,11 +45,11 @@ def test_a_winner_chosen_from_the_wrong_end_is_noticed(make_road, monkeypatch):
         right = key_index.first_of_each
         key_index.first_of_each = last_of_each
         try:
-            return dedup.decide(replace(plan, out=f"{plan.out}-{uuid.uuid4().hex}"))
+            return deduplicate.decide(replace(plan, out=f"{plan.out}-{uuid.uuid4().hex}"))
         finally:
             key_index.first_of_each = right
 
-    monkeypatch.setattr(ingest, "decide_task", decide_backwards)
+    monkeypatch.setattr(epoch, "decide_task", decide_backwards)
     road = make_road(partitions=2)
     scenario(road)
     with pytest.raises(AssertionError, match="a later payload took the place"):
@@ -60,7 +60,7 @@ def test_a_winner_chosen_from_the_wrong_end_is_noticed(make_road, monkeypatch):
 def test_an_index_that_is_not_asked_is_noticed(road, monkeypatch):
     road.send(EVENTS)
     road.run()
-    monkeypatch.setattr(ingest.segments, "list_segments", lambda catalog: ())
+    monkeypatch.setattr(epoch.segments, "list_segments", lambda catalog: ())
     road.send(EVENTS[:10])
     road.run()
     monkeypatch.undo()
@@ -71,12 +71,12 @@ def test_an_index_that_is_not_asked_is_noticed(road, monkeypatch):
 def test_an_offset_that_is_skipped_is_noticed(road, monkeypatch):
     road.send(EVENTS[:30])
     road.run()
-    right = source.starting_positions
+    right = kafka_source.starting_positions
 
     def skip_some(*facts):
         return {place: offset + 5 for place, offset in right(*facts).items()}
 
-    monkeypatch.setattr(source, "starting_positions", skip_some)
+    monkeypatch.setattr(kafka_source, "starting_positions", skip_some)
     road.send(EVENTS[30:])
     road.send(EVENTS[:20], partition=1)
     with monkeypatch.context() as continuity:
@@ -91,12 +91,12 @@ def test_a_skipped_offset_is_refused_by_the_catalog_itself(road, monkeypatch):
 
     road.send(EVENTS[:30])
     road.run()
-    right = source.starting_positions
+    right = kafka_source.starting_positions
 
     def skip_some(*facts):
         return {(topic, number): at + 5 * (number == 0) for (topic, number), at in right(*facts).items()}
 
-    monkeypatch.setattr(source, "starting_positions", skip_some)
+    monkeypatch.setattr(kafka_source, "starting_positions", skip_some)
     road.send(EVENTS[30:])
     with pytest.raises(OffsetGapError, match="the ledger ends at 30"):
         road.run()

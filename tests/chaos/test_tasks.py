@@ -13,8 +13,10 @@ import pytest
 from task_faults import lose_first_worker
 
 from oncehouse.devstack.chaos.defects import without_token
-from oncehouse.pipeline import ingest, loader, stream
-from oncehouse.pipeline.manifest import TaskManifest
+from oncehouse.pipeline.ingest import epoch
+from oncehouse.pipeline.ingest.manifest import TaskManifest
+from oncehouse.pipeline.load import insert_task
+from oncehouse.pipeline.stages import kafka_stream
 from road import Road, make_event
 
 EVENTS = [make_event(number) for number in range(150)]
@@ -50,9 +52,9 @@ def test_a_python_worker_killed_in_the_middle_is_replaced(make_road, kill_worker
 @pytest.fixture
 def dying_workers(monkeypatch) -> None:
     """Every read, decide and load task loses its first worker when the work is done."""
-    monkeypatch.setattr(ingest, "read_records", lose_first_worker(ingest.read_records))
-    monkeypatch.setattr(ingest, "decide_task", lose_first_worker(ingest.decide_task))
-    monkeypatch.setattr(loader, "send_batch", lose_first_worker(loader.send_batch))
+    monkeypatch.setattr(epoch, "read_records", lose_first_worker(epoch.read_records))
+    monkeypatch.setattr(epoch, "decide_task", lose_first_worker(epoch.decide_task))
+    monkeypatch.setattr(insert_task, "send_batch", lose_first_worker(insert_task.send_batch))
 
 
 @pytest.mark.scenario("Python worker killed")
@@ -63,11 +65,11 @@ def test_workers_killed_before_they_told_what_they_did_leave_one_copy(road, dyin
 @pytest.mark.defect("Python worker killed")
 def test_a_second_attempt_that_adds_to_the_first_is_noticed(road, dying_workers, tmp_path, monkeypatch):
     """The driver takes what it finds in a folder, instead of what the attempt that ended well has told."""
-    read_frame, folder = stream.read_frame, tmp_path / "manifests"
+    read_frame, folder = kafka_stream.read_frame, tmp_path / "manifests"
     folder.mkdir()
 
     def tell_in_folder(plan, attempt, blocks):
-        from oncehouse.pipeline.reading import read_records
+        from oncehouse.pipeline.ingest.read_task import read_records
 
         manifest = read_records(plan, attempt, blocks)
         (folder / f"{plan.epoch} {attempt}").write_text(manifest.to_json())
@@ -77,8 +79,8 @@ def test_a_second_attempt_that_adds_to_the_first_is_noticed(road, dying_workers,
         read_frame(frame, plan)
         return [TaskManifest.from_json(found.read_text()) for found in folder.glob(f"{plan.epoch} *")]
 
-    monkeypatch.setattr(ingest, "read_records", lose_first_worker(tell_in_folder))
-    monkeypatch.setattr(stream, "read_frame", read_from_folder)
+    monkeypatch.setattr(epoch, "read_records", lose_first_worker(tell_in_folder))
+    monkeypatch.setattr(kafka_stream, "read_frame", read_from_folder)
     with pytest.raises(AssertionError, match=r"180 records were sent, .*read=360"):
         go_through(road)
 
@@ -86,7 +88,7 @@ def test_a_second_attempt_that_adds_to_the_first_is_noticed(road, dying_workers,
 @pytest.fixture
 def tasks_run_thrice(monkeypatch) -> None:
     """Every task has a copy that runs beside it, and one that runs after both; the last one is believed."""
-    run_tasks, read_frame = ingest.run_tasks, stream.read_frame
+    run_tasks, read_frame = epoch.run_tasks, kafka_stream.read_frame
 
     def run_thrice(spark, work, plans):
         run_tasks(spark, work, [plan for plan in plans for _ in range(2)])
@@ -96,9 +98,9 @@ def tasks_run_thrice(monkeypatch) -> None:
         read_frame(frame, plan)
         return read_frame(frame, plan)
 
-    monkeypatch.setattr(ingest, "run_tasks", run_thrice)
-    monkeypatch.setattr(loader, "run_tasks", run_thrice)
-    monkeypatch.setattr(stream, "read_frame", read_twice)
+    monkeypatch.setattr(epoch, "run_tasks", run_thrice)
+    monkeypatch.setattr(insert_task, "run_tasks", run_thrice)
+    monkeypatch.setattr(kafka_stream, "read_frame", read_twice)
 
 
 @pytest.mark.scenario("task run twice")
@@ -108,7 +110,7 @@ def test_tasks_that_run_beside_and_after_their_copies_leave_one_copy(road, tasks
 
 @pytest.mark.defect("task run twice")
 def test_an_insert_without_token_that_is_sent_by_two_tasks_is_noticed(road, tasks_run_thrice, monkeypatch):
-    monkeypatch.setattr(loader, "send_batch", without_token(loader.send_batch))
+    monkeypatch.setattr(insert_task, "send_batch", without_token(insert_task.send_batch))
     with pytest.raises(AssertionError, match="rows are doubled"):
         go_through(road)
 

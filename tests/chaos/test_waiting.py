@@ -12,9 +12,9 @@ from oncehouse.config.pipeline import Pipeline
 from oncehouse.ledger.catalog import batches, epochs
 from oncehouse.ledger.catalog.known_schemas import add_schemas
 from oncehouse.ledger.models import Counts, LetterKind, Schema, Stage
-from oncehouse.pipeline import perform
-from oncehouse.pipeline.perform import Performer
-from oncehouse.pipeline.verify import verify
+from oncehouse.pipeline.maintenance.verify import verify
+from oncehouse.pipeline.requests import handler
+from oncehouse.pipeline.requests.handler import Performer
 
 pytestmark = pytest.mark.short
 
@@ -85,7 +85,7 @@ def test_records_are_decoded_when_their_schema_is_known_also_those_of_a_topic_th
 @pytest.mark.defect("schema version nobody knows")
 def test_waiting_records_that_are_dropped_are_noticed(monkeypatch):
     """The files of what waits are done with, and nobody has read them."""
-    monkeypatch.setattr(perform, "group_files", lambda *_, **__: [])
+    monkeypatch.setattr(handler, "group_files", lambda *_, **__: [])
     with simulate() as simulation:
         learn_their_schema(simulation)
         with pytest.raises(AssertionError, match="records that waited are lost"):

@@ -8,7 +8,7 @@ from ledger_examples import make_letters, make_part, make_registration, take_lea
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.models import DeadLetterFile, EpochKind, LetterKind
 from oncehouse.ledger.stats.table_progress import read_arrival
-from oncehouse.pipeline.source_progress import Reading, Readings
+from oncehouse.pipeline.stages.source_progress import Reading, Readings
 
 
 def waiting(name: str, *, epoch: int) -> DeadLetterFile:

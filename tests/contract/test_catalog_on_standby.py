@@ -16,7 +16,7 @@ from oncehouse.ledger.models import Stage
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.marks import Sending, write_mark
 from oncehouse.ledger.take_lease import demand_current, take_lease
-from oncehouse.pipeline.ledger_age import demand_newest
+from oncehouse.pipeline.checks.stale_catalog import demand_newest
 from postgres_pair import PostgresPair
 
 

@@ -44,10 +44,11 @@ from oncehouse.ledger.storage.marks import (
     write_mark,
 )
 from oncehouse.ledger.take_lease import take_lease
-from oncehouse.pipeline import loader, stages
-from oncehouse.pipeline.attempts import Opened
-from oncehouse.pipeline.ledger_age import demand_newest, tell_age
-from oncehouse.pipeline.retention import plan_sweep
+from oncehouse.pipeline.checks.stale_catalog import demand_newest, tell_age
+from oncehouse.pipeline.load import insert_task
+from oncehouse.pipeline.load.attempt import Opened
+from oncehouse.pipeline.maintenance.retention import plan_sweep
+from oncehouse.pipeline.stages import supervisor
 
 
 @pytest.fixture
@@ -404,8 +405,8 @@ def test_leases_that_were_taken_are_given_back_when_the_next_one_is_refused(pipe
             raise CatalogBehindError("it has lost something meanwhile")
         return take_lease(pipeline, catalog, stage, holder)
 
-    monkeypatch.setattr(stages, "take_lease", refuse_load)
-    running = stages.Stages(pipeline, catalog, None, None, stop=threading.Event(), say=lambda _: None)
+    monkeypatch.setattr(supervisor, "take_lease", refuse_load)
+    running = supervisor.Stages(pipeline, catalog, None, None, stop=threading.Event(), say=lambda _: None)
     with pytest.raises(CatalogBehindError):
         running.go(once=True, wait=False)
     assert [lease.expires_at for lease in leases.list_leases(catalog)] == [0.0]
@@ -426,16 +427,16 @@ def sending(pipeline, catalog, store, monkeypatch):
 
     def insert(_spark, plan):
         inserted.append(list_marks(store, "shop"))
-        return loader.Inserted(rows=10, seconds=0.0)
+        return insert_task.Inserted(rows=10, seconds=0.0)
 
-    monkeypatch.setattr(loader, "_run", insert)
+    monkeypatch.setattr(insert_task, "_run", insert)
     plan = SimpleNamespace(
         parts=tuple(SimpleNamespace(part=part) for part in batch.parts),
         files_root=pipeline.ledger.files,
         request=SimpleNamespace(outcome_unknown=False, attempt=1, batch_id=batch.batch_id, table=batch.table),
     )
-    monkeypatch.setattr(loader, "open_attempt", lambda *_: Opened(began=read_moment()))
-    monkeypatch.setattr(loader, "plan_load", lambda *_, **__: plan)
+    monkeypatch.setattr(insert_task, "open_attempt", lambda *_: Opened(began=read_moment()))
+    monkeypatch.setattr(insert_task, "plan_load", lambda *_, **__: plan)
     table = SimpleNamespace(name=batch.table)
     whole = SimpleNamespace(
         pipeline="shop", tables=(table,), retry=SimpleNamespace(base=0.1, longest=1.0), ledger=pipeline.ledger
@@ -443,7 +444,7 @@ def sending(pipeline, catalog, store, monkeypatch):
 
     def run():
         waiting = waiting_batches(catalog)[0]
-        return loader.load(None, whole, catalog, load.token, waiting, facts=None)
+        return insert_task.load(None, whole, catalog, load.token, waiting, facts=None)
 
     return SimpleNamespace(run=run, inserted=inserted, batch_id=batch.batch_id)
 
@@ -462,9 +463,9 @@ def test_without_room_for_the_mark_nothing_is_sent_and_nothing_is_unknown(sendin
 
     monkeypatch.setattr(FileStore, "replace", full)
     verdict = sending.run()
-    assert (verdict.status, verdict.outcome) == (BatchStatus.RETRY, loader.FAILED)
+    assert (verdict.status, verdict.outcome) == (BatchStatus.RETRY, insert_task.FAILED)
     assert sending.inserted == []
-    assert [attempt.outcome for attempt in list_attempts(catalog, sending.batch_id)] == [loader.FAILED]
+    assert [attempt.outcome for attempt in list_attempts(catalog, sending.batch_id)] == [insert_task.FAILED]
 
 
 def test_the_farthest_mark_is_told():

@@ -11,7 +11,7 @@ from oncehouse.ledger.catalog.query_batches import is_settled, list_queries, lis
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.models import EpochKind, QueryBatch, Stage
 from oncehouse.ledger.stats.ledger_state import read_state
-from oncehouse.pipeline.verify_counts import check_counts
+from oncehouse.pipeline.maintenance.verify_counts import check_counts
 
 
 def batch(number: int, *, query: str = "orders", origin: str = "spark 1") -> QueryBatch:

@@ -135,7 +135,7 @@ def _producer(servers: str, produced: list[list[str | None]]) -> Callable[..., N
 def _spark(home: Path) -> Iterator[Any]:
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.devstack.jars import connector_jars
-    from oncehouse.pipeline.session import open_session
+    from oncehouse.pipeline.spark.session import open_session
 
     pipeline = Pipeline(
         pipeline="maker",

@@ -10,8 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from oncehouse.pipeline import stream
-from oncehouse.pipeline.blocks import (
+from oncehouse.pipeline.spark.arrow_batches import (
     BYTES_SETTING,
     ROWS_SETTING,
     SETTINGS,
@@ -21,6 +20,7 @@ from oncehouse.pipeline.blocks import (
     demand_usual,
     hand_over,
 )
+from oncehouse.pipeline.stages import kafka_stream
 from road import make_event
 
 SMALL = 100
@@ -155,21 +155,23 @@ def test_a_task_may_end_at_the_mark_and_leave_the_rest_unread(session):
 def readings(monkeypatch) -> list[tuple[int, bool]]:
     """Each reading of an epoch: which, and whether its blocks were counted."""
     seen: list[tuple[int, bool]] = []
-    right = stream.read_frame
+    right = kafka_stream.read_frame
 
     def noting(frame, plan):
         seen.append((plan.epoch, plan.counted is not None))
         return right(frame, plan)
 
-    monkeypatch.setattr(stream, "read_frame", noting)
+    monkeypatch.setattr(kafka_stream, "read_frame", noting)
     return seen
 
 
-@pytest.mark.parametrize("small_epoch", [pytest.param(stream.SMALL_EPOCH_RECORDS, marks=pytest.mark.long), 0])
+@pytest.mark.parametrize(
+    "small_epoch", [pytest.param(kafka_stream.SMALL_EPOCH_RECORDS, marks=pytest.mark.long), 0]
+)
 def test_a_large_record_among_small_ones_costs_a_second_reading_and_nothing_else(
     make_road, readings, monkeypatch, small_epoch
 ):
-    monkeypatch.setattr(stream, "SMALL_EPOCH_RECORDS", small_epoch)
+    monkeypatch.setattr(kafka_stream, "SMALL_EPOCH_RECORDS", small_epoch)
     road = make_road(partitions=2)
     events = [make_event(number) for number in range(150)]
     road.send(events[:50])

@@ -6,7 +6,7 @@ import psycopg
 
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.ledger.catalog.database import Catalog
-from oncehouse.pipeline.catalog_durability import inspect_durability
+from oncehouse.pipeline.checks.catalog_durability import inspect_durability
 from postgres_pair import PostgresPair
 
 

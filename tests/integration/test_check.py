@@ -7,7 +7,7 @@ import pytest
 from clickhouse_users import PASSWORD
 from oncehouse.cli.app import run_command
 from oncehouse.config.file_loader import example_text
-from oncehouse.pipeline import clocks
+from oncehouse.pipeline.checks import clock_skew
 
 HOUR = 3600
 
@@ -195,6 +195,6 @@ def test_a_topic_whose_size_limit_does_not_last_is_refused(make_file, capsys, pr
 def test_clocks_that_are_too_far_apart_are_refused(hours, make_file, capsys, monkeypatch):
     """The servers' clocks are real and right; this machine's is taken to be an hour off."""
     file = make_file()
-    read = clocks.read_host_clock
-    monkeypatch.setattr(clocks, "read_host_clock", lambda: read() + hours * HOUR)
+    read = clock_skew.read_host_clock
+    monkeypatch.setattr(clock_skew, "read_host_clock", lambda: read() + hours * HOUR)
     assert refusals(file, capsys) == ["clock of ClickHouse", "clock of the catalog"]

@@ -17,8 +17,8 @@ from oncehouse.errors import ConfigurationError, LeaseHeldError
 from oncehouse.ledger.catalog import batches, epochs
 from oncehouse.ledger.catalog.query_batches import list_settled
 from oncehouse.ledger.models import EpochKind, RequestKind
-from oncehouse.pipeline import frames
-from oncehouse.pipeline.letters import read_letters
+from oncehouse.pipeline.external import dataframe_ingest
+from oncehouse.pipeline.requests.dead_letter_replay import read_letters
 from road import FIELDS, Road
 
 
@@ -112,7 +112,7 @@ def test_a_stream_run_again_after_a_crash_settles_each_batch_once(frame_road, tm
 
 def test_large_partitions_are_read_where_they_are_and_small_ones_together(frame_road, monkeypatch):
     road = frame_road
-    monkeypatch.setattr(frames, "SMALL_EPOCH_RECORDS", 1000)
+    monkeypatch.setattr(dataframe_ingest, "SMALL_EPOCH_RECORDS", 1000)
     road.document["shape"] = {"where": "product_id NOT IN (5, 10005)"}
     small, large = frame_of(road, range(900)), frame_of(road, range(10_000, 15_000)).coalesce(1)
     with Sink.open(road.pipeline, spark=road.spark, load=False) as sink:

@@ -26,7 +26,7 @@ from oncehouse.devstack.demo_events import (
     plan_traffic,
 )
 from oncehouse.devstack.demo_results import Comparison, Result, compare
-from oncehouse.pipeline.json_decode import JsonDecoder
+from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 
 pytestmark = pytest.mark.servers
 

@@ -10,8 +10,8 @@ from confluent_kafka import Producer
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog import epochs, requests, segments
 from oncehouse.ledger.models import LetterKind, RequestKind
-from oncehouse.pipeline import rekey
-from oncehouse.pipeline.adopting import identity_of, spell_section
+from oncehouse.pipeline.requests import rekey
+from oncehouse.pipeline.schema.identity_guard import identity_of, spell_section
 from road import Road, encode, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(40)]

@@ -11,8 +11,8 @@ from oncehouse.errors import ConfigurationError, LeaseHeldError
 from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.catalog.query_batches import list_settled
 from oncehouse.ledger.models import EpochKind, FileFormat
-from oncehouse.pipeline.importing import import_files, make_job
-from oncehouse.pipeline.letters import read_letters
+from oncehouse.pipeline.external.file_import import import_files, make_job
+from oncehouse.pipeline.requests.dead_letter_replay import read_letters
 from road import Road, encode, make_event, note_of
 
 

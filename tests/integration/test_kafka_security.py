@@ -22,8 +22,8 @@ from confluent_kafka.admin import (
 from oncehouse.common.leader_epochs import EpochEnd
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.pipeline import source
-from oncehouse.pipeline.source import Topics, client_settings, group_of, java_options
+from oncehouse.pipeline.ingest import kafka_source
+from oncehouse.pipeline.ingest.kafka_source import Topics, client_settings, group_of, java_options
 from road import PATIENCE_SECONDS
 from secure_servers import PLAIN_PASSWORD, SCRAM_PASSWORD, USER, Authority, SecureKafka
 
@@ -46,7 +46,7 @@ def filled_topic(secure_kafka) -> str:
 @pytest.fixture
 def refusal_of(monkeypatch) -> Callable[[Kafka], str]:
     """Ask until the client has tried to connect: a slow machine only takes longer."""
-    monkeypatch.setattr(source, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(kafka_source, "TIMEOUT_SECONDS", 0.5)
 
     def ask(kafka: Kafka) -> str:
         topics, end = Topics(kafka), time.monotonic() + PATIENCE_SECONDS

@@ -9,7 +9,9 @@ import pytest
 
 from oncehouse.ledger.catalog import epochs, registration, segments
 from oncehouse.ledger.models import OffsetRange
-from oncehouse.pipeline import compact, ingest, loader
+from oncehouse.pipeline.dedup import index_compaction
+from oncehouse.pipeline.ingest import epoch
+from oncehouse.pipeline.load import insert_task
 from road import FIELDS, Road, encode, make_event, note_of
 
 
@@ -56,7 +58,7 @@ def test_an_index_that_forgets_its_first_segment_is_noticed(road, monkeypatch):
     with monkeypatch.context() as forgetful:
         # For the ingest alone: the oracle has to see the index as it is.
         namespace = SimpleNamespace(list_segments=lambda catalog: list_segments(catalog)[1:])
-        forgetful.setattr(ingest, "segments", namespace)
+        forgetful.setattr(epoch, "segments", namespace)
         send_again_after_a_restart(road)
     with pytest.raises(AssertionError, match="60 rows are doubled"):
         road.assert_exact()
@@ -105,8 +107,8 @@ def test_of_one_id_with_two_payloads_the_first_wins_and_the_conflict_is_counted(
 @pytest.mark.long
 @pytest.mark.scenario("duplicates near and far")
 def test_random_duplicates_over_many_epochs_and_compactions_end_exact(make_road, monkeypatch):
-    monkeypatch.setattr(compact, "FAN_IN", 3)
-    monkeypatch.setattr(compact, "SPLIT_KEYS", 100)
+    monkeypatch.setattr(index_compaction, "FAN_IN", 3)
+    monkeypatch.setattr(index_compaction, "SPLIT_KEYS", 100)
     road = make_road(partitions=3, epoch={"max_rows": 120})
     chance = random.Random(7)
     for partition in range(3):
@@ -171,23 +173,23 @@ def test_rows_dropped_for_being_late_are_noticed(make_road, monkeypatch):
 
         import pyarrow.compute as pc
 
-        from oncehouse.pipeline import loader
+        from oncehouse.pipeline.load import insert_task
 
-        live_rows = loader.live_rows
+        live_rows = insert_task.live_rows
 
         def without_late(store, parts):
             rows = live_rows(store, parts)
             watermark = pc.max(rows["at"]).as_py() - timedelta(days=60)
             return rows.filter(pc.greater_equal(rows["at"], watermark))
 
-        loader.live_rows = without_late
+        insert_task.live_rows = without_late
         try:
-            kept = without_late(loader.FileStore(plan.files_root), plan.parts).num_rows
-            return loader.send_batch(replace(plan, request=replace(plan.request, rows=kept)))
+            kept = without_late(insert_task.FileStore(plan.files_root), plan.parts).num_rows
+            return insert_task.send_batch(replace(plan, request=replace(plan.request, rows=kept)))
         finally:
-            loader.live_rows = live_rows
+            insert_task.live_rows = live_rows
 
-    monkeypatch.setattr(loader, "send_batch", send_what_is_not_late)
+    monkeypatch.setattr(insert_task, "send_batch", send_what_is_not_late)
     road = send_dates_far_apart(make_road)
     with pytest.raises(AssertionError, match="20 events are lost"):
         road.assert_exact()

@@ -15,7 +15,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog.batches import retry_parked
 from oncehouse.ledger.catalog.learned_fields import list_fields
 from oncehouse.ledger.models import BatchStatus, RequestKind
-from oncehouse.pipeline import ingest
+from oncehouse.pipeline.ingest import epoch
 from road import Event, Road, encode, make_event
 
 EVENTS = [make_event(number) for number in range(40)]
@@ -71,8 +71,8 @@ def test_a_new_field_becomes_a_column_while_the_pipeline_runs_and_old_batches_go
 @pytest.mark.defect("new fields in the stream")
 def test_rows_that_bring_a_field_and_are_settled_without_it_are_noticed(make_road, monkeypatch):
     """The field is learnt and its column made, but the epoch is not read again with it."""
-    meet = ingest.meet_new_fields
-    monkeypatch.setattr(ingest, "meet_new_fields", lambda *given: bool(meet(*given)) and False)
+    meet = epoch.meet_new_fields
+    monkeypatch.setattr(epoch, "meet_new_fields", lambda *given: bool(meet(*given)) and False)
     road = make_road(source={"new_fields": "add"})
     send(road, EVENTS[:10])
     send(road, EVENTS[10:20], coupon="c")

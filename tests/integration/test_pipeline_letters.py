@@ -14,10 +14,11 @@ from oncehouse.cli.app import run_command
 from oncehouse.errors import PoisonError
 from oncehouse.ledger.catalog import epochs, requests
 from oncehouse.ledger.models import EpochKind, RequestKind
-from oncehouse.pipeline import ingest, stream
-from oncehouse.pipeline.ingest import read_frame
-from oncehouse.pipeline.letters import read_letters
-from oncehouse.pipeline.parts import read_rows
+from oncehouse.pipeline.ingest import epoch as ingest
+from oncehouse.pipeline.ingest.epoch import read_frame
+from oncehouse.pipeline.ingest.part_files import read_rows
+from oncehouse.pipeline.requests.dead_letter_replay import read_letters
+from oncehouse.pipeline.stages import kafka_stream
 from road import Road, encode, make_event, note_of, wait_until
 
 GOOD = encode(make_event(1))
@@ -86,7 +87,7 @@ def test_letters_that_are_dropped_silently_are_noticed(make_road, monkeypatch):
             for task in read_frame(records, plan)
         ]
 
-    monkeypatch.setattr(stream, "read_frame", read_what_decodes)
+    monkeypatch.setattr(kafka_stream, "read_frame", read_what_decodes)
     road = send_poison(make_road)
     road.run()
     with pytest.raises(AssertionError, match=r"31 records were sent, .*read=20"):

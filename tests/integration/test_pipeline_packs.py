@@ -11,8 +11,8 @@ from oncehouse.ledger.catalog import leases, requests
 from oncehouse.ledger.catalog.epochs import list_epochs, list_key_files
 from oncehouse.ledger.catalog.segments import list_segments
 from oncehouse.ledger.models import BatchStatus, RequestKind, Stage
-from oncehouse.pipeline import pack as packing
-from oncehouse.pipeline.retention import retain
+from oncehouse.pipeline.maintenance import packing
+from oncehouse.pipeline.maintenance.retention import retain
 from road import Road, make_event
 
 

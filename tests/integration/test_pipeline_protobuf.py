@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 from oncehouse.ledger.catalog.epochs import list_dead_letter_files
 from oncehouse.ledger.catalog.known_schemas import add_schemas
 from oncehouse.ledger.models import EpochKind, LetterKind, RequestKind
-from oncehouse.pipeline.letters import read_letters
-from oncehouse.pipeline.protobuf_sources import make_schema
+from oncehouse.pipeline.formats.protobuf.schema_sources import make_schema
+from oncehouse.pipeline.requests.dead_letter_replay import read_letters
 from protobuf_examples import FOLDER, everything, message_class
 from road import Road
 

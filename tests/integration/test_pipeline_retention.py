@@ -13,7 +13,7 @@ from oncehouse.errors import CorruptFileError
 from oncehouse.ledger.catalog import batches, retention, segments
 from oncehouse.ledger.models import BatchStatus, RequestKind, Stage
 from oncehouse.ledger.storage import key_index
-from oncehouse.pipeline.parts import epoch_path
+from oncehouse.pipeline.ingest.part_files import epoch_path
 from road import Road, make_event, note_of
 
 DAY = 86400.0

@@ -10,9 +10,9 @@ import yaml
 
 from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.models import EpochKind, RequestKind
-from oncehouse.pipeline.letters import read_letters
-from oncehouse.pipeline.prepare import inspect_sample
-from oncehouse.pipeline.source import Topics
+from oncehouse.pipeline.checks.preflight import inspect_sample
+from oncehouse.pipeline.ingest.kafka_source import Topics
+from oncehouse.pipeline.requests.dead_letter_replay import read_letters
 from road import Road
 
 DOCS = Path(__file__).parents[2] / "docs" / "shaping.md"

@@ -15,8 +15,9 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError
 from oncehouse.ledger.catalog import epochs, registration
-from oncehouse.pipeline import source, stream
-from oncehouse.pipeline.source import Topics
+from oncehouse.pipeline.ingest import kafka_source
+from oncehouse.pipeline.ingest.kafka_source import Topics
+from oncehouse.pipeline.stages import kafka_stream
 from road import Road, encode, make_event, note_of, wait_until
 
 EVENTS = [make_event(number) for number in range(60)]
@@ -95,13 +96,13 @@ def test_a_partition_that_was_added_is_read_from_its_beginning(make_road, kafka_
 @pytest.mark.long
 @pytest.mark.defect("partition added")
 def test_a_new_partition_that_is_read_from_its_end_is_noticed(make_road, kafka_admin, monkeypatch):
-    road, right = make_road(partitions=1), source.starting_positions
+    road, right = make_road(partitions=1), kafka_source.starting_positions
     topics = Topics(road.pipeline.source.kafka)
 
     def begin_new_ones_at_their_end(facts, positions, earliest):
         return right(facts, positions, topics.latest(earliest) if positions else earliest)
 
-    monkeypatch.setattr(source, "starting_positions", begin_new_ones_at_their_end)
+    monkeypatch.setattr(kafka_source, "starting_positions", begin_new_ones_at_their_end)
     with pytest.raises(AssertionError, match="10 events are lost"):
         add_partitions(road, kafka_admin)
 
@@ -129,15 +130,15 @@ def demand_loud_stop(road: Road, message: str) -> None:
 @pytest.fixture
 def skipping(monkeypatch) -> None:
     """A defect: whatever Kafka has is what there was, and the ledger takes any offset for the next one."""
-    right = source.starting_positions
+    right = kafka_source.starting_positions
 
     def begin_where_kafka_begins(facts, positions, earliest):
         found = right(facts, positions, earliest)
         return {place: max(at, earliest[place]) for place, at in found.items()}
 
-    for asking in (source, stream):
+    for asking in (kafka_source, kafka_stream):
         monkeypatch.setattr(asking, "check_topics", lambda *_: None)
-    monkeypatch.setattr(source, "starting_positions", begin_where_kafka_begins)
+    monkeypatch.setattr(kafka_source, "starting_positions", begin_where_kafka_begins)
     monkeypatch.setattr(registration, "_advance", register_anywhere())
     monkeypatch.setattr(registration, "_demand_same_topics", lambda *_: None)
 
@@ -156,7 +157,7 @@ def test_deleted_offsets_that_are_skipped_without_a_word_are_noticed(road, kafka
 
 def lose_unread_while_running(road: Road, admin: AdminClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records come and are deleted while the epoch before them is settled."""
-    read_frame, begun, may_go_on = stream.read_frame, threading.Event(), threading.Event()
+    read_frame, begun, may_go_on = kafka_stream.read_frame, threading.Event(), threading.Event()
 
     def read_and_wait(frame, plan):
         manifests = read_frame(frame, plan)
@@ -164,7 +165,7 @@ def lose_unread_while_running(road: Road, admin: AdminClient, monkeypatch: pytes
         assert may_go_on.wait(120)
         return manifests
 
-    monkeypatch.setattr(stream, "read_frame", read_and_wait)
+    monkeypatch.setattr(kafka_stream, "read_frame", read_and_wait)
     road.send(EVENTS[:20])
     with road.start() as running:
         wait_until(lambda: begun.is_set() or running.error, "the first epoch")
@@ -319,14 +320,14 @@ def test_a_damaged_checkpoint_costs_a_restart_and_nothing_else(road, harm):
 
 def start_again_at_the_end(monkeypatch) -> list[object]:
     """A stream that has lost its checkpoint begins where Kafka ends, and the ledger takes it; gives its starts."""
-    begin, starts = stream.Ingest._starting_positions, []
+    begin, starts = kafka_stream.Ingest._starting_positions, []
 
     def skip(self):
         found = begin(self) if not starts else self._topics.latest(list(begin(self)))
         starts.append(found)
         return found
 
-    monkeypatch.setattr(stream.Ingest, "_starting_positions", skip)
+    monkeypatch.setattr(kafka_stream.Ingest, "_starting_positions", skip)
     monkeypatch.setattr(registration, "_advance", register_anywhere())
     return starts
 

@@ -15,7 +15,7 @@ from oncehouse.common.structured_logging import LogFormat
 from oncehouse.errors import ConfigurationError, CorruptFileError
 from oncehouse.ledger.catalog import epochs, leases, segments
 from oncehouse.ledger.models import Stage
-from oncehouse.pipeline import compact as compacting
+from oncehouse.pipeline.dedup import index_compaction as compacting
 from oncehouse.pipeline.run import run_pipeline
 from road import make_event, wait_until
 

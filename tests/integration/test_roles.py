@@ -29,8 +29,8 @@ from oncehouse.clickhouse.preflight.grants import Role, role_grants
 from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.config.pipeline import ClickHouse, Pipeline
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.evolution import add_columns
-from oncehouse.pipeline.verify import verify
+from oncehouse.pipeline.maintenance.verify import verify
+from oncehouse.pipeline.schema.evolution import add_columns
 from road import encode, make_event
 
 

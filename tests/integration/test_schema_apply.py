@@ -10,8 +10,8 @@ import yaml
 
 from oncehouse.cli.app import run_command
 from oncehouse.config.file_loader import load_pipeline
-from oncehouse.pipeline.adopting import identity_of
-from oncehouse.pipeline.prepare import open_catalog
+from oncehouse.pipeline.checks.preflight import open_catalog
+from oncehouse.pipeline.schema.identity_guard import identity_of
 
 COLOUR = {"type": "enum", "name": "Colour", "symbols": ["red"]}
 MORE = {"type": "enum", "name": "Colour", "symbols": ["red", "blue"]}

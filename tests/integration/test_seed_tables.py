@@ -16,10 +16,10 @@ from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.models import Counts, DuplicateFile, KeyFile, Part, Stage
 from oncehouse.ledger.storage import key_index
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline import seed_tables
-from oncehouse.pipeline.decoding import HEADERS
-from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
-from oncehouse.pipeline.parts import RAW_SCHEMA
+from oncehouse.pipeline.dedup.deduplicate import DUPLICATE_SCHEMA
+from oncehouse.pipeline.external import ledger_dataframes
+from oncehouse.pipeline.formats.base import HEADERS
+from oncehouse.pipeline.ingest.part_files import RAW_SCHEMA
 
 VALUES = [b"zero", b"one", b"again", b"three"]
 
@@ -105,7 +105,7 @@ def unique_id(hi: int, lo: int) -> bytes:
 
 
 def test_deduplication_holds_every_first_seen_event_with_its_bytes(spark, catalog, store):
-    frame = seed_tables.deduplication(spark, catalog, store)
+    frame = ledger_dataframes.deduplication(spark, catalog, store)
     assert frame.columns == ["uniqueId", "created_at", "proto", "schema_version"]
     found = {(bytes(row.uniqueId), bytes(row.proto)) for row in frame.collect()}
     assert found == {
@@ -120,7 +120,7 @@ def test_new_events_are_those_that_no_batch_holds(spark, catalog, store):
     taken = [part for part in open_parts(catalog) if part.epoch == 1 and part.table == "all"]
     create_batches(catalog, take_lease(catalog, Stage.LOAD), [make_batch(*taken, table="all")])
     found = sorted(
-        (row.table, bytes(row.proto)) for row in seed_tables.new_events(spark, catalog, store).collect()
+        (row.table, bytes(row.proto)) for row in ledger_dataframes.new_events(spark, catalog, store).collect()
     )
     assert found == [
         ("all", b"one"),
@@ -132,11 +132,11 @@ def test_new_events_are_those_that_no_batch_holds(spark, catalog, store):
 
 
 def test_batches_are_lists_of_parts(spark, catalog):
-    assert seed_tables.batches(spark, catalog).collect() == []
+    assert ledger_dataframes.batches(spark, catalog).collect() == []
     taken = [part for part in open_parts(catalog) if part.table == "all"]
     batch = make_batch(*taken, table="all")
     create_batches(catalog, take_lease(catalog, Stage.LOAD), [batch])
-    (row,) = seed_tables.batches(spark, catalog).collect()
+    (row,) = ledger_dataframes.batches(spark, catalog).collect()
     assert (row.batchId, row.table, row.status) == (batch.batch_id, "all", "NEW")
     assert row.batch == ["all-1", "all-2"]
 
@@ -144,6 +144,6 @@ def test_batches_are_lists_of_parts(spark, catalog):
 def test_an_empty_ledger_has_empty_tables(spark, tmp_path, store):
     empty = Catalog(f"sqlite:///{tmp_path / 'empty.db'}", "shop", retry_seconds=())
     empty.prepare()
-    assert seed_tables.deduplication(spark, empty, store).count() == 0
-    assert seed_tables.new_events(spark, empty, store).count() == 0
+    assert ledger_dataframes.deduplication(spark, empty, store).count() == 0
+    assert ledger_dataframes.new_events(spark, empty, store).count() == 0
     empty.close()

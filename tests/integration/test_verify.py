@@ -43,9 +43,9 @@ from oncehouse.ledger.models import (
 )
 from oncehouse.ledger.storage import key_index
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
-from oncehouse.pipeline.loader import live_rows
-from oncehouse.pipeline.verify import Subject, verify
+from oncehouse.pipeline.dedup.deduplicate import DUPLICATE_SCHEMA
+from oncehouse.pipeline.load.insert_task import live_rows
+from oncehouse.pipeline.maintenance.verify import Subject, verify
 
 READ, DUPLICATES = 10, 2
 COLUMNS = ("id", "amount", "sign", "at", "_unique_id")

@@ -12,7 +12,7 @@ from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import TransientError
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import Attempt, Batch, BatchStatus
-from oncehouse.pipeline.absence import end_parked
+from oncehouse.pipeline.load.absence_proof import end_parked
 
 NOW = 10_000.0
 

@@ -9,9 +9,9 @@ import pytest
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.models import Schema
-from oncehouse.pipeline.annotations import marked_fields
-from oncehouse.pipeline.identity_rule import rule_of
-from oncehouse.pipeline.protobuf_sources import make_schema
+from oncehouse.pipeline.dedup.identity_annotations import marked_fields
+from oncehouse.pipeline.dedup.identity_rule import rule_of
+from oncehouse.pipeline.formats.protobuf.schema_sources import make_schema
 
 MARK: dict[str, object] = {"oncehouse.identity": True}
 ODD: dict[str, object] = {"oncehouse.identity": "yes"}

@@ -19,8 +19,9 @@ from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import Attempt, Batch, BatchStatus
-from oncehouse.pipeline import attempts, loader
-from oncehouse.pipeline.attempts import blocks_since, is_doubtful, may_be_forgotten, open_attempt
+from oncehouse.pipeline.load import attempt as attempts
+from oncehouse.pipeline.load import insert_task
+from oncehouse.pipeline.load.attempt import blocks_since, is_doubtful, may_be_forgotten, open_attempt
 
 FACTS = TableFacts(
     database="d",
@@ -208,7 +209,7 @@ def test_an_attempt_that_was_never_sent_does_not_count_among_those_that_may_have
     monkeypatch.setattr(batches, "list_attempts", lambda *_: past)
     monkeypatch.setattr(batches, "load_parts", lambda *_: ())
     monkeypatch.setattr(batches, "count_attempts", lambda *_, **__: 3)
-    plan = loader.plan_load(
+    plan = insert_task.plan_load(
         PIPELINE,
         SimpleNamespace(name="events", batch_column="_batch_id"),
         WAITING,

@@ -17,11 +17,11 @@ import pytest
 from oncehouse.column_types.types import parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.models import Schema
-from oncehouse.pipeline.avro_decode import AvroDecoder
-from oncehouse.pipeline.avro_schema import parse_schema
-from oncehouse.pipeline.decoding import HEADERS, Decoded, Limits
-from oncehouse.pipeline.framing import Framing, VersionPlace
-from oncehouse.pipeline.verdict import Reason
+from oncehouse.pipeline.convert.rejection import Reason
+from oncehouse.pipeline.formats.avro.decoder import AvroDecoder
+from oncehouse.pipeline.formats.avro.schema import parse_schema
+from oncehouse.pipeline.formats.base import HEADERS, Decoded, Limits
+from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace
 
 FIXED = Framing(place=VersionPlace.NONE, schema="1")
 PREFIX = Framing(place=VersionPlace.PREFIX)

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from fuzzing import examples
 from oncehouse.column_types.types import parse_type
 from oncehouse.ledger.models import Schema
-from oncehouse.pipeline.avro_decode import AvroDecoder
-from oncehouse.pipeline.decoding import HEADERS, Decoded, Limits
-from oncehouse.pipeline.framing import Framing, VersionPlace
-from oncehouse.pipeline.verdict import Reason
+from oncehouse.pipeline.convert.rejection import Reason
+from oncehouse.pipeline.formats.avro.decoder import AvroDecoder
+from oncehouse.pipeline.formats.base import HEADERS, Decoded, Limits
+from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace
 
 # (schema, declared type, values): a schema and everything that goes with it.
 Case = tuple[Any, str, st.SearchStrategy[Any]]

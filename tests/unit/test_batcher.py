@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ledger_examples import make_file
 from oncehouse.config.pipeline import BatchLimits
 from oncehouse.ledger.models import Part
-from oncehouse.pipeline.batcher import PARKED_LIMIT, PlannedBatch, TableFeedback, plan_batches
-from oncehouse.pipeline.pace import Pace, Rhythm, decide_rhythm
+from oncehouse.pipeline.load.batch_planner import PARKED_LIMIT, PlannedBatch, TableFeedback, plan_batches
+from oncehouse.pipeline.load.insert_rate import Pace, Rhythm, decide_rhythm
 
 NOW = 1_000.0
 LIMITS = BatchLimits(

@@ -7,7 +7,7 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from oncehouse.pipeline.blocks import (
+from oncehouse.pipeline.spark.arrow_batches import (
     BLOCK_BYTES,
     BLOCK_ROWS,
     BYTES_SETTING,

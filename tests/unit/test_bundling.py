@@ -13,8 +13,8 @@ import pytest
 
 from oncehouse.cli.app import run_command
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline import bundling
-from oncehouse.pipeline.bundling import OF_SPARK, Bundle, gather_packages, write_packages
+from oncehouse.pipeline.spark import environment_bundle
+from oncehouse.pipeline.spark.environment_bundle import OF_SPARK, Bundle, gather_packages, write_packages
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_its_python_runs_the_bundles_packages_before_those_of_the_machine(instal
 def test_the_command_tells_size_and_packages_and_what_to_write_into_the_file(tmp_path, monkeypatch, capsys):
     file = tmp_path / "environment.tar.gz"
     written = Bundle(file=file, size_bytes=221_000_000, python="3.11", packages={"alpha": "1.0", "beta": "2"})
-    monkeypatch.setattr(bundling, "write_bundle", lambda *_: written)
+    monkeypatch.setattr(environment_bundle, "write_bundle", lambda *_: written)
     assert run_command(["bundle", str(file)]) == 0
     said = capsys.readouterr()
     assert f"{file}: 221 MB, 2 packages for Python 3.11\n" in said.out + said.err

@@ -14,7 +14,7 @@ from oncehouse.capacity.planning import Plan, plan_for
 from oncehouse.capacity.wish import Machine, Wish
 from oncehouse.config.pipeline import BatchLimits, Epoch
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.dedup import plan_ranges
+from oncehouse.pipeline.dedup.deduplicate import plan_ranges
 
 DAY = 86_400.0
 GB = 1 << 30

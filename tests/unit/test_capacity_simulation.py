@@ -22,9 +22,9 @@ from oncehouse.ledger.models import FileRef, Segment
 from oncehouse.ledger.storage import file_store, key_index
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import Keys
-from oncehouse.pipeline import compact
-from oncehouse.pipeline.compact import MergePlan, merge_task, plan_merges
-from oncehouse.pipeline.dedup import DecidePlan, decide
+from oncehouse.pipeline.dedup import index_compaction
+from oncehouse.pipeline.dedup.deduplicate import DecidePlan, decide
+from oncehouse.pipeline.dedup.index_compaction import MergePlan, merge_task, plan_merges
 
 BUCKETS = 128
 CORES = 16
@@ -39,7 +39,7 @@ def demand_bounded(found, reckoned: IndexShape) -> None:
     assert found.segments <= reckoned.segments <= SLACK * found.segments
     assert found.look_ups_a_key <= reckoned.look_ups_a_key <= SLACK * found.look_ups_a_key
     assert found.writes_a_key <= reckoned.writes_a_key <= SLACK * found.writes_a_key
-    assert found.largest_keys <= compact.MAX_KEYS
+    assert found.largest_keys <= index_compaction.MAX_KEYS
 
 
 def simulate_and_reckon(keys: int, epoch_keys: int) -> tuple[object, IndexShape]:
@@ -159,11 +159,15 @@ def make_keys(chance: np.random.Generator, count: int, *, low: int = 0, high: in
 @pytest.fixture
 def smaller(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """All sizes of the index at a 64th, so that a million keys have the shape of 64 million."""
-    scale = compact.FAN_IN**2
-    for module in (compact, index_shape):
-        monkeypatch.setattr(module, "MAX_KEYS", compact.MAX_KEYS // (scale if module is compact else 1))
-        monkeypatch.setattr(module, "SPLIT_KEYS", compact.SPLIT_KEYS // (scale if module is compact else 1))
-    monkeypatch.setattr(index_shape, "tier_of", lambda keys: compact.tier_of(keys * scale))
+    scale = index_compaction.FAN_IN**2
+    for module in (index_compaction, index_shape):
+        monkeypatch.setattr(
+            module, "MAX_KEYS", index_compaction.MAX_KEYS // (scale if module is index_compaction else 1)
+        )
+        monkeypatch.setattr(
+            module, "SPLIT_KEYS", index_compaction.SPLIT_KEYS // (scale if module is index_compaction else 1)
+        )
+    monkeypatch.setattr(index_shape, "tier_of", lambda keys: index_compaction.tier_of(keys * scale))
     return scale
 
 
@@ -207,7 +211,7 @@ def test_real_segments_of_one_of_128_buckets_of_ten_billion_keys_are_as_reckoned
     assert index.keys == BUCKET_KEYS // pieces * pieces
     assert index.size_bytes / index.keys == pytest.approx(measured.SEGMENT_BYTES_A_KEY.value, rel=0.01)
     assert len(index.segments) <= reckoned.look_ups_a_key <= SLACK * len(index.segments)
-    assert max(segment.keys for segment in index.segments) <= compact.MAX_KEYS
+    assert max(segment.keys for segment in index.segments) <= index_compaction.MAX_KEYS
     assert np.all(index.find_all(keys.take(slice(0, None, 100))) == 1)
 
 

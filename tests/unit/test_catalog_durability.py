@@ -7,7 +7,7 @@ import pytest
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.postgres_settings import PostgresFacts
-from oncehouse.pipeline.catalog_durability import inspect_durability, judge_durability
+from oncehouse.pipeline.checks.catalog_durability import inspect_durability, judge_durability
 
 SOUND = {"synchronous_commit": "on", "synchronous_standby_names": "", "fsync": "on", "full_page_writes": "on"}
 

@@ -15,7 +15,7 @@ from oncehouse.ledger.catalog import leases, snapshots, table_adoption
 from oncehouse.ledger.catalog.batches import find_batch, list_batches, open_parts
 from oncehouse.ledger.models import BatchStatus
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline import catalog_repair, repair, strange_ids
+from oncehouse.pipeline.repair import catalog_restore, repair, unknown_row_ids
 from repair_world import RepairWorld, as_halves
 
 
@@ -142,7 +142,7 @@ def test_ids_of_rows_that_nobody_knows_enter_the_index_and_are_read_again(world)
 
 
 def test_ids_are_looked_up_some_at_a_time(world, monkeypatch):
-    monkeypatch.setattr(strange_ids, "_IDS_AT_ONCE", 25)
+    monkeypatch.setattr(unknown_row_ids, "_IDS_AT_ONCE", 25)
     epoch = world.ingest(range(100))
     batch_id = world.make_batch(epoch)
     world.snapshot()
@@ -255,10 +255,10 @@ def test_a_catalog_that_was_caught_up_is_what_the_next_snapshot_holds(world):
     (world.folder / "catalog.db").write_bytes(dump)
     world.catalog = world.open()
     token = take_lease(world.catalog)
-    planned = catalog_repair.plan_older(
+    planned = catalog_restore.plan_older(
         world.pipeline, world.tables, world.catalog, "it is older", world.ask_kafka
     )
-    catalog_repair.catch_up(world.pipeline, world.tables, world.catalog, token, planned)
+    catalog_restore.catch_up(world.pipeline, world.tables, world.catalog, token, planned)
     newest = snapshots.find_snapshot(world.store, "shop")
     assert newest is not None
     assert newest.epoch == 1

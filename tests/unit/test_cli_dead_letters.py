@@ -13,7 +13,7 @@ from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.catalog.requests import open_requests
 from oncehouse.ledger.models import Counts, DeadLetterFile, LetterKind, RequestKind
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.parts import LETTER_SCHEMA, read_rows, write_letters
+from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, read_rows, write_letters
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

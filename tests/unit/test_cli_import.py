@@ -7,9 +7,9 @@ import pytest
 from oncehouse.cli.app import run_command
 from oncehouse.config.file_loader import example_text
 from oncehouse.ledger.models import FileFormat
-from oncehouse.pipeline import importing
-from oncehouse.pipeline.report import RunResult
-from oncehouse.progress import Progress
+from oncehouse.pipeline.external import file_import
+from oncehouse.pipeline.progress import Progress
+from oncehouse.pipeline.stages.progress_reporter import RunResult
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_the_command_gives_its_words_to_the_import_and_ends_with_its_outcome(
         progress(Progress(read=7, done_share=0.5))
         return RunResult(progress=Progress(read=9, done_share=1.0), parked=1)
 
-    monkeypatch.setattr(importing, "import_files", fake)
+    monkeypatch.setattr(file_import, "import_files", fake)
     command = [
         "import",
         str(tmp_path),
@@ -63,7 +63,7 @@ def test_a_size_that_is_none_and_a_folder_that_is_not_there_are_told(pipeline_fi
 
 def test_the_same_folder_and_format_are_the_same_import(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path.parent)
-    names = {importing.make_job(place, FileFormat.CSV).name for place in (str(tmp_path), tmp_path.name)}
+    names = {file_import.make_job(place, FileFormat.CSV).name for place in (str(tmp_path), tmp_path.name)}
     assert len(names) == 1
-    assert importing.make_job(str(tmp_path), FileFormat.JSON).name not in names
-    assert importing.make_job(str(tmp_path), FileFormat.CSV, name="mine").name == "mine"
+    assert file_import.make_job(str(tmp_path), FileFormat.JSON).name not in names
+    assert file_import.make_job(str(tmp_path), FileFormat.CSV, name="mine").name == "mine"

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from oncehouse.cli.progress import ProgressView, plain_line, render
-from oncehouse.progress import Progress
+from oncehouse.pipeline.progress import Progress
 
 SOME = Progress(
     read=1_000_000,

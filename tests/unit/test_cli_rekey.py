@@ -13,7 +13,7 @@ from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.catalog.rekey import note_prepared
 from oncehouse.ledger.catalog.requests import list_requests, open_requests, pending_rekey
 from oncehouse.ledger.models import Identity, RequestKind
-from oncehouse.pipeline.adopting import identity_of
+from oncehouse.pipeline.schema.identity_guard import identity_of
 
 
 @pytest.fixture

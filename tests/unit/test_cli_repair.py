@@ -9,11 +9,11 @@ from ledger_examples import make_file
 from oncehouse.cli.app import run_command
 from oncehouse.ledger.catalog.snapshots import SnapshotFile
 from oncehouse.ledger.models import OffsetRange
-from oncehouse.pipeline import repair
-from oncehouse.pipeline.catalog_repair import CatalogRepair
-from oncehouse.pipeline.damage import FileKind, Repair, Source
-from oncehouse.pipeline.repair import Refusal, RepairPlan, RepairResult
-from oncehouse.pipeline.restoring import Done
+from oncehouse.pipeline.repair import repair
+from oncehouse.pipeline.repair.catalog_restore import CatalogRepair
+from oncehouse.pipeline.repair.file_restorer import Done
+from oncehouse.pipeline.repair.repair import Refusal, RepairPlan, RepairResult
+from oncehouse.pipeline.repair.repair_plan import FileKind, Repair, Source
 
 SPAN = OffsetRange(topic="orders", partition=0, start=5, end=16)
 PART = Repair(

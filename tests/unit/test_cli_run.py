@@ -13,14 +13,14 @@ from oncehouse.cli.app import run_command
 from oncehouse.config.file_loader import example_text
 from oncehouse.errors import LeaseHeldError
 from oncehouse.ledger.models import Request, RequestKind
-from oncehouse.progress import Progress
+from oncehouse.pipeline.progress import Progress
 
 # An engine that says when it runs and ends when it is told to; the second kind never ends.
 PROGRAM = """
 import sys, types, time
 from types import SimpleNamespace
 from oncehouse.cli.app import main
-from oncehouse.progress import Progress
+from oncehouse.pipeline.progress import Progress
 
 def run_pipeline(pipeline, *, once, stop, progress, say, wait, only):
     print("running", flush=True)

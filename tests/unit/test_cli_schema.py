@@ -20,7 +20,7 @@ from oncehouse.cli.app import app, run_command
 from oncehouse.cli.output import show_json
 from oncehouse.cli.run import RunEnd
 from oncehouse.config.file_loader import example_text
-from oncehouse.progress import Progress
+from oncehouse.pipeline.progress import Progress
 
 SERVE_UNTIL_STOPPED = {"dashboard", "inbox serve"}
 """They say where they listen, and log lines after that (`--log-format json`)."""

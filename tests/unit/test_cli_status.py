@@ -13,7 +13,7 @@ from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.catalog.requests import add_request
 from oncehouse.ledger.models import EpochKind, QueryBatch, RequestKind, Stage, spell_holder
 from oncehouse.ledger.stats.backlog import sum_backlog
-from oncehouse.pipeline.room import spell_bytes
+from oncehouse.pipeline.ingest.backpressure import spell_bytes
 
 
 @pytest.fixture

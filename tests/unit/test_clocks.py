@@ -3,8 +3,8 @@
 import pytest
 
 from oncehouse.clickhouse.preflight.finding import Level
-from oncehouse.pipeline import clocks
-from oncehouse.pipeline.clocks import ClockReading, judge_clocks, read_clocks
+from oncehouse.pipeline.checks import clock_skew
+from oncehouse.pipeline.checks.clock_skew import ClockReading, judge_clocks, read_clocks
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_clock_is_read_in_the_middle_of_asking(monkeypatch):
     class Host:
         time = 1000.0
 
-    monkeypatch.setattr(clocks, "read_host_clock", lambda: Host.time)
+    monkeypatch.setattr(clock_skew, "read_host_clock", lambda: Host.time)
     readings = read_clocks(Server(Host, 3.0), Server(Host, -2.0))
     assert readings == {
         "ClickHouse": ClockReading(ahead_seconds=3.0, within_seconds=0.5),

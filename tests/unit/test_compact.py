@@ -14,7 +14,8 @@ from oncehouse.ledger.models import FileRef, Segment
 from oncehouse.ledger.storage import key_index
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import Keys
-from oncehouse.pipeline.compact import (
+from oncehouse.pipeline.dedup.deduplicate import DecidePlan, decide
+from oncehouse.pipeline.dedup.index_compaction import (
     FAN_IN,
     SPLIT_KEYS,
     Merge,
@@ -24,7 +25,6 @@ from oncehouse.pipeline.compact import (
     plan_merges,
     rebuild_task,
 )
-from oncehouse.pipeline.dedup import DecidePlan, decide
 
 DAY = 86400.0
 WINDOW = 60 * DAY

@@ -10,13 +10,13 @@ import pytest
 from oncehouse.config.file_loader import parse_pipeline
 from oncehouse.config.pipeline import Source
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.avro_format import AvroFormat
-from oncehouse.pipeline.avro_sources import read_files
-from oncehouse.pipeline.csv_format import CsvFormat
-from oncehouse.pipeline.debezium_format import DebeziumFormat
-from oncehouse.pipeline.formats import format_of
-from oncehouse.pipeline.framing import Framing, VersionPlace
-from oncehouse.pipeline.text_format import TextFormat
+from oncehouse.pipeline.formats.avro.format import AvroFormat
+from oncehouse.pipeline.formats.avro.schema_sources import read_files
+from oncehouse.pipeline.formats.csv.format import CsvFormat
+from oncehouse.pipeline.formats.debezium.format import DebeziumFormat
+from oncehouse.pipeline.formats.factory import format_of
+from oncehouse.pipeline.formats.text import TextFormat
+from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace
 
 KAFKA = {"bootstrap_servers": "localhost:9092", "topics": ["t"]}
 

@@ -7,10 +7,10 @@ import pytest
 from lines_examples import TWO, decode, decode_csv, unfold
 from oncehouse.config.formats import Csv, Text
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.csv_format import make_csv_format
-from oncehouse.pipeline.decoding import Decoded
-from oncehouse.pipeline.text_format import make_text_format
-from oncehouse.pipeline.verdict import Reason
+from oncehouse.pipeline.convert.rejection import Reason
+from oncehouse.pipeline.formats.base import Decoded
+from oncehouse.pipeline.formats.csv.format import make_csv_format
+from oncehouse.pipeline.formats.text import make_text_format
 
 
 def reasons(decoded: Decoded) -> dict[int, Reason]:

@@ -20,9 +20,9 @@ from oncehouse.ledger.models import (
     OffsetRange,
 )
 from oncehouse.ledger.stats.ledger_state import LedgerState, RegisteredKeyFile
-from oncehouse.pipeline.damage import FileKind, Source, plan_repairs
-from oncehouse.pipeline.kafka_facts import KafkaFacts
-from oncehouse.pipeline.ledger_age import find_newer
+from oncehouse.pipeline.checks.stale_catalog import find_newer
+from oncehouse.pipeline.repair.kafka_availability import KafkaFacts
+from oncehouse.pipeline.repair.repair_plan import FileKind, Source, plan_repairs
 
 KAFKA = KafkaFacts(earliest={("orders", 0): 0})
 

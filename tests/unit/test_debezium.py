@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from debezium_examples import FIELDS, MYSQL, OWN, POSTGRES, column, decode, describe, envelope, write
-from oncehouse.pipeline.verdict import Reason
+from oncehouse.pipeline.convert.rejection import Reason
 
 
 def encode(number: int) -> str:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from oncehouse.column_types.types import parse_type
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline import json_decode
-from oncehouse.pipeline.decoding import Decoded
-from oncehouse.pipeline.json_decode import JsonDecoder
-from oncehouse.pipeline.verdict import Reason
+from oncehouse.pipeline.convert.rejection import Reason
+from oncehouse.pipeline.formats.base import Decoded
+from oncehouse.pipeline.formats.json import decoder as json_decode
+from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 
 GOOD = b'{"a":1}'
 UUID_BYTES = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff").bytes
@@ -198,7 +198,7 @@ def test_a_depth_bomb_is_put_aside_unparsed(opening):
 
 
 def test_very_many_objects_in_a_message_are_refused_before_they_become_rows(monkeypatch):
-    monkeypatch.setattr("oncehouse.pipeline.json_decode._RUN_OBJECTS", 3)
+    monkeypatch.setattr("oncehouse.pipeline.formats.json.decoder._RUN_OBJECTS", 3)
     done = run(make(), b"{}" * 100_000, GOOD, b'{"a":2,"b":{}}' * 2, b'{"a":3,"b":[{},{},{},{}]}', GOOD)
     assert [(r.index, r.reason) for r in done.rejected] == [(n, Reason.SEVERAL_OBJECTS) for n in (0, 2)]
     assert done.rows.to_pydict() == {"a": [1, 3, 1]}
@@ -484,7 +484,7 @@ def test_a_block_of_nothing_but_bad_messages_is_accounted_for():
 
 
 def test_large_offsets_slices_and_chunks_of_runs_decode_alike(monkeypatch):
-    monkeypatch.setattr("oncehouse.pipeline.json_decode._RUN_BYTES", 20)
+    monkeypatch.setattr("oncehouse.pipeline.formats.json.decoder._RUN_BYTES", 20)
     messages = [b'{"a":%d}' % n for n in range(50)]
     for type_ in (pa.binary(), pa.large_binary()):
         array = pa.array([None, b"?", *messages], type_).slice(2)
@@ -515,7 +515,7 @@ def test_messages_with_and_without_a_value_are_read_together_from_the_second_blo
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a message was looked at by itself")
 
-    monkeypatch.setattr("oncehouse.pipeline.json_decode.explain", never)
+    monkeypatch.setattr("oncehouse.pipeline.formats.json.decoder.explain", never)
     assert run(decoder, *messages).rows.equals(first.rows)
 
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from fuzzing import examples
 from oncehouse.column_types.types import parse_type
-from oncehouse.pipeline import json_decode
-from oncehouse.pipeline.decoding import Decoded
-from oncehouse.pipeline.json_decode import JsonDecoder
-from oncehouse.pipeline.json_structure import measure_depth
+from oncehouse.pipeline.formats.base import Decoded
+from oncehouse.pipeline.formats.json import decoder as json_decode
+from oncehouse.pipeline.formats.json.brackets import measure_depth
+from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 
 FIELDS = {
     "n": "Int64",

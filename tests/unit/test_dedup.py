@@ -16,7 +16,7 @@ from oncehouse.ledger.models import FileRef
 from oncehouse.ledger.storage import key_index
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import Keys
-from oncehouse.pipeline.dedup import DecidePlan, Decision, decide, live_events, plan_ranges
+from oncehouse.pipeline.dedup.deduplicate import DecidePlan, Decision, decide, live_events, plan_ranges
 
 TABLES = 3
 

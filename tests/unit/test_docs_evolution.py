@@ -11,9 +11,9 @@ import yaml
 from oncehouse.clickhouse.create_table import add_column_ddl
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.ledger.models import LearnedField
-from oncehouse.pipeline.evolution import new_fields
-from oncehouse.pipeline.formats import make_decoder
-from oncehouse.pipeline.read_planning import read_plan
+from oncehouse.pipeline.formats.factory import make_decoder
+from oncehouse.pipeline.ingest.read_plan import read_plan
+from oncehouse.pipeline.schema.evolution import new_fields
 
 PAGE = Path(__file__).parents[2] / "docs" / "evolution.md"
 

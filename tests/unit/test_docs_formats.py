@@ -14,9 +14,9 @@ import yaml
 from oncehouse.config.pipeline import Source
 from oncehouse.config.protobuf import Protobuf
 from oncehouse.ledger.models import Schema
-from oncehouse.pipeline.decoding import Decoded, Limits
-from oncehouse.pipeline.formats import format_of
-from oncehouse.pipeline.protobuf_sources import read_files
+from oncehouse.pipeline.formats.base import Decoded, Limits
+from oncehouse.pipeline.formats.factory import format_of
+from oncehouse.pipeline.formats.protobuf.schema_sources import read_files
 
 DOCS = Path(__file__).parents[2] / "docs" / "formats"
 KAFKA = {"bootstrap_servers": "localhost:9092", "topics": ["t"]}

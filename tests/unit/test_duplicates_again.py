@@ -17,8 +17,8 @@ from oncehouse.ledger.stats.ledger_state import LedgerState, RegisteredKeyFile
 from oncehouse.ledger.storage import key_index
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import Keys
-from oncehouse.pipeline.dedup import DecidePlan, decide
-from oncehouse.pipeline.duplicates_again import find_duplicates, without_known
+from oncehouse.pipeline.dedup.deduplicate import DecidePlan, decide
+from oncehouse.pipeline.repair.duplicates_rebuild import find_duplicates, without_known
 
 WINDOW_SECONDS = 100.0
 events = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 2)), min_size=1, max_size=8)  # (id, payload)

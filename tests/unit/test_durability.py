@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from oncehouse.clickhouse.preflight.finding import Level
-from oncehouse.pipeline.durability import judge_durability
-from oncehouse.pipeline.outage import read_settings
+from oncehouse.pipeline.checks.topic_durability import judge_durability
+from oncehouse.pipeline.ingest.kafka_retention import read_settings
 
 SAFE = {"unclean.leader.election.enable": "false", "min.insync.replicas": "2"}
 

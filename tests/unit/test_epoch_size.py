@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.config.pipeline import Epoch
-from oncehouse.pipeline.epoch_size import LEAST_RECORDS, EpochSize, Settled, first_size, see_epoch
+from oncehouse.pipeline.ingest.epoch_sizing import LEAST_RECORDS, EpochSize, Settled, first_size, see_epoch
 
 LIMITS = Epoch()
 

@@ -13,10 +13,10 @@ from oncehouse.column_types.types import parse_type
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.models import LearnedField, Schema
-from oncehouse.pipeline import evolution
-from oncehouse.pipeline.evolution import meet_new_fields, new_fields, with_learned
-from oncehouse.pipeline.json_decode import JsonDecoder
-from oncehouse.pipeline.json_new_fields import MOST_NOTICED, cut_by_keys, merge_fields
+from oncehouse.pipeline.formats.json.decoder import JsonDecoder
+from oncehouse.pipeline.formats.json.new_fields import MOST_NOTICED, cut_by_keys, merge_fields
+from oncehouse.pipeline.schema import evolution
+from oncehouse.pipeline.schema.evolution import meet_new_fields, new_fields, with_learned
 
 FIELDS = {"id": "Int64", "user": "Tuple(name String)"}
 

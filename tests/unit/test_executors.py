@@ -11,8 +11,8 @@ import pytest
 from cluster_examples import make_cluster_pipeline
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger.storage.file_cache import BYTES_VARIABLE
-from oncehouse.pipeline import executors
-from oncehouse.pipeline.executors import (
+from oncehouse.pipeline.spark import executors
+from oncehouse.pipeline.spark.executors import (
     Glance,
     await_executors,
     choose_python,
@@ -20,8 +20,8 @@ from oncehouse.pipeline.executors import (
     explain_failure,
     tell_unseen,
 )
-from oncehouse.pipeline.session import CONNECTOR, _gather_settings, runs_java
-from oncehouse.pipeline.versions import VARIABLE, read_versions, versions_here
+from oncehouse.pipeline.spark.session import CONNECTOR, _gather_settings, runs_java
+from oncehouse.pipeline.spark.version_check import VARIABLE, read_versions, versions_here
 
 # As Spark words it: the driver gets the first failure of the task that ended the job.
 FAILED = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
@@ -89,7 +89,7 @@ def test_an_executor_without_the_python_is_named_with_its_host():
 def test_an_executor_without_oncehouse_is_named_with_its_host():
     reason = (
         "org.apache.spark.SparkException: \nError from python worker:\n  /usr/bin/python3: Error while finding module "
-        "specification for 'oncehouse.pipeline.worker_daemon' (ModuleNotFoundError: No module named 'oncehouse')"
+        "specification for 'oncehouse.pipeline.spark.worker_daemon' (ModuleNotFoundError: No module named 'oncehouse')"
     )
     told = explain_failure("shop", FAILED.format(reason=reason))
     assert isinstance(told, ConfigurationError)

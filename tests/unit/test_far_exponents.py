@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from oncehouse.column_types.types import parse_type
-from oncehouse.pipeline import json_decode
-from oncehouse.pipeline.json_decode import JsonDecoder
-from oncehouse.pipeline.verdict import Reason
+from oncehouse.pipeline.convert.rejection import Reason
+from oncehouse.pipeline.formats.json import decoder as json_decode
+from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 
 FAR = ["1e-1000000000", '"1e-2147483647"', "0E-1000000000", "0e-39", '"-.5e-00040"', "[1e-77]"]
 

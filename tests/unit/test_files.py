@@ -12,7 +12,7 @@ import pytest
 from oncehouse.errors import ConfigurationError, CorruptFileError, FullDiskError, TransientError
 from oncehouse.ledger.storage.checksums import checksum
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.retention import plan_sweep
+from oncehouse.pipeline.maintenance.retention import plan_sweep
 
 CONTENT = b"immutable" * 1000
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from fuzzing import examples
 from oncehouse.column_types.types import Integer, arrow_type, parse_type
-from oncehouse.pipeline.fit import fit
-from oncehouse.pipeline.fit_explain import explain_misfit, find_misfit
+from oncehouse.pipeline.convert.convert import fit
+from oncehouse.pipeline.convert.explain import explain_misfit, find_misfit
 
 D = decimal.Decimal
 BAD = object()

@@ -11,15 +11,15 @@ import pytest
 from oncehouse.column_types.types import parse_type
 from oncehouse.ledger.models import LetterKind
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.dedup import DecidePlan, decide
-from oncehouse.pipeline.frame_format import FrameFormat, schema_of
-from oncehouse.pipeline.frame_rows import FrameRows, plain
-from oncehouse.pipeline.json_format import JsonFormat
-from oncehouse.pipeline.letters import ReplayPlan, read_letters, replay
-from oncehouse.pipeline.manifest import ReadPlan
-from oncehouse.pipeline.parts import read_rows
-from oncehouse.pipeline.reading import ReadTask
-from oncehouse.pipeline.selection import Selection
+from oncehouse.pipeline.dead_letters.filter import Selection
+from oncehouse.pipeline.dedup.deduplicate import DecidePlan, decide
+from oncehouse.pipeline.external.dataframe_rows import FrameRows, plain
+from oncehouse.pipeline.formats.dataframe import FrameFormat, schema_of
+from oncehouse.pipeline.formats.json.format import JsonFormat
+from oncehouse.pipeline.ingest.manifest import ReadPlan
+from oncehouse.pipeline.ingest.part_files import read_rows
+from oncehouse.pipeline.ingest.read_task import ReadTask
+from oncehouse.pipeline.requests.dead_letter_replay import ReplayPlan, read_letters, replay
 from plan_examples import make_read_plan
 
 TOPIC = "frame:fill"

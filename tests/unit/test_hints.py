@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.column_types.types import parse_type
-from oncehouse.pipeline.hints import make_hint
-from oncehouse.pipeline.verdict import Reason
+from oncehouse.pipeline.convert.rejection import Reason
+from oncehouse.pipeline.dead_letters.hints import make_hint
 
 FIELDS = {
     name: parse_type(text)

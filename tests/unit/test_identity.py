@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from oncehouse.column_types.types import arrow_type, parse_type
 from oncehouse.common.hashing import xxh3_hashes
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.decoding import HEADERS, Decoded
-from oncehouse.pipeline.identity import (
+from oncehouse.pipeline.dedup.identity_rule import Rule, fingerprint, resolve_fields
+from oncehouse.pipeline.dedup.unique_id import (
     encode_identity,
     find_header,
     refuse_nameless,
     unique_ids,
 )
-from oncehouse.pipeline.identity_rule import Rule, fingerprint, resolve_fields
+from oncehouse.pipeline.formats.base import HEADERS, Decoded
 
 KINDS = {
     "String": st.text(max_size=5) | st.sampled_from(["", "n;", "s1:", "i1;", "1", "\0"]),

@@ -16,9 +16,15 @@ from pyarrow import fs
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog.imports import ImportFile, Piece
 from oncehouse.ledger.models import FileFormat
-from oncehouse.pipeline import import_reading
-from oncehouse.pipeline.import_files import find_new, list_files, plan_batches, plan_pieces, share_out
-from oncehouse.pipeline.import_reading import read_lines
+from oncehouse.pipeline.external import import_reader
+from oncehouse.pipeline.external.import_manifest import (
+    find_new,
+    list_files,
+    plan_batches,
+    plan_pieces,
+    share_out,
+)
+from oncehouse.pipeline.external.import_reader import read_lines
 
 
 def piece(size_bytes: int, **changes) -> Piece:
@@ -98,7 +104,7 @@ def test_every_line_is_read_once_with_the_position_of_its_first_byte(
         if line.removesuffix(b"\r"):
             expected.append((at, line.removesuffix(b"\r")))
         at += len(line) + 1
-    before, import_reading._BLOCK_BYTES = import_reading._BLOCK_BYTES, block_bytes
+    before, import_reader._BLOCK_BYTES = import_reader._BLOCK_BYTES, block_bytes
     try:
         found = [
             (int(offset), line)
@@ -107,7 +113,7 @@ def test_every_line_is_read_once_with_the_position_of_its_first_byte(
             for offset, line in zip(offsets, texts.to_pylist(), strict=True)
         ]
     finally:
-        import_reading._BLOCK_BYTES = before
+        import_reader._BLOCK_BYTES = before
     assert found == expected
 
 
@@ -126,8 +132,8 @@ def test_a_compressed_file_is_one_piece_and_read_to_its_end(tmp_path):
 
 
 def test_a_file_without_line_ends_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(import_reading, "_BLOCK_BYTES", 10)
-    monkeypatch.setattr(import_reading, "_LONGEST_LINE_BYTES", 100)
+    monkeypatch.setattr(import_reader, "_BLOCK_BYTES", 10)
+    monkeypatch.setattr(import_reader, "_LONGEST_LINE_BYTES", 100)
     (tmp_path / "a.json").write_bytes(b"{}\n" + b"x" * 95 + b"\n" + b"[" + b"{}," * 1000)
     (file,) = list_files(str(tmp_path), FileFormat.JSON).files
     (piece,) = plan_pieces(str(tmp_path), [file], FileFormat.JSON)

@@ -40,7 +40,7 @@ from oncehouse.ledger.models import (
     Stage,
 )
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.selection import Selection
+from oncehouse.pipeline.dead_letters.filter import Selection
 
 
 @pytest.fixture

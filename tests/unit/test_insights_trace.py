@@ -38,10 +38,10 @@ from oncehouse.ledger.models import (
 )
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import Keys, write_keys
-from oncehouse.pipeline.decoding import HEADERS
-from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
-from oncehouse.pipeline.manifest import Form
-from oncehouse.pipeline.parts import LETTER_SCHEMA, RAW_SCHEMA, write_blocks, write_letters
+from oncehouse.pipeline.dedup.deduplicate import DUPLICATE_SCHEMA
+from oncehouse.pipeline.formats.base import HEADERS
+from oncehouse.pipeline.ingest.manifest import Form
+from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, RAW_SCHEMA, write_blocks, write_letters
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 

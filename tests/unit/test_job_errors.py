@@ -13,7 +13,7 @@ from oncehouse.errors import (
     PermanentError,
     TransientError,
 )
-from oncehouse.pipeline.job_errors import find_reason, naming_own_errors, revive
+from oncehouse.pipeline.spark.job_errors import find_reason, naming_own_errors, revive
 
 TRACE = """An error occurred while calling o1.collect.
 : org.apache.spark.SparkException: Job aborted due to stage failure

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.pipeline.decoding import HEADERS, cut_runs
-from oncehouse.pipeline.json_format import JsonFormat, split_lines
+from oncehouse.pipeline.formats.base import HEADERS, cut_runs
+from oncehouse.pipeline.formats.json.format import JsonFormat, split_lines
 
 
 def unfold(*values: bytes | None) -> list[tuple[int, int, bytes | None]]:

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from fuzzing import examples
 from oncehouse.column_types.types import parse_type
-from oncehouse.pipeline import json_decode, json_uniform
-from oncehouse.pipeline.decoding import Decoded
-from oncehouse.pipeline.json_decode import JsonDecoder
-from oncehouse.pipeline.json_uniform import find_layout, read_uniform
+from oncehouse.pipeline.formats.base import Decoded
+from oncehouse.pipeline.formats.json import decoder as json_decode
+from oncehouse.pipeline.formats.json import fast_path
+from oncehouse.pipeline.formats.json.decoder import JsonDecoder
+from oncehouse.pipeline.formats.json.fast_path import find_layout, read_uniform
 
 NEVER = 1 << 60
 MESSAGES = 7
@@ -57,7 +58,7 @@ def ways(monkeypatch) -> Counter:
         return table
 
     monkeypatch.setattr(json_decode, "read_uniform", counting)
-    monkeypatch.setattr(json_uniform, "_SLICE", 3)
+    monkeypatch.setattr(fast_path, "_SLICE", 3)
     monkeypatch.setattr(json_decode, "_MOST_PASSED", 0)
     monkeypatch.setattr(json_decode, "_MOST_STUMBLES", 2)
     monkeypatch.setattr(json_decode, "LEAST_ALIKE", 1)

@@ -9,8 +9,8 @@ from oncehouse.common.leader_epochs import EpochEnd, Unanswered
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import PermanentError, TransientError
 from oncehouse.ledger.models import OffsetRange
-from oncehouse.pipeline import kafka_again
-from oncehouse.pipeline.kafka_again import read_again
+from oncehouse.pipeline.repair import kafka_reread
+from oncehouse.pipeline.repair.kafka_reread import read_again
 
 HERE = ("t", 0)
 KAFKA = Kafka(bootstrap_servers="127.0.0.1:9", topics=["t"])
@@ -32,8 +32,8 @@ def read(monkeypatch: pytest.MonkeyPatch, answer: EpochEnd | None, span: OffsetR
         assert settings["group.id"] == "oncehouse-shop"
         raise RecordsReadError
 
-    monkeypatch.setattr(kafka_again, "ask_epoch_ends", ask)
-    monkeypatch.setattr(kafka_again, "Consumer", open_consumer)
+    monkeypatch.setattr(kafka_reread, "ask_epoch_ends", ask)
+    monkeypatch.setattr(kafka_reread, "Consumer", open_consumer)
     list(read_again(KAFKA, [span], group="oncehouse-shop", headers=False))
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from oncehouse.common.leader_epochs import EpochEnd
 from oncehouse.errors import DataLossError, TransientError
 from oncehouse.ledger.models import OffsetRange
-from oncehouse.pipeline.kafka_log import KafkaLog
-from oncehouse.pipeline.log_history import LogEnd, StaleLeaders
+from oncehouse.pipeline.ingest.kafka_log import KafkaLog
+from oncehouse.pipeline.ingest.log_history import LogEnd, StaleLeaders
 
 HERE = ("t", 0)
 

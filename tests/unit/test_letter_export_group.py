@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from oncehouse.config.pipeline import Kafka
-from oncehouse.pipeline import letter_export
-from oncehouse.pipeline.letter_export import export_letters
+from oncehouse.pipeline.dead_letters import kafka_export
+from oncehouse.pipeline.dead_letters.kafka_export import export_letters
 
 
 class AskedError(Exception):
@@ -17,7 +17,7 @@ def test_what_a_topic_has_is_read_under_a_group_that_the_pipelines_user_may_read
     def open_consumer(settings: dict[str, object]):
         raise AskedError(settings["group.id"])
 
-    monkeypatch.setattr(letter_export, "Consumer", open_consumer)
+    monkeypatch.setattr(kafka_export, "Consumer", open_consumer)
     kafka = Kafka(bootstrap_servers="127.0.0.1:9", topics=["events"])
     with pytest.raises(AskedError, match=r"^oncehouse-shop$"):
         export_letters(kafka, "shop", "letters", [], partitions=[0])

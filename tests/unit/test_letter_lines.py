@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.letter_lines import Edit, LetterPosition, read_lines, write_line
+from oncehouse.pipeline.dead_letters.jsonl import Edit, LetterPosition, read_lines, write_line
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

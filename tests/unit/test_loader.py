@@ -22,9 +22,11 @@ from oncehouse.config.pipeline import ClickHouse, Retry
 from oncehouse.errors import CorruptFileError, PermanentError, TransientError
 from oncehouse.ledger.models import BatchStatus, FileRef, LoadPart, Part
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline import loader
-from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
-from oncehouse.pipeline.loader import (
+from oncehouse.pipeline.dedup.deduplicate import DUPLICATE_SCHEMA
+from oncehouse.pipeline.ingest.read_task import read_records
+from oncehouse.pipeline.load import insert_task
+from oncehouse.pipeline.load.insert_rate import Answer
+from oncehouse.pipeline.load.insert_task import (
     FAILED,
     UNKNOWN,
     VIEWS_UNPROVEN,
@@ -33,8 +35,6 @@ from oncehouse.pipeline.loader import (
     live_rows,
     send_batch,
 )
-from oncehouse.pipeline.pace import Answer
-from oncehouse.pipeline.reading import read_records
 from plan_examples import make_read_plan
 
 RETRY = Retry(base=0.5, longest=300.0)
@@ -252,7 +252,7 @@ def test_a_task_that_spark_runs_again_never_says_that_nothing_was_sent(store, mo
         def fail(*_asked: object) -> None:
             raise TransientError("busy")
 
-        monkeypatch.setattr(loader, "live_rows", fail)
+        monkeypatch.setattr(insert_task, "live_rows", fail)
     plan = plan_of(store, (part,))
     monkeypatch.setattr("pyspark.TaskContext.get", lambda: RunOf(0))
     first = send_batch(plan)

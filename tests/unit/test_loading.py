@@ -16,10 +16,10 @@ from oncehouse.ledger.catalog.batches import finish_attempt, list_batches, start
 from oncehouse.ledger.catalog.leases import acquire
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.models import BatchStatus, Stage
-from oncehouse.pipeline import loading
-from oncehouse.pipeline.loader import Verdict
-from oncehouse.pipeline.loading import Loading
-from oncehouse.pipeline.pace import Answer
+from oncehouse.pipeline.load.insert_rate import Answer
+from oncehouse.pipeline.load.insert_task import Verdict
+from oncehouse.pipeline.stages import load_stage
+from oncehouse.pipeline.stages.load_stage import Loading
 
 PATIENCE_SECONDS = 30.0
 MIN_ROWS = 100
@@ -157,10 +157,10 @@ def server(monkeypatch) -> FakeServer:
         raise TransientError("ClickHouse is away")
 
     server = FakeServer()
-    monkeypatch.setattr(loading, "connect", lambda _config: server)
-    monkeypatch.setattr(loading, "load", server.load)
-    monkeypatch.setattr(loading, "read_tables", read_nothing)
-    monkeypatch.setattr(loading, "_AWAY_SECONDS", 0.05)
+    monkeypatch.setattr(load_stage, "connect", lambda _config: server)
+    monkeypatch.setattr(load_stage, "load", server.load)
+    monkeypatch.setattr(load_stage, "read_tables", read_nothing)
+    monkeypatch.setattr(load_stage, "_AWAY_SECONDS", 0.05)
     return server
 
 
@@ -222,7 +222,7 @@ def late_stage(catalog, server):
 
 def test_tables_that_nobody_has_looked_at_get_nothing_before_somebody_has(late_stage, server, monkeypatch):
     looked = []
-    monkeypatch.setattr(loading, "demand_tables", lambda *_: looked.append(late_stage.rows()))
+    monkeypatch.setattr(load_stage, "demand_tables", lambda *_: looked.append(late_stage.rows()))
     late_stage.register(MIN_ROWS)
     wait_for(lambda: server.asked > 1)
     assert late_stage.rows() == []
@@ -235,7 +235,7 @@ def test_a_table_that_is_found_unfit_when_the_server_is_back_ends_the_stage(late
     def refuse(*_):
         raise ConfigurationError("no such table")
 
-    monkeypatch.setattr(loading, "demand_tables", refuse)
+    monkeypatch.setattr(load_stage, "demand_tables", refuse)
     late_stage.register(MIN_ROWS)
     server.there = True
     late_stage.thread.join(PATIENCE_SECONDS)

@@ -29,7 +29,7 @@ from oncehouse.common import redaction, structured_logging
 from oncehouse.common.structured_logging import LogFormat
 from oncehouse.errors import TransientError
 from oncehouse.messaging.outbox.relay_records import RelayProgress
-from oncehouse.progress import Progress
+from oncehouse.pipeline.progress import Progress
 from oncehouse.sync.running import Failure
 
 OWN = logging.getLogger("oncehouse.test")

@@ -9,7 +9,7 @@ import pytest
 from cluster_examples import make_cluster_pipeline
 from oncehouse.config.pipeline import Spark
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.pipeline.masters import demand_master, is_local, standalone_addresses
+from oncehouse.pipeline.spark.master_check import demand_master, is_local, standalone_addresses
 
 
 @pytest.fixture

@@ -20,11 +20,11 @@ sys.path[:0] = {paths!r}
 import pyarrow as pa
 from oncehouse.column_types.types import parse_type
 from oncehouse.config.formats import Csv, Text
-from oncehouse.pipeline.csv_format import make_csv_format
-from oncehouse.pipeline.debezium_format import DebeziumFormat
-from oncehouse.pipeline.decoding import Limits
-from oncehouse.pipeline.json_format import JsonFormat
-from oncehouse.pipeline.text_format import make_text_format
+from oncehouse.pipeline.formats.csv.format import make_csv_format
+from oncehouse.pipeline.formats.debezium.format import DebeziumFormat
+from oncehouse.pipeline.formats.base import Limits
+from oncehouse.pipeline.formats.json.format import JsonFormat
+from oncehouse.pipeline.formats.text import make_text_format
 from debezium_examples import FIELDS, OWN
 
 plain = {{"a": "Nullable(String)", "b": "Nullable(Int64)"}}

@@ -28,7 +28,7 @@ from oncehouse.metrics import names, serving
 from oncehouse.metrics.collecting import Sample, collect, stream_samples
 from oncehouse.metrics.exposition import make_registry, write_text
 from oncehouse.metrics.serving import MetricsServer
-from oncehouse.progress import Progress, StreamProgress
+from oncehouse.pipeline.progress import Progress, StreamProgress
 from watched_world import EPOCHS, HISTORY, ORDERS, StandIn, make_world, write_health
 
 ROOT = Path(__file__).resolve().parents[2]

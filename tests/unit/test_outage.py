@@ -3,7 +3,7 @@
 import pytest
 
 from oncehouse.clickhouse.preflight.finding import Level
-from oncehouse.pipeline.outage import judge_topic, read_settings
+from oncehouse.pipeline.ingest.kafka_retention import judge_topic, read_settings
 
 DAY = 86_400.0
 

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from oncehouse.config.pipeline import BatchLimits
-from oncehouse.pipeline.pace import (
+from oncehouse.pipeline.load.insert_rate import (
     GOOD_INSERTS,
     MOST_STEPS,
     MOST_STEPS_OF_FAILURES,

@@ -13,12 +13,12 @@ from oncehouse.errors import CorruptFileError
 from oncehouse.ledger.catalog.packs import Bundle
 from oncehouse.ledger.models import DuplicateFile, KeyFile, Part
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.decoding import HEADERS
-from oncehouse.pipeline.dedup import DUPLICATE_SCHEMA
-from oncehouse.pipeline.manifest import ChunkManifest, Form, TablePlan
-from oncehouse.pipeline.pack import PackPlan, pack_task
-from oncehouse.pipeline.parts import read_rows
-from oncehouse.pipeline.reading import read_records
+from oncehouse.pipeline.dedup.deduplicate import DUPLICATE_SCHEMA
+from oncehouse.pipeline.formats.base import HEADERS
+from oncehouse.pipeline.ingest.manifest import ChunkManifest, Form, TablePlan
+from oncehouse.pipeline.ingest.part_files import read_rows
+from oncehouse.pipeline.ingest.read_task import read_records
+from oncehouse.pipeline.maintenance.packing import PackPlan, pack_task
 from plan_examples import make_read_plan
 
 FIELDS = {"id": parse_type("UInt64"), "marks": parse_type("Array(String)")}

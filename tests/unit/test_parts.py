@@ -17,12 +17,12 @@ from oncehouse.errors import CorruptFileError
 from oncehouse.ledger.models import LetterKind, Schema
 from oncehouse.ledger.storage import key_index
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.decoding import Waiting
-from oncehouse.pipeline.identity import unique_ids
-from oncehouse.pipeline.identity_rule import Rule
-from oncehouse.pipeline.json_format import JsonFormat
-from oncehouse.pipeline.manifest import Form, ReadPlan, TablePlan, TaskManifest
-from oncehouse.pipeline.parts import (
+from oncehouse.pipeline.dedup.identity_rule import Rule
+from oncehouse.pipeline.dedup.unique_id import unique_ids
+from oncehouse.pipeline.formats.base import Waiting
+from oncehouse.pipeline.formats.json.format import JsonFormat
+from oncehouse.pipeline.ingest.manifest import Form, ReadPlan, TablePlan, TaskManifest
+from oncehouse.pipeline.ingest.part_files import (
     EVENT_COLUMN,
     PARTITIONS,
     RAW_SCHEMA,
@@ -31,7 +31,7 @@ from oncehouse.pipeline.parts import (
     read_rows,
     write_blocks,
 )
-from oncehouse.pipeline.reading import read_records
+from oncehouse.pipeline.ingest.read_task import read_records
 from plan_examples import make_read_plan
 
 FIELDS = {"id": parse_type("UInt64"), "kind": parse_type("LowCardinality(String)")}

@@ -14,11 +14,11 @@ from oncehouse.errors import FullDiskError, TransientError
 from oncehouse.ledger.catalog.leases import acquire, list_leases
 from oncehouse.ledger.models import Stage
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline import pausing
-from oncehouse.pipeline.ingest import _giving_space_back
-from oncehouse.pipeline.parts import epoch_path
-from oncehouse.pipeline.pausing import Gate
-from oncehouse.pipeline.room import Disk, Room
+from oncehouse.pipeline.ingest import pause
+from oncehouse.pipeline.ingest.backpressure import Disk, Room
+from oncehouse.pipeline.ingest.epoch import _giving_space_back
+from oncehouse.pipeline.ingest.part_files import epoch_path
+from oncehouse.pipeline.ingest.pause import Gate
 
 FULL = Disk(holds="the ledger's files under /ledger", free_bytes=5, total_bytes=1 << 40)
 
@@ -34,8 +34,8 @@ class World:
         self.noted: list[str | None] = []
         lease = acquire(catalog, Stage.INGEST, holder="this test", lease_seconds=600)
         self.gate = Gate(pipeline, catalog, lease, say=self.said.append)
-        monkeypatch.setattr(pausing, "read_room", self._look)
-        monkeypatch.setattr(pausing, "_LOOK_SECONDS", 0.0)
+        monkeypatch.setattr(pause, "read_room", self._look)
+        monkeypatch.setattr(pause, "_LOOK_SECONDS", 0.0)
 
     def _look(self, _pipeline, _catalog) -> Room:
         self.noted += [lease.pause for lease in list_leases(self.catalog)]
@@ -83,7 +83,7 @@ def test_a_catalog_without_space_for_the_note_keeps_nobody_from_being_told(world
     def refuse(*_arguments):
         raise TransientError("no space")
 
-    monkeypatch.setattr(pausing.leases, "note_pause", refuse)
+    monkeypatch.setattr(pause.leases, "note_pause", refuse)
     world.disks = [FULL, replace(FULL, free_bytes=1 << 39)]
     assert world.gate.wait(lambda: False)
     assert len(world.said) == 2

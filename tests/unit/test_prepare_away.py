@@ -12,8 +12,9 @@ from oncehouse.clickhouse.table_info import Column, TableFacts
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import TransientError
 from oncehouse.ledger.models import Lease, Stage
-from oncehouse.pipeline import prepare, stages, stream
-from oncehouse.pipeline.prepare import demand_ready, open_catalog
+from oncehouse.pipeline.checks import preflight
+from oncehouse.pipeline.checks.preflight import demand_ready, open_catalog
+from oncehouse.pipeline.stages import kafka_stream, supervisor
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def pipeline(tmp_path, monkeypatch) -> Pipeline:
     def find_nobody(_pipeline):
         raise TransientError("ClickHouse does not answer")
 
-    monkeypatch.setattr(prepare, "inspect_tables", find_nobody)
+    monkeypatch.setattr(preflight, "inspect_tables", find_nobody)
     return Pipeline(
         pipeline="events",
         source={"format": "frame", "fields": {"id": "UInt64"}},
@@ -48,7 +49,7 @@ def test_a_pipeline_that_has_never_run_waits_for_clickhouse_though_others_share_
 
 
 def test_a_pipeline_that_has_run_need_not_find_clickhouse_where_it_may_wait(pipeline, catalog, monkeypatch):
-    monkeypatch.setattr(prepare, "check_rule", lambda *_: None)
+    monkeypatch.setattr(preflight, "check_rule", lambda *_: None)
     catalog.adopt(IDENTITY)
     assert not demand_ready(pipeline, catalog, None, may_wait=True)
     with pytest.raises(TransientError, match="does not answer"):
@@ -83,10 +84,10 @@ def running(pipeline, catalog, monkeypatch):
             raise TransientError("gone again")
         return found
 
-    monkeypatch.setattr(prepare, "connect", lambda _: SimpleNamespace(answers=lambda: next(answers)))
-    monkeypatch.setattr(prepare, "read_tables", look)
-    monkeypatch.setattr(stages, "_TABLES_SECONDS", 0.001)
-    made = stages.Stages(
+    monkeypatch.setattr(preflight, "connect", lambda _: SimpleNamespace(answers=lambda: next(answers)))
+    monkeypatch.setattr(preflight, "read_tables", look)
+    monkeypatch.setattr(supervisor, "_TABLES_SECONDS", 0.001)
+    made = supervisor.Stages(
         pipeline,
         catalog,
         SimpleNamespace(add_epoch=lambda _: None, tell_stream=None),
@@ -104,11 +105,11 @@ def running(pipeline, catalog, monkeypatch):
 
 @pytest.mark.parametrize("way", ["an epoch", "a request"])
 def test_tables_that_come_back_tell_the_next_epoch_and_request_how_they_merge(running, monkeypatch, way):
-    ingest = stream.Ingest(running, None, None)
+    ingest = kafka_stream.Ingest(running, None, None)
     settled, performed = [], []
-    monkeypatch.setattr(stream, "read_ranges", lambda *_: (SimpleNamespace(start=0, end=1),))
+    monkeypatch.setattr(kafka_stream, "read_ranges", lambda *_: (SimpleNamespace(start=0, end=1),))
     monkeypatch.setattr(
-        stream, "settle", lambda _, known, *rest, **more: settled.append(known.merging_fields)
+        kafka_stream, "settle", lambda _, known, *rest, **more: settled.append(known.merging_fields)
     )
     monkeypatch.setattr(ingest, "_topic_ids", {}, raising=False)
     monkeypatch.setattr(ingest, "_log", SimpleNamespace(confirm=None), raising=False)

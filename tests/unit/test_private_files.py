@@ -25,7 +25,7 @@ from oncehouse.common.file_permissions import (
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.session import _log_path, _stderr_to, scratch_folder
+from oncehouse.pipeline.spark.session import _log_path, _stderr_to, scratch_folder
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct)

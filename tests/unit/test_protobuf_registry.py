@@ -8,7 +8,7 @@ import pytest
 
 from oncehouse.config.protobuf import Protobuf
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.protobuf_sources import ask_registry
+from oncehouse.pipeline.formats.protobuf.schema_sources import ask_registry
 from oncehouse.protobuf.definition import describe, read_definition
 from protobuf_examples import FOLDER
 from registry import Registry, running_registry

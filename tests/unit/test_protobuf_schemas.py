@@ -10,9 +10,14 @@ from oncehouse.config.pipeline import Source
 from oncehouse.config.protobuf import Protobuf
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.models import Schema
-from oncehouse.pipeline.annotations import marked_fields
-from oncehouse.pipeline.framing import VersionPlace
-from oncehouse.pipeline.protobuf_sources import demand_readable, make_protobuf_format, make_schema, read_files
+from oncehouse.pipeline.dedup.identity_annotations import marked_fields
+from oncehouse.pipeline.formats.protobuf.schema_sources import (
+    demand_readable,
+    make_protobuf_format,
+    make_schema,
+    read_files,
+)
+from oncehouse.pipeline.formats.wire_prefix import VersionPlace
 from oncehouse.protobuf.definition import (
     compile_files,
     compile_texts,

@@ -23,7 +23,7 @@ from oncehouse.config.field_types import HIDDEN, SECRET_SETTINGS, is_secret_sett
 from oncehouse.config.pipeline import ClickHouse, Kafka, Ledger, Spark
 from oncehouse.messaging.cdc.connectors import check_reference
 from oncehouse.messaging.settings import load_messaging
-from oncehouse.pipeline.session import _SETTINGS
+from oncehouse.pipeline.spark.session import _SETTINGS
 
 CANARY = "c4nary-in-the-cage"
 ENCODED = "c4n%40ry%2Fcage"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from oncehouse.errors import PermanentError
 from oncehouse.ledger.models import Batch, BatchStatus
-from oncehouse.pipeline.refill import gone_batches
+from oncehouse.pipeline.requests.table_refill import gone_batches
 
 
 def make_loaded(name: str, rows: int) -> Batch:

@@ -23,11 +23,11 @@ from oncehouse.config.formats import Avro
 from oncehouse.config.formats import Registry as RegistrySection
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
-from oncehouse.pipeline.avro_references import inline_references
-from oncehouse.pipeline.avro_schema import parse_schema
-from oncehouse.pipeline.avro_sources import ask_registry
-from oncehouse.pipeline.registry import RegistryClient
-from oncehouse.pipeline.schemas import check_schemas
+from oncehouse.pipeline.formats.avro.schema import parse_schema
+from oncehouse.pipeline.formats.avro.schema_references import inline_references
+from oncehouse.pipeline.formats.avro.schema_sources import ask_registry
+from oncehouse.pipeline.formats.schema_registry import RegistryClient
+from oncehouse.pipeline.schema.discovery import check_schemas
 from registry import Registry, running_registry
 
 ADDRESS = {

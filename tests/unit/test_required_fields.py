@@ -21,23 +21,23 @@ from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.ledger.catalog.imports import ImportFile, Piece
 from oncehouse.ledger.models import FileFormat, LetterKind, Schema
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.decoding import HEADERS
-from oncehouse.pipeline.evolution import new_fields
-from oncehouse.pipeline.formats import make_decoder
-from oncehouse.pipeline.frame_format import FrameFormat
-from oncehouse.pipeline.frames import choose_columns
-from oncehouse.pipeline.identity_rule import Rule, rule_of
-from oncehouse.pipeline.import_reading import ImportPlan, import_task
-from oncehouse.pipeline.letters import read_letters
-from oncehouse.pipeline.merging_fields import with_tables
-from oncehouse.pipeline.parts import read_rows
-from oncehouse.pipeline.protobuf_sources import demand_readable, make_schema
-from oncehouse.pipeline.read_planning import plan_reading
-from oncehouse.pipeline.reading import read_records
-from oncehouse.pipeline.refill import RefillPlan, refill_task
-from oncehouse.pipeline.rekey import make_ids
-from oncehouse.pipeline.required_fields import judge_versions
-from oncehouse.pipeline.schema_plan import plan_fields
+from oncehouse.pipeline.dedup.identity_rule import Rule, rule_of
+from oncehouse.pipeline.external.dataframe_ingest import choose_columns
+from oncehouse.pipeline.external.import_reader import ImportPlan, import_task
+from oncehouse.pipeline.formats.base import HEADERS
+from oncehouse.pipeline.formats.dataframe import FrameFormat
+from oncehouse.pipeline.formats.factory import make_decoder
+from oncehouse.pipeline.formats.protobuf.schema_sources import demand_readable, make_schema
+from oncehouse.pipeline.ingest.part_files import read_rows
+from oncehouse.pipeline.ingest.read_plan import plan_reading
+from oncehouse.pipeline.ingest.read_task import read_records
+from oncehouse.pipeline.requests.dead_letter_replay import read_letters
+from oncehouse.pipeline.requests.rekey import make_ids
+from oncehouse.pipeline.requests.table_refill import RefillPlan, refill_task
+from oncehouse.pipeline.schema.evolution import new_fields
+from oncehouse.pipeline.schema.merging_fields import with_tables
+from oncehouse.pipeline.schema.plan import plan_fields
+from oncehouse.pipeline.schema.required_fields import judge_versions
 from oncehouse.protobuf.definition import describe_text
 from oncehouse.protobuf.fields import find
 from plan_examples import make_read_plan

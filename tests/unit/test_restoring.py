@@ -28,10 +28,10 @@ from oncehouse.ledger.models import (
     Registration,
     Schema,
 )
-from oncehouse.pipeline import epoch_again, repair, restoring
-from oncehouse.pipeline.damage import FileKind
-from oncehouse.pipeline.parts import read_rows
-from oncehouse.pipeline.repair import RepairResult, plan_repair
+from oncehouse.pipeline.ingest.part_files import read_rows
+from oncehouse.pipeline.repair import epoch_reread, file_restorer, repair
+from oncehouse.pipeline.repair.repair import RepairResult, plan_repair
+from oncehouse.pipeline.repair.repair_plan import FileKind
 from repair_world import RepairWorld, as_halves
 
 UNSTEADY = """
@@ -53,11 +53,11 @@ def make_world(tmp_path, monkeypatch) -> Iterator[Callable[..., RepairWorld]]:
     def make(**changes: object) -> RepairWorld:
         world = RepairWorld(tmp_path, **changes)
         made.append(world)
-        for module in (repair, restoring):
+        for module in (repair, file_restorer):
             monkeypatch.setattr(module, "connect", lambda _: world.tables)
         monkeypatch.setattr(repair, "_ask_kafka", lambda _, known: world.ask_kafka(known))
         monkeypatch.setattr(
-            epoch_again,
+            epoch_reread,
             "read_again",
             lambda _kafka, ranges, **_: [world.block(span.start, span.end) for span in ranges],
         )

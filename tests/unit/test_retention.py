@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.pipeline.parts import epoch_path
-from oncehouse.pipeline.retention import plan_sweep
+from oncehouse.pipeline.ingest.part_files import epoch_path
+from oncehouse.pipeline.maintenance.retention import plan_sweep
 
 TOKEN, LAST_EPOCH = 5, 100
 

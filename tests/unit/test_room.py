@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.config.pipeline import Ledger
 from oncehouse.ledger.stats.backlog import Kept
-from oncehouse.pipeline.growth import judge_ledger
-from oncehouse.pipeline.room import Disk, Go, Pause, Room, judge_room, least_free, spell_bytes
+from oncehouse.pipeline.checks.disk_forecast import judge_ledger
+from oncehouse.pipeline.ingest.backpressure import Disk, Go, Pause, Room, judge_room, least_free, spell_bytes
 
 WINDOW = 60 * 86_400.0
 GB = 1 << 30

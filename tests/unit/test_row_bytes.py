@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncehouse.column_types.types import arrow_type, parse_type
-from oncehouse.pipeline.decoding import Limits
-from oncehouse.pipeline.frame_format import FrameDecoder, WithFrames, fit_rows, schema_of
-from oncehouse.pipeline.json_format import JsonFormat
-from oncehouse.pipeline.row_bytes import MARK, decode_rows, encode_rows
+from oncehouse.pipeline.formats.base import Limits
+from oncehouse.pipeline.formats.dataframe import FrameDecoder, WithFrames, fit_rows, schema_of
+from oncehouse.pipeline.formats.json.format import JsonFormat
+from oncehouse.pipeline.formats.row_codec import MARK, decode_rows, encode_rows
 
 LIMITS = Limits(max_message_bytes=1 << 20, max_depth=64)
 FLAT = {

@@ -13,9 +13,9 @@ from oncehouse.clickhouse.type_compatibility import widens
 from oncehouse.column_types.types import parse_type
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.ledger.models import LearnedField, Schema
-from oncehouse.pipeline.protobuf_sources import make_schema
-from oncehouse.pipeline.schema_fields import fields_of
-from oncehouse.pipeline.schema_plan import plan_fields, to_learn
+from oncehouse.pipeline.formats.protobuf.schema_sources import make_schema
+from oncehouse.pipeline.schema.fields import fields_of
+from oncehouse.pipeline.schema.plan import plan_fields, to_learn
 
 
 def make_pipeline(fields: dict[str, str]) -> Pipeline:

@@ -18,12 +18,12 @@ from oncehouse.config.file_loader import parse_pipeline
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline import lookup_join
-from oncehouse.pipeline.decoding import Limits
-from oncehouse.pipeline.json_format import JsonFormat
-from oncehouse.pipeline.lookup_join import Joined
-from oncehouse.pipeline.shape_planning import check_shape, plan_shape
-from oncehouse.pipeline.shaping import Shaped, Shaper, ShapingDecoder
+from oncehouse.pipeline.formats.base import Limits
+from oncehouse.pipeline.formats.json.format import JsonFormat
+from oncehouse.pipeline.transform import lookup_join
+from oncehouse.pipeline.transform.lookup_join import Joined
+from oncehouse.pipeline.transform.plan_builder import check_shape, plan_shape
+from oncehouse.pipeline.transform.transformer import Shaped, Shaper, ShapingDecoder
 
 FIELDS = {"id": "UInt64", "kind": "LowCardinality(String)", "amount": "String", "product": "UInt32"}
 EVENTS = {
@@ -433,11 +433,11 @@ def test_a_look_up_that_is_missing_or_too_large_is_refused(tmp_path, monkeypatch
     with pytest.raises(ConfigurationError, match="No such file"):
         check_shape(look_up(tmp_path))
     write_lookup(tmp_path, ".csv")
-    monkeypatch.setattr("oncehouse.pipeline.lookups.MAX_FILE_BYTES", 10)
+    monkeypatch.setattr("oncehouse.pipeline.transform.lookup_tables.MAX_FILE_BYTES", 10)
     with pytest.raises(ConfigurationError, match="larger than"):
         check_shape(look_up(tmp_path))
     monkeypatch.undo()
-    monkeypatch.setattr("oncehouse.pipeline.lookups.MAX_MEMORY_BYTES", 10)
+    monkeypatch.setattr("oncehouse.pipeline.transform.lookup_tables.MAX_MEMORY_BYTES", 10)
     with pytest.raises(ConfigurationError, match="of memory"):
         check_shape(look_up(tmp_path))
 

@@ -12,11 +12,11 @@ import pytest
 import soak_modules  # noqa: F401 - makes the next ones importable
 from oncehouse.column_types.types import parse_type
 from oncehouse.devstack.demo_events import broken_messages, draw_serials, encode_columns
-from oncehouse.pipeline.json_decode import JsonDecoder
+from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 from soak_traffic import FIELDS, PRODUCERS, make_events
 from soak_watch import classify
 
-DAEMON = "oncehouse.pipeline.worker_daemon"
+DAEMON = "oncehouse.pipeline.spark.worker_daemon"
 
 
 def test_an_event_says_who_sent_it_its_number_and_the_hash_of_its_payload():

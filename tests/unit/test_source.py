@@ -17,9 +17,8 @@ from oncehouse.common.leader_epochs import Unanswered
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import ConfigurationError, DataLossError, OncehouseError, TransientError
 from oncehouse.ledger.models import OffsetRange
-from oncehouse.pipeline import source
-from oncehouse.pipeline.log_history import LogEnd
-from oncehouse.pipeline.source import (
+from oncehouse.pipeline.ingest import kafka_source
+from oncehouse.pipeline.ingest.kafka_source import (
     TopicFacts,
     Topics,
     check_topics,
@@ -28,6 +27,7 @@ from oncehouse.pipeline.source import (
     reader_options,
     starting_positions,
 )
+from oncehouse.pipeline.ingest.log_history import LogEnd
 
 SERVERS = "127.0.0.1:9092"
 
@@ -255,7 +255,7 @@ class LeaderlessAdmin:
 
 
 def ask_leaderless(monkeypatch, admin: LeaderlessAdmin):
-    monkeypatch.setattr(source, "_LEADER_SECONDS", 0.0)
+    monkeypatch.setattr(kafka_source, "_LEADER_SECONDS", 0.0)
     topics = Topics(Kafka(bootstrap_servers=SERVERS, topics=("events",)))
     topics._admin = admin
     return topics.latest([("events", 0)])
@@ -293,7 +293,7 @@ class Answers:
 
 
 def ask(monkeypatch, *offsets: int) -> dict[tuple[str, int], LogEnd]:
-    monkeypatch.setattr(source, "_LEADER_SECONDS", 0.0)
+    monkeypatch.setattr(kafka_source, "_LEADER_SECONDS", 0.0)
     topics = Topics(Kafka(bootstrap_servers="127.0.0.1:9", topics=["events"]))
     monkeypatch.setattr(topics, "_admin", Answers(*offsets))
     return topics.ends([("events", 0)])
@@ -312,7 +312,7 @@ def ask_unanswered(monkeypatch, code: int) -> Exception:
     def ask_nobody(*_args, **_options):
         raise Unanswered(("clicks", 1), KafkaError(code))
 
-    monkeypatch.setattr(source, "ask_epoch_ends", ask_nobody)
+    monkeypatch.setattr(kafka_source, "ask_epoch_ends", ask_nobody)
     topics = Topics(Kafka(bootstrap_servers="127.0.0.1:9", topics=["clicks", "events"]))
     with pytest.raises(OncehouseError) as raised:
         topics.epoch_ends({("clicks", 1): 3, ("events", 0): 3})

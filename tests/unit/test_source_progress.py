@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from oncehouse.config.pipeline import Declare
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.ledger.stats.table_progress import Arrival
-from oncehouse.pipeline.source_progress import Declaring, Reading, Readings, write_declaration
+from oncehouse.pipeline.stages.source_progress import Declaring, Reading, Readings, write_declaration
 
 P = ("orders", 0)
 

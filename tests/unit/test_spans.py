@@ -17,15 +17,15 @@ from oncehouse.common.redaction import remember
 from oncehouse.common.tracing import span
 from oncehouse.common.tracing_otel import choose_exporter, exporting, load_exporter
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.report import RunResult
-from oncehouse.progress import Progress
+from oncehouse.pipeline.progress import Progress
+from oncehouse.pipeline.stages.progress_reporter import RunResult
 from page_shell import blocks
 from recorded_spans import recorded_spans
 
 
 def test_nothing_of_opentelemetry_is_imported_while_no_span_is_asked_for():
     program = (
-        "import sys, oncehouse.cli.app, oncehouse.pipeline.ingest, oncehouse.pipeline.loading\n"
+        "import sys, oncehouse.cli.app, oncehouse.pipeline.ingest.epoch, oncehouse.pipeline.stages.load_stage\n"
         "from oncehouse.common.tracing import span\nfrom oncehouse.common.tracing_otel import exporting\n"
         "with exporting(print, {}), span('epoch', epoch=1) as one:\n    one.note(new=1)\n"
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"

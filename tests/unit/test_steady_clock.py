@@ -5,7 +5,7 @@ from sqlalchemy import literal
 
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.monotonic_clock import SteadyClock
-from oncehouse.pipeline.loading import is_due
+from oncehouse.pipeline.stages.load_stage import is_due
 
 
 def test_the_first_time_that_is_heard_goes_on_whatever_is_told_later():

@@ -9,9 +9,9 @@ import pytest
 
 from oncehouse.config.pipeline import Route, Table
 from oncehouse.ledger.models import Batch, BatchStatus
-from oncehouse.pipeline.payloads import UNKNOWN, find_conflicts
-from oncehouse.pipeline.strange_ids import slices
-from oncehouse.pipeline.table_gap import TableGap, judge_gap, may_share
+from oncehouse.pipeline.dedup.payload_hash import UNKNOWN, find_conflicts
+from oncehouse.pipeline.repair.table_diff import TableGap, judge_gap, may_share
+from oncehouse.pipeline.repair.unknown_row_ids import slices
 
 REPAIR_PAGE = Path(__file__).parents[2] / "docs" / "repair.md"
 

@@ -12,7 +12,7 @@ from oncehouse.errors import CorruptFileError, FullDiskError, TransientError
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.snapshots import examine
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.ledger_age import demand_newest
+from oncehouse.pipeline.checks.stale_catalog import demand_newest
 from small_disk import mount
 
 

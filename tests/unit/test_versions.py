@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.pipeline.versions import (
+from oncehouse.pipeline.spark.version_check import (
     VARIABLE,
     find_differences,
     mark_code,
@@ -28,7 +28,7 @@ words = st.text("abcdefghijklmnopqrstuvwxyz0123456789.+-", min_size=1, max_size=
 def start_daemon(told: str, *python: str) -> subprocess.CompletedProcess[bytes]:
     """As an executor starts it; standard input ends at once, with which a daemon that works ends too."""
     return subprocess.run(
-        [*(python or (sys.executable,)), "-m", "oncehouse.pipeline.worker_daemon", "pyspark.worker"],
+        [*(python or (sys.executable,)), "-m", "oncehouse.pipeline.spark.worker_daemon", "pyspark.worker"],
         env=os.environ | {VARIABLE: told, "PYTHONPATH": str(SOURCE)},
         stdin=subprocess.DEVNULL,
         capture_output=True,

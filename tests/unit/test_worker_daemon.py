@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from oncehouse.pipeline.worker_daemon import keep_memory, leave_archives_out
+from oncehouse.pipeline.spark.worker_daemon import keep_memory, leave_archives_out
 
 
 def make_package(folder: Path, name: str) -> Path:
@@ -166,7 +166,7 @@ def test_the_daemon_says_so_before_arrow_is_loaded(environment, delay):
 # costs a fault for every page, unless it is kept.
 FAULTS = """
 import ctypes, resource, sys
-from oncehouse.pipeline.worker_daemon import keep_memory
+from oncehouse.pipeline.spark.worker_daemon import keep_memory
 library = ctypes.CDLL(None)
 if not hasattr(library, "gnu_get_libc_version"):
     sys.exit(print("no glibc"))

@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from oncehouse.capacity import measured
 from oncehouse.column_types.types import parse_type
-from oncehouse.pipeline.blocks import BLOCK_BYTES
-from oncehouse.pipeline.manifest import TablePlan
-from oncehouse.pipeline.reading import read_records
+from oncehouse.pipeline.ingest.manifest import TablePlan
+from oncehouse.pipeline.ingest.read_task import read_records
+from oncehouse.pipeline.spark.arrow_batches import BLOCK_BYTES
 from plan_examples import make_read_plan
 from process_memory import peak_bytes
 

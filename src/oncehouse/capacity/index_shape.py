@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from oncehouse.capacity import measured
 from oncehouse.capacity.wish import Wish
-from oncehouse.pipeline.compact import AGE_SHARE, FAN_IN, MAX_KEYS, PIECES, SPLIT_KEYS, tier_of
-from oncehouse.pipeline.dedup import KEYS_A_TASK
+from oncehouse.pipeline.dedup.deduplicate import KEYS_A_TASK
+from oncehouse.pipeline.dedup.index_compaction import AGE_SHARE, FAN_IN, MAX_KEYS, PIECES, SPLIT_KEYS, tier_of
 
 # An age that has begun and one that has not wholly left the window.
 _AGES = round(1 / AGE_SHARE) + 1

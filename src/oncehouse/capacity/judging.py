@@ -11,7 +11,7 @@ from oncehouse.capacity.planning import Plan, plan_for
 from oncehouse.capacity.wish import Wish, refuse_senseless
 from oncehouse.config.field_types import format_duration
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.room import spell_bytes
+from oncehouse.pipeline.ingest.backpressure import spell_bytes
 
 _MOST_MACHINES = 1024
 # Retention copies the catalog before it deletes files; above this it does little else.

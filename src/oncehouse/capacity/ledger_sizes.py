@@ -8,10 +8,10 @@ from oncehouse.capacity import measured
 from oncehouse.capacity.index_shape import IndexShape
 from oncehouse.capacity.wish import Wish
 from oncehouse.ledger.catalog.snapshots import KEPT
-from oncehouse.pipeline.compact import AGE_SHARE, MAX_KEYS
-from oncehouse.pipeline.ingest import SMALL_EPOCH_RECORDS
-from oncehouse.pipeline.pack import MOST_BYTES, MOST_EPOCHS, SMALL_BYTES
-from oncehouse.pipeline.stages import RETENTION_SECONDS
+from oncehouse.pipeline.dedup.index_compaction import AGE_SHARE, MAX_KEYS
+from oncehouse.pipeline.ingest.epoch import SMALL_EPOCH_RECORDS
+from oncehouse.pipeline.maintenance.packing import MOST_BYTES, MOST_EPOCHS, SMALL_BYTES
+from oncehouse.pipeline.stages.supervisor import RETENTION_SECONDS
 
 # Of a pack or of an epoch: keys, raw bytes and positions of duplicates beside the parts.
 _FILES_BESIDE_PARTS = 3

@@ -14,8 +14,8 @@ from oncehouse.capacity.index_shape import IndexShape, recommend_buckets, shape_
 from oncehouse.capacity.ledger_sizes import Disk, Epochs, Inserts, plan_epochs, plan_inserts, size_ledger
 from oncehouse.capacity.speed import Speed, plan_speed
 from oncehouse.capacity.wish import Wish
-from oncehouse.pipeline.blocks import BLOCK_BYTES, BLOCK_ROWS
-from oncehouse.pipeline.compact import MAX_KEYS
+from oncehouse.pipeline.dedup.index_compaction import MAX_KEYS
+from oncehouse.pipeline.spark.arrow_batches import BLOCK_BYTES, BLOCK_ROWS
 
 MONTH_DAYS = 30
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oncehouse.capacity.measured import GB
 from oncehouse.capacity.planning import Plan
 from oncehouse.config.field_types import format_duration
-from oncehouse.pipeline.room import spell_bytes
+from oncehouse.pipeline.ingest.backpressure import spell_bytes
 
 Facts = dict[str, str]
 

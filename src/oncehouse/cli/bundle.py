@@ -13,7 +13,7 @@ from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.output import say, show_json
 
 if TYPE_CHECKING:
-    from oncehouse.pipeline.bundling import Bundle
+    from oncehouse.pipeline.spark.environment_bundle import Bundle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ def bundle(
     as_json: AsJson = False,
 ) -> None:
     """Write oncehouse and what it needs into ARCHIVE, for Spark to unpack on every executor."""
-    from oncehouse.pipeline.bundling import write_bundle
+    from oncehouse.pipeline.spark.environment_bundle import write_bundle
 
     written = write_bundle(archive, more or ())
     if as_json:

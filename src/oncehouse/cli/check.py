@@ -104,7 +104,7 @@ def _worst(codes: set[int]) -> int:
 
 
 def look_at_identity(pipeline: Pipeline) -> Iterable[Finding]:
-    from oncehouse.pipeline.adopting import identity_of
+    from oncehouse.pipeline.schema.identity_guard import identity_of
 
     if pipeline.identity.from_schema is False:
         identity_of(pipeline)
@@ -116,7 +116,7 @@ def look_at_identity(pipeline: Pipeline) -> Iterable[Finding]:
 
 def look_at_shape(pipeline: Pipeline) -> Iterable[Finding]:
     """Look-ups and the function; expressions were compiled when the file was read."""
-    from oncehouse.pipeline.shape_planning import check_shape
+    from oncehouse.pipeline.transform.plan_builder import check_shape
 
     check_shape(pipeline)
     return ()
@@ -124,7 +124,7 @@ def look_at_shape(pipeline: Pipeline) -> Iterable[Finding]:
 
 def look_at_schemas(pipeline: Pipeline) -> Iterable[Finding]:
     """Schema files, and whether the registry answers."""
-    from oncehouse.pipeline.schemas import check_schemas
+    from oncehouse.pipeline.schema.discovery import check_schemas
 
     check_schemas(pipeline)
     return ()
@@ -132,7 +132,7 @@ def look_at_schemas(pipeline: Pipeline) -> Iterable[Finding]:
 
 def look_at_versions(pipeline: Pipeline) -> Iterable[Finding]:
     """Whether each known version has the fields that ids and tables depend on."""
-    from oncehouse.pipeline.prepare import inspect_versions
+    from oncehouse.pipeline.checks.preflight import inspect_versions
 
     with open_catalog(pipeline) as catalog:
         return inspect_versions(pipeline, catalog)
@@ -140,8 +140,8 @@ def look_at_versions(pipeline: Pipeline) -> Iterable[Finding]:
 
 def look_at_kafka(pipeline: Pipeline) -> Iterable[Finding]:
     """Brokers, topics, whether Kafka still has what the ledger has not read, and for how long it will."""
-    from oncehouse.pipeline.prepare import check_source, inspect_source
-    from oncehouse.pipeline.source import Topics, group_of
+    from oncehouse.pipeline.checks.preflight import check_source, inspect_source
+    from oncehouse.pipeline.ingest.kafka_source import Topics, group_of
 
     if pipeline.source.kafka is None:
         return ()
@@ -152,14 +152,14 @@ def look_at_kafka(pipeline: Pipeline) -> Iterable[Finding]:
 
 
 def look_at_clickhouse(pipeline: Pipeline) -> Iterable[Finding]:
-    from oncehouse.pipeline.prepare import inspect_tables
+    from oncehouse.pipeline.checks.preflight import inspect_tables
 
     return inspect_tables(pipeline)
 
 
 def look_at_ledger(pipeline: Pipeline) -> Iterable[Finding]:
-    from oncehouse.pipeline.catalog_durability import inspect_durability
-    from oncehouse.pipeline.prepare import check_ledger, inspect_room
+    from oncehouse.pipeline.checks.catalog_durability import inspect_durability
+    from oncehouse.pipeline.checks.preflight import check_ledger, inspect_room
 
     with open_catalog(pipeline) as catalog:
         check_ledger(pipeline, catalog)
@@ -167,7 +167,7 @@ def look_at_ledger(pipeline: Pipeline) -> Iterable[Finding]:
 
 
 def look_at_clocks(pipeline: Pipeline) -> Iterable[Finding]:
-    from oncehouse.pipeline.prepare import inspect_clocks
+    from oncehouse.pipeline.checks.preflight import inspect_clocks
 
     with open_catalog(pipeline) as catalog:
         return inspect_clocks(pipeline, catalog)
@@ -175,8 +175,8 @@ def look_at_clocks(pipeline: Pipeline) -> Iterable[Finding]:
 
 def look_at_sample(pipeline: Pipeline) -> Iterable[Finding]:
     """The newest records, as the pipeline would read them."""
-    from oncehouse.pipeline.prepare import inspect_sample
-    from oncehouse.pipeline.source import Topics
+    from oncehouse.pipeline.checks.preflight import inspect_sample
+    from oncehouse.pipeline.ingest.kafka_source import Topics
 
     if pipeline.source.kafka is None:
         return ()

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.insights import DeadLetter, LetterPage
-    from oncehouse.pipeline.letter_lines import LetterPosition
+    from oncehouse.pipeline.dead_letters.jsonl import LetterPosition
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -238,7 +238,7 @@ def find_letter(
 
 
 def _hint(letter: dict[str, Any], fields: dict[str, Any]) -> str | None:
-    from oncehouse.pipeline.hints import make_hint
+    from oncehouse.pipeline.dead_letters.hints import make_hint
 
     return make_hint(letter["reason"], letter["detail"] or "", letter["value"], fields)
 

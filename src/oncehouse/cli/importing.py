@@ -48,7 +48,7 @@ def import_folder(
     log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
     """Bring a folder of Parquet, JSON or CSV files in; the same command goes on after a stop."""
-    from oncehouse.pipeline.importing import import_files, make_job
+    from oncehouse.pipeline.external.file_import import import_files, make_job
 
     pipeline = load_pipeline(file)
     structured_logging.add_process_fields(pipeline=pipeline.pipeline)

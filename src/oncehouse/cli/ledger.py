@@ -15,7 +15,7 @@ __all__ = ["load_current", "may_exist", "open_catalog", "open_ledger"]
 def load_current(pipeline: Pipeline) -> Pipeline:
     """The pipeline with the fields that its ledger has learnt; a ledger that cannot be asked has learnt none."""
     from oncehouse.errors import OncehouseError
-    from oncehouse.pipeline.evolution import current
+    from oncehouse.pipeline.schema.evolution import current
 
     with open_catalog(pipeline) as catalog:
         try:

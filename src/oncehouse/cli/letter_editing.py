@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.models import DeadLetterFile
     from oncehouse.ledger.storage.file_store import FileStore
-    from oncehouse.pipeline.letter_lines import Edit, LetterPosition
-    from oncehouse.pipeline.selection import Selection
+    from oncehouse.pipeline.dead_letters.filter import Selection
+    from oncehouse.pipeline.dead_letters.jsonl import Edit, LetterPosition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +91,8 @@ def export(
 def _export_to_topic(
     pipeline: Pipeline, topic: str, letters: Iterable[dict[str, Any]], *, as_json: bool
 ) -> None:
-    from oncehouse.pipeline.letter_export import export_letters
-    from oncehouse.pipeline.source import Topics
+    from oncehouse.pipeline.dead_letters.kafka_export import export_letters
+    from oncehouse.pipeline.ingest.kafka_source import Topics
 
     try:
         check_topic(topic)
@@ -117,7 +117,7 @@ def _export_to_topic(
 
 
 def _export_to_file(output: Path | None, letters: Iterable[dict[str, Any]], *, as_json: bool) -> None:
-    from oncehouse.pipeline.letter_lines import write_line
+    from oncehouse.pipeline.dead_letters.jsonl import write_line
 
     if output is None:
         for letter in letters:
@@ -151,7 +151,7 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Have edited letters decoded in place of the originals; unchanged lines are left alone."""
-    from oncehouse.pipeline.letter_lines import read_lines
+    from oncehouse.pipeline.dead_letters.jsonl import read_lines
 
     pipeline = load_pipeline(file)
     try:
@@ -177,7 +177,7 @@ def edit(
     """Edit one dead letter in $EDITOR, or take its new value from a file, and have it decoded."""
     from oncehouse.ledger.catalog.epochs import list_dead_letter_files
     from oncehouse.ledger.storage.file_store import FileStore
-    from oncehouse.pipeline.letter_lines import Edit
+    from oncehouse.pipeline.dead_letters.jsonl import Edit
 
     pipeline = load_pipeline(file)
     wanted = parse_position(position)
@@ -223,7 +223,7 @@ def _leave_edits(pipeline: Pipeline, edits: Sequence[Edit], *, as_json: bool) ->
     from oncehouse.ledger.catalog.dead_letter_edits import add_edits
     from oncehouse.ledger.catalog.epochs import list_dead_letter_files
     from oncehouse.ledger.storage.file_store import FileStore
-    from oncehouse.pipeline.edits import match_edits
+    from oncehouse.pipeline.dead_letters.edits import match_edits
 
     with open_ledger(pipeline) as catalog:
         files = list_dead_letter_files(catalog)
@@ -246,7 +246,7 @@ def read_all(pipeline: Pipeline, selection: Selection) -> Iterator[dict[str, Any
     """Letters that are meant, oldest first, a row group at a time."""
     from oncehouse.ledger.catalog.epochs import list_dead_letter_files
     from oncehouse.ledger.storage.file_store import FileStore
-    from oncehouse.pipeline.letter_files import find_letters
+    from oncehouse.pipeline.ingest.dead_letter_files import find_letters
 
     with open_ledger(pipeline) as catalog:
         files = list_dead_letter_files(catalog)
@@ -261,8 +261,8 @@ def find_at(
     store: FileStore, files: Iterable[DeadLetterFile], position: LetterPosition
 ) -> Iterator[dict[str, Any]]:
     """The letters at a position, in the order of the files."""
-    from oncehouse.pipeline.letter_files import find_letters
-    from oncehouse.pipeline.selection import Selection, Span
+    from oncehouse.pipeline.dead_letters.filter import Selection, Span
+    from oncehouse.pipeline.ingest.dead_letter_files import find_letters
 
     span = Span(
         topic=position.topic, partition=position.partition, first=position.offset, last=position.offset

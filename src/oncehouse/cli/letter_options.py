@@ -13,8 +13,8 @@ from oncehouse.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oncehouse.pipeline.letter_lines import LetterPosition
-    from oncehouse.pipeline.selection import Selection, Span
+    from oncehouse.pipeline.dead_letters.filter import Selection, Span
+    from oncehouse.pipeline.dead_letters.jsonl import LetterPosition
 
 Reason = Annotated[
     str | None, typer.Option("--reason", help="Only letters of this reason, such as not_json.")
@@ -40,7 +40,7 @@ _SPAN = re.compile(r"(?P<topic>[^/]+)/(?P<partition>\d+)/(?P<first>\d+)(?:-(?P<l
 def make_selection(
     *, reason: str | None, topic: str | None, since: str | None, until: str | None, at: Sequence[str] | None
 ) -> Selection:
-    from oncehouse.pipeline.selection import Selection
+    from oncehouse.pipeline.dead_letters.filter import Selection
 
     return Selection(
         reason=reason,
@@ -65,7 +65,7 @@ def parse_time(text: str | None) -> float | None:
 
 
 def parse_span(text: str) -> Span:
-    from oncehouse.pipeline.selection import Span
+    from oncehouse.pipeline.dead_letters.filter import Span
 
     found = _SPAN.fullmatch(text)
     if found is None:
@@ -83,7 +83,7 @@ def parse_span(text: str) -> Span:
 
 
 def parse_position(text: str) -> LetterPosition:
-    from oncehouse.pipeline.letter_lines import LetterPosition
+    from oncehouse.pipeline.dead_letters.jsonl import LetterPosition
 
     found = _POSITION.fullmatch(text)
     if found is None:

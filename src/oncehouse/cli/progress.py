@@ -22,7 +22,7 @@ from rich.text import Text
 from oncehouse.answers import Answer, Inlined
 from oncehouse.cli.output import open_console, plain, say, say_aside, show_json, visible
 from oncehouse.common import structured_logging
-from oncehouse.progress import Progress
+from oncehouse.pipeline.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from oncehouse.ledger.catalog.database import Catalog
     from oncehouse.ledger.catalog.rekey import RekeyProgress
     from oncehouse.ledger.models import Identity, Request
-    from oncehouse.pipeline.rekey import Forecast
+    from oncehouse.pipeline.requests.rekey import Forecast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def _withdraw(catalog: Catalog, *, as_json: bool) -> None:
 
 def _ask(pipeline: Pipeline, catalog: Catalog, *, as_json: bool) -> None:
     from oncehouse.ledger.catalog.requests import add_request, pending_rekey
-    from oncehouse.pipeline.adopting import spell_section
+    from oncehouse.pipeline.schema.identity_guard import spell_section
 
     known, asked = _rules(pipeline, catalog)
     waiting = pending_rekey(catalog)
@@ -117,14 +117,14 @@ def _ask(pipeline: Pipeline, catalog: Catalog, *, as_json: bool) -> None:
 
 
 def _rules(pipeline: Pipeline, catalog: Catalog) -> tuple[Identity | None, Identity]:
-    from oncehouse.pipeline.adopting import identity_of
+    from oncehouse.pipeline.schema.identity_guard import identity_of
 
     return catalog.identity(), identity_of(pipeline, catalog)
 
 
 def _show_plan(pipeline: Pipeline, catalog: Catalog, *, as_json: bool) -> None:
     from oncehouse.ledger.catalog.requests import open_rekey
-    from oncehouse.pipeline.rekey import forecast
+    from oncehouse.pipeline.requests.rekey import forecast
 
     known, asked = _rules(pipeline, catalog)
     if (waiting := open_rekey(catalog)) is not None:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.models import OffsetRange
-    from oncehouse.pipeline.catalog_repair import CatalogRepair
-    from oncehouse.pipeline.damage import Repair
-    from oncehouse.pipeline.repair import RepairPlan, RepairResult
+    from oncehouse.pipeline.repair.catalog_restore import CatalogRepair
+    from oncehouse.pipeline.repair.repair import RepairPlan, RepairResult
+    from oncehouse.pipeline.repair.repair_plan import Repair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ def repair(
 
 
 def _plan(pipeline: Pipeline, *, given_again: bool, as_json: bool) -> bool:
-    from oncehouse.pipeline.repair import plan_repair
+    from oncehouse.pipeline.repair.repair import plan_repair
 
     found = plan_repair(pipeline, given_again=given_again)
     if as_json:
@@ -137,7 +137,7 @@ def _tell_offsets(ranges: Sequence[OffsetRange]) -> str:
 
 
 def _apply(pipeline: Pipeline, *, given_again: bool, as_json: bool) -> bool:
-    from oncehouse.pipeline.repair import apply_repair
+    from oncehouse.pipeline.repair.repair import apply_repair
 
     result = apply_repair(pipeline, (lambda _: None) if as_json else say, given_again=given_again)
     whole = not result.refused and (result.catalog is None or not result.catalog.refused)

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from oncehouse.pipeline.report import RunResult
-    from oncehouse.progress import Progress
+    from oncehouse.pipeline.progress import Progress
+    from oncehouse.pipeline.stages.progress_reporter import RunResult
 
 Result = TypeVar("Result")
 

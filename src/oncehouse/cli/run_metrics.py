@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from oncehouse.cli.watching import demand_extra, read_token
-from oncehouse.progress import Progress
+from oncehouse.pipeline.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.catalog.database import Catalog
     from oncehouse.ledger.models import LearnedField, Schema
-    from oncehouse.pipeline.schema_plan import FieldChange, SchemaPlan
+    from oncehouse.pipeline.schema.plan import FieldChange, SchemaPlan
 
 app = typer.Typer(no_args_is_help=True, help="Schema versions, and what they mean for the tables.")
 
@@ -66,8 +66,8 @@ class AppliedSchema(Answer, of=("schema apply",)):
 def list_versions(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """The versions and the fields that the ledger knows beyond FILE."""
     from oncehouse.ledger.catalog.learned_fields import list_fields
-    from oncehouse.pipeline.schema_fields import fields_of
-    from oncehouse.pipeline.schemas import known_schemas
+    from oncehouse.pipeline.schema.discovery import known_schemas
+    from oncehouse.pipeline.schema.fields import fields_of
 
     pipeline = load_pipeline(file)
     with open_catalog(pipeline) as catalog:
@@ -99,7 +99,7 @@ def list_versions(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None
 def show(version: Version, file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """The fields of one version, with the ClickHouse types that they have by themselves."""
     from oncehouse.column_types.types import clickhouse_name
-    from oncehouse.pipeline.schema_fields import fields_of
+    from oncehouse.pipeline.schema.fields import fields_of
 
     pipeline = load_pipeline(file)
     with open_catalog(pipeline) as catalog:
@@ -171,8 +171,8 @@ def add(
 
 def _lacking(pipeline: Pipeline, catalog: Catalog, version: str) -> list[str]:
     """What the version lacks for ids, and what to do; a rule that the versions contradict each other about."""
-    from oncehouse.pipeline.required_fields import judge_versions
-    from oncehouse.pipeline.schemas import known_schemas
+    from oncehouse.pipeline.schema.discovery import known_schemas
+    from oncehouse.pipeline.schema.required_fields import judge_versions
 
     try:
         found = list(judge_versions(pipeline, known_schemas(pipeline, catalog), {version}))
@@ -217,9 +217,9 @@ def _read(
     descriptor: Path | None,
     message: str | None,
 ) -> Schema:
-    from oncehouse.pipeline.avro_sources import read_file
-    from oncehouse.pipeline.protobuf_sources import make_schema
-    from oncehouse.pipeline.schemas import find_schemas
+    from oncehouse.pipeline.formats.avro.schema_sources import read_file
+    from oncehouse.pipeline.formats.protobuf.schema_sources import make_schema
+    from oncehouse.pipeline.schema.discovery import find_schemas
 
     if avsc is not None and not (proto or descriptor):
         return read_file(str(avsc), version)
@@ -241,7 +241,7 @@ def _read(
 
 
 def _choose(pipeline: Pipeline, catalog: Catalog, version: str | None) -> tuple[Schema, ...]:
-    from oncehouse.pipeline.schemas import known_schemas
+    from oncehouse.pipeline.schema.discovery import known_schemas
 
     schemas = known_schemas(pipeline, catalog)
     if version is None:
@@ -259,7 +259,7 @@ def _choose(pipeline: Pipeline, catalog: Catalog, version: str | None) -> tuple[
 @paged()
 def plan(file: File = DEFAULT_FILE, *, version: Only = None, as_json: AsJson = False) -> None:
     """Show what the known versions, and the fields of FILE, mean for the tables; changes nothing."""
-    from oncehouse.pipeline.schema_plan import make_plan
+    from oncehouse.pipeline.schema.plan import make_plan
 
     pipeline = load_pipeline(file)
     with open_catalog(pipeline) as catalog:
@@ -282,8 +282,8 @@ def apply(
     as_json: AsJson = False,
 ) -> None:
     """Run the plan: additive changes only, unless told otherwise. A running pipeline takes it up."""
-    from oncehouse.pipeline.schema_plan import apply as perform
-    from oncehouse.pipeline.schema_plan import make_plan
+    from oncehouse.pipeline.schema.plan import apply as perform
+    from oncehouse.pipeline.schema.plan import make_plan
 
     pipeline = load_pipeline(file)
     catalog = _make_ledger(pipeline)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.insights import EpochTotals, Overview
     from oncehouse.ledger.models import Request
-    from oncehouse.pipeline.room import Room
+    from oncehouse.pipeline.ingest.backpressure import Room
 
 _REQUESTS_SHOWN = 5
 
@@ -53,7 +53,7 @@ def status(
 ) -> None:
     """Show counts, lag, batches, dead letters, leases and requests."""
     from oncehouse.insights import read_overview
-    from oncehouse.pipeline.room import read_room
+    from oncehouse.pipeline.ingest.backpressure import read_room
 
     pipeline = load_pipeline(file)
     with open_ledger(pipeline) as catalog:
@@ -78,7 +78,7 @@ def ask_kafka(pipeline: Pipeline) -> tuple[EndOffsets | None, str | None]:
 
 def _spell_room(room: Room, pipeline: Pipeline) -> dict[str, object]:
     """How full the ledger is, against its bounds."""
-    from oncehouse.pipeline.room import least_free, spell_bytes
+    from oncehouse.pipeline.ingest.backpressure import least_free, spell_bytes
 
     most, backlog = pipeline.ledger.max_backlog, spell_bytes(room.backlog_bytes)
     if most is not None:

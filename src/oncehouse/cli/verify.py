@@ -15,7 +15,7 @@ from oncehouse.cli.paging import paged
 from oncehouse.config.file_loader import load_pipeline
 
 if TYPE_CHECKING:
-    from oncehouse.pipeline.findings import Report
+    from oncehouse.pipeline.maintenance.verify_report import Report
 
 DIFFERENCE_EXIT_CODE = 3
 
@@ -40,7 +40,7 @@ def verify(
     """Compare offsets, counts, files and rows; exit 3 when anything differs. Changes nothing."""
     from oncehouse.clickhouse.client import connect
     from oncehouse.ledger.storage.file_store import FileStore
-    from oncehouse.pipeline.verify import verify as compare
+    from oncehouse.pipeline.maintenance.verify import verify as compare
 
     pipeline = load_pipeline(file)
     client = None if ledger_only else connect(pipeline.clickhouse)
@@ -55,7 +55,7 @@ def verify(
 
 
 def _show(report: Report) -> None:
-    from oncehouse.pipeline.findings import Subject
+    from oncehouse.pipeline.maintenance.verify_report import Subject
 
     for finding in report.findings:
         say(f"difference in {finding.kind}: {finding.where}: {finding.message}")

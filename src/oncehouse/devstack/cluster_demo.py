@@ -40,7 +40,7 @@ from oncehouse.devstack.stack import Stack
 from oncehouse.errors import PermanentError
 from oncehouse.ledger.catalog import epochs, leases
 from oncehouse.ledger.catalog.database import Catalog
-from oncehouse.pipeline.prepare import open_catalog
+from oncehouse.pipeline.checks.preflight import open_catalog
 
 EVENTS = 300_000
 TABLE = "events"

@@ -14,7 +14,7 @@ ONCEHOUSE = (sys.executable, "-c", "from oncehouse.cli.app import main; main()")
 """How the command line is started without an installed script."""
 
 _LAST_LINES = 30
-_DAEMONS = {b"pyspark.daemon", b"oncehouse.pipeline.worker_daemon"}
+_DAEMONS = {b"pyspark.daemon", b"oncehouse.pipeline.spark.worker_daemon"}
 
 
 @contextmanager

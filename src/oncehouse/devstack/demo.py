@@ -33,7 +33,7 @@ from oncehouse.devstack.stack import Stack
 from oncehouse.errors import PermanentError
 from oncehouse.ledger.catalog import batches, epochs
 from oncehouse.ledger.catalog.database import Catalog
-from oncehouse.pipeline.prepare import open_catalog
+from oncehouse.pipeline.checks.preflight import open_catalog
 
 EVENTS = 1_000_000
 BROKEN = 37

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from oncehouse.insights_road import Road
     from oncehouse.messaging.consumer.groups import GroupStatus
     from oncehouse.messaging.outbox.status import OutboxStatus
-    from oncehouse.progress import StreamProgress
+    from oncehouse.pipeline.progress import StreamProgress
     from oncehouse.sync.status import SyncStatus
 
 View = TypeVar("View")

@@ -18,17 +18,17 @@ from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.known_schemas import add_schemas
 from oncehouse.ledger.models import Stage
-from oncehouse.pipeline.adopting import adopt
-from oncehouse.pipeline.deciding import Ingesting
-from oncehouse.pipeline.prepare import demand_ready, know_tables, open_catalog
-from oncehouse.pipeline.record_sizes import RecordSizes
-from oncehouse.pipeline.report import Report, RunResult
-from oncehouse.pipeline.schemas import declared_schemas
-from oncehouse.pipeline.source import Topics, group_of
-from oncehouse.pipeline.stages import Stages
-from oncehouse.pipeline.stream import Ingest
-from oncehouse.pipeline.tending import Tending
-from oncehouse.progress import Progress
+from oncehouse.pipeline.checks.preflight import demand_ready, know_tables, open_catalog
+from oncehouse.pipeline.ingest.kafka_source import Topics, group_of
+from oncehouse.pipeline.ingest.record_sizes import RecordSizes
+from oncehouse.pipeline.progress import Progress
+from oncehouse.pipeline.schema.discovery import declared_schemas
+from oncehouse.pipeline.schema.identity_guard import adopt
+from oncehouse.pipeline.stages.ingest_stage import Ingesting
+from oncehouse.pipeline.stages.kafka_stream import Ingest
+from oncehouse.pipeline.stages.progress_reporter import Report, RunResult
+from oncehouse.pipeline.stages.request_only_stage import Tending
+from oncehouse.pipeline.stages.supervisor import Stages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

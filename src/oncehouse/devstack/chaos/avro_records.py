@@ -10,8 +10,8 @@ from typing import Any
 from oncehouse.column_types import types as c
 from oncehouse.devstack.chaos.texts import spell
 from oncehouse.devstack.chaos.values import NANOSECONDS
-from oncehouse.pipeline import avro_schema as s
-from oncehouse.pipeline.avro_writer import write_default, write_number
+from oncehouse.pipeline.formats.avro import schema as s
+from oncehouse.pipeline.formats.avro.default_writer import write_default, write_number
 
 _DIGITS = {"millis": 3, "micros": 6, "nanos": 9}
 _DAY_ZERO = 719_163

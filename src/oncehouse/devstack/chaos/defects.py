@@ -13,14 +13,16 @@ from typing import Any
 
 from oncehouse.ledger.catalog import batches, database, epochs, leases, registration
 from oncehouse.ledger.models import BatchStatus
-from oncehouse.pipeline import loader, source, stream
+from oncehouse.pipeline.ingest import kafka_source
+from oncehouse.pipeline.load import insert_task
+from oncehouse.pipeline.stages import kafka_stream
 
 _SKIPPED = 2
 
 
 def leave_token_out() -> None:
     """Inserts carry no token, and nobody looks whether the batch is there already."""
-    _put(loader, "send_batch", without_token(loader.send_batch))
+    _put(insert_task, "send_batch", without_token(insert_task.send_batch))
 
 
 def without_token(send: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,13 +46,13 @@ def without_token(send: Callable[..., Any]) -> Callable[..., Any]:
 
 def skip_offsets() -> None:
     """A stream that goes on where the ledger ends passes over records, and nobody checks that ranges join."""
-    right = source.starting_positions
+    right = kafka_source.starting_positions
 
     def start_too_late(facts: Any, positions: Any, earliest: Any) -> Any:
         found = right(facts, positions, earliest)
         return {place: offset + _SKIPPED * (place in positions) for place, offset in found.items()}
 
-    _put(stream, "starting_positions", start_too_late)
+    _put(kafka_stream, "starting_positions", start_too_late)
     _put(registration, "_advance", register_anywhere())
 
 
@@ -90,15 +92,15 @@ def _name(one: Any) -> str:
 
 def believe_failures() -> None:
     """An insert that failed, or whose end nobody knows, counts as done."""
-    right = loader.judge
+    right = insert_task.judge
 
-    def judge_kindly(outcome: Any, **facts: Any) -> loader.Verdict:
+    def judge_kindly(outcome: Any, **facts: Any) -> insert_task.Verdict:
         verdict = right(outcome, **facts)
         if verdict.status is BatchStatus.RETRY:
-            return loader.Verdict(status=BatchStatus.IN_CLICKHOUSE, outcome="inserted")
+            return insert_task.Verdict(status=BatchStatus.IN_CLICKHOUSE, outcome="inserted")
         return verdict
 
-    _put(loader, "judge", judge_kindly)
+    _put(insert_task, "judge", judge_kindly)
 
 
 def ignore_fencing() -> None:

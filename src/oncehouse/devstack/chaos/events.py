@@ -17,8 +17,8 @@ from oncehouse.column_types import types as c
 from oncehouse.devstack.chaos.values import capacity, nth_value, some_value
 from oncehouse.devstack.chaos.writers import SAMPLE_ADVICE, Record, Writer, writer_of
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.identity_rule import Rule, rule_of
-from oncehouse.pipeline.schemas import declared_schemas
+from oncehouse.pipeline.dedup.identity_rule import Rule, rule_of
+from oncehouse.pipeline.schema.discovery import declared_schemas
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline

@@ -11,9 +11,9 @@ import pyarrow as pa
 from oncehouse.devstack.chaos.traffic import POISON
 from oncehouse.devstack.chaos.writers import SAMPLE_ADVICE, Record
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.decoding import HEADERS
-from oncehouse.pipeline.sampling import Sample, read_block
-from oncehouse.pipeline.schemas import declared_schemas
+from oncehouse.pipeline.checks.record_sample import Sample, read_block
+from oncehouse.pipeline.formats.base import HEADERS
+from oncehouse.pipeline.schema.discovery import declared_schemas
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline

@@ -19,7 +19,7 @@ from oncehouse.devstack.chaos.texts import spell
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import Counts
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.verify import verify
+from oncehouse.pipeline.maintenance.verify import verify
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client

@@ -29,7 +29,7 @@ from oncehouse.devstack.commands import ONCEHOUSE, last_words, signal_tree, spar
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.ledger.catalog import batches, epochs
 from oncehouse.ledger.models import BatchStatus, Counts
-from oncehouse.pipeline.prepare import open_catalog
+from oncehouse.pipeline.checks.preflight import open_catalog
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline, Table

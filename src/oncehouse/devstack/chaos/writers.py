@@ -15,8 +15,8 @@ from oncehouse.column_types import types as c
 from oncehouse.config.formats import Avro, Csv
 from oncehouse.devstack.chaos import avro_records, texts
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.avro_schema import parse_schema
-from oncehouse.pipeline.schemas import declared_schemas
+from oncehouse.pipeline.formats.avro.schema import parse_schema
+from oncehouse.pipeline.schema.discovery import declared_schemas
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline

@@ -1,0 +1,231 @@
+"""Everything that can be known to be wrong before any data moves, as findings or as errors.
+
+Nothing is created or changed on Kafka or ClickHouse here. `check` shows the findings, `run` refuses to start
+when one of them is an error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from oncehouse.clickhouse.client import connect
+from oncehouse.clickhouse.preflight.check import Finding, Level, inspect, needs_of
+from oncehouse.clickhouse.preflight.partition_spread import count_partitions, judge_spread
+from oncehouse.clickhouse.table_info import TableFacts, describe_table
+from oncehouse.column_types.types import parse_type
+from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
+from oncehouse.ledger.catalog import epochs
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.stats.backlog import sum_kept
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.pipeline.checks.clock_skew import judge_clocks, read_clocks
+from oncehouse.pipeline.checks.disk_forecast import judge_ledger
+from oncehouse.pipeline.checks.record_sample import Sample, measure_growth, read_sample
+from oncehouse.pipeline.checks.stale_catalog import demand_newest
+from oncehouse.pipeline.checks.topic_durability import judge_durability
+from oncehouse.pipeline.formats.protobuf.schema_sources import demand_readable
+from oncehouse.pipeline.ingest.backpressure import Room, look_at_disks, read_room
+from oncehouse.pipeline.ingest.kafka_log import KafkaLog
+from oncehouse.pipeline.ingest.kafka_retention import judge_topic
+from oncehouse.pipeline.ingest.kafka_source import TopicFacts, Topics, read_facts
+from oncehouse.pipeline.schema.discovery import declared_schemas, known_schemas
+from oncehouse.pipeline.schema.evolution import current
+from oncehouse.pipeline.schema.identity_guard import check_rule
+from oncehouse.pipeline.schema.merging_fields import with_tables
+from oncehouse.pipeline.schema.required_fields import judge_versions
+from oncehouse.pipeline.transform.plan_builder import check_shape
+
+if TYPE_CHECKING:
+    from oncehouse.config.pipeline import Pipeline
+
+
+def open_catalog(pipeline: Pipeline) -> Catalog:
+    return Catalog(pipeline.ledger.catalog.get_secret_value(), pipeline.pipeline)
+
+
+def inspect_tables(pipeline: Pipeline) -> tuple[Finding, ...]:
+    client = connect(pipeline.clickhouse)
+    found = [finding for table in pipeline.tables for finding in inspect(client, needs_of(pipeline, table))]
+    # What is true of the server is found anew with each table.
+    return tuple(dict.fromkeys(found))
+
+
+def inspect_source(topics: Topics) -> tuple[Finding, ...]:
+    """Whether Kafka keeps records through the longest outage that is allowed, and through the death of a broker."""
+    kafka, found = topics.kafka, topics.settings()
+    limited = any(
+        settings is not None and settings.retention_bytes is not None for settings in found.values()
+    )
+    growth = measure_growth(kafka, topics, now=time.time()) if limited else {}
+    facts = topics.describe()
+    durability = (
+        finding
+        for topic, settings in found.items()
+        if settings is not None
+        for finding in judge_durability(topic, settings, facts[topic].replicas)
+    )
+    retention = (
+        finding
+        for topic, settings in found.items()
+        for finding in judge_topic(
+            topic,
+            settings,
+            longest_outage_seconds=kafka.longest_outage,
+            bytes_per_second=growth.get(topic),
+        )
+    )
+    return (*retention, *durability)
+
+
+def inspect_sample(pipeline: Pipeline, catalog: Catalog, topics: Topics) -> tuple[Finding, ...]:
+    """The newest records read as the pipeline would: what would be dead, and how rows spread over partitions."""
+    with read_sample(pipeline, known_schemas(pipeline, catalog), topics) as sample:
+        if sample is None:
+            nothing = "the topics hold no records yet that could be looked at"
+            return (Finding(level=Level.OK, where="sample", what=nothing),)
+        return (_judge_sample(pipeline, sample), *_inspect_spread(pipeline, sample))
+
+
+def _judge_sample(pipeline: Pipeline, sample: Sample) -> Finding:
+    limit = pipeline.dead_letters.max_share
+    figures = f"of the {sample.records} newest records {sample.dead} would be dead letters"
+    if sample.dead and limit is not None and sample.dead > limit * sample.records:
+        return Finding(
+            level=Level.WARNING,
+            where="sample",
+            what=f"{figures} (dead_letters.max_share is {limit:.0%}); the first is {sample.first_dead}",
+            advice="correct source.format, source.fields or shape; an epoch like this, of "
+            "dead_letters.min_records or more, stops the pipeline",
+        )
+    return Finding(level=Level.OK, where="sample", what=figures)
+
+
+def _inspect_spread(pipeline: Pipeline, sample: Sample) -> Iterator[Finding]:
+    client = connect(pipeline.clickhouse)
+    for table in pipeline.tables:
+        facts = describe_table(client, table.name)
+        if facts is not None and facts.partition_key and table.name in sample.rows:
+            spread = count_partitions(client, facts, sample.rows[table.name])
+            yield from judge_spread(facts, spread, needs_of(pipeline, table))
+
+
+def inspect_clocks(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:
+    readings = read_clocks(connect(pipeline.clickhouse), catalog)
+    return tuple(judge_clocks(readings, most_seconds=pipeline.max_clock_difference))
+
+
+def demand_ready(
+    pipeline: Pipeline, catalog: Catalog, topics: Topics | None, *, may_wait: bool = False
+) -> bool:
+    """Raise unless source, ledger and tables are fit.
+
+    With `may_wait` a pipeline that has run before need not find ClickHouse there. Says whether it was there: if not,
+    `demand_tables` is for whoever inserts the first batch.
+    """
+    check_shape(pipeline)
+    check_ledger(pipeline, catalog)
+    pipeline = current(pipeline, catalog)
+    found: list[Finding] = []
+    if topics is not None:
+        check_source(catalog, topics)
+        found += inspect_source(topics)
+    there = True
+    try:
+        found += _inspect_destination(pipeline, catalog)
+    except TransientError:
+        if not may_wait or not (catalog.exists() and catalog.identity() is not None):
+            raise
+        there = False
+    # A version that records brought is no reason not to start: what comes of it becomes dead letters.
+    listed = {schema.schema for schema in declared_schemas(pipeline)}
+    known = know_tables(pipeline) if there else pipeline
+    found += judge_versions(known, known_schemas(pipeline, catalog), listed)
+    _refuse_errors(pipeline, found)
+    return there
+
+
+def know_tables(pipeline: Pipeline) -> Pipeline:
+    """The pipeline, knowing by which fields its tables merge rows: records without them are refused."""
+    return with_tables(pipeline, read_tables(pipeline))
+
+
+def know_tables_if_there(pipeline: Pipeline) -> Pipeline | None:
+    """As `know_tables`; None while ClickHouse does not answer, or does not show all tables."""
+    if not connect(pipeline.clickhouse).answers():
+        return None
+    with suppress(OncehouseError):  # who inserts says what is wrong
+        facts = read_tables(pipeline)
+        if len(facts) == len(pipeline.tables):
+            return with_tables(pipeline, facts)
+    return None
+
+
+def inspect_versions(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:
+    """Whether each known version of the schema has the fields that ids and tables depend on."""
+    schemas = known_schemas(pipeline, catalog)
+    if not schemas:
+        return ()
+    pipeline = current(pipeline, catalog)
+    with suppress(TransientError):
+        pipeline = know_tables(pipeline)
+    return tuple(judge_versions(pipeline, schemas))
+
+
+def demand_tables(pipeline: Pipeline, catalog: Catalog) -> None:
+    """Raise unless the tables are fit, and the clocks agree."""
+    pipeline = current(pipeline, catalog)
+    _refuse_errors(pipeline, _inspect_destination(pipeline, catalog))
+
+
+def _inspect_destination(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:
+    return (*inspect_tables(pipeline), *inspect_clocks(pipeline, catalog))
+
+
+def _refuse_errors(pipeline: Pipeline, found: Iterable[Finding]) -> None:
+    errors = [finding for finding in found if finding.level is Level.ERROR]
+    if errors:
+        lines = "\n".join(f"  {finding.where}: {finding.what}\n    → {finding.advice}" for finding in errors)
+        raise ConfigurationError(f"Pipeline {pipeline.pipeline} cannot run yet:\n{lines}")
+
+
+def check_source(catalog: Catalog, topics: Topics) -> dict[str, TopicFacts]:
+    known = {}
+    positions = {}
+    if catalog.exists():
+        known, positions = epochs.read_topic_ids(catalog), epochs.read_positions(catalog)
+    facts, _ = read_facts(topics, known, positions)
+    if positions:
+        partitions = {(topic, number) for topic, found in facts.items() for number in range(found.partitions)}
+        read = {place: offset for place, offset in positions.items() if place in partitions}
+        KafkaLog(topics, read, epochs.read_leader_epochs(catalog))
+    return facts
+
+
+def check_ledger(pipeline: Pipeline, catalog: Catalog) -> None:
+    """The ledger must be of this version, pipeline and identity rule, and have schemas that have the fields."""
+    store = FileStore(pipeline.ledger.files)
+    store.check()
+    demand_newest(catalog, store)
+    types = {name: parse_type(text) for name, text in pipeline.source.fields.items()}
+    demand_readable(known_schemas(pipeline, catalog), types, pipeline.source.protobuf)
+    check_rule(pipeline, catalog)
+
+
+def inspect_room(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:
+    """Whether there is room in the ledger, now and for a window; a run that has none waits for it."""
+    if not catalog.exists():
+        room, kept = Room(backlog_bytes=0, epoch_bytes=0, disks=look_at_disks(pipeline, catalog)), None
+    else:
+        room, kept = read_room(pipeline, catalog), sum_kept(catalog)
+    window_seconds = pipeline.identity.window
+    return tuple(judge_ledger(room, kept, pipeline.ledger, window_seconds=window_seconds, now=catalog.now()))
+
+
+def read_tables(pipeline: Pipeline) -> dict[str, TableFacts]:
+    """What the tables are, as far as a retry depends on it."""
+    client = connect(pipeline.clickhouse)
+    found = {table.name: describe_table(client, table.name) for table in pipeline.tables}
+    return {name: facts for name, facts in found.items() if facts is not None}

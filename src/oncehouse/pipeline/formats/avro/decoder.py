@@ -1,0 +1,104 @@
+"""Avro messages into typed columns, block by block, each by the schema it was written with.
+
+The schema's version stands before the body, in a header, or is one for all. Messages of one version are read
+together; what the declared fields do not name is passed over. A message of an unknown version waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import pyarrow as pa
+
+from oncehouse.column_types import types as c
+from oncehouse.ledger.models import Schema
+from oncehouse.pipeline.convert.arrow_buffers import text_buffers
+from oncehouse.pipeline.formats.avro.columns import Reader
+from oncehouse.pipeline.formats.avro.cursor import Bodies
+from oncehouse.pipeline.formats.avro.field_matching import Aliases, parse_versions
+from oncehouse.pipeline.formats.avro.lists import GREATEST_DEPTH
+from oncehouse.pipeline.formats.base import Decoded, Limits, Places
+from oncehouse.pipeline.formats.result_builder import Gathering
+from oncehouse.pipeline.formats.wire_prefix import Framing, open_frames, split_versions
+
+_RUN_BYTES = 4 << 20  # cursors and columns of a run may take many times its bytes
+
+
+class AvroDecoder:
+    """Made once a task."""
+
+    def __init__(
+        self,
+        *,
+        fields: Mapping[str, c.ColumnType],
+        schemas: Sequence[Schema],
+        framing: Framing,
+        limits: Limits,
+        aliases: Aliases = MappingProxyType({}),
+    ) -> None:
+        self._framing = framing
+        self._limits = limits
+        self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
+        self._readers = _make_readers(fields, schemas, aliases, min(limits.max_depth, GREATEST_DEPTH))
+
+    def decode(self, block: pa.RecordBatch) -> Decoded:
+        gathering = Gathering(self._schema)
+        places, skipped = gathering.screen(block.column("value"), self._limits.max_message_bytes)
+        framed = open_frames(block if len(places) == block.num_rows else block.take(places), self._framing)
+        nameless, versions = split_versions(framed)
+        gathering.reject(places[nameless], lambda _: self._framing.no_version)
+        for name, mine, bodies in versions:
+            self._decode_version(gathering, name, places[mine], bodies)
+        return gathering.finish(skipped)
+
+    def _decode_version(self, gathering: Gathering, name: str, places: Places, bodies: pa.Array) -> None:
+        refusal = self._limits.refuse(name)
+        if refusal is not None:
+            gathering.reject(places, lambda _: refusal)
+            return
+        reader = self._readers.get(name)
+        if reader is None:
+            gathering.wait(places, name)
+            return
+        for start, end in _split_runs(bodies):
+            self._decode_run(gathering, reader, name, places[start:end], bodies.slice(start, end - start))
+
+    def _decode_run(
+        self, gathering: Gathering, reader: Reader, name: str, places: Places, bodies: pa.Array
+    ) -> None:
+        run = Bodies(bodies)
+        rows = pa.RecordBatch.from_arrays(reader.read(run), schema=self._schema)
+        if run.problems:
+            bad = np.flatnonzero(~run.sound)
+            gathering.reject(places[bad], lambda number: run.problems[int(bad[number])])
+            rows, places = rows.filter(pa.array(run.sound)), places[run.sound]
+        gathering.keep(places, rows, name)
+
+
+def _make_readers(
+    fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], aliases: Aliases, max_depth: int
+) -> dict[str, Reader]:
+    parsed = parse_versions(schemas)
+    return {
+        name: Reader(
+            writer=record,
+            newest=list(parsed.values())[-1],
+            fields=fields,
+            max_depth=max_depth,
+            aliases=aliases,
+        )
+        for name, record in parsed.items()
+    }
+
+
+def _split_runs(bodies: pa.Array) -> Iterator[tuple[int, int]]:
+    """Runs of messages, each of about so many bytes."""
+    offsets, _ = text_buffers(bodies)
+    start = 0
+    while start < len(bodies):
+        end = int(np.searchsorted(offsets, offsets[start] + _RUN_BYTES, side="right")) - 1
+        end = max(end, start + 1)
+        yield start, end
+        start = end

@@ -1,0 +1,278 @@
+"""Debezium's change events into rows: the row after the change, or before it when it was deleted.
+
+The envelope is read by the JSON decoder as any other object, with the members that a change has; so a bad message
+costs only itself here too. A row gets a version that grows with every change of its key, which is its place in Kafka,
+and a mark when it is deleted, as ReplacingMergeTree wants them. Columns of a deleted row that the log does not have are
+filled with defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from oncehouse.column_types import types as c
+from oncehouse.pipeline.convert.convert import fit
+from oncehouse.pipeline.convert.explain import find_misfit
+from oncehouse.pipeline.convert.rejection import Problem, Reason
+from oncehouse.pipeline.convert.timestamps import Mask, null_mask
+from oncehouse.pipeline.formats.base import Decoded, Limits, Places
+from oncehouse.pipeline.formats.debezium.columns import read_meaning
+from oncehouse.pipeline.formats.debezium.envelope import Envelopes, describe_row, open_envelopes
+from oncehouse.pipeline.formats.debezium.log_position import SOURCE, name_positions, name_tables
+from oncehouse.pipeline.formats.debezium.missing_columns import fill_defaults
+from oncehouse.pipeline.formats.debezium.toast import find_unavailable
+from oncehouse.pipeline.formats.debezium.wire_types import Wire, wire_of_declared, wire_of_schema
+from oncehouse.pipeline.formats.json.decoder import JsonDecoder
+from oncehouse.pipeline.formats.result_builder import Gathering
+
+VERSION, DELETED, OPERATION = "_version", "_deleted", "_op"
+TABLE, KEY, POSITION = "_table", "_key", "_position"
+OWN_FIELDS = (VERSION, DELETED, OPERATION, TABLE, KEY, POSITION)
+
+_TEXT = c.Nullable(inner=c.String())
+_MOST_READERS = 256
+_CHANGES = pa.array(["c", "u", "d", "r"])
+_NO_CHANGE = Problem(reason=Reason.MALFORMED, detail="op: no operation of Debezium; this is no change event")
+_TRUNCATED = Problem(
+    reason=Reason.UNSUPPORTED,
+    detail="op: the table was truncated, which no row can say; truncate it here too",
+)
+_NO_POSITION = Problem(reason=Reason.MALFORMED, detail="source: names no place in the database's log")
+_NOT_IN_LOG = "not changed, and therefore not in the log; set REPLICA IDENTITY FULL of the table"
+_NO_ROW = Problem(
+    reason=Reason.MISSING_FIELD,
+    detail="the row is missing: after is null, or before of a deletion; see REPLICA IDENTITY of the table",
+)
+
+
+class _Reader(NamedTuple):
+    """How envelopes of one schema are read."""
+
+    json: JsonDecoder
+    wires: dict[str, Wire]
+
+
+class _Changes(NamedTuple):
+    """Changes of rows, with what their envelopes say."""
+
+    places: Places
+    rows: pa.RecordBatch
+    payloads: pa.Array
+    keys: pa.Array
+    offsets: pa.Array
+
+    def filter(self, kept: Mask) -> _Changes:
+        if kept.all():
+            return self
+        mask = pa.array(kept)
+        return _Changes(
+            self.places[kept],
+            self.rows.filter(mask),
+            self.payloads.filter(mask),
+            self.keys.filter(mask),
+            self.offsets.filter(mask),
+        )
+
+
+class DebeziumDecoder:
+    """Made once a task."""
+
+    def __init__(self, *, fields: Mapping[str, c.ColumnType], precise_decimals: bool, limits: Limits) -> None:
+        self._fields = dict(fields)
+        self._columns = {name: type_ for name, type_ in fields.items() if name not in OWN_FIELDS}
+        self._precise_decimals = precise_decimals
+        self._limits = limits
+        self._schema = pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
+        self._readers: dict[str | None, _Reader] = {}
+
+    def decode(self, block: pa.RecordBatch) -> Decoded:
+        gathering = Gathering(self._schema)
+        places, skipped = gathering.screen(block.column("value"), self._limits.max_message_bytes)
+        told: list[Places] = [skipped]
+        indices = pa.array(places)
+        keys = _payloads_of_keys(block.column("key").take(indices))
+        offsets = block.column("offset")
+        for envelopes in open_envelopes(block.column("value").take(indices)):
+            self._decode_envelopes(gathering, places, keys, offsets, envelopes, told)
+        return gathering.finish(np.sort(np.concatenate(told)))
+
+    def _decode_envelopes(
+        self,
+        gathering: Gathering,
+        places: Places,
+        keys: pa.Array,
+        offsets: pa.Array,
+        envelopes: Envelopes,
+        skipped: list[Places],
+    ) -> None:
+        reader = self._reader(envelopes.schema)
+        decoded = reader.json.decode(envelopes.payloads)
+        mine = places[envelopes.places]
+        wrong = np.array([rejection.index for rejection in decoded.rejected], dtype=np.int64)
+        gathering.reject(
+            mine[wrong],
+            lambda number: Problem(
+                reason=decoded.rejected[number].reason, detail=decoded.rejected[number].detail
+            ),
+        )
+        taken = pa.array(decoded.taken)
+        changes = _Changes(
+            mine[decoded.taken],
+            decoded.rows,
+            envelopes.payloads.take(taken),
+            keys.take(pa.array(envelopes.places)).take(taken),
+            offsets.take(pa.array(mine[decoded.taken])),
+        )
+        self._keep(gathering, _sort_operations(gathering, changes, skipped), reader.wires)
+
+    def _reader(self, schema: str | None) -> _Reader:
+        if schema not in self._readers:
+            if len(self._readers) >= _MOST_READERS:
+                self._readers.clear()
+            self._readers[schema] = self._make_reader(schema)
+        return self._readers[schema]
+
+    def _make_reader(self, schema: str | None) -> _Reader:
+        described = None if schema is None else describe_row(schema)
+        wires: dict[str, Wire] = {}
+        for name, type_ in self._columns.items():
+            if described is None:
+                wires[name] = wire_of_declared(type_, precise_decimals=self._precise_decimals)
+            elif name in described:
+                wires[name] = wire_of_schema(described[name])
+        members = tuple((name, wire.json) for name, wire in wires.items()) or (("_", _TEXT),)
+        image = c.Nullable(inner=c.Tuple(fields=members))
+        fields = {"op": _TEXT, "before": image, "after": image, "source": SOURCE}
+        limits = self._limits
+        return _Reader(
+            JsonDecoder(
+                fields=fields, max_message_bytes=limits.max_message_bytes, max_depth=limits.max_depth
+            ),
+            wires,
+        )
+
+    # -- from changes to rows -----------------------------------------------------------------------------
+
+    def _keep(self, gathering: Gathering, changes: _Changes, wires: Mapping[str, Wire]) -> None:
+        deleted = _is(changes.rows.column("op"), "d")
+        before, after = changes.rows.column("before"), changes.rows.column("after")
+        absent = np.where(deleted, null_mask(before), null_mask(after))
+        gathering.reject(changes.places[absent], lambda _: _NO_ROW)
+        changes, deleted = changes.filter(~absent), deleted[~absent]
+        problems: dict[int, Problem] = {}
+        own = _own_fields(changes, deleted, problems)
+        arrays = []
+        for name, type_ in self._fields.items():
+            meant, bad = (
+                (own[name], None)
+                if name in own
+                else _read_column(changes, deleted, name, type_, wires, problems)
+            )
+            arrays.append(_fit_column(meant, bad, type_, f"field {name}", deleted, problems))
+        rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        good = np.ones(len(changes.places), dtype=np.bool_)
+        if problems:
+            wrong = np.array(sorted(problems), dtype=np.int64)
+            gathering.reject(changes.places[wrong], lambda number: problems[int(wrong[number])])
+            good[wrong] = False
+        gathering.keep(changes.places[good], rows if good.all() else rows.filter(pa.array(good)))
+
+
+def _is(operations: pa.Array, letter: str) -> Mask:
+    found: Mask = pc.fill_null(pc.equal(operations, letter), False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _sort_operations(gathering: Gathering, changes: _Changes, skipped: list[Places]) -> _Changes:
+    """Changes of rows go on; messages of the log are skipped, and what is no change is refused."""
+    operations = changes.rows.column("op")
+    known = pc.is_in(operations, value_set=_CHANGES).to_numpy(zero_copy_only=False)
+    messages, truncated = _is(operations, "m"), _is(operations, "t")
+    skipped.append(changes.places[messages])
+    gathering.reject(changes.places[truncated], lambda _: _TRUNCATED)
+    gathering.reject(changes.places[~known & ~messages & ~truncated], lambda _: _NO_CHANGE)
+    return changes.filter(known)
+
+
+def _payloads_of_keys(keys: pa.Array) -> pa.Array:
+    """Keys without their schema, so that they stay the same when `schemas.enable` changes."""
+    nulls = null_mask(keys)
+    payloads: list[pa.Array] = []
+    places: list[Places] = []
+    for envelopes in open_envelopes(pc.fill_null(keys, b"")):
+        payloads.append(envelopes.payloads)
+        places.append(envelopes.places)
+    if not payloads:
+        return keys
+    order = np.argsort(np.concatenate(places), kind="stable")
+    joined = pa.concat_arrays(payloads).take(pa.array(order))
+    return pc.if_else(pa.array(~nulls), joined, pa.scalar(None, pa.binary())) if nulls.any() else joined
+
+
+def _own_fields(changes: _Changes, deleted: Mask, problems: dict[int, Problem]) -> dict[str, pa.Array]:
+    """What oncehouse adds to a row."""
+    source = changes.rows.column("source")
+    snapshot = _is(changes.rows.column("op"), "r")
+    positions, nowhere = name_positions(source, snapshot)
+    for row in np.flatnonzero(nowhere | null_mask(source)).tolist():
+        problems[row] = _NO_POSITION
+    # A table without a primary key has no keys; then the row itself tells changes at one place apart.
+    images = pc.replace_substring_regex(changes.payloads, rb'(?s),"source":\{.*$', b"")
+    keys = pc.coalesce(changes.keys, images)
+    return {
+        VERSION: changes.offsets,
+        DELETED: pa.array(deleted.astype(np.uint8)),
+        OPERATION: changes.rows.column("op"),
+        TABLE: name_tables(source),
+        KEY: keys,
+        POSITION: positions,
+    }
+
+
+def _read_column(
+    changes: _Changes,
+    deleted: Mask,
+    name: str,
+    type_: c.ColumnType,
+    wires: Mapping[str, Wire],
+    problems: dict[int, Problem],
+) -> tuple[pa.Array, Mask | None]:
+    if name not in wires:
+        return pa.nulls(len(changes.places)), None
+    place = list(wires).index(name)
+    before, after = (changes.rows.column(image).field(place) for image in ("before", "after"))
+    if not deleted.any():
+        chosen = after
+    else:
+        rows = len(changes.places)
+        picked = np.where(deleted, np.arange(rows), np.arange(rows) + rows)
+        chosen = pa.concat_arrays([before, after]).take(pa.array(picked))
+    for row in np.flatnonzero(find_unavailable(chosen) & ~deleted).tolist():
+        problems[row] = Problem(reason=Reason.MISSING_FIELD, detail=f"field {name}: {_NOT_IN_LOG}")
+    return read_meaning(chosen, wires[name], type_)
+
+
+def _fit_column(
+    meant: pa.Array,
+    bad: Mask | None,
+    type_: c.ColumnType,
+    where: str,
+    deleted: Mask,
+    problems: dict[int, Problem],
+) -> pa.Array:
+    fitted = fit(meant, type_)
+    nulls = null_mask(meant)
+    filled = fill_defaults(fitted.array, type_, nulls & deleted)
+    wrong = np.zeros(len(meant), dtype=np.bool_) if fitted.bad is None else fitted.bad & ~(nulls & deleted)
+    for row in [] if bad is None else np.flatnonzero(bad).tolist():
+        problems.setdefault(
+            row, Problem(reason=Reason.WRONG_TYPE, detail=f"{where}: not base64, or too long")
+        )
+    for row in np.flatnonzero(wrong).tolist():
+        problems.setdefault(row, find_misfit(meant, row, type_, where))
+    return filled

@@ -1,0 +1,121 @@
+"""From what Arrow's JSON reader yields to a column of the declared type, a whole column at a time.
+
+`engine_type` says how the reader is to take a field; `convert` makes the declared type of it and marks the
+rows that cannot be it. Some types may come in two ways (a 64-bit integer as number or text): the paths that
+come the second way are a `Shape`, and a message has exactly one. Why a row is bad is `json_explain.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from oncehouse.column_types import types as c
+from oncehouse.pipeline.convert.convert import Fitted, fit, rows_of
+from oncehouse.pipeline.convert.scalars import either
+from oncehouse.pipeline.convert.timestamps import Mask
+
+Path = tuple[str, ...]
+Shape = frozenset[Path]
+ITEM = "[]"
+KEY = "key"
+VALUE = "value"
+
+_WIDE_DECIMAL = pa.decimal256(76, 0)
+_SAFE_DIGITS = 57
+
+
+def engine_type(type_: c.ColumnType, path: Path, shape: Shape) -> pa.DataType:
+    match c.bare(type_):
+        case c.Array(item=item):
+            return pa.list_(engine_type(item, (*path, ITEM), shape))
+        case c.Map(value=value):
+            inner = engine_type(value, (*path, ITEM, VALUE), shape)
+            return pa.list_(pa.struct([(KEY, pa.string()), (VALUE, inner)]))
+        case c.Tuple(fields=fields):
+            return pa.struct([(name, engine_type(inner, (*path, name), shape)) for name, inner in fields])
+        case leaf:
+            first, second = leaf_types(leaf)
+            return second if second is not None and path in shape else first
+
+
+def leaf_types(leaf: c.ColumnType) -> tuple[pa.DataType, pa.DataType | None]:  # noqa: PLR0911 - one case a type
+    """How a scalar is read: the usual way, and the second way when there is one."""
+    match leaf:
+        case c.Integer(bits=64, signed=signed):
+            return (pa.int64() if signed else pa.uint64()), pa.string()
+        case c.Integer(bits=bits):
+            return (pa.int64() if bits < 64 else _WIDE_DECIMAL), None
+        case c.DateTime() | c.DateTime64():
+            return pa.string(), pa.int64()
+        case c.Float(textual=True):
+            return c.arrow_type(leaf), pa.string()
+        case c.Decimal(precision=precision, scale=scale) if 18 < precision <= 38:
+            # Wide enough that what has wrapped around is surely seen, see `wrapping_digits`.
+            return pa.decimal256(76, scale), None
+        case c.Float() | c.Bool() | c.Decimal():
+            return c.arrow_type(leaf), None
+        case _:
+            return pa.string(), None
+
+
+def holds_decimal(type_: c.ColumnType) -> bool:
+    """Whether any of it is read as a decimal."""
+    return any(pa.types.is_decimal(leaf_types(leaf)[0]) for leaf in _leaves(type_))
+
+
+def wrapping_digits(type_: c.ColumnType) -> int | None:
+    """So many digits before the point may become another number in the reader; None where that cannot be.
+
+    Arrow 26 shifts digits without a look at overflow, in 128 or 256 bits. What has wrapped around is anywhere in
+    them, so it is seen to be out of range where the type's own range is a vanishing part of that.
+    """
+    found = []
+    for leaf in _leaves(type_):
+        match leaf:
+            case c.Decimal(precision=precision, scale=scale) if precision > _SAFE_DIGITS:
+                found.append(max(76 - scale, 1))
+            case c.Integer(bits=256):
+                found.append(76)
+    return min(found, default=None)
+
+
+def _leaves(type_: c.ColumnType) -> Iterator[c.ColumnType]:
+    """The scalars that a value of this type may hold; keys of maps are texts to the reader."""
+    match c.bare(type_):
+        case c.Array(item=inner) | c.Map(value=inner):
+            yield from _leaves(inner)
+        case c.Tuple(fields=fields):
+            for _, inner in fields:
+                yield from _leaves(inner)
+        case leaf:
+            yield leaf
+
+
+def convert(array: pa.Array, type_: c.ColumnType) -> Fitted:
+    """The declared type of what the reader gave. It also takes NaN and Infinity, which are not JSON."""
+    fitted = fit(array, type_)
+    endless = _not_finite(fitted.array, type_)
+    return fitted if endless is None else Fitted(fitted.array, either(fitted.bad, endless))
+
+
+def _not_finite(array: pa.Array, type_: c.ColumnType) -> Mask | None:
+    match c.bare(type_):
+        case c.Float(textual=False):
+            if pc.all(pc.is_finite(array)).as_py() is not False:
+                return None
+            endless: Mask = ~pc.fill_null(pc.is_finite(array), True).to_numpy(zero_copy_only=False)
+            return endless
+        case c.Array(item=item):
+            return rows_of(_not_finite(array.values, item), array.offsets.to_numpy())
+        case c.Map(value=value):
+            return rows_of(_not_finite(array.items, value), array.offsets.to_numpy())
+        case c.Tuple(fields=fields):
+            found: Mask | None = None
+            for position, (_, inner) in enumerate(fields):
+                found = either(found, _not_finite(array.field(position), inner))
+            return found
+        case _:
+            return None

@@ -1,0 +1,69 @@
+"""Columns of texts into the declared types, for formats in which every value is written as text.
+
+The null text stands for null in Nullable fields. In others it is the text itself if the type is a text, and a
+missing value if not; a quoted value is always itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from oncehouse.column_types import types as c
+from oncehouse.pipeline.convert.convert import fit
+from oncehouse.pipeline.convert.explain import find_misfit
+from oncehouse.pipeline.convert.rejection import Problem
+from oncehouse.pipeline.convert.timestamps import Mask
+from oncehouse.pipeline.formats.base import Places
+from oncehouse.pipeline.formats.result_builder import Gathering
+
+
+class TextColumn(NamedTuple):
+    text: pa.Array
+    literal: Mask | None = None
+    """Values that stand in quotes."""
+
+
+def fit_texts(
+    gathering: Gathering,
+    places: Places,
+    columns: Sequence[TextColumn],
+    fields: Mapping[str, c.ColumnType],
+    *,
+    null: str,
+) -> None:
+    """Keep the rows that fit, reject the others with their first field that does not."""
+    problems: dict[int, Problem] = {}
+    arrays = []
+    for column, (name, type_) in zip(columns, fields.items(), strict=True):
+        texts = _with_nulls(column, type_, null)
+        fitted = fit(texts, type_)
+        arrays.append(fitted.array)
+        if fitted.bad is not None:
+            for row in np.flatnonzero(fitted.bad).tolist():
+                if row not in problems:
+                    problems[row] = find_misfit(texts, row, type_, f"field {name}")
+    rows = pa.RecordBatch.from_arrays(
+        arrays, schema=pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
+    )
+    if problems:
+        bad = np.array(sorted(problems), dtype=np.int64)
+        gathering.reject(places[bad], lambda number: problems[int(bad[number])])
+        good = np.ones(len(places), dtype=np.bool_)
+        good[bad] = False
+        rows, places = rows.filter(pa.array(good)), places[good]
+    gathering.keep(places, rows)
+
+
+def _with_nulls(column: TextColumn, type_: c.ColumnType, null: str) -> pa.Array:
+    texts = column.text
+    if not c.is_nullable(type_) and isinstance(c.bare(type_), c.String | c.FixedString):
+        return texts
+    missing = pc.equal(texts, null)
+    if column.literal is not None and column.literal.any():
+        missing = pc.and_(missing, pa.array(~column.literal))
+    return pc.if_else(missing, pa.scalar(None, pa.string()), texts)

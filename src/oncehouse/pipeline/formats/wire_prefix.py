@@ -1,0 +1,124 @@
+"""Where a message says which schema it was written with: in a wire prefix, in a header, or nowhere.
+
+The prefix is that of Confluent-compatible registries: a zero byte and the schema's number in four bytes, the
+highest first. What follows it is the format's own business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from oncehouse.config.field_types import MAX_NAME_LENGTH
+from oncehouse.pipeline.convert.arrow_buffers import Offsets, text_buffers
+from oncehouse.pipeline.convert.arrow_slices import cut
+from oncehouse.pipeline.convert.rejection import Problem, Reason
+from oncehouse.pipeline.convert.timestamps import Mask, cast_where_possible, null_mask
+
+PREFIX_BYTES = 5
+# As long as the ledger keeps names, and without what a terminal could be hurt by.
+_NAME = rf"^[^\pC]{{1,{MAX_NAME_LENGTH}}}$"
+
+
+class VersionPlace(StrEnum):
+    PREFIX = "prefix"
+    HEADER = "header"
+    NONE = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framing:
+    place: VersionPlace
+    header: str = ""
+    """The header's key, when versions stand in headers."""
+    schema: str = ""
+    """The one schema of all messages, when they do not name any."""
+
+    @property
+    def no_version(self) -> Problem:
+        wanted = (
+            "no wire prefix: a zero byte and a schema's number"
+            if self.place is VersionPlace.PREFIX
+            else f"no header {self.header} with the schema's version"
+        )
+        return Problem(reason=Reason.MALFORMED, detail=wanted)
+
+
+class Framed(NamedTuple):
+    schemas: pa.Array
+    """The name of each message's schema; null where the message does not say it."""
+    bodies: pa.Array
+    """What the schema describes."""
+
+
+def open_frames(block: pa.RecordBatch, framing: Framing) -> Framed:
+    """Split messages, which all have a value, into schema and body."""
+    values = block.column("value")
+    match framing.place:
+        case VersionPlace.NONE:
+            return Framed(_schemas_of_block(block, framing.schema), values)
+        case VersionPlace.HEADER:
+            return Framed(only_names(_schemas_of_headers(block.column("headers"), framing.header)), values)
+        case VersionPlace.PREFIX:
+            return _open_prefixes(values)
+
+
+def split_versions(framed: Framed) -> tuple[Offsets, list[tuple[str, Offsets | slice, pa.Array]]]:
+    """Which messages name no schema; and for each schema its name, which messages name it, and their bodies."""
+    schemas, bodies = framed
+    # As good as always all are of one version, and one look tells.
+    if len(schemas) and schemas.null_count == 0 and pc.all(pc.equal(schemas, schemas[0])).as_py():
+        return np.zeros(0, dtype=np.int64), [(schemas[0].as_py(), slice(None), bodies)]
+    encoded = schemas.dictionary_encode()
+    numbers = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    found: list[tuple[str, Offsets | slice, pa.Array]] = []
+    for number, name in enumerate(encoded.dictionary.to_pylist()):
+        mine = np.flatnonzero(numbers == number)
+        found.append((name, mine, bodies.take(pa.array(mine))))
+    return np.flatnonzero(numbers < 0), found
+
+
+def only_names(texts: pa.Array) -> pa.Array:
+    """Null in place of what cannot name a schema: such a text is nobody's version, however long one waits."""
+    return pc.if_else(pc.match_substring_regex(texts, _NAME), texts, pa.scalar(None, pa.string()))
+
+
+def _schemas_of_block(block: pa.RecordBatch, schema: str) -> pa.Array:
+    """The one schema of today, but for records that were read with another one before."""
+    if "schema" not in block.schema.names:
+        return pa.repeat(schema, block.num_rows)
+    return pc.fill_null(block.column("schema"), schema)
+
+
+def _open_prefixes(values: pa.Array) -> Framed:
+    offsets, data = text_buffers(values)
+    framed = np.diff(offsets) >= PREFIX_BYTES
+    starts = np.where(framed, offsets[:-1], 0)
+    padded = data if len(data) >= PREFIX_BYTES else np.zeros(PREFIX_BYTES, dtype=np.uint8)
+    framed &= padded[starts] == 0
+    numbers = np.zeros(len(values), dtype=np.uint32)
+    for place in range(1, PREFIX_BYTES):
+        numbers = (numbers << np.uint32(8)) | padded[starts + place]
+    names = pa.array(numbers, mask=~framed).cast(pa.string())
+    lengths = np.where(framed, np.diff(offsets) - PREFIX_BYTES, 0)
+    return Framed(names, cut(pa.py_buffer(padded), offsets[1:] - lengths, lengths))
+
+
+def _schemas_of_headers(headers: pa.Array, key: str) -> pa.Array:
+    """The text of the last header of this key; null where there is none or it is no text."""
+    flat = headers.flatten()
+    parents = pc.list_parent_indices(headers).to_numpy()
+    texts, not_text = cast_where_possible(flat.field("value"), pa.string())
+    wanted: Mask = pc.fill_null(pc.equal(flat.field("key"), key), False).to_numpy(zero_copy_only=False)
+    wanted = wanted & ~not_text & ~null_mask(texts)
+    found = np.flatnonzero(wanted)
+    last = np.full(len(headers), -1, dtype=np.int64)
+    last[parents[found]] = found  # of equal places NumPy keeps the last
+    if not len(found):
+        return pa.nulls(len(headers), pa.string())
+    return texts.take(pa.array(np.maximum(last, 0), mask=last < 0))

@@ -1,0 +1,398 @@
+"""Ingest: one epoch from raw records to its registration, in two small Spark jobs.
+
+The driver plans, collects manifests of a few lines, and registers. It never touches a row; tasks never talk
+to the catalog. If anything fails before the registration, the epoch has not happened.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from oncehouse.common import failpoints, structured_logging
+from oncehouse.common.tracing import Span, span
+from oncehouse.config.pipeline import Pipeline
+from oncehouse.errors import FullDiskError, OncehouseError, PoisonError
+from oncehouse.ledger.catalog import epochs, segments
+from oncehouse.ledger.catalog import registration as registering
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.models import (
+    Counts,
+    DeadLetterFile,
+    EpochKind,
+    KeyFile,
+    LetterKind,
+    OffsetRange,
+    Part,
+    QueryBatch,
+    Registration,
+    Segment,
+    Stage,
+)
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.ledger.storage.marks import Sending, write_mark
+from oncehouse.pipeline.dedup.deduplicate import DecidePlan, Decision, decide, plan_ranges
+from oncehouse.pipeline.formats.json.new_fields import NewFields, merge_fields
+from oncehouse.pipeline.ingest.manifest import (
+    MANIFEST_SCHEMA,
+    ChunkManifest,
+    LettersManifest,
+    ReadPlan,
+    TaskManifest,
+)
+from oncehouse.pipeline.ingest.part_files import epoch_path
+from oncehouse.pipeline.ingest.read_plan import shaped_plan
+from oncehouse.pipeline.ingest.read_task import read_records
+from oncehouse.pipeline.schema.discovery import learn_schemas
+from oncehouse.pipeline.schema.evolution import meet_new_fields
+from oncehouse.pipeline.schema.identity_guard import remembered
+from oncehouse.pipeline.spark.arrow_batches import OutsizeRecordError, cutting, demand_usual, hand_over
+from oncehouse.pipeline.spark.job_errors import naming_own_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger("oncehouse.pipeline")
+
+# Up to this many records one task reads all partitions: a small epoch makes one part.
+SMALL_EPOCH_RECORDS = 50_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochInput:
+    """What an epoch settles besides its records."""
+
+    kind: EpochKind
+    ranges: tuple[OffsetRange, ...] = ()
+    confirm: Callable[[tuple[OffsetRange, ...]], tuple[OffsetRange, ...]] = tuple
+    """Asked when all records were read, before they are registered: the same ranges, with what is known of them now."""
+    topic_ids: dict[str, str]
+    tried_dead_letter_files: tuple[str, ...] = ()
+    request: int | None = None
+    query: QueryBatch | None = None
+
+
+def settle(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    catalog: Catalog,
+    token: int,
+    read: Callable[[ReadPlan], list[TaskManifest]],
+    given: EpochInput,
+    *,
+    small: bool,
+) -> Counts:
+    """Read, decide and register one epoch; returns its counts."""
+    epoch, started_at = epochs.next_epoch(catalog), catalog.now()
+    with (
+        structured_logging.bound(epoch=epoch),
+        span("epoch", pipeline=pipeline.pipeline, epoch=epoch, kind=given.kind) as whole,
+    ):
+        with _giving_space_back(pipeline, epoch, token), naming_own_errors(pipeline.pipeline):
+            plan, manifests = _read_all(pipeline, catalog, read, epoch=epoch, token=token, whole=small)
+            failpoints.reach("parts written")
+            chunks = sorted(
+                (chunk for task in manifests for chunk in task.chunks), key=lambda chunk: chunk.first
+            )
+            with _phase("decide", plan):
+                decisions = _decide_all(spark, pipeline, catalog, plan, chunks)
+        registration = replace(
+            assemble(plan, manifests, chunks, decisions, given, started_at=started_at),
+            identity=remembered(plan.identity, plan.fields, pipeline.identity.buckets),
+            ranges=given.confirm(given.ranges),
+        )
+        dead = [letters.sample for letters in _letters(manifests, LetterKind.DEAD)]
+        demand_sound(pipeline, registration, dead)
+        failpoints.reach("before registering")
+        with _phase("register", plan):
+            registering.register(catalog, token, registration)
+        failpoints.reach("after registering")
+        if given.query is not None:
+            # Whoever gave the rows takes them for settled and cannot be asked for them again, as Kafka can.
+            store = FileStore(pipeline.ledger.files)
+            write_mark(catalog, store, Stage.INGEST, token, Sending(epoch=epoch))
+        told = asdict(registration.counts)
+        seconds = round(catalog.now() - started_at, 3)
+        structured_logging.write(
+            _log, logging.INFO, "epoch settled", kind=given.kind, seconds=seconds, **told
+        )
+        whole.note(**told)
+    return registration.counts
+
+
+def _read_all(
+    pipeline: Pipeline,
+    catalog: Catalog,
+    read: Callable[[ReadPlan], list[TaskManifest]],
+    *,
+    epoch: int,
+    token: int,
+    whole: bool,
+) -> tuple[ReadPlan, list[TaskManifest]]:
+    """With all schemas and fields that are to be known, and the plan that it was read by."""
+    plan = _plan(pipeline, catalog, epoch=epoch, token=token, whole=whole)
+    failpoints.reach("before writing parts")
+    manifests = _read(read, plan)
+    while learn_schemas(pipeline, catalog, _awaited(manifests)) or meet_new_fields(
+        pipeline, catalog, token, _noticed(manifests)
+    ):
+        # Read once more with what is known now; what the first time wrote has no row in the catalog.
+        # A version that marks other fields than the rest is refused here, before anything of it is settled.
+        plan = _plan(pipeline, catalog, epoch=epoch, token=token, whole=whole)
+        manifests = _read(read, plan)
+    return plan, manifests
+
+
+def _plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
+    with span("plan", pipeline=pipeline.pipeline, epoch=epoch):
+        return shaped_plan(pipeline, catalog, epoch=epoch, token=token, whole=whole)
+
+
+def _read(read: Callable[[ReadPlan], list[TaskManifest]], plan: ReadPlan) -> list[TaskManifest]:
+    with _phase("read", plan) as phase:
+        manifests = read(plan)
+        phase.note(records=sum(task.read for task in manifests), tasks=len(manifests))
+    return manifests
+
+
+def _phase(name: str, plan: ReadPlan) -> AbstractContextManager[Span]:
+    return span(name, pipeline=plan.pipeline, epoch=plan.epoch)
+
+
+@contextmanager
+def _giving_space_back(pipeline: Pipeline, epoch: int, token: int) -> Iterator[None]:
+    """Around all that an epoch writes: if a disk is full, what it had written goes at once.
+
+    Before its registration nothing names a file of this epoch and token, and each further try has names of its own.
+    Without this, tries that fail would keep the disk full until the sweep comes by.
+    """
+    try:
+        yield
+    except FullDiskError:
+        store, own = FileStore(pipeline.ledger.files), epoch_path(pipeline.pipeline, epoch, token, "")
+        with suppress(OncehouseError):
+            for path in store.walk(own.rpartition("/")[0]):
+                if path.startswith(own):
+                    store.delete(path)
+        raise
+
+
+def read_frame(records: DataFrame, plan: ReadPlan) -> list[TaskManifest]:
+    """The read job: one task a Kafka partition, or one for all of a small epoch."""
+
+    def task(blocks: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        attempt = f"r{context.taskAttemptId() if context else 0}-{uuid.uuid4().hex[:8]}"
+        with structured_logging.bound(pipeline=plan.pipeline, epoch=plan.epoch):
+            try:
+                manifest = read_records(plan, attempt, demand_usual(blocks) if plan.counted else blocks)
+            except OutsizeRecordError:
+                manifest = TaskManifest(read=0, skipped=0, chunks=(), letters=(), outsize=True)
+        yield pa.record_batch([pa.array([manifest.to_json()])], names=["manifest"])
+
+    records = hand_over(records, plan.counted)
+    if plan.whole:
+        records = records.coalesce(1)
+    with cutting(records.sparkSession, plan.counted):
+        rows = records.mapInArrow(task, MANIFEST_SCHEMA).collect()
+    return [TaskManifest.from_json(row.manifest) for row in rows]
+
+
+def _decide_all(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    catalog: Catalog,
+    plan: ReadPlan,
+    chunks: Sequence[ChunkManifest],
+) -> list[Decision]:
+    events = sum(chunk.events for chunk in chunks)
+    if not events:
+        return []
+    index = segments.list_segments(catalog)
+    cores = spark.sparkContext.defaultParallelism
+    plans = [
+        DecidePlan(
+            bucket_from=first,
+            bucket_to=last,
+            buckets=pipeline.identity.buckets,
+            files_root=plan.files_root,
+            key_files=tuple(chunk.keys for chunk in chunks),
+            segments=tuple(
+                segment.file
+                for segment in index
+                if segment.bucket_from <= last and segment.bucket_to >= first
+            ),
+            out=epoch_path(plan.pipeline, plan.epoch, plan.token, f"d{first}"),
+            tables=len(plan.tables),
+        )
+        for first, last in plan_ranges(keys=events, buckets=pipeline.identity.buckets, cores=cores)
+    ]
+    return run_tasks(spark, decide_task, plans)
+
+
+def decide_task(plan: DecidePlan) -> Decision:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    attempt = f"{context.taskAttemptId() if context else 0}-{uuid.uuid4().hex[:8]}"
+    return decide(replace(plan, out=f"{plan.out}-{attempt}"))
+
+
+def run_tasks(spark: SparkSession, work: Any, plans: Sequence[Any]) -> list[Any]:
+    """One Spark task a plan."""
+    return spark.sparkContext.parallelize(plans, len(plans)).map(work).collect()
+
+
+def run_tasks_aside(spark: SparkSession, work: Any, plans: Sequence[Any]) -> list[Any]:
+    """The same on half of the cores: a task that has a core keeps it to its end, whoever waits for one."""
+    slices = min(len(plans), max(1, spark.sparkContext.defaultParallelism // 2))
+    return spark.sparkContext.parallelize(plans, slices).map(work).collect()
+
+
+def assemble(
+    plan: ReadPlan,
+    manifests: Sequence[TaskManifest],
+    chunks: Sequence[ChunkManifest],
+    decisions: Sequence[Decision],
+    given: EpochInput,
+    *,
+    started_at: float,
+) -> Registration:
+    """Everything that an epoch settles, from what its tasks have told. Pure."""
+    duplicate_rows: dict[tuple[int, int], int] = {}
+    for decision in decisions:
+        for ordinal, table, rows in decision.duplicate_rows:
+            duplicate_rows[ordinal, table] = duplicate_rows.get((ordinal, table), 0) + rows
+    names = [f"{plan.epoch:010d}-{plan.token}-{ordinal}" for ordinal in range(len(chunks))]
+    return Registration(
+        epoch=plan.epoch,
+        kind=given.kind,
+        started_at=started_at,
+        counts=_counts(manifests, decisions),
+        ranges=given.ranges,
+        topic_ids=given.topic_ids,
+        key_files=tuple(
+            KeyFile(key_file=name, ordinal=ordinal, events=chunk.events, keys=chunk.keys, raw=chunk.raw)
+            for ordinal, (name, chunk) in enumerate(zip(names, chunks, strict=True))
+        ),
+        parts=tuple(
+            part
+            for ordinal, (name, chunk) in enumerate(zip(names, chunks, strict=True))
+            for part in _parts(plan, name, ordinal, chunk, duplicate_rows)
+        ),
+        duplicate_files=tuple(decision.duplicate_file for decision in decisions if decision.duplicate_file),
+        dead_letter_files=tuple(
+            DeadLetterFile(
+                dead_letter_file=f"{plan.epoch:010d}-{plan.token}-{number}",
+                kind=letters.kind,
+                epoch=plan.epoch,
+                rows=letters.rows,
+                reasons=letters.reasons,
+                file=letters.file,
+            )
+            for number, letters in enumerate(letters for task in manifests for letters in task.letters)
+        ),
+        segments=tuple(
+            Segment(
+                segment=f"{plan.epoch:010d}-{plan.token}-{decision.bucket_from}",
+                bucket_from=decision.bucket_from,
+                bucket_to=decision.bucket_to,
+                keys=decision.new,
+                first_seen_from=started_at,
+                first_seen_to=started_at,
+                file=decision.segment,
+            )
+            for decision in decisions
+            if decision.segment
+        ),
+        tried_dead_letter_files=given.tried_dead_letter_files,
+        request=given.request,
+        query=given.query,
+    )
+
+
+def _parts(
+    plan: ReadPlan,
+    key_file: str,
+    ordinal: int,
+    chunk: ChunkManifest,
+    duplicate_rows: dict[tuple[int, int], int],
+) -> Iterator[Part]:
+    for part in chunk.parts:
+        live_rows = part.rows - duplicate_rows.get((ordinal, part.table), 0)
+        yield Part(
+            part=f"{key_file}-{part.table}",
+            epoch=plan.epoch,
+            table=plan.tables[part.table].name,
+            key_file=key_file,
+            ordinal=ordinal,
+            rows=part.rows,
+            live_rows=live_rows,
+            size_bytes=part.size_bytes * live_rows // max(part.rows, 1),
+            shape=part.shape,
+            file=part.file,
+        )
+
+
+def _counts(manifests: Sequence[TaskManifest], decisions: Sequence[Decision]) -> Counts:
+    return Counts(
+        read=sum(task.read for task in manifests),
+        new=sum(decision.new for decision in decisions),
+        duplicate=sum(decision.duplicates for decision in decisions),
+        dead_letter=sum(letters.rows for letters in _letters(manifests, LetterKind.DEAD)),
+        waiting=sum(letters.rows for letters in _letters(manifests, LetterKind.WAITING)),
+        skipped=sum(task.skipped for task in manifests),
+        conflicts=sum(decision.conflicts for decision in decisions),
+    )
+
+
+def _letters(manifests: Sequence[TaskManifest], kind: LetterKind) -> Iterator[LettersManifest]:
+    return (letters for task in manifests for letters in task.letters if letters.kind is kind)
+
+
+def _awaited(manifests: Sequence[TaskManifest]) -> set[str]:
+    return {schema for letters in _letters(manifests, LetterKind.WAITING) for schema in letters.reasons}
+
+
+def _noticed(manifests: Sequence[TaskManifest]) -> NewFields:
+    found: NewFields = {}
+    for task in manifests:
+        merge_fields(found, task.new_fields)
+    return found
+
+
+def demand_sound(pipeline: Pipeline, registration: Registration, samples: Sequence[str]) -> None:
+    """Stop before a stream of poison is settled as dead letters; those tried again have been judged before."""
+    counts, limit = registration.counts, pipeline.dead_letters.max_share
+    if (
+        registration.kind not in (EpochKind.KAFKA, EpochKind.FRAME)
+        or limit is None
+        or counts.read < pipeline.dead_letters.min_records
+    ):
+        return
+    share = counts.dead_letter / counts.read
+    if share > limit:
+        raise PoisonError(
+            f"Pipeline {pipeline.pipeline}: {counts.dead_letter} of {counts.read} records of this epoch cannot be "
+            f"decoded ({share:.0%}, dead_letters.max_share is {limit:.0%}): {_tell(registration)}; the first is "
+            f"{samples[0]}. Nothing of it was settled. Correct "
+            "source.format or source.fields, or raise dead_letters.max_share (null never stops) to let them "
+            "become dead letters."
+        )
+
+
+def _tell(registration: Registration) -> str:
+    reasons: Counter[str] = Counter()
+    for letters in registration.dead_letter_files:
+        if letters.kind is LetterKind.DEAD:
+            reasons.update(letters.reasons)
+    return ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())

@@ -1,0 +1,96 @@
+"""What the driver tells a read task: fields, format, schemas, tables and limits, put together for one epoch.
+
+Fields and schemas are those that the ledger knows at this moment. Nothing is read here, and nothing decided.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from oncehouse.column_types.types import parse_type
+from oncehouse.ledger.catalog import query_batches
+from oncehouse.ledger.catalog.known_schemas import list_schemas
+from oncehouse.pipeline.dedup.identity_rule import rule_of
+from oncehouse.pipeline.formats.factory import format_of
+from oncehouse.pipeline.ingest.manifest import Form, ReadPlan, TablePlan
+from oncehouse.pipeline.ingest.part_files import topic_of
+from oncehouse.pipeline.schema.evolution import current
+from oncehouse.pipeline.schema.required_fields import identity_fields, is_optional, refused_versions
+from oncehouse.pipeline.transform.plan import route_column
+from oncehouse.pipeline.transform.plan_builder import plan_shape
+
+if TYPE_CHECKING:
+    from oncehouse.config.pipeline import Pipeline, Table
+    from oncehouse.ledger.catalog.database import Catalog
+    from oncehouse.ledger.models import Schema
+
+
+def table_plans(pipeline: Pipeline) -> tuple[TablePlan, ...]:
+    plans = []
+    for at, table in enumerate(pipeline.tables):
+        columns = table.columns or {field: field for field in pipeline.columns}
+        route = _route(table, at)
+        plans.append(
+            TablePlan(
+                name=table.name,
+                columns=tuple(columns.items()),
+                id_column=table.id_column,
+                route_field=route[0],
+                route_values=route[1],
+            )
+        )
+    return tuple(plans)
+
+
+def _route(table: Table, at: int) -> tuple[str | None, tuple[str | int | bool, ...]]:
+    """The column that decides about the table and the values that it takes; none when it takes all."""
+    if table.route is None:
+        return None, ()
+    if table.route.where is not None:
+        return route_column(at), (True,)
+    return table.route.field, table.route.values or ()
+
+
+def read_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
+    plan = plan_reading(
+        current(pipeline, catalog), list_schemas(catalog), epoch=epoch, token=token, whole=whole
+    )
+    return replace(
+        plan,
+        topics=(*plan.topics, *(topic_of(name) for name in query_batches.list_queries(catalog))),
+        form=Form.PARQUET if catalog.has_way_back else Form.ARROW,
+    )
+
+
+def plan_reading(
+    pipeline: Pipeline, schemas: tuple[Schema, ...], *, epoch: int, token: int, whole: bool
+) -> ReadPlan:
+    rule = rule_of(pipeline, schemas)
+    smallest_batch = min(pipeline.limits(table.name).max_rows for table in pipeline.tables)
+    return ReadPlan(
+        pipeline=pipeline.pipeline,
+        epoch=epoch,
+        token=token,
+        topics=pipeline.source.topics,
+        format=format_of(pipeline.source, schemas),
+        schemas=schemas,
+        fields={name: parse_type(text) for name, text in pipeline.source.decoded_fields.items()},
+        identity=rule,
+        tables=table_plans(pipeline),
+        files_root=pipeline.ledger.files,
+        max_message_bytes=pipeline.source.max_message_bytes,
+        max_depth=pipeline.source.max_depth,
+        part_rows=min(pipeline.epoch.part_rows, smallest_batch),
+        part_bytes=pipeline.epoch.part_bytes,
+        whole=whole,
+        refused=refused_versions(pipeline, schemas, rule),
+        needs_value=not is_optional(pipeline, rule),
+        must_be_set=identity_fields(pipeline, rule),
+    )
+
+
+def shaped_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, whole: bool) -> ReadPlan:
+    """A plan that makes parts; `read_plan` alone gives events as they were decoded, which is all that ids need."""
+    plan = read_plan(pipeline, catalog, epoch=epoch, token=token, whole=whole)
+    return replace(plan, shape=plan_shape(current(pipeline, catalog), token=token))

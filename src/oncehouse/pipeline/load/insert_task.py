@@ -1,0 +1,284 @@
+"""Loading: one batch, one Spark task, one INSERT.
+
+The task reads the live rows of the batch's parts, in their order, and sends them. Before its task starts the driver
+opens the attempt's session and then writes the attempt into the catalog: whoever has the lease next finds both, and
+can end what may still be under way. What became of the batch it writes after the task has ended. `judge` is pure:
+outcome in, status and back-off out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, assert_never
+
+import pyarrow as pa
+
+from oncehouse.clickhouse import error_codes
+from oncehouse.clickhouse.client import connect
+from oncehouse.clickhouse.insert.deadline import SEND_WITHIN_SECONDS, Deadline, read_moment
+from oncehouse.clickhouse.insert.insert_batch import (
+    AlreadyThere,
+    Inserted,
+    InsertRequest,
+    Outcome,
+    PartlyThere,
+    Refused,
+    TryAgain,
+    insert_batch,
+    judge_unsent,
+)
+from oncehouse.clickhouse.table_info import TableFacts
+from oncehouse.common import failpoints
+from oncehouse.common.backoff import Backoff
+from oncehouse.common.tracing import span
+from oncehouse.config.pipeline import ClickHouse, Pipeline, Retry, Table
+from oncehouse.errors import CorruptFileError, OncehouseError, PermanentError, TransientError
+from oncehouse.ledger.catalog import batches
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.models import Attempt, Batch, BatchStatus, LoadPart, Stage
+from oncehouse.ledger.storage.file_store import NO_SPACE, FileStore
+from oncehouse.ledger.storage.marks import Sending, write_mark
+from oncehouse.pipeline.dedup.deduplicate import live_events
+from oncehouse.pipeline.ingest.epoch import run_tasks
+from oncehouse.pipeline.ingest.part_files import EVENT_COLUMN, read_rows
+from oncehouse.pipeline.load.attempt import Opened, is_doubtful, open_attempt, open_sessions
+from oncehouse.pipeline.load.insert_rate import Answer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UNKNOWN = "unknown"
+FAILED = "failed"
+VIEWS_UNPROVEN = "views unproven"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadPlan:
+    """All that a load task needs; it travels to a Spark worker."""
+
+    clickhouse: ClickHouse
+    request: InsertRequest
+    parts: tuple[LoadPart, ...]
+    files_root: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What an attempt's outcome makes of its batch."""
+
+    status: BatchStatus
+    outcome: str
+    detail: str | None = None
+    wait_seconds: float = 0.0
+    answer: Answer = Answer.TAKEN
+    seconds: float = 0.0
+    """How long the insert took."""
+
+
+def send_batch(plan: LoadPlan) -> Outcome:
+    """The work of one load task. Damage in the ledger's own files is an outcome too, not a crash.
+
+    A task that Spark runs once more sends nothing. What its first run did nobody here can know, and its session may
+    be used up: the next attempt ends both, and looks.
+    """
+    unknown = plan.request.outcome_unknown
+    if is_repeated():
+        return TryAgain(
+            message=f"batch {plan.request.batch_id} for {plan.request.table}: Spark ran the load task once more, so "
+            "its first run was lost, and whether that sent the rows is not known. The next attempt looks",
+            code=None,
+            seconds=0.0,
+            outcome_unknown=True,
+            too_many_parts=False,
+        )
+    deadline = plan.request.deadline and plan.request.deadline.counted_here(read_moment())
+    try:
+        rows = live_rows(FileStore(plan.files_root), plan.parts)
+    except TransientError as error:
+        return TryAgain(
+            message=str(error), code=None, seconds=0.0, outcome_unknown=unknown, too_many_parts=False
+        )
+    except OncehouseError as error:
+        return Refused(message=str(error), code=None, seconds=0.0, outcome_unknown=unknown)
+    # What goes out is what the parts hold, whatever the pipeline file says by now.
+    request = replace(plan.request, columns=tuple(rows.column_names), deadline=deadline)
+    return insert_batch(connect(plan.clickhouse), request, rows)
+
+
+def is_repeated() -> bool:
+    """Whether this is a Spark task that was run before: a lost executor, a worker that died, speculation."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    return task is not None and task.attemptNumber() > 0
+
+
+def live_rows(store: FileStore, parts: Sequence[LoadPart]) -> pa.Table:
+    """First-seen rows of the parts, in order: the same ones each time, for parts never change."""
+    tables = []
+    for load in parts:
+        rows = read_rows(store, load.part.file)
+        if load.part.live_rows < load.part.rows:
+            live = live_events(store, load.duplicate_files, ordinal=load.part.ordinal, events=load.events)
+            rows = rows.filter(pa.array(live[rows.column(EVENT_COLUMN).to_numpy()]))
+        if rows.num_rows != load.part.live_rows:
+            raise CorruptFileError(
+                f"Part {load.part.part} has {rows.num_rows} live rows, the catalog knows {load.part.live_rows}. "
+                "Run `oncehouse verify --files` to see which file is damaged."
+            )
+        tables.append(rows.drop_columns(EVENT_COLUMN))
+    try:
+        return pa.concat_tables(tables).unify_dictionaries()
+    except pa.ArrowInvalid as error:
+        raise PermanentError(f"the parts of the batch have different columns: {error}") from error
+
+
+def judge(outcome: Outcome, *, attempt: int, retry: Retry, chance: float) -> Verdict:
+    """What becomes of the batch. `chance` (0 to 1) spreads retries over the whole back-off: full jitter."""
+    match outcome:
+        case Inserted():
+            return Verdict(status=BatchStatus.IN_CLICKHOUSE, outcome="inserted", seconds=outcome.seconds)
+        case AlreadyThere(views_unproven=True):
+            return Verdict(
+                status=BatchStatus.IN_CLICKHOUSE,
+                outcome=VIEWS_UNPROVEN,
+                detail="found by its batch id; nothing shows whether the table's materialized views have its rows",
+            )
+        case AlreadyThere():
+            return Verdict(status=BatchStatus.IN_CLICKHOUSE, outcome="already there")
+        case TryAgain():
+            backoff = Backoff(base_seconds=retry.base, longest_seconds=retry.longest)
+            return Verdict(
+                status=BatchStatus.RETRY,
+                outcome=UNKNOWN if outcome.outcome_unknown else FAILED,
+                detail=outcome.message,
+                wait_seconds=backoff.wait_seconds(attempt, chance=chance),
+                answer=_answer_of(outcome),
+                seconds=outcome.seconds,
+            )
+        case Refused():
+            return Verdict(
+                status=BatchStatus.PARKED,
+                outcome=UNKNOWN if outcome.outcome_unknown else FAILED,
+                detail=outcome.message,
+            )
+        case PartlyThere():
+            return Verdict(status=BatchStatus.PARKED, outcome=UNKNOWN, detail=outcome.message)
+    assert_never(outcome)
+
+
+def _answer_of(outcome: TryAgain) -> Answer:
+    if outcome.too_many_parts:
+        return Answer.TOO_MANY_PARTS
+    return Answer.TOO_LARGE if outcome.code in error_codes.TOO_LARGE else Answer.FAILED
+
+
+def plan_load(
+    pipeline: Pipeline,
+    table: Table,
+    batch: Batch,
+    attempt: Attempt,
+    *,
+    catalog: Catalog,
+    facts: TableFacts | None,
+    opened: Opened,
+) -> LoadPlan:
+    earlier = batches.list_attempts(catalog, batch.batch_id)[: attempt.attempt - 1]
+    doubtful = tuple(past for past in earlier if past.may_have_sent)
+    return LoadPlan(
+        clickhouse=pipeline.clickhouse,
+        files_root=pipeline.ledger.files,
+        parts=batches.load_parts(catalog, batch.batch_id),
+        request=InsertRequest(
+            table=table.name,
+            columns=(),
+            batch_column=table.batch_column,
+            batch_id=batch.batch_id,
+            attempt=attempt.attempt,
+            rows=batch.rows,
+            earlier_query_ids=tuple(past.query_id for past in earlier),
+            earlier_began=doubtful[0].started_at if doubtful else None,
+            outcome_unknown=bool(doubtful),
+            may_be_forgotten=bool(doubtful)
+            and is_doubtful(pipeline, catalog, facts, table.name, doubtful, attempt),
+            merges_rows=facts is None or facts.loses_rows,
+            deadline=Deadline(began=opened.began, seconds=SEND_WITHIN_SECONDS),
+            session=attempt.query_id if pipeline.clickhouse.insert_sessions else None,
+            earlier_sessions=open_sessions(pipeline, doubtful, attempt),
+        ),
+    )
+
+
+def _run(spark: SparkSession, plan: LoadPlan) -> Outcome:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        outcome: Outcome = run_tasks(spark, send_batch, [plan])[0]
+    except (Py4JError, PySparkException, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in NO_SPACE:
+            raise
+        # The worker or its executor died, or Spark has no space: whether the insert had happened, nobody can say.
+        return TryAgain(
+            message=f"the load task died: {str(error).splitlines()[0]}",
+            code=None,
+            seconds=0.0,
+            outcome_unknown=True,
+            too_many_parts=False,
+        )
+    return outcome
+
+
+def _mark(catalog: Catalog, token: int, plan: LoadPlan, attempt: Attempt) -> Outcome | None:
+    """Prove outside of the catalog how far it has come, before rows leave that it might forget to have sent."""
+    epoch = max((load.part.epoch for load in plan.parts), default=0)
+    try:
+        write_mark(
+            catalog, FileStore(plan.files_root), Stage.LOAD, token, Sending(attempt=attempt, epoch=epoch)
+        )
+    except TransientError as error:
+        return judge_unsent(plan.request, error)
+    return None
+
+
+def load(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    catalog: Catalog,
+    token: int,
+    batch: Batch,
+    *,
+    facts: TableFacts | None,
+) -> Verdict:
+    """One attempt at one batch, from the catalog to ClickHouse and back to the catalog."""
+    table = next(found for found in pipeline.tables if found.name == batch.table)
+    opened = open_attempt(pipeline, batch, facts)
+    count = None if opened.count is None else str(opened.count)
+    attempt = batches.start_attempt(catalog, token, batch.batch_id, block_count=count)
+    plan = plan_load(pipeline, table, batch, attempt, catalog=catalog, facts=facts, opened=opened)
+    if opened.error is not None:
+        unsent: Outcome | None = judge_unsent(plan.request, opened.error)
+    else:
+        unsent = _mark(catalog, token, plan, attempt)
+    failpoints.reach("before inserting")
+    about = {"pipeline": pipeline.pipeline, "batch": batch.batch_id, "table": batch.table}
+    with span("insert", **about, attempt=attempt.attempt, query_id=attempt.query_id) as insert:
+        outcome = unsent or _run(spark, plan)
+        # Jitter only spreads load; nobody has to be kept from guessing it.
+        verdict = judge(outcome, attempt=attempt.attempt, retry=pipeline.retry, chance=random.random())  # noqa: S311
+        insert.note(outcome=verdict.outcome)
+        if verdict.status is not BatchStatus.IN_CLICKHOUSE:
+            insert.fail(verdict.detail or verdict.outcome)
+    failpoints.reach("after inserting")
+    batches.finish_attempt(
+        catalog,
+        token,
+        attempt,
+        status=verdict.status,
+        outcome=verdict.outcome,
+        detail=verdict.detail,
+        wait_seconds=verdict.wait_seconds,
+    )
+    return verdict

@@ -1,0 +1,111 @@
+"""Letters tried again: an epoch over a fixed list of letters instead of Kafka's offsets.
+
+Files of letters never change. A replay takes whole files: what was asked for is decoded again, the rest is
+carried over, and what fails once more is written down anew. The files it took are marked as tried, so each
+letter stands in exactly one open file. The position stays the original one, and so do the bytes unless
+somebody has edited them, so an event that has arrived in the meantime is a duplicate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from oncehouse.ledger.models import DeadLetterFile, FileRef, LetterKind
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.pipeline.dead_letters.filter import Selection
+from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
+from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, PARTITIONS, read_rows
+from oncehouse.pipeline.ingest.read_task import ReadTask
+
+EDIT_SCHEMA = pa.schema([*LETTER_SCHEMA, ("edited", pa.binary())])
+"""A letter as it was, and the value that somebody has put in the place of its own."""
+
+_POSITION = ("topic", "partition", "offset", "row")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayPlan:
+    read: ReadPlan
+    attempt: str
+    files: tuple[FileRef, ...]
+    selection: Selection
+    kind: LetterKind = LetterKind.DEAD
+    edits: tuple[FileRef, ...] = ()
+    """Files of EDIT_SCHEMA: the letters they name are decoded from their edited values, and no others."""
+
+
+def group_files(
+    files: Sequence[DeadLetterFile], *, rows: int, size_bytes: int
+) -> Iterator[tuple[FileRef, ...]]:
+    """The files in groups that one task can hold; a file that is larger by itself is a group of its own."""
+    group: list[FileRef] = []
+    group_rows = group_bytes = 0
+    for found in files:
+        if group and (group_rows + found.rows > rows or group_bytes + found.file.size_bytes > size_bytes):
+            yield tuple(group)
+            group, group_rows, group_bytes = [], 0, 0
+        group.append(found.file)
+        group_rows, group_bytes = group_rows + found.rows, group_bytes + found.file.size_bytes
+    if group:
+        yield tuple(group)
+
+
+def read_letters(store: FileStore, files: Sequence[FileRef]) -> pa.Table:
+    tables = [read_rows(store, file, LETTER_SCHEMA.names).cast(LETTER_SCHEMA) for file in files]
+    return pa.concat_tables(tables).unify_dictionaries() if tables else LETTER_SCHEMA.empty_table()
+
+
+def replay(plan: ReplayPlan) -> TaskManifest:
+    """The work of one replay task."""
+    store = FileStore(plan.read.files_root)
+    letters = read_letters(store, plan.files)
+    if plan.edits:
+        letters, meant = put_edits(letters, [read_rows(store, file) for file in plan.edits])
+    else:
+        meant = plan.selection.chosen(letters)
+    topics = letters.column("topic").cast(pa.string())
+    read = _with_topics(plan.read, topics) if plan.kind is LetterKind.WAITING else plan.read
+    # Dead letters of a topic that the pipeline no longer reads stay letters.
+    wanted = pc.and_(meant, pc.is_in(topics, value_set=pa.array(read.topics)))
+    task = ReadTask(read, plan.attempt, ordered=True)
+    for block in _as_records(read, letters.filter(wanted)).to_batches(max_chunksize=50_000):
+        task.add(block)
+    task.carry(letters.filter(pc.invert(wanted)), plan.kind)
+    return task.finish()
+
+
+def _with_topics(plan: ReadPlan, topics: pa.ChunkedArray) -> ReadPlan:
+    """What waits was good when it came, also where the pipeline has stopped reading its topic since."""
+    more = set(pc.unique(topics).to_pylist()) - set(plan.topics)
+    return replace(plan, topics=(*plan.topics, *sorted(more)))
+
+
+def put_edits(letters: pa.Table, edits: Sequence[pa.Table]) -> tuple[pa.Table, pa.ChunkedArray]:
+    """The letters with edited values in place of their own, and for each whether it was edited."""
+    edited = pa.concat_tables(edits).combine_chunks()
+    # The last edit of a letter counts, should somebody have edited it twice.
+    newest = edited.take(pa.array(np.arange(edited.num_rows)[::-1]))
+    found = pc.index_in(name_places(letters), value_set=name_places(newest).combine_chunks())
+    meant = pc.is_valid(found)
+    values = pc.if_else(meant, newest.column("edited").take(found), letters.column("value"))
+    at = letters.column_names.index("value")
+    return letters.set_column(at, LETTER_SCHEMA.field("value"), values), meant
+
+
+def name_places(letters: pa.Table) -> pa.ChunkedArray:
+    """topic/partition/offset/row, one text a letter."""
+    return pc.binary_join_element_wise(*(letters.column(name).cast(pa.string()) for name in _POSITION), "/")
+
+
+def _as_records(plan: ReadPlan, letters: pa.Table) -> pa.Table:
+    """Letters in the shape in which records come from Kafka, in Kafka's order."""
+    ordinals = pc.index_in(letters.column("topic").cast(pa.string()), value_set=pa.array(plan.topics))
+    source = pc.add(pc.multiply(ordinals, PARTITIONS), letters.column("partition")).cast(pa.int32())
+    names = ("offset", "row", "timestamp", "key", "value", "headers", "schema")
+    records = pa.table([source, *(letters.column(name) for name in names)], names=["source", *names])
+    return records.sort_by([(name, "ascending") for name in ("source", "offset", "row")]).combine_chunks()

@@ -1,0 +1,349 @@
+"""What people have asked for, performed by the holder of the ingest lease between two epochs.
+
+Each request ends with a result in the catalog, also when it is refused: a request that cannot be met must
+neither stop the pipeline nor come back for ever.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, assert_never
+
+from oncehouse.clickhouse.batch_rows import count_by_batch
+from oncehouse.clickhouse.client import connect
+from oncehouse.clickhouse.table_info import describe_table
+from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
+from oncehouse.ledger.catalog import batches, epochs, rekey, requests
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.dead_letters import count_reasons
+from oncehouse.ledger.catalog.known_schemas import list_schemas
+from oncehouse.ledger.catalog.requests import rekey_target
+from oncehouse.ledger.models import (
+    REFUSED,
+    BatchStatus,
+    Counts,
+    DeadLetterFile,
+    EpochKind,
+    LetterKind,
+    Request,
+    RequestKind,
+)
+from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.pipeline.dead_letters.filter import Selection
+from oncehouse.pipeline.dedup.index_compaction import rebuild
+from oncehouse.pipeline.ingest.dead_letter_files import may_hold
+from oncehouse.pipeline.ingest.epoch import EpochInput, run_tasks, settle
+from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
+from oncehouse.pipeline.load.absence_proof import end_parked
+from oncehouse.pipeline.requests.dead_letter_replay import ReplayPlan, group_files, replay
+from oncehouse.pipeline.requests.rekey import Rekeying
+from oncehouse.pipeline.requests.table_refill import gone_batches, refill
+from oncehouse.pipeline.schema.discovery import learn_schemas
+from oncehouse.pipeline.schema.identity_guard import refuse_start, under_asked_rule, under_ledgers_rule
+from oncehouse.pipeline.spark.job_errors import naming_own_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from oncehouse.config.pipeline import Pipeline
+
+
+# How often a registry or folder is asked for schemas that records wait for.
+_LOOK_SECONDS = 5.0
+
+# How often the catalog is asked what became of a change, while it is away.
+_ASK_AGAIN_SECONDS = 1.0
+
+# A request that keeps failing for passing reasons is refused in the end: somebody has to look.
+_MOST_TRIES = 20
+
+
+class Performer:
+    """Performs requests for one holder of the ingest lease, and remembers how often each has failed."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        catalog: Catalog,
+        token: int,
+        *,
+        say: Callable[[str], None],
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_over`: whether the process is to end, and should wait for nothing any more."""
+        self.pipeline = under_ledgers_rule(pipeline, catalog) or pipeline
+        """Under the rule that holds; it changes when the ledger's does."""
+        self.rekeys = True
+        """Whether a change of the identity rule is performed here too; otherwise somebody does it beside the epochs."""
+        self._spark = spark
+        self._file = pipeline
+        self._catalog = catalog
+        self._token = token
+        self._say = say
+        self._is_over = is_over
+        self._tries: Counter[int] = Counter()
+        self._next_look = 0.0
+
+    def know_merging_fields(self, found: Sequence[tuple[str, str]]) -> None:
+        if tuple(found) != self.pipeline.merging_fields:
+            self.pipeline = self.pipeline.with_merging_fields(found)
+
+    def perform(self) -> Iterator[Counts]:
+        """Perform all open requests in order; yields the counts of epochs that they made."""
+        # First of all: under another rule than the ledger's nothing can be settled.
+        asked = self._asked()
+        for request in asked:
+            if request.kind is RequestKind.REKEY:
+                self._rekey(request)
+        for request in self._asked() if asked else ():
+            self._tries[request.request] += 1
+            if self._tries[request.request] == 1:
+                self._say(f"Performing request {request.request}: {request.kind}.")
+            try:
+                with naming_own_errors(self.pipeline.pipeline):
+                    yield from _perform(self._spark, self.pipeline, self._catalog, self._token, request)
+            except FencedError:
+                raise
+            except TransientError as error:
+                # It stays open and is tried again; the epochs go on meanwhile.
+                if self._tries[request.request] == 1:
+                    self._say(f"Request {request.request} waits: {error}")
+                if self._tries[request.request] >= _MOST_TRIES:
+                    self._refuse(request, error)
+            except (ConfigurationError, PermanentError) as error:
+                self._refuse(request, error)
+
+    def is_asked(self) -> bool:
+        """Whether there is anything to perform; cheap, and looked at without any lock."""
+        return bool(self._asked()) or self._has_readable()
+
+    def _asked(self) -> list[Request]:
+        found = requests.open_requests(self._catalog)
+        return [request for request in found if self.rekeys or request.kind is not RequestKind.REKEY]
+
+    def _has_readable(self) -> bool:
+        awaited = _awaited(self._catalog)
+        if not awaited:
+            return False
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK_SECONDS
+            learn_schemas(self.pipeline, self._catalog, awaited)
+        return any(schema in awaited for schema in self._own_schemas())
+
+    def _own_schemas(self) -> tuple[str, ...]:
+        """Schemas of the pipeline's own format: the same name in another one is not what records wait for."""
+        own = self.pipeline.source.format
+        return tuple(schema.schema for schema in list_schemas(self._catalog) if schema.format == own)
+
+    def decode_waiting(self) -> Iterator[Counts]:
+        """Decode what has waited for schemas that are known by now."""
+        known = self._own_schemas()
+        files = [
+            found
+            for found in epochs.list_dead_letter_files(self._catalog, kind=LetterKind.WAITING)
+            if any(schema in found.reasons for schema in known)
+        ]
+        if files:
+            with naming_own_errors(self.pipeline.pipeline):
+                yield _try_again(
+                    self._spark, self.pipeline, self._catalog, self._token, files, Selection(schemas=known)
+                )
+
+    def _rekey(self, request: Request) -> None:
+        """Raises what hinders it: no epoch may be settled before the ledger has the pipeline's rule."""
+        changing = self.begin_rekey(request)
+        if changing is None:
+            return
+        self._say("Changing the ledger to the new identity rule; events wait meanwhile.")
+        try:
+            with naming_own_errors(self.pipeline.pipeline):
+                self.finish_rekey(changing)
+        except FencedError:
+            raise
+        except (ConfigurationError, PermanentError) as error:
+            self.refuse_rekey(request, error)
+            raise
+
+    def begin_rekey(self, request: Request) -> Rekeying | None:
+        """None: the ledger has that rule already. Raises where this pipeline file cannot tell what the rule means."""
+        wanted = under_asked_rule(self._file, self._catalog, request)
+        if wanted is None:
+            raise refuse_start(self.pipeline.pipeline)
+        rekey.give_up(self._catalog, self._token, keep=request.request)
+        if rekey_target(request) == self._catalog.identity():
+            requests.finish_request(
+                self._catalog, self._token, request.request, "the ledger has this rule already"
+            )
+            return None
+        changing = Rekeying(self._spark, wanted, self._catalog, self._token, request=request.request)
+        changing.forget_lost()
+        return changing
+
+    def finish_rekey(self, changing: Rekeying, *, epoch_events: int | None = None) -> bool:
+        """No epoch may be settled meanwhile; from then on they have the new rule. False: it is too early for it."""
+        try:
+            done = changing.finish(epoch_events=epoch_events)
+        except TransientError as error:
+            if not self._has_changed(changing):
+                raise
+            done = f"it took effect, though the answer was lost ({error})"
+        if done is None:
+            return False
+        self.pipeline = changing.pipeline
+        self._say(f"The ledger has the new identity rule: {done}.")
+        return True
+
+    def _has_changed(self, changing: Rekeying) -> bool:
+        """What became of a change whose answer is missing: under the wrong rule nothing can be settled."""
+        while True:
+            try:
+                return rekey.has_changed(self._catalog, self._token, changing.identity)
+            except TransientError:
+                if self._is_over():
+                    raise
+                time.sleep(_ASK_AGAIN_SECONDS)
+
+    def refuse_rekey(self, request: Request, error: Exception) -> None:
+        self._refuse(request, error)
+        rekey.give_up(self._catalog, self._token)
+
+    @property
+    def has_its_rule(self) -> bool:
+        """Whether the rule that holds is the one of the pipeline file."""
+        return self.pipeline.identity == self._file.identity
+
+    def _refuse(self, request: Request, error: Exception) -> None:
+        self._say(f"Request {request.request} was refused: {error}")
+        requests.finish_request(self._catalog, self._token, request.request, f"{REFUSED}{error}")
+
+
+def _perform(
+    spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int, request: Request
+) -> Iterator[Counts]:
+    match request.kind:
+        case RequestKind.REPLAY_DEAD_LETTERS:
+            yield from _replay(spark, pipeline, catalog, token, request)
+        case RequestKind.EDIT_DEAD_LETTERS:
+            yield from _edit(spark, pipeline, catalog, token, request)
+        case RequestKind.REFILL_TABLE:
+            _refill(spark, pipeline, catalog, token, request)
+        case RequestKind.REBUILD_INDEX:
+            rebuild(spark, pipeline, catalog, token, request=request.request)
+        case RequestKind.REKEY:
+            raise PermanentError("a change of the identity rule is performed before all other requests")
+        case _:
+            assert_never(request.kind)
+
+
+def _replay(
+    spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int, request: Request
+) -> Iterator[Counts]:
+    selection = Selection.from_arguments(request.arguments)
+    store = FileStore(pipeline.ledger.files)
+    letters = [
+        found
+        for found in epochs.list_dead_letter_files(catalog)
+        if selection.may_count(found.reasons) and may_hold(store, found.file, selection)
+    ]
+    if not letters:
+        requests.finish_request(catalog, token, request.request, "there are no dead letters to try again")
+        return
+    yield _try_again(spark, pipeline, catalog, token, letters, selection, request=request.request)
+
+
+def _edit(
+    spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int, request: Request
+) -> Iterator[Counts]:
+    group = f"{request.arguments['edits']}-"
+    edits = [
+        found
+        for found in epochs.list_dead_letter_files(catalog, kind=LetterKind.EDIT)
+        if found.dead_letter_file.startswith(group)
+    ]
+    letters = epochs.list_dead_letter_files(catalog)
+    holding = {name for found in edits for name in found.reasons}
+    if holding <= {found.dead_letter_file for found in letters}:
+        # Nothing has moved the letters since they were edited; otherwise they may be in any file.
+        letters = tuple(found for found in letters if found.dead_letter_file in holding)
+    if not edits or not letters:
+        requests.finish_request(
+            catalog, token, request.request, "the edited letters are no dead letters any more"
+        )
+        return
+    yield _try_again(
+        spark, pipeline, catalog, token, letters, Selection(), request=request.request, edits=edits
+    )
+
+
+def _try_again(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    catalog: Catalog,
+    token: int,
+    letters: Sequence[DeadLetterFile],
+    selection: Selection,
+    *,
+    request: int | None = None,
+    edits: Sequence[DeadLetterFile] = (),
+) -> Counts:
+    """An epoch over letters of one kind."""
+    kind = letters[0].kind
+
+    def read(plan: ReadPlan) -> list[TaskManifest]:
+        tasks = [
+            ReplayPlan(
+                read=plan,
+                attempt=f"l{uuid.uuid4().hex[:12]}",
+                files=files,
+                selection=selection,
+                kind=kind,
+                edits=tuple(found.file for found in edits),
+            )
+            for files in group_files(letters, rows=plan.part_rows, size_bytes=plan.part_bytes)
+        ]
+        return run_tasks(spark, replay, tasks)
+
+    given = EpochInput(
+        kind=EpochKind.WAITING if kind is LetterKind.WAITING else EpochKind.REPLAY,
+        topic_ids={},
+        tried_dead_letter_files=tuple(found.dead_letter_file for found in (*letters, *edits)),
+        request=request,
+    )
+    return settle(spark, pipeline, catalog, token, read, given, small=False)
+
+
+def _awaited(catalog: Catalog) -> set[str]:
+    return set(count_reasons(catalog, kind=LetterKind.WAITING))
+
+
+def _refill(spark: SparkSession, pipeline: Pipeline, catalog: Catalog, token: int, request: Request) -> None:
+    name = str(request.arguments["table"])
+    table = next((found for found in pipeline.tables if found.name == name), None)
+    if table is None:
+        raise ConfigurationError(f"the pipeline file has no table {name!r}; add it under tables first")
+    # Listed before the rows are counted: a batch loaded in between is then not taken for one that is gone.
+    candidates = batches.list_batches(
+        catalog, statuses=[BatchStatus.IN_CLICKHOUSE, BatchStatus.PARKED], table=name
+    )
+    client = connect(pipeline.clickhouse)
+    end_parked(client, pipeline, catalog, candidates)
+    counts = count_by_batch(client, table.name, table.batch_column)
+    facts = describe_table(client, table.name)
+    if counts and facts is not None and facts.loses_rows:
+        raise ConfigurationError(
+            f"{name} drops rows by itself (engine {facts.engine}, or a TTL), so what it lacks cannot be told from what "
+            "it dropped. Truncate it first, or fill a new table."
+        )
+    refill(
+        spark,
+        pipeline,
+        catalog,
+        token,
+        table=name,
+        gone=gone_batches(candidates, counts),
+        request=request.request,
+    )
