@@ -19,13 +19,13 @@ from figures import write
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.stack import Stack
-from oncehouse.etl import offsets
-from oncehouse.etl.mutex import Worker
-from oncehouse.etl.offsets import OffsetStore
-from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets, RocksDbOffsets
-from oncehouse.etl.records import Position, Topic
-from oncehouse.etl.runner import Done
-from oncehouse.etl.scheduler import Scheduler
+from oncehouse.etl.scheduler.scheduler import Scheduler
+from oncehouse.etl.scheduler.step_runner import Done
+from oncehouse.etl.state import transitions
+from oncehouse.etl.state.clickhouse_store import KeeperMapOffsets, RocksDbOffsets
+from oncehouse.etl.state.models import Position, Topic
+from oncehouse.etl.state.topic_lease import Worker
+from oncehouse.etl.state.transitions import OffsetStore
 
 TOPICS = 1000
 ROUNDS = 5
@@ -105,7 +105,7 @@ def measure_overhead(client: CountingClient, store: OffsetStore, database: str, 
     whole: list[float] = []
     alone: list[float] = []
     with Scheduler(client, store, (topic,), folder=Path(), worker=Worker(hostid="bench")) as scheduler:
-        offsets.seek(store, "bench", Position(time_ms=1, id=0))
+        transitions.seek(store, "bench", Position(time_ms=1, id=0))
         for _ in range(steps):
             (step,) = scheduler.plan()
             started = time.perf_counter()

@@ -7,8 +7,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from oncehouse.etl.own_templates import render_template
-from oncehouse.etl.records import Topic
+from oncehouse.etl.state.models import Topic
+from oncehouse.etl.steps.user_templates import render_template
 
 REPEATS = 200
 TEXT = """\

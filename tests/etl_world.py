@@ -10,13 +10,13 @@ from typing import Any
 
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.etl.mutex import Worker
-from oncehouse.etl.offsets import OffsetStore
-from oncehouse.etl.offsets_catalog import CatalogOffsets
-from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
-from oncehouse.etl.records import Offset, Topic
-from oncehouse.etl.runner import Done, Runner
-from oncehouse.etl.scheduler import Scheduler
+from oncehouse.etl.scheduler.scheduler import Scheduler
+from oncehouse.etl.scheduler.step_runner import Done, Runner
+from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
+from oncehouse.etl.state.models import Offset, Topic
+from oncehouse.etl.state.sql_store import CatalogOffsets
+from oncehouse.etl.state.topic_lease import Worker
+from oncehouse.etl.state.transitions import OffsetStore
 from oncehouse.ledger.catalog.database import Catalog
 
 BASE_MS = 1_767_225_600_000  # 2026-01-01

@@ -22,10 +22,10 @@ from sqlalchemy import insert, select, update
 
 from inbox_examples import message
 from ledger_examples import IDENTITY, make_batch, make_file, put_letters
-from oncehouse.etl import offsets as etl_offsets
-from oncehouse.etl.mutex import Worker, blank
-from oncehouse.etl.opening import open_etl, read_offsets
-from oncehouse.etl.records import Position
+from oncehouse.etl.open import open_etl, read_offsets
+from oncehouse.etl.state import transitions as etl_offsets
+from oncehouse.etl.state.models import Position
+from oncehouse.etl.state.topic_lease import Worker, blank
 from oncehouse.etl.status import GapStatus, TopicStatus
 from oncehouse.insights_etl import EtlView
 from oncehouse.insights_hearing import Hearing

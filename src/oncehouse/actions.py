@@ -18,8 +18,8 @@ from oncehouse.ledger.models import RequestKind
 if TYPE_CHECKING:
     from oncehouse.clickhouse.view_rebuild import ViewRebuild
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.etl.opening import Etl
-    from oncehouse.etl.records import Offset
+    from oncehouse.etl.open import Etl
+    from oncehouse.etl.state.models import Offset
     from oncehouse.ledger.catalog.database import Catalog
     from oncehouse.ledger.models import Batch
     from oncehouse.messaging.inbox.opening import InboxDatabase
@@ -111,27 +111,27 @@ def request_refill(pipeline: Pipeline, catalog: Catalog, table: str) -> int:
 
 def pause_topic(etl: Etl, name: str) -> Offset:
     """Begin no further step of the topic; one that is under way is brought to its end."""
-    from oncehouse.etl import offsets
+    from oncehouse.etl.state import transitions
 
-    return offsets.pause(etl.store, _topic(etl, name), lease_seconds=etl.settings.lease)
+    return transitions.pause(etl.store, _topic(etl, name), lease_seconds=etl.settings.lease)
 
 
 def resume_topic(etl: Etl, name: str) -> Offset:
     """Let a paused topic go on, or one that late rows have stopped: they are let pass."""
-    from oncehouse.etl import offsets
+    from oncehouse.etl.state import transitions
 
-    return offsets.resume(etl.store, _topic(etl, name))
+    return transitions.resume(etl.store, _topic(etl, name))
 
 
 def unlock_topic(etl: Etl, name: str) -> Offset:
     """Free the topic from whoever holds it. Its open range stays, and runs again unchanged."""
-    from oncehouse.etl import offsets
+    from oncehouse.etl.state import transitions
 
-    return offsets.unlock(etl.store, _topic(etl, name))
+    return transitions.unlock(etl.store, _topic(etl, name))
 
 
 def _topic(etl: Etl, name: str) -> str:
-    from oncehouse.etl.opening import find_topic, read_offsets
+    from oncehouse.etl.open import find_topic, read_offsets
 
     found = find_topic(etl, name)
     read_offsets(etl)  # tells what to do when there is no table yet

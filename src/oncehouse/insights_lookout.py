@@ -30,7 +30,7 @@ from oncehouse.pipeline.maintenance.verify_report import Report
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.etl.opening import Etl
+    from oncehouse.etl.open import Etl
     from oncehouse.insights import BatchDetail, LeaseView
     from oncehouse.insights_road import BatchPage, EpochDetail, EpochPage, IndexAge, Road
     from oncehouse.ledger.catalog.database import Catalog
@@ -196,14 +196,14 @@ class Lookout:
 
     @contextmanager
     def open_etl(self) -> Iterator[Etl]:
-        from oncehouse.etl.opening import open_etl
+        from oncehouse.etl.open import open_etl
 
         with open_etl(_named(self.watched.etl, "--etl")) as etl:
             yield etl
 
     def demand_topic(self, name: str) -> None:
         """Raises ConfigurationError where the lineage has no such topic."""
-        from oncehouse.etl.opening import find_topic
+        from oncehouse.etl.open import find_topic
 
         with self.open_etl() as etl:
             find_topic(etl, name)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from oncehouse.common.http_auth import make_door
-from oncehouse.etl.opening import open_etl, read_offsets
+from oncehouse.etl.open import open_etl, read_offsets
 from oncehouse.ledger.catalog.batches import find_batch
 from oncehouse.ledger.models import BatchStatus
 from oncehouse.web.app import Dashboard

@@ -22,13 +22,13 @@ from oncehouse.devstack.faults import DropAnswer
 from oncehouse.devstack.proxy import FaultProxy
 from oncehouse.devstack.replica_stand_in import ReplicaStandIn
 from oncehouse.errors import TransientError
-from oncehouse.etl import source_rows
-from oncehouse.etl.coverage import count_late
-from oncehouse.etl.declarations import declare
-from oncehouse.etl.mutex import Worker
-from oncehouse.etl.positions import MAX_ID, Position
-from oncehouse.etl.records import Topic
-from oncehouse.etl.scheduler import Scheduler
+from oncehouse.etl.scheduler.scheduler import Scheduler
+from oncehouse.etl.state.coverage import count_late
+from oncehouse.etl.state.declarations import declare
+from oncehouse.etl.state.models import Topic
+from oncehouse.etl.state.position import MAX_ID, Position
+from oncehouse.etl.state.topic_lease import Worker
+from oncehouse.etl.steps import source_rows
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import RequestKind, Stage
 from oncehouse.pipeline.repair.repair import apply_repair

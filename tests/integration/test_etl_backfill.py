@@ -11,19 +11,19 @@ from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
 from oncehouse.clickhouse.client import Client
 from oncehouse.common import failpoints
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.etl import lanes, mutex, offsets
-from oncehouse.etl.book import Lane
-from oncehouse.etl.planning import Due
-from oncehouse.etl.positions import before
-from oncehouse.etl.records import START, Check, Expectation, Position, Template
-from oncehouse.etl.sides import Side, open_gaps
+from oncehouse.etl.scheduler.due_steps import Due
+from oncehouse.etl.state import backfill_transitions, topic_lease, transitions
+from oncehouse.etl.state.models import START, Check, Expectation, Position, Template
+from oncehouse.etl.state.next_backfill import Side, open_gaps
+from oncehouse.etl.state.position import before
+from oncehouse.etl.state.topic_state import Lane
 
 MIDDLE = before(BASE_MS + 100)
 
 
 @pytest.fixture(autouse=True)
 def _lanes_that_failed_rest_for_long(monkeypatch):
-    monkeypatch.setattr("oncehouse.etl.sides.retry_seconds", lambda _failed: 3600)
+    monkeypatch.setattr("oncehouse.etl.state.next_backfill.retry_seconds", lambda _failed: 3600)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def shop(request, clickhouse, database, tmp_path) -> Iterator[Shop]:
     """150 rows, of which the forward runs take the last 50: the others are a gap."""
     with open_shop(clickhouse.url, database, tmp_path, getattr(request, "param", BOUND)) as shop:
         shop.add(0, 150)
-        offsets.seek(shop.store, "Fact", MIDDLE)
+        transitions.seek(shop.store, "Fact", MIDDLE)
         yield shop
 
 
@@ -50,7 +50,7 @@ def order(shop: Shop, **named: object) -> None:
         "lease_seconds": 60,
         **named,
     }
-    lanes.order_backfill(shop.store, shop.topic, **wanted)
+    backfill_transitions.order_backfill(shop.store, shop.topic, **wanted)
 
 
 @both_kinds
@@ -116,7 +116,7 @@ def test_a_back_fill_whose_rows_are_not_as_expected_builds_nothing_and_forward_r
     order(shop)
     shop.catch_up(topic)
     job = shop.offset().book.job(Lane.BACKFILL)
-    assert (job.failed, job.opened is None, shop.offset().state) == (1, False, mutex.DONE)
+    assert (job.failed, job.opened is None, shop.offset().state) == (1, False, topic_lease.DONE)
     shop.add(150, 10)
     shop.catch_up(topic)
     assert shop.sql("SELECT count(), min(v) FROM {db}.fact") == [(120, 1000)]
@@ -124,7 +124,7 @@ def test_a_back_fill_whose_rows_are_not_as_expected_builds_nothing_and_forward_r
 
 def test_a_cancelled_back_fill_leaves_its_gap(shop):
     order(shop)
-    lanes.cancel_backfill(shop.store, "Fact")
+    backfill_transitions.cancel_backfill(shop.store, "Fact")
     shop.catch_up()
     assert open_gaps(shop.offset()) == ((START, MIDDLE),)
     assert shop.sql("SELECT count() FROM {db}.fact") == [(100,)]
@@ -193,7 +193,7 @@ def test_a_back_fill_that_is_cut_anew_after_a_kill_would_be_caught(shop, monkeyp
 
 def forget(row):
     jobs = tuple((lane, replace(job, opened=None)) for lane, job in row.book.jobs)
-    return replace(offsets.give_back(row), hostid="", book=replace(row.book, jobs=jobs))
+    return replace(transitions.give_back(row), hostid="", book=replace(row.book, jobs=jobs))
 
 
 def test_a_back_fill_that_failed_after_its_insert_is_not_built_twice(shop, monkeypatch):
@@ -217,7 +217,7 @@ def test_a_back_fill_that_failed_after_its_insert_is_not_built_twice(shop, monke
     shop.catch_up()
     assert shop.offset().book.job(Lane.BACKFILL).opened.steps_since == 1
     shop.run("ALTER TABLE {db}.fact MODIFY SETTING non_replicated_deduplication_window = 100")
-    monkeypatch.setattr("oncehouse.etl.sides.retry_seconds", lambda _failed: 0)
+    monkeypatch.setattr("oncehouse.etl.state.next_backfill.retry_seconds", lambda _failed: 0)
     shop.catch_up()
     assert shop.sql("SELECT count(), uniqExact(id) FROM {db}.fact") == [(320, 160)]
 
@@ -230,7 +230,7 @@ def test_a_rewind_after_a_delete_builds_the_same_ranges_anew(shop):
     shop.run("DELETE FROM {db}.fact WHERE id >= 100")
     shop.run("TRUNCATE TABLE {db}.counts")
     shop.run("INSERT INTO {db}.counts SELECT count() FROM {db}.fact")
-    offsets.seek(shop.store, "Fact", MIDDLE)
+    transitions.seek(shop.store, "Fact", MIDDLE)
     shop.catch_up()
     shop.check_exact()
 
@@ -239,7 +239,7 @@ def test_a_rewind_under_the_old_tokens_would_be_caught(shop, monkeypatch):
     """The seeded defect: the generation does not move."""
     shop.catch_up()
     shop.run("DELETE FROM {db}.fact WHERE 1")
-    row = offsets.seek(shop.store, "Fact", MIDDLE)
+    row = transitions.seek(shop.store, "Fact", MIDDLE)
     shop.store.change("Fact", lambda row, _now: replace(row, generation=row.generation - 1))
     assert row.generation == 2, "the fixture and this test have sought"
     shop.catch_up()
@@ -251,7 +251,7 @@ def test_a_rewind_is_exact_after_a_kill_in_its_first_step(shop, monkeypatch):
     shop.catch_up()
     shop.run("TRUNCATE TABLE {db}.fact")
     shop.run("TRUNCATE TABLE {db}.counts")
-    offsets.seek(shop.store, "Fact", START)
+    transitions.seek(shop.store, "Fact", START)
 
     def reach(name: str) -> None:
         if name == "etl-after-insert":

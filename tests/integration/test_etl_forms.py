@@ -16,16 +16,16 @@ import pytest
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.preflight.check import Level
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.etl import offsets
-from oncehouse.etl.check_log import check_log_ddl, read_checks, read_latest_checks
-from oncehouse.etl.expectation_file import ExpectationSection, make_expectation
-from oncehouse.etl.expectations import Outcome, judge, measure_sql
-from oncehouse.etl.lineage_check import inspect_lineage
-from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
-from oncehouse.etl.operations import Execute, Insert
-from oncehouse.etl.records import Expectation, Template, Topic
-from oncehouse.etl.runner import Done
-from oncehouse.etl.scheduler import Failed, Scheduler
+from oncehouse.etl.lineage.check import inspect_lineage
+from oncehouse.etl.quality.check_log import check_log_ddl, read_checks, read_latest_checks
+from oncehouse.etl.quality.expectation_file import ExpectationSection, make_expectation
+from oncehouse.etl.quality.expectations import Outcome, judge, measure_sql
+from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
+from oncehouse.etl.scheduler.step_runner import Done
+from oncehouse.etl.state import transitions
+from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
+from oncehouse.etl.state.models import Expectation, Template, Topic
+from oncehouse.etl.steps.operations import Execute, Insert
 
 IN_RANGE = """(pos, id) > ({last_time:DateTime64(3)}, {last_id:UInt64})
     AND (pos, id) <= ({next_time:DateTime64(3)}, {next_id:UInt64})"""
@@ -180,8 +180,8 @@ def test_a_range_whose_insert_may_have_begun_is_not_judged_again(place):
     topic = place.topic(expect=(expect(check="rows", at_least=5),))
     with place.scheduler(topic) as scheduler:
         (step,) = scheduler.plan()
-        offsets.begin(place.store, scheduler.worker, step.seen, next_=step.span.next)
-    offsets.unlock(place.store, "Fact")  # as after a crash
+        transitions.begin(place.store, scheduler.worker, step.seen, next_=step.span.next)
+    transitions.unlock(place.store, "Fact")  # as after a crash
     stricter = replace(topic, expect=(expect(check="rows", at_least=6),))
     assert isinstance(place.run(stricter)[0], Done)
     assert place.facts() == (5, 5)
@@ -329,9 +329,9 @@ import sys
 from pathlib import Path
 from oncehouse.clickhouse.client import connect
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
-from oncehouse.etl.records import Topic
-from oncehouse.etl.scheduler import Scheduler
+from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
+from oncehouse.etl.state.models import Topic
+from oncehouse.etl.scheduler.scheduler import Scheduler
 url, database, folder, prefix = sys.argv[1:]
 client = connect(ClickHouse(url=url))
 topic = Topic(topic="Fact", dst=f"{database}.fact", depends_on=(f"{database}.stage",), template_file="own.sql.j2",
@@ -353,7 +353,7 @@ def test_a_template_of_ones_own_is_exact_after_a_kill(place, point):
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL
-    offsets.unlock(place.store, "Fact")
+    transitions.unlock(place.store, "Fact")
     place.run(topic)
     assert place.facts() == (25, 25)
 

@@ -16,16 +16,17 @@ from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, make_shop, 
 from oncehouse.clickhouse.client import connect
 from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.etl import mutex, offsets, runner, takeovers
-from oncehouse.etl.mutex import Worker
-from oncehouse.etl.offsets import OffsetStore
-from oncehouse.etl.offsets_catalog import CatalogOffsets
-from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets
-from oncehouse.etl.operations import Insert, Operation
-from oncehouse.etl.records import Position
-from oncehouse.etl.runner import Done
-from oncehouse.etl.scheduler import Failed, Scheduler
-from oncehouse.etl.step_planner import StepPlanner
+from oncehouse.etl.scheduler import stale_queries, step_runner
+from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
+from oncehouse.etl.scheduler.step_runner import Done
+from oncehouse.etl.state import topic_lease, transitions
+from oncehouse.etl.state.clickhouse_store import KeeperMapOffsets
+from oncehouse.etl.state.models import Position
+from oncehouse.etl.state.sql_store import CatalogOffsets
+from oncehouse.etl.state.topic_lease import Worker
+from oncehouse.etl.state.transitions import OffsetStore
+from oncehouse.etl.steps.operations import Insert, Operation
+from oncehouse.etl.steps.step_planner import StepPlanner
 from oncehouse.ledger.catalog.database import Catalog
 
 
@@ -98,8 +99,8 @@ def test_hosts_that_do_not_look_who_holds_the_topic_would_be_caught(shop, monkey
     (decision,) = decide(shop)
     first = slow.plan_decision(decision)
     second = quick.plan_decision(replace(decision, topic=replace(decision.topic, maxstep_rows=30)))
-    monkeypatch.setattr(offsets, "check_unmoved", lambda *_arguments: None)
-    monkeypatch.setattr(offsets, "check_held", lambda *_arguments: None)
+    monkeypatch.setattr(transitions, "check_unmoved", lambda *_arguments: None)
+    monkeypatch.setattr(transitions, "check_held", lambda *_arguments: None)
     slow._begin(first, first.operations[0], threading.Lock())
     quick.perform(second)
     slow._work.carry_out(first.operations[-2], first)
@@ -122,7 +123,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def running(shop: Shop) -> list[str]:
-    return takeovers._find_running(shop.client, shop.topic)
+    return stale_queries._find_running(shop.client, shop.topic)
 
 
 def allow_sleep(operation: Operation) -> Operation:
@@ -179,12 +180,12 @@ def test_who_takes_over_ends_the_insert_of_the_older_holder_first(shop):
 def test_a_take_over_that_lets_the_older_insert_run_would_be_caught(shop, monkeypatch):
     """The seeded defect: nobody ends it, so it goes on beside the new holder's work."""
     shop.add(0, 40)
-    monkeypatch.setattr(runner, "end_inserts", lambda *_arguments: 0)
+    monkeypatch.setattr(step_runner, "end_inserts", lambda *_arguments: 0)
     with a_host_that_sleeps_in_its_insert(shop) as sleeping:
         shop.catch_up(hostid="next")
         assert running(shop), "nobody ended it"
         assert sleeping.is_alive()
-        takeovers.end_inserts(shop.client, shop.topic)
+        stale_queries.end_inserts(shop.client, shop.topic)
 
 
 def test_rebuilt_tables_are_not_put_in_place_by_a_host_that_lost_its_topic(shop):
@@ -194,7 +195,7 @@ def test_rebuilt_tables_are_not_put_in_place_by_a_host_that_lost_its_topic(shop)
     step = slept.plan_decision(decision)
     slept._begin(step, step.operations[0], threading.Lock())
     shop.catch_up(hostid="next")
-    with pytest.raises(mutex.MutexError, match="no longer held by slept"):
+    with pytest.raises(topic_lease.MutexError, match="no longer held by slept"):
         slept._work._check_mine(step)
 
 
@@ -224,9 +225,9 @@ def test_a_host_whose_clock_differs_neither_takes_over_nor_loses_its_place(shop,
 def test_a_lease_by_the_hosts_own_clock_would_be_caught(shop, monkeypatch):
     """The seeded defect: a host whose clock is ahead takes a topic from one that lives."""
     shop.add(0, 100)
-    real, is_held = time.time, mutex.is_held
+    real, is_held = time.time, topic_lease.is_held
     monkeypatch.setattr(
-        "oncehouse.etl.planning.is_held",
+        "oncehouse.etl.scheduler.due_steps.is_held",
         lambda row, hostid, _now, lease: is_held(row, hostid, int((real() + 86_400) * 1000), lease),
     )
     with shop.scheduler(hostid="right") as right, shop.scheduler(hostid="wrong") as wrong:
@@ -256,8 +257,8 @@ def insert_before_next(patch: pytest.MonkeyPatch) -> None:
         failpoints.reach("etl-before-next")
         return self._write_next(step, operation, lock)
 
-    patch.setattr(runner.Runner, "_begin", begin)
-    patch.setattr(offsets, "beat", lambda *_arguments: None)  # nor does it look whose topic it is
+    patch.setattr(step_runner.Runner, "_begin", begin)
+    patch.setattr(transitions, "beat", lambda *_arguments: None)  # nor does it look whose topic it is
 
 
 def take_open_for_done(patch: pytest.MonkeyPatch) -> None:
@@ -271,18 +272,18 @@ def take_open_for_done(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_anew(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("oncehouse.etl.records.Offset.is_open", property(lambda _row: False))
+    patch.setattr("oncehouse.etl.state.models.Offset.is_open", property(lambda _row: False))
 
 
 def keep_last(patch: pytest.MonkeyPatch) -> None:
-    real = offsets.commit
+    real = transitions.commit
 
     def commit(store, worker, topic, **named):
         last = store.read_all().offsets[topic].last
         row = real(store, worker, topic, **named)
         return store.change(topic, lambda now, _ms: replace(now, last=last, next=last)) if row else row
 
-    patch.setattr(offsets, "commit", commit)
+    patch.setattr(transitions, "commit", commit)
 
 
 DEFECTS = {

@@ -13,17 +13,17 @@ import pytest
 from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
 from oncehouse.common import failpoints
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl import mutex, offsets
-from oncehouse.etl.coverage import count_late
-from oncehouse.etl.late import read_insertions
-from oncehouse.etl.planning import Waiting
-from oncehouse.etl.records import Check, Expectation, Late, Template, Topic
-from oncehouse.etl.scheduler import Failed, Scheduler
+from oncehouse.etl.scheduler.due_steps import Waiting
+from oncehouse.etl.scheduler.late_rows import read_insertions
+from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
+from oncehouse.etl.state import topic_lease, transitions
+from oncehouse.etl.state.coverage import count_late
+from oncehouse.etl.state.models import Check, Expectation, Late, Template, Topic
 
 
 @pytest.fixture(autouse=True)
 def _lanes_that_failed_rest_for_long(monkeypatch):
-    monkeypatch.setattr("oncehouse.etl.sides.retry_seconds", lambda _failed: 3600)
+    monkeypatch.setattr("oncehouse.etl.state.next_backfill.retry_seconds", lambda _failed: 3600)
 
 
 @pytest.fixture
@@ -71,7 +71,9 @@ def test_a_source_without_new_inserts_is_not_counted_again(shop, monkeypatch):
     source = f"{shop.database}.stage"
     with shop.scheduler() as scheduler:
         scheduler.run_until_idle()
-        monkeypatch.setattr("oncehouse.etl.late.count_segments", lambda _client, asked: [0 for _ in asked])
+        monkeypatch.setattr(
+            "oncehouse.etl.scheduler.late_rows.count_segments", lambda _client, asked: [0 for _ in asked]
+        )
         assert not scheduler.look_for_late_rows(at_once=True)
         before = read_insertions(shop.client, [source])
         shop.add(1, 1, at_ms=100)
@@ -109,7 +111,7 @@ def test_a_topic_that_shall_stop_stops_until_somebody_lets_the_rows_pass(shop):
     assert isinstance(decision, Waiting)
     assert decision.reason.startswith("1 rows came late")
     assert shop.sql("SELECT count() FROM {db}.fact") == [(100,)]
-    offsets.resume(shop.store, "Fact")
+    transitions.resume(shop.store, "Fact")
     shop.catch_up(topic)
     assert shop.sql("SELECT count() FROM {db}.fact") == [(120,)]
     assert late_rows(shop) == 1
@@ -132,7 +134,7 @@ def test_a_repair_builds_the_late_rows_once_and_no_others(shop):
 
 
 def test_a_repair_of_many_rows_goes_on_where_it_ended(shop, monkeypatch):
-    monkeypatch.setattr("oncehouse.etl.repairs.REPAIR_ROWS", 7)
+    monkeypatch.setattr("oncehouse.etl.steps.late_row_repair.REPAIR_ROWS", 7)
     shop.add(100, 40)
     shop.catch_up()
     shop.add(1000, 30, at_ms=110)
@@ -177,7 +179,7 @@ def test_a_repair_is_exact_after_a_kill_though_more_rows_come_late(shop, monkeyp
 def test_a_repair_whose_token_differs_between_attempts_would_be_caught(shop, monkeypatch):
     """The seeded defect: the rows that were written down go in a second time."""
     die_in_repair(shop, monkeypatch, "etl-after-insert")
-    monkeypatch.setattr("oncehouse.etl.statements.token_of", lambda *_range: uuid.uuid4().hex)
+    monkeypatch.setattr("oncehouse.etl.steps.operation_builder.token_of", lambda *_range: uuid.uuid4().hex)
     shop.catch_up(repairing(shop), hostid="next")
     with pytest.raises(AssertionError):
         shop.check_exact()
@@ -188,7 +190,7 @@ def test_a_repair_that_is_put_off_leaves_the_forward_runs_alone_and_ends_later(s
     shop.catch_up()
     shop.add(1, 2, at_ms=120)
     with monkeypatch.context() as patch, shop.scheduler(repairing(shop)) as scheduler:
-        patch.setattr("oncehouse.etl.runner.freeze", refuse)
+        patch.setattr("oncehouse.etl.scheduler.step_runner.freeze", refuse)
         rounds = scheduler.run_until_idle()
         failed = [one for each in rounds for one in each.outcomes if isinstance(one, Failed)]
         assert len(failed) == 1
@@ -196,9 +198,9 @@ def test_a_repair_that_is_put_off_leaves_the_forward_runs_alone_and_ends_later(s
         scheduler.run_until_idle()
     assert shop.sql("SELECT count() FROM {db}.fact") == [(100,)]
     (_, job), *_ = shop.offset().book.jobs
-    assert (job.failed, job.why, shop.offset().state) == (1, "no", mutex.DONE)
+    assert (job.failed, job.why, shop.offset().state) == (1, "no", topic_lease.DONE)
     assert job.opened is not None
-    monkeypatch.setattr("oncehouse.etl.sides.retry_seconds", lambda _failed: 0)
+    monkeypatch.setattr("oncehouse.etl.state.next_backfill.retry_seconds", lambda _failed: 0)
     shop.catch_up(repairing(shop))
     shop.check_exact()
 

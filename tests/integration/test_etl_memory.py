@@ -12,12 +12,12 @@ import pytest
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.etl import offsets
-from oncehouse.etl.mutex import Worker
-from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets
-from oncehouse.etl.records import Topic
-from oncehouse.etl.runner import Done
-from oncehouse.etl.scheduler import Busy, Failed, Scheduler
+from oncehouse.etl.scheduler.scheduler import Busy, Failed, Scheduler
+from oncehouse.etl.scheduler.step_runner import Done
+from oncehouse.etl.state import transitions
+from oncehouse.etl.state.clickhouse_store import KeeperMapOffsets
+from oncehouse.etl.state.models import Topic
+from oncehouse.etl.state.topic_lease import Worker
 
 TRANSFORM = """SELECT pos, id FROM {db}.stage WHERE (pos, id) > ({last_time:DateTime64(3)}, {last_id:UInt64})
 AND (pos, id) <= ({next_time:DateTime64(3)}, {next_id:UInt64})"""
@@ -31,7 +31,7 @@ def client(zookeeper, clickhouse) -> Client:
 @pytest.fixture
 def topic(client, database, tmp_path, monkeypatch) -> Topic:
     # Only replicated tables forget by time, and the servers of the tests have none.
-    monkeypatch.setattr("oncehouse.etl.destinations.describe_table", describe_as_forgetful)
+    monkeypatch.setattr("oncehouse.etl.steps.destination_check.describe_table", describe_as_forgetful)
     (tmp_path / "copy.sql").write_text(TRANSFORM.replace("{db}", database))
     client.command(
         f"CREATE TABLE {database}.stage (pos DateTime64(3), id UInt64) ENGINE = MergeTree ORDER BY (pos, id)"
@@ -64,9 +64,9 @@ def leave_open(client: Client, store: KeeperMapOffsets, topic: Topic, folder: Pa
     """A process that died after it had inserted so many rows, long ago; the table has forgotten its token."""
     with Scheduler(client, store, (topic,), folder=folder, worker=Worker(hostid="dead")) as dead:
         (step,) = dead.plan()
-    offsets.begin(store, Worker(hostid="dead"), step.seen, next_=step.span.next)
+    transitions.begin(store, Worker(hostid="dead"), step.seen, next_=step.span.next)
     client.command(f"INSERT INTO {topic.dst} SELECT pos, id FROM {topic.depends_on[0]} LIMIT {rows}")
-    offsets.unlock(store, "Copy")
+    transitions.unlock(store, "Copy")
     time.sleep(0.6)  # past the share of the memory that is relied on
 
 

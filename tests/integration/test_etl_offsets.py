@@ -12,12 +12,12 @@ import pytest
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.etl import mutex, offsets
-from oncehouse.etl.mutex import MutexError, Worker
-from oncehouse.etl.offsets import OffsetStore
-from oncehouse.etl.offsets_catalog import CatalogOffsets
-from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets, RocksDbOffsets
-from oncehouse.etl.records import START, Offset, Position
+from oncehouse.etl.state import topic_lease, transitions
+from oncehouse.etl.state.clickhouse_store import KeeperMapOffsets, RocksDbOffsets
+from oncehouse.etl.state.models import START, Offset, Position
+from oncehouse.etl.state.sql_store import CatalogOffsets
+from oncehouse.etl.state.topic_lease import MutexError, Worker
+from oncehouse.etl.state.transitions import OffsetStore
 from oncehouse.ledger.catalog.database import Catalog
 
 FIRST, SECOND = Worker(hostid="first"), Worker(hostid="second")
@@ -64,50 +64,50 @@ def store(open_store) -> OffsetStore:
 
 
 def seen(store: OffsetStore) -> Offset:
-    return store.read_all().offsets.get("facts") or mutex.blank("facts")
+    return store.read_all().offsets.get("facts") or topic_lease.blank("facts")
 
 
 def test_a_new_topic_starts_at_the_beginning_and_ends_where_its_step_ended(store):
     assert store.read_all().offsets == {}
-    offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    transitions.begin(store, FIRST, seen(store), next_=NEXT)
     begun = seen(store)
     assert (begun.last, begun.next, begun.hostid, begun.is_open) == (START, NEXT, "first", True)
-    offsets.commit(store, FIRST, "facts", rows=7, state=mutex.MORE)
+    transitions.commit(store, FIRST, "facts", rows=7, state=topic_lease.MORE)
     done = seen(store)
-    assert (done.last, done.next, done.rows, done.state) == (NEXT, NEXT, 7, mutex.MORE)
+    assert (done.last, done.next, done.rows, done.state) == (NEXT, NEXT, 7, topic_lease.MORE)
     assert (done.hostid, done.is_open) == ("", False)
 
 
 def test_preparing_twice_keeps_what_is_there(store):
-    offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    transitions.begin(store, FIRST, seen(store), next_=NEXT)
     store.prepare()
     assert seen(store).next == NEXT
 
 
 def test_a_second_host_is_told_who_holds_the_topic(store):
-    offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    transitions.begin(store, FIRST, seen(store), next_=NEXT)
     with pytest.raises(MutexError, match=r"MUTEX.*first.*unlock facts"):
-        offsets.begin(store, SECOND, seen(store), next_=NEXT)
+        transitions.begin(store, SECOND, seen(store), next_=NEXT)
     with pytest.raises(MutexError, match="first"):
-        offsets.commit(store, SECOND, "facts", rows=1)
+        transitions.commit(store, SECOND, "facts", rows=1)
     assert seen(store).hostid == "first"
 
 
 def test_a_silent_holder_is_taken_over_and_can_no_longer_commit(store):
-    offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    transitions.begin(store, FIRST, seen(store), next_=NEXT)
     eager = Worker(hostid="second", lease_seconds=0)
-    offsets.begin(store, eager, seen(store), next_=NEXT)
+    transitions.begin(store, eager, seen(store), next_=NEXT)
     with pytest.raises(MutexError, match="second"):
-        offsets.commit(store, FIRST, "facts", rows=1)
+        transitions.commit(store, FIRST, "facts", rows=1)
     with pytest.raises(MutexError, match="second"):
-        offsets.beat(store, FIRST, "facts")
-    offsets.commit(store, eager, "facts", rows=1)
+        transitions.beat(store, FIRST, "facts")
+    transitions.commit(store, eager, "facts", rows=1)
     assert seen(store).last == NEXT
 
 
 def test_a_heartbeat_moves_the_time_and_nothing_else(store):
-    begun = offsets.begin(store, FIRST, seen(store), next_=NEXT)
-    beaten = offsets.beat(store, FIRST, "facts")
+    begun = transitions.begin(store, FIRST, seen(store), next_=NEXT)
+    beaten = transitions.beat(store, FIRST, "facts")
     assert beaten.run_ms > begun.run_ms
     assert (beaten.last, beaten.next, beaten.state) == (begun.last, begun.next, begun.state)
     assert abs(store.read_all().now_ms - beaten.run_ms) < 60_000
@@ -115,76 +115,76 @@ def test_a_heartbeat_moves_the_time_and_nothing_else(store):
 
 def test_a_step_planned_from_old_offsets_is_refused(store):
     old = seen(store)
-    offsets.begin(store, FIRST, old, next_=NEXT)
-    offsets.commit(store, FIRST, "facts", rows=1)
+    transitions.begin(store, FIRST, old, next_=NEXT)
+    transitions.commit(store, FIRST, "facts", rows=1)
     with pytest.raises(MutexError, match="moved"):
-        offsets.begin(store, SECOND, old, next_=NEXT)
+        transitions.begin(store, SECOND, old, next_=NEXT)
 
 
 def test_a_failed_step_says_why_counts_and_stays_open(store):
     first = seen(store)
-    offsets.begin(store, FIRST, first, next_=NEXT)
-    offsets.fail(store, FIRST, first, "it's gone: 'quotes' \\ and {braces}")
+    transitions.begin(store, FIRST, first, next_=NEXT)
+    transitions.fail(store, FIRST, first, "it's gone: 'quotes' \\ and {braces}")
     failed = seen(store)
     assert failed.state == "failed 1: it's gone: 'quotes' \\ and {braces}"
     assert (failed.next, failed.hostid) == (NEXT, "")
-    offsets.begin(store, FIRST, failed, next_=NEXT)
-    offsets.fail(store, FIRST, failed, "again")
+    transitions.begin(store, FIRST, failed, next_=NEXT)
+    transitions.fail(store, FIRST, failed, "again")
     assert seen(store).state == "failed 2: again"
 
 
 def test_a_range_is_narrowed_while_sized_and_fixed_afterwards(store):
     half = Position(time_ms=5, id=1)
-    offsets.begin(store, FIRST, seen(store), next_=NEXT, state=mutex.SIZING)
-    offsets.narrow(store, FIRST, "facts", next_=half, state=mutex.INSERTING)
+    transitions.begin(store, FIRST, seen(store), next_=NEXT, state=topic_lease.SIZING)
+    transitions.narrow(store, FIRST, "facts", next_=half, state=topic_lease.INSERTING)
     assert seen(store).next == half
     with pytest.raises(Exception, match="fixed"):
-        offsets.narrow(store, FIRST, "facts", next_=START, state=mutex.SIZING)
+        transitions.narrow(store, FIRST, "facts", next_=START, state=topic_lease.SIZING)
 
 
 def test_unlock_seek_pause_and_resume(store):
-    offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    transitions.begin(store, FIRST, seen(store), next_=NEXT)
     with pytest.raises(MutexError, match="first"):
-        offsets.seek(store, "facts", START)
-    offsets.unlock(store, "facts")
+        transitions.seek(store, "facts", START)
+    transitions.unlock(store, "facts")
     assert (seen(store).hostid, seen(store).next) == ("", NEXT)
-    offsets.pause(store, "facts")
+    transitions.pause(store, "facts")
     with pytest.raises(MutexError, match="resume facts"):
-        offsets.begin(store, FIRST, seen(store), next_=NEXT)
-    offsets.resume(store, "facts")
+        transitions.begin(store, FIRST, seen(store), next_=NEXT)
+    transitions.resume(store, "facts")
     assert seen(store).is_open
     there = Position(time_ms=9, id=9)
     with pytest.raises(PermanentError, match="being built"):
-        offsets.seek(store, "facts", there)
-    offsets.seek(store, "facts", there, drops_open=True)
+        transitions.seek(store, "facts", there)
+    transitions.seek(store, "facts", there, drops_open=True)
     assert (seen(store).last, seen(store).next) == (there, there)
 
 
 def test_a_pause_waits_for_the_step_under_way_and_then_holds(store):
-    offsets.begin(store, FIRST, seen(store), next_=NEXT)
-    asked = offsets.pause(store, "facts", lease_seconds=60)
-    assert (asked.state, asked.hostid) == (mutex.INSERTING, "first"), "the step goes on"
-    offsets.commit(store, FIRST, "facts", rows=1, state=mutex.MORE)
+    transitions.begin(store, FIRST, seen(store), next_=NEXT)
+    asked = transitions.pause(store, "facts", lease_seconds=60)
+    assert (asked.state, asked.hostid) == (topic_lease.INSERTING, "first"), "the step goes on"
+    transitions.commit(store, FIRST, "facts", rows=1, state=topic_lease.MORE)
     paused = seen(store)
-    assert (paused.state, paused.hostid, paused.last) == (mutex.PAUSED, "", NEXT)
+    assert (paused.state, paused.hostid, paused.last) == (topic_lease.PAUSED, "", NEXT)
     with pytest.raises(MutexError, match="resume facts"):
-        offsets.begin(store, FIRST, paused, next_=Position(time_ms=NEXT.time_ms + 1, id=0))
-    offsets.resume(store, "facts")
-    offsets.begin(store, FIRST, seen(store), next_=Position(time_ms=NEXT.time_ms + 1, id=0))
+        transitions.begin(store, FIRST, paused, next_=Position(time_ms=NEXT.time_ms + 1, id=0))
+    transitions.resume(store, "facts")
+    transitions.begin(store, FIRST, seen(store), next_=Position(time_ms=NEXT.time_ms + 1, id=0))
 
 
 def test_whether_a_pause_waits_hangs_on_the_lease_that_is_set(store):
     """A holder that is silent for longer than the lease is no longer waited for, however short that is."""
-    offsets.begin(store, FIRST, seen(store), next_=NEXT)
-    paused = offsets.pause(store, "facts", lease_seconds=0)
-    assert (paused.state, paused.hostid, paused.next) == (mutex.PAUSED, "", NEXT)
+    transitions.begin(store, FIRST, seen(store), next_=NEXT)
+    paused = transitions.pause(store, "facts", lease_seconds=0)
+    assert (paused.state, paused.hostid, paused.next) == (topic_lease.PAUSED, "", NEXT)
 
 
 def test_a_seek_makes_every_token_new(store):
-    offsets.begin(store, FIRST, seen(store), next_=NEXT)
-    offsets.commit(store, FIRST, "facts", rows=1)
+    transitions.begin(store, FIRST, seen(store), next_=NEXT)
+    transitions.commit(store, FIRST, "facts", rows=1)
     there = Position(time_ms=9, id=9)
-    row = offsets.seek(store, "facts", there)
+    row = transitions.seek(store, "facts", there)
     assert (row.last, row.generation) == (there, 1)
     assert seen(store) == row
     assert [(one.after, one.upto) for one in row.book.segments] == [(START, there)]
@@ -205,7 +205,7 @@ def test_of_hosts_that_race_for_a_topic_exactly_one_wins_each_time(open_store, s
                 gate.wait()
                 try:
                     next_ = Position(time_ms=1, id=hosts.index(host) + 1)
-                    offsets.begin(own, host, mutex.blank(topic), next_=next_)
+                    transitions.begin(own, host, topic_lease.blank(topic), next_=next_)
                     won[turn].append(host.hostid)
                 except MutexError:
                     pass
@@ -247,7 +247,7 @@ def add_rows_side_by_side(stores: list[OffsetStore], times: int) -> None:
 
 
 def test_no_change_of_a_row_is_lost_when_hosts_race(open_store, store):
-    offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    transitions.begin(store, FIRST, seen(store), next_=NEXT)
     add_rows_side_by_side([open_store() for _ in range(3)], 12)
     assert seen(store).rows == 36
 
@@ -258,7 +258,7 @@ def test_changes_that_do_not_take_turns_would_be_caught(client, database, monkey
     store = RocksDbOffsets(client, f"{database}.Offsets")
     store.prepare()
     added = 0
-    offsets.begin(store, FIRST, seen(store), next_=NEXT)
+    transitions.begin(store, FIRST, seen(store), next_=NEXT)
     while added < 36 * 20 and seen(store).rows == added:
         add_rows_side_by_side([RocksDbOffsets(client, f"{database}.Offsets") for _ in range(3)], 12)
         added += 36
@@ -277,16 +277,16 @@ def test_a_proxy_that_changes_query_ids_is_told_and_nothing_is_written(client, d
     store = RocksDbOffsets(RenamingClient(client.config), f"{database}.Offsets")
     store.prepare()
     with pytest.raises(ConfigurationError, match=r"changes the ids of queries.*store: catalog"):
-        offsets.begin(store, FIRST, seen(store), next_=NEXT)
+        transitions.begin(store, FIRST, seen(store), next_=NEXT)
     assert store.read_all().offsets == {}
 
 
 def test_a_row_that_was_seen_is_changed_without_reading_it_and_only_if_it_is_still_that_one(store):
-    offsets.begin(store, FIRST, seen(store), next_=NEXT)
-    offsets.commit(store, FIRST, "facts", rows=1)
+    transitions.begin(store, FIRST, seen(store), next_=NEXT)
+    transitions.commit(store, FIRST, "facts", rows=1)
     free = seen(store)
-    begun = offsets.begin(store, FIRST, free, next_=replace(NEXT, time_ms=NEXT.time_ms + 1))
+    begun = transitions.begin(store, FIRST, free, next_=replace(NEXT, time_ms=NEXT.time_ms + 1))
     assert seen(store) == begun, "what it says it wrote is what stands there"
-    offsets.pause(store, "facts")
-    offsets.commit(store, FIRST, "facts", rows=1, begun=begun)
-    assert seen(store).state == mutex.PAUSED, "a pause that came between is not lost"
+    transitions.pause(store, "facts")
+    transitions.commit(store, FIRST, "facts", rows=1, begun=begun)
+    assert seen(store).state == topic_lease.PAUSED, "a pause that came between is not lost"

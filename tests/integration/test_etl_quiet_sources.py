@@ -12,11 +12,11 @@ import pytest
 
 from etl_world import BASE_MS, BOUND, FROM_OFFSETS, Shop, open_shop
 from oncehouse.cli.app import run_command
-from oncehouse.etl.declarations import declare
-from oncehouse.etl.planning import Waiting
-from oncehouse.etl.positions import MAX_ID, Position
-from oncehouse.etl.records import Topic
-from oncehouse.etl.scheduler import Scheduler
+from oncehouse.etl.scheduler.due_steps import Waiting
+from oncehouse.etl.scheduler.scheduler import Scheduler
+from oncehouse.etl.state.declarations import declare
+from oncehouse.etl.state.models import Topic
+from oncehouse.etl.state.position import MAX_ID, Position
 
 
 @pytest.fixture

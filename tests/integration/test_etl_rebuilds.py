@@ -10,14 +10,15 @@ import pytest
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.etl import offsets, statements
-from oncehouse.etl.mutex import MutexError, Worker
-from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
-from oncehouse.etl.operations import Exchange, Insert, ReplacePartitions, WriteLast
-from oncehouse.etl.planning import Resume
-from oncehouse.etl.records import Template, Topic
-from oncehouse.etl.runner import Done, Runner
-from oncehouse.etl.scheduler import Failed, Outcome, Scheduler
+from oncehouse.etl.scheduler.due_steps import Resume
+from oncehouse.etl.scheduler.scheduler import Failed, Outcome, Scheduler
+from oncehouse.etl.scheduler.step_runner import Done, Runner
+from oncehouse.etl.state import transitions
+from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
+from oncehouse.etl.state.models import Template, Topic
+from oncehouse.etl.state.topic_lease import MutexError, Worker
+from oncehouse.etl.steps import operation_builder
+from oncehouse.etl.steps.operations import Exchange, Insert, ReplacePartitions, WriteLast
 
 
 @pytest.fixture
@@ -164,7 +165,7 @@ def test_a_host_that_stood_still_before_the_swap_puts_nothing_of_another_in_plac
             take_over()
 
     def take_over() -> None:
-        offsets.unlock(store, "Days")
+        transitions.unlock(store, "Days")
         seen = store.read_all().offsets["Days"]
         again = quick.plan_decision(Resume(topic=topic, offset=seen))
         begun = tuple(one for one in again.operations if not isinstance(one, Insert | WriteLast))
@@ -178,7 +179,7 @@ def test_a_host_that_stood_still_before_the_swap_puts_nothing_of_another_in_plac
     with pytest.raises(MutexError, match="MUTEX"):
         slow.perform(step)
     assert client.query(f"SELECT count(), sum(v) FROM {database}.fact") == [(10, 70)], "as it was"
-    offsets.unlock(store, "Days")
+    transitions.unlock(store, "Days")
     assert [type(one) for one in run_once(client, store, topic, tmp_path)] == [Done]
     assert client.query(f"SELECT count(), sum(v) FROM {database}.fact") == [(10, 10)]
     assert left_aside(client, database) == []
@@ -186,7 +187,7 @@ def test_a_host_that_stood_still_before_the_swap_puts_nothing_of_another_in_plac
 
 def test_a_side_table_that_runs_share_would_be_caught(client, database, store, ranged, tmp_path, monkeypatch):
     """The seeded defect: every run builds into the same name."""
-    monkeypatch.setattr(statements, "aside_table", lambda dst, _token: f"{dst}_aside_0123456789abcdef")
+    monkeypatch.setattr(operation_builder, "aside_table", lambda dst, _token: f"{dst}_aside_0123456789abcdef")
     test = test_a_host_that_stood_still_before_the_swap_puts_nothing_of_another_in_place
     with pytest.raises(AssertionError, match="as it was"):
         test(client, database, store, ranged, tmp_path, monkeypatch, Template.RELOAD)

@@ -16,11 +16,11 @@ import pytest
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.etl.offsets_clickhouse import KeeperMapOffsets
-from oncehouse.etl.records import Late, Template, Topic
-from oncehouse.etl.replication import Spread, read_spreads
-from oncehouse.etl.scheduler import Failed, Scheduler
-from oncehouse.etl.server_check import inspect_server
+from oncehouse.etl.quality.server_check import inspect_server
+from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
+from oncehouse.etl.state.clickhouse_store import KeeperMapOffsets
+from oncehouse.etl.state.models import Late, Template, Topic
+from oncehouse.etl.steps.replication import Spread, read_spreads
 
 COLUMNS = "(pos DateTime64(3), id UInt64)"
 

@@ -15,12 +15,12 @@ from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import OncehouseError, PermanentError
-from oncehouse.etl import exact_settings
-from oncehouse.etl.exact_settings import insert_settings
-from oncehouse.etl.records import Position
-from oncehouse.etl.scheduler import Failed
-from oncehouse.etl.server_check import inspect_server
-from oncehouse.etl.sources import count_range, read_sources
+from oncehouse.etl.quality.server_check import inspect_server
+from oncehouse.etl.scheduler.scheduler import Failed
+from oncehouse.etl.state.models import Position
+from oncehouse.etl.steps import exact_settings
+from oncehouse.etl.steps.exact_settings import insert_settings
+from oncehouse.etl.steps.source_ranges import count_range, read_sources
 
 
 @pytest.fixture

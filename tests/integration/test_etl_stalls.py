@@ -14,11 +14,12 @@ from oncehouse.clickhouse.client import connect
 from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import OncehouseError, PermanentError
-from oncehouse.etl import offsets, repairs, statements
-from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
-from oncehouse.etl.operations import Freeze
-from oncehouse.etl.records import Late
-from oncehouse.etl.scheduler import Failed, Scheduler
+from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
+from oncehouse.etl.state import transitions
+from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
+from oncehouse.etl.state.models import Late
+from oncehouse.etl.steps import late_row_repair, operation_builder
+from oncehouse.etl.steps.operations import Freeze
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_a_host_that_stood_still_for_longer_than_the_table_remembers_inserts_not
     step = slow.plan_decision(decision)
 
     def take_over() -> None:
-        offsets.unlock(shop.store, "Fact")
+        transitions.unlock(shop.store, "Fact")
         shop.catch_up(hostid="quick")
         forget_tokens(shop)
 
@@ -99,8 +100,8 @@ def test_a_step_of_more_partitions_than_the_table_remembers_is_refused_with_what
     assert scattered.sql("SELECT count() FROM {db}.fact") == [(0,)]
     why = str(refused.value)
     scattered.run(why[why.index("ALTER TABLE") : why.index(", or let")])
-    offsets.pause(scattered.store, "Fact")
-    offsets.resume(scattered.store, "Fact")  # its next attempt need not wait
+    transitions.pause(scattered.store, "Fact")
+    transitions.resume(scattered.store, "Fact")  # its next attempt need not wait
     with pytest.raises(DiedError):
         die_after_the_insert(scattered, monkeypatch)
     scattered.catch_up(hostid="next")
@@ -109,8 +110,8 @@ def test_a_step_of_more_partitions_than_the_table_remembers_is_refused_with_what
 
 def test_a_step_of_more_partitions_than_the_table_remembers_would_be_caught(scattered, monkeypatch):
     """The seeded defect: no bound, so that a repeat doubles the partitions that were forgotten."""
-    bounded = statements.insert_settings
-    monkeypatch.setattr(statements, "insert_settings", lambda token, _most_blocks=0: bounded(token))
+    bounded = operation_builder.insert_settings
+    monkeypatch.setattr(operation_builder, "insert_settings", lambda token, _most_blocks=0: bounded(token))
     with pytest.raises(DiedError):
         die_after_the_insert(scattered, monkeypatch)
     scattered.catch_up(hostid="next")
@@ -175,6 +176,6 @@ def test_late_rows_are_written_down_whole_though_another_host_fills_its_own_list
             command(sql, *arguments)
 
         monkeypatch.setattr(shop.client, "command", stand_still)
-        assert repairs.freeze(shop.client, repairing, freeze) == 30
+        assert late_row_repair.freeze(shop.client, repairing, freeze) == 30
     shop.catch_up(repairing)
     shop.check_exact()

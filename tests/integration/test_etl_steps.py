@@ -17,15 +17,15 @@ import pytest
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import PermanentError
-from oncehouse.etl import offsets
-from oncehouse.etl.mutex import MutexError, Worker
-from oncehouse.etl.offsets import OffsetStore
-from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
-from oncehouse.etl.operations import Insert, WriteLast, WriteNext
-from oncehouse.etl.planning import Due, Waiting
-from oncehouse.etl.records import Topic
-from oncehouse.etl.runner import Done, Runner
-from oncehouse.etl.scheduler import Failed, Scheduler
+from oncehouse.etl.scheduler.due_steps import Due, Waiting
+from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
+from oncehouse.etl.scheduler.step_runner import Done, Runner
+from oncehouse.etl.state import transitions
+from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
+from oncehouse.etl.state.models import Topic
+from oncehouse.etl.state.topic_lease import MutexError, Worker
+from oncehouse.etl.state.transitions import OffsetStore
+from oncehouse.etl.steps.operations import Insert, WriteLast, WriteNext
 
 BASE_MS = 1_767_225_600_000  # 2026-01-01
 
@@ -40,9 +40,9 @@ import os, signal, sys, threading
 from pathlib import Path
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.etl.offsets_clickhouse import RocksDbOffsets
-from oncehouse.etl.records import Topic
-from oncehouse.etl.scheduler import Scheduler
+from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
+from oncehouse.etl.state.models import Topic
+from oncehouse.etl.scheduler.scheduler import Scheduler
 
 url, database, in_insert = sys.argv[1:]
 send = Client.command
@@ -260,7 +260,7 @@ def test_a_token_that_differs_between_attempts_would_be_caught(world, monkeypatc
     world.add_orders(0, 10)
     world.customers_reach(1000)
     stop_before_commit(world, monkeypatch)
-    monkeypatch.setattr("oncehouse.etl.statements.token_of", lambda *_range: uuid.uuid4().hex)
+    monkeypatch.setattr("oncehouse.etl.steps.operation_builder.token_of", lambda *_range: uuid.uuid4().hex)
     with world.scheduler(lease_seconds=0) as scheduler:
         scheduler.run_until_idle()
     with pytest.raises(AssertionError):
@@ -272,7 +272,7 @@ def stop_before_commit(world: World, monkeypatch) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, world.scheduler() as scheduler:
-        patch.setattr("oncehouse.etl.offsets.commit", refuse)
+        patch.setattr("oncehouse.etl.state.transitions.commit", refuse)
         (decision,) = scheduler.decide()
         step = scheduler._runner.plan_decision(decision)
         with pytest.raises(KeyboardInterrupt):
@@ -288,7 +288,7 @@ def test_a_step_that_was_taken_over_inserts_and_commits_nothing(world):
         (decision,) = quick.decide()
         assert isinstance(decision, Due)
         step = slow.plan_decision(decision)
-        offsets.begin(world.store, Worker(hostid="slow"), decision.offset, next_=step.span.next)
+        transitions.begin(world.store, Worker(hostid="slow"), decision.offset, next_=step.span.next)
         quick.run_until_idle()
         insert, write_last = step.operations[-2:]
         with pytest.raises(PermanentError, match=r"range of this topic has changed|no longer held by slow"):
@@ -299,7 +299,7 @@ def test_a_step_that_was_taken_over_inserts_and_commits_nothing(world):
 
 
 def test_a_topic_that_fails_says_why_and_leaves_the_others_alone(world, monkeypatch):
-    monkeypatch.setattr("oncehouse.etl.planning.retry_seconds", lambda _failed: 60)
+    monkeypatch.setattr("oncehouse.etl.scheduler.due_steps.retry_seconds", lambda _failed: 60)
     world.add_orders(0, 10)
     world.customers_reach(1000)
     broken = replace(world.topic, topic="Broken", dst=f"{world.database}.Missing")

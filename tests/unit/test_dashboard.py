@@ -21,7 +21,7 @@ from sqlalchemy import Engine, event
 from oncehouse.cli.app import run_command
 from oncehouse.common.http_auth import make_door
 from oncehouse.common.redaction import remember
-from oncehouse.etl.opening import open_etl, read_offsets
+from oncehouse.etl.open import open_etl, read_offsets
 from oncehouse.insights_outbox import NoAnswer
 from oncehouse.ledger.catalog.batches import find_batch
 from oncehouse.ledger.catalog.requests import list_requests

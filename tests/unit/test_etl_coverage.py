@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.etl.book import EMPTY, Book, Job, Lane, Opened, close_forward, read_book, with_job, write_book
-from oncehouse.etl.coverage import (
+from oncehouse.etl.state.coverage import (
     MOST_SEGMENTS,
     Segment,
     count_late,
@@ -19,9 +18,20 @@ from oncehouse.etl.coverage import (
     note_counts,
     uncover,
 )
-from oncehouse.etl.positions import MAX_ID, START, Position, before
-from oncehouse.etl.records import Late, Offset, Topic
-from oncehouse.etl.sides import next_side
+from oncehouse.etl.state.models import Late, Offset, Topic
+from oncehouse.etl.state.next_backfill import next_side
+from oncehouse.etl.state.position import MAX_ID, START, Position, before
+from oncehouse.etl.state.topic_state import (
+    EMPTY,
+    Book,
+    Job,
+    Lane,
+    Opened,
+    close_forward,
+    read_book,
+    with_job,
+    write_book,
+)
 
 
 def at(time_ms: int) -> Position:

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.expectation_file import (
+from oncehouse.etl.quality.expectation_file import (
     ExpectationSection,
     make_expectation,
     read_expectation,
     write_expectation,
 )
-from oncehouse.etl.expectations import (
+from oncehouse.etl.quality.expectations import (
     Outcome,
     check_columns,
     explain_stop,
@@ -19,8 +19,8 @@ from oncehouse.etl.expectations import (
     measure_sql,
     spell_expectation,
 )
-from oncehouse.etl.records import Check, Expectation, Otherwise, Position, Template, Topic
-from oncehouse.etl.sources import Range
+from oncehouse.etl.state.models import Check, Expectation, Otherwise, Position, Template, Topic
+from oncehouse.etl.steps.source_ranges import Range
 
 
 def expect(**keys) -> Expectation:

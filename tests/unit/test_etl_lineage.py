@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.lineage import Change, check_lineage, compare_lineage, is_source, order_topics
-from oncehouse.etl.lineage_file import TopicSection, load_lineage
-from oncehouse.etl.records import Check, Expectation, Otherwise, Template, Topic
+from oncehouse.etl.lineage.files import TopicSection, load_lineage
+from oncehouse.etl.lineage.model import Change, check_lineage, compare_lineage, is_source, order_topics
 from oncehouse.etl.settings import EtlSettings, Offsets, load_settings, parse_settings
+from oncehouse.etl.state.models import Check, Expectation, Otherwise, Template, Topic
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "etl.md"
 

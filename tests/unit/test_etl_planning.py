@@ -9,12 +9,25 @@ import pytest
 
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl import offsets
-from oncehouse.etl.book import Book
-from oncehouse.etl.explaining import explain
-from oncehouse.etl.mutex import MORE, PAUSED, SIZING, MutexError, Worker, blank
-from oncehouse.etl.offsets import Decide, Snapshot
-from oncehouse.etl.operations import (
+from oncehouse.etl.quality.server_check import judge_declarations
+from oncehouse.etl.scheduler.due_steps import Due, Paused, Resume, Waiting, due_steps, retry_seconds
+from oncehouse.etl.state import transitions
+from oncehouse.etl.state.models import (
+    START,
+    Check,
+    Expectation,
+    Offset,
+    Position,
+    SourceState,
+    Template,
+    Topic,
+)
+from oncehouse.etl.state.topic_lease import MORE, PAUSED, SIZING, MutexError, Worker, blank
+from oncehouse.etl.state.topic_state import Book
+from oncehouse.etl.state.transitions import Decide, Snapshot
+from oncehouse.etl.steps.explain import explain
+from oncehouse.etl.steps.operation_builder import rebuild_operations, step_operations, token_of
+from oncehouse.etl.steps.operations import (
     ClearAside,
     Exchange,
     Execute,
@@ -26,12 +39,8 @@ from oncehouse.etl.operations import (
     WriteLast,
     WriteNext,
 )
-from oncehouse.etl.planning import Due, Paused, Resume, Waiting, due_steps, retry_seconds
-from oncehouse.etl.records import START, Check, Expectation, Offset, Position, SourceState, Template, Topic
-from oncehouse.etl.server_check import judge_declarations
-from oncehouse.etl.sources import Range, tables_to_ask
-from oncehouse.etl.statements import rebuild_operations, step_operations, token_of
-from oncehouse.etl.transforms import Transform, bind, find_transform
+from oncehouse.etl.steps.source_ranges import Range, tables_to_ask
+from oncehouse.etl.steps.transforms import Transform, bind, find_transform
 
 TOPIC = Topic(topic="Orders", dst="dwh.orders", depends_on=("stage.orders", "stage.customers"))
 LAST = Position(time_ms=1_000, id=7)
@@ -272,12 +281,12 @@ def test_a_fact_that_was_cut_within_a_time_has_not_come_to_it_for_those_who_join
 def test_a_seek_from_what_was_seen_before_the_topic_moved_on_is_refused():
     """Whether the table holds the rows was looked at before: it may hold more of them by now."""
     store = MemoryStore()
-    offsets.begin(store, Worker(hostid="here"), blank("Orders"), next_=LAST)
+    transitions.begin(store, Worker(hostid="here"), blank("Orders"), next_=LAST)
     before = store.row
-    offsets.commit(store, Worker(hostid="here"), "Orders", rows=7)
+    transitions.commit(store, Worker(hostid="here"), "Orders", rows=7)
     with pytest.raises(MutexError, match="moved on while its table was looked at"):
-        offsets.seek(store, "Orders", START, seen=before)
-    assert offsets.seek(store, "Orders", START, seen=store.row).last == START
+        transitions.seek(store, "Orders", START, seen=before)
+    assert transitions.seek(store, "Orders", START, seen=store.row).last == START
 
 
 @dataclass

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from oncehouse.etl.records import Late, Template, Topic
-from oncehouse.etl.replication import Spread, explain_one_sided
+from oncehouse.etl.state.models import Late, Template, Topic
+from oncehouse.etl.steps.replication import Spread, explain_one_sided
 
 REPLICATED, PLAIN = "ReplicatedReplacingMergeTree", "MergeTree"
 STEP, REPAIR, RELOAD, RANGE = (

@@ -11,16 +11,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oncehouse.etl import mutex, offsets
-from oncehouse.etl.mutex import Worker, blank
-from oncehouse.etl.offsets import Snapshot
-from oncehouse.etl.operations import Execute, Expect, Fit, FixRange, Insert, Operation, WriteLast, WriteNext
-from oncehouse.etl.planning import Due, Resume, due_steps
-from oncehouse.etl.reach import Reaches
-from oncehouse.etl.records import Check, Expectation, Offset, Position, SourceState, Topic
-from oncehouse.etl.sources import Range
-from oncehouse.etl.statements import step_operations
-from oncehouse.etl.transforms import Transform
+from oncehouse.etl.scheduler.due_steps import Due, Resume, due_steps
+from oncehouse.etl.scheduler.topic_bound import Reaches
+from oncehouse.etl.state import topic_lease, transitions
+from oncehouse.etl.state.models import Check, Expectation, Offset, Position, SourceState, Topic
+from oncehouse.etl.state.topic_lease import Worker, blank
+from oncehouse.etl.state.transitions import Snapshot
+from oncehouse.etl.steps.operation_builder import step_operations
+from oncehouse.etl.steps.operations import (
+    Execute,
+    Expect,
+    Fit,
+    FixRange,
+    Insert,
+    Operation,
+    WriteLast,
+    WriteNext,
+)
+from oncehouse.etl.steps.source_ranges import Range
+from oncehouse.etl.steps.transforms import Transform
 
 MAIN, OTHER = "stage.main", "stage.other"
 LEASE_MS = 60_000
@@ -38,7 +47,7 @@ class MemoryOffsets:
     def read_all(self) -> Snapshot:
         return Snapshot(offsets=dict(self.rows), now_ms=self.now_ms)
 
-    def change(self, topic: str, decide: offsets.Decide, seen: Offset | None = None) -> Offset:
+    def change(self, topic: str, decide: transitions.Decide, seen: Offset | None = None) -> Offset:
         self.now_ms += 1
         wanted = decide(self.rows.get(topic) or blank(topic), self.now_ms)
         self.rows[topic] = replace(wanted, run_ms=self.now_ms)
@@ -162,21 +171,23 @@ class Simulation:
             operation = operations(span)[number]
             match operation:
                 case WriteNext():
-                    offsets.begin(self.store, worker, seen, next_=operation.next, state=operation.state)
+                    transitions.begin(self.store, worker, seen, next_=operation.next, state=operation.state)
                 case Fit():
                     span = self.halve(span)
-                    offsets.narrow(self.store, worker, name, next_=span.next, state=mutex.SIZING)
+                    transitions.narrow(self.store, worker, name, next_=span.next, state=topic_lease.SIZING)
                 case Expect() if self.is_refused:
-                    offsets.fail(self.store, worker, seen, "not what was expected")
+                    transitions.fail(self.store, worker, seen, "not what was expected")
                     return
                 case FixRange():
-                    offsets.narrow(self.store, worker, name, next_=operation.next, state=mutex.INSERTING)
+                    transitions.narrow(
+                        self.store, worker, name, next_=operation.next, state=topic_lease.INSERTING
+                    )
                 case Insert():
                     self.insert(operation, span)
                 case Execute() | Expect():
                     pass
                 case WriteLast():
-                    offsets.commit(self.store, worker, name, rows=operation.rows, state=operation.state)
+                    transitions.commit(self.store, worker, name, rows=operation.rows, state=operation.state)
                 case _:
                     raise AssertionError(operation)
 
@@ -294,7 +305,7 @@ def test_a_range_that_is_planned_anew_after_a_crash_would_be_caught(monkeypatch)
 
 def test_a_bound_by_the_fastest_source_would_be_caught(monkeypatch):
     """The seeded defect: a step goes as far as its main source."""
-    monkeypatch.setattr("oncehouse.etl.reach.min", max, raising=False)
+    monkeypatch.setattr("oncehouse.etl.scheduler.topic_bound.min", max, raising=False)
     with pytest.raises(AssertionError, match="slowest"):
         play(simulate(100, 0, 1, 1000), [("catch up", 1, 0), ("arrive", 9, 5), ("run", None, False)])
 

@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_etl_simulation import LEASE_MS, MemoryOffsets
 
-from oncehouse.etl import offsets
-from oncehouse.etl.mutex import MutexError, Worker
-from oncehouse.etl.operations import Insert, WriteLast, WriteNext
-from oncehouse.etl.planning import Due, Resume, due_steps
-from oncehouse.etl.records import Offset, Position, SourceState, Topic
-from oncehouse.etl.sources import Range
-from oncehouse.etl.statements import step_operations
-from oncehouse.etl.transforms import Transform
+from oncehouse.etl.scheduler.due_steps import Due, Resume, due_steps
+from oncehouse.etl.state import transitions
+from oncehouse.etl.state.models import Offset, Position, SourceState, Topic
+from oncehouse.etl.state.topic_lease import MutexError, Worker
+from oncehouse.etl.steps.operation_builder import step_operations
+from oncehouse.etl.steps.operations import Insert, WriteLast, WriteNext
+from oncehouse.etl.steps.source_ranges import Range
+from oncehouse.etl.steps.transforms import Transform
 
 STAGE = "stage.main"
 FIRST = Topic(topic="First", dst="dwh.first", depends_on=(STAGE,), maxstep_rows=3)
@@ -92,13 +92,13 @@ class World:
             yield
             match operation:
                 case WriteNext():
-                    offsets.begin(
+                    transitions.begin(
                         self.store, worker, seen, next_=operation.next, state=operation.state, rows=span.rows
                     )
                 case Insert():
                     self.insert(operation, worker, topic, span)
                 case WriteLast():
-                    offsets.commit(
+                    transitions.commit(
                         self.store,
                         worker,
                         topic.topic,

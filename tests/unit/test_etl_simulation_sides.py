@@ -13,11 +13,18 @@ from hypothesis import strategies as st
 from test_etl_simulation import LEASE_MS, MAIN, OTHER, CrashError, MemoryOffsets
 
 from oncehouse.errors import OncehouseError, PermanentError
-from oncehouse.etl import coverage, lanes, mutex, offsets, side_steps, statements
-from oncehouse.etl.book import Lane, Opened
-from oncehouse.etl.late import segments_in_reach
-from oncehouse.etl.mutex import MutexError, Worker
-from oncehouse.etl.operations import (
+from oncehouse.etl.scheduler.due_steps import Due, Empty, Resume, due_steps
+from oncehouse.etl.scheduler.late_rows import segments_in_reach
+from oncehouse.etl.state import backfill_transitions, coverage, topic_lease, transitions
+from oncehouse.etl.state.models import Late, Offset, SourceState, Topic
+from oncehouse.etl.state.next_backfill import Side, open_gaps
+from oncehouse.etl.state.position import START, Position
+from oncehouse.etl.state.topic_lease import MutexError, Worker
+from oncehouse.etl.state.topic_state import Lane, Opened
+from oncehouse.etl.steps import backfill_planner, operation_builder
+from oncehouse.etl.steps.backfill_planner import SidePlanner
+from oncehouse.etl.steps.operation_builder import step_operations
+from oncehouse.etl.steps.operations import (
     Execute,
     Freeze,
     Insert,
@@ -27,14 +34,8 @@ from oncehouse.etl.operations import (
     WriteNext,
     WriteSide,
 )
-from oncehouse.etl.planning import Due, Empty, Resume, due_steps
-from oncehouse.etl.positions import START, Position
-from oncehouse.etl.records import Late, Offset, SourceState, Topic
-from oncehouse.etl.side_steps import SidePlanner
-from oncehouse.etl.sides import Side, open_gaps
-from oncehouse.etl.sources import Range
-from oncehouse.etl.statements import step_operations
-from oncehouse.etl.transforms import Transform
+from oncehouse.etl.steps.source_ranges import Range
+from oncehouse.etl.steps.transforms import Transform
 
 TRANSFORM = Transform(name="t", select="SELECT 1", offsets_table=None, has_range=True)
 LATEST = Position(time_ms=1 << 62, id=0)
@@ -67,7 +68,7 @@ class World:
             self.main.append(Position(time_ms=at.time_ms, id=self.ids))
 
     def offset(self) -> Offset:
-        return self.store.rows.get("Fact") or mutex.blank("Fact")
+        return self.store.rows.get("Fact") or topic_lease.blank("Fact")
 
     def within(self, last: Position, next_: Position) -> list[Position]:
         return sorted(one for one in self.main if last < one <= next_)
@@ -82,7 +83,7 @@ class World:
         segments = segments_in_reach(self.topic, self.store.rows.get("Fact"))
         if segments:
             counts = {one: len(self.within(one.after, one.upto)) for one in segments}
-            offsets.note_counts(self.store, "Fact", counts)
+            transitions.note_counts(self.store, "Fact", counts)
 
     def seek(self, share: float, ahead_ms: int) -> None:
         """A person empties the table from there on, and seeks; or leaves out what comes next."""
@@ -96,7 +97,7 @@ class World:
         if self.cuts_late(wanted, LATEST):
             return
         with suppress(MutexError, PermanentError):
-            offsets.seek(self.store, "Fact", wanted, lease_seconds=LEASE_MS / 1000)
+            transitions.seek(self.store, "Fact", wanted, lease_seconds=LEASE_MS / 1000)
             if not ahead_ms:
                 self.fact = [one for one in self.fact if one <= wanted]
             self.look()
@@ -124,7 +125,7 @@ class World:
         return any(row not in there for one in cut for row in self.within(one.after, one.upto))
 
     def order(self, after: Position, upto: Position | None, *, is_emptied: bool = False) -> None:
-        lanes.order_backfill(
+        backfill_transitions.order_backfill(
             self.store,
             self.topic,
             after=after,
@@ -193,7 +194,7 @@ class World:
                 opened=job.opened,
             )
             planned = planner.plan(side, TRANSFORM, COLUMNS)
-            begin = WriteNext(topic="Fact", next=seen.next, state=mutex.INSERTING)
+            begin = WriteNext(topic="Fact", next=seen.next, state=topic_lease.INSERTING)
             return planned.span, (begin, *planned.operations[1:])
         if isinstance(decision, Due):
             span = self.find_forward(decision)
@@ -226,25 +227,29 @@ class World:
         for number, operation in enumerate(operations):
             if number == stop_at:
                 if begun and not dies:
-                    offsets.fail(self.store, worker, seen, "it did not work")
+                    transitions.fail(self.store, worker, seen, "it did not work")
                 raise CrashError
             match operation:
                 case WriteNext():
                     begun = True
-                    offsets.begin(
+                    transitions.begin(
                         self.store, worker, seen, next_=operation.next, state=operation.state, rows=span.rows
                     )
                 case WriteSide():
                     begun = True
-                    lanes.begin_side(self.store, worker, seen, operation.lane, operation.opened)
+                    backfill_transitions.begin_side(
+                        self.store, worker, seen, operation.lane, operation.opened
+                    )
                 case MarkCovered():
-                    lanes.mark_covered(self.store, worker, seen, operation.after, operation.upto)
+                    backfill_transitions.mark_covered(
+                        self.store, worker, seen, operation.after, operation.upto
+                    )
                 case Freeze():
                     frozen = self.freeze(operation)
                 case Insert():
                     self.insert(operation, span, frozen, late=late)
                 case WriteLast():
-                    offsets.commit(self.store, worker, "Fact", rows=operation.rows, state=operation.state)
+                    transitions.commit(self.store, worker, "Fact", rows=operation.rows, state=operation.state)
                     begun = False
                 case Execute():
                     self.frozen = {
@@ -317,8 +322,8 @@ def find_end(world, _topic, last, next_):
 @pytest.fixture(autouse=True)
 def simulated_tables(monkeypatch):
     for one in (find_range, count_range, find_end):
-        monkeypatch.setattr(side_steps, one.__name__, one)
-    monkeypatch.setattr(side_steps, "check_repairable", lambda *_arguments: None)
+        monkeypatch.setattr(backfill_planner, one.__name__, one)
+    monkeypatch.setattr(backfill_planner, "check_repairable", lambda *_arguments: None)
 
 
 SHARE = st.floats(0, 0.99)
@@ -410,9 +415,11 @@ def test_late_rows_are_built_once_when_a_process_dies_in_their_repair():
 
 def test_a_repair_whose_token_is_that_of_a_step_would_be_caught(monkeypatch):
     """The seeded defect: the table drops the late rows of a range that it has."""
-    real = statements.token_of
+    real = operation_builder.token_of
     monkeypatch.setattr(
-        statements, "token_of", lambda topic, last, next_, generation=0, repair=0: real(topic, last, next_)
+        operation_builder,
+        "token_of",
+        lambda topic, last, next_, generation=0, repair=0: real(topic, last, next_),
     )
     with pytest.raises(AssertionError):
         play(make_world(8), LATE_AND_DEAD)
@@ -420,14 +427,14 @@ def test_a_repair_whose_token_is_that_of_a_step_would_be_caught(monkeypatch):
 
 def test_counts_taken_after_the_crash_would_be_caught(monkeypatch):
     """The seeded defect: rows that came between a lost step and its second run count as rows that it had."""
-    real = offsets.close_forward
+    real = transitions.close_forward
     world = make_world(8)
 
     def count_now(book, last, next_, **named):
         named["rows"] = len(world.within(last, next_))
         return real(replace(book, opened=None), last, next_, **named)
 
-    monkeypatch.setattr(offsets, "close_forward", count_now)
+    monkeypatch.setattr(transitions, "close_forward", count_now)
     died_before_commit = [
         *EIGHT_ROWS,
         ("run", 2, 0),
@@ -454,8 +461,10 @@ def test_a_rewind_builds_everything_again():
 
 def test_a_seek_that_leaves_the_tokens_as_they_were_would_be_caught(monkeypatch):
     """The seeded defect: no generation."""
-    real = statements.token_of
-    monkeypatch.setattr(statements, "token_of", lambda topic, last, next_, *_more: real(topic, last, next_))
+    real = operation_builder.token_of
+    monkeypatch.setattr(
+        operation_builder, "token_of", lambda topic, last, next_, *_more: real(topic, last, next_)
+    )
     with pytest.raises(AssertionError):
         play(make_world(), REWOUND)
 
@@ -498,7 +507,7 @@ def test_rows_left_out_after_a_rewind_need_a_new_back_fill():
 def has_failed_repair() -> World:
     world = make_world(8)
     play_on(world, [*EIGHT_ROWS, ("run", None, 0), ("late", 0.3, 1), ("look", 0, 0)])
-    lanes.put_off(world.store, world.offset(), Lane.REPAIR, "its table has no such column")
+    backfill_transitions.put_off(world.store, world.offset(), Lane.REPAIR, "its table has no such column")
     assert world.offset().book.job(Lane.REPAIR)
     return world
 
@@ -528,7 +537,7 @@ def test_a_back_fill_leaves_rows_of_the_newest_time_that_are_still_to_come():
 def left_by_0_1(monkeypatch) -> World:
     """A back-fill whose gap the forward runs had filled was left in the row."""
     with monkeypatch.context() as older:
-        older.setattr("oncehouse.etl.book.end_jobs", lambda book: book)
+        older.setattr("oncehouse.etl.state.topic_state.end_jobs", lambda book: book)
         world = make_world(8)
         play_on(world, [*SKIPPED_ALL, ("seek", 0.0, 0), ("arrive", 60, 1), ("catch up", 20, 0)])
         play_on(world, [("run", None, 0)] * 2)
@@ -559,13 +568,13 @@ def test_a_back_fill_that_forgets_its_open_range_would_be_caught(monkeypatch):
         ("run", None, 0),
     ]
     play(make_world(), actions)
-    monkeypatch.setattr("oncehouse.etl.lanes.with_job", forget_open)
+    monkeypatch.setattr("oncehouse.etl.state.backfill_transitions.with_job", forget_open)
     with pytest.raises(AssertionError):
         play(make_world(), actions)
 
 
 def forget_open(book, lane, job):
-    from oncehouse.etl.book import with_job
+    from oncehouse.etl.state.topic_state import with_job
 
     return with_job(book, lane, job and replace(job, opened=None))
 
@@ -575,6 +584,8 @@ def test_a_back_fill_past_the_slowest_source_would_be_caught(monkeypatch):
     actions = [*EIGHT_ROWS[:4], ("catch up", 1, 0), ("seek", 0, 50), ("order", 0, 0), *[("run", None, 0)] * 3]
     play(make_world(), actions)
     anywhere = Position(time_ms=1 << 60, id=1)
-    monkeypatch.setattr("oncehouse.etl.reach.Reaches.settled_of", lambda *_arguments: anywhere)
+    monkeypatch.setattr(
+        "oncehouse.etl.scheduler.topic_bound.Reaches.settled_of", lambda *_arguments: anywhere
+    )
     with pytest.raises(AssertionError, match="slowest"):
         play(make_world(), actions)

@@ -19,14 +19,14 @@ from oncehouse.cli.output import open_console, say, show_json, show_table
 from oncehouse.cli.paging import paged
 from oncehouse.clickhouse.identifiers import quote
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.graph import draw_tree
-from oncehouse.etl.graph_svg import draw_svg
-from oncehouse.etl.lineage import Change, compare_lineage
+from oncehouse.etl.lineage.model import Change, compare_lineage
+from oncehouse.etl.lineage.svg import draw_svg
+from oncehouse.etl.lineage.tree import draw_tree
 from oncehouse.etl.status_text import spell_now
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.preflight.check import Finding
-    from oncehouse.etl.records import Topic
+    from oncehouse.etl.state.models import Topic
 
 app = typer.Typer(
     no_args_is_help=True, help="Fact tables out of Stage tables, step by step, inside ClickHouse."
@@ -83,9 +83,9 @@ def init(file: SettingsFile = DEFAULT_SETTINGS, *, yes: Yes = False, as_json: As
 def plan_init(etl: Etl) -> list[str]:
     """Every statement, in the order in which they run."""
     from oncehouse.cli.etl_recorder import Recorder
-    from oncehouse.etl.check_log import check_log_ddl
-    from oncehouse.etl.lineage_table import lineage_ddl
-    from oncehouse.etl.log import log_ddl
+    from oncehouse.etl.lineage.table import lineage_ddl
+    from oncehouse.etl.quality.check_log import check_log_ddl
+    from oncehouse.etl.step_log import log_ddl
 
     database = etl.settings.database
     statements = [f"CREATE DATABASE IF NOT EXISTS {quote(database)}"]
@@ -103,8 +103,8 @@ def check(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> 
     """Look at the files, the tables and the views; exit 2 when something has to be put right first."""
     from oncehouse.clickhouse.preflight.check import Level
     from oncehouse.clickhouse.preflight.replica_reads import inspect_reads
-    from oncehouse.etl.lineage_check import inspect_lineage
-    from oncehouse.etl.server_check import inspect_server, judge_declarations
+    from oncehouse.etl.lineage.check import inspect_lineage
+    from oncehouse.etl.quality.server_check import inspect_server, judge_declarations
 
     with open_etl(file) as etl:
         named = {table for topic in etl.work for table in (topic.dst, *topic.depends_on)}
@@ -163,14 +163,14 @@ def sync(file: SettingsFile = DEFAULT_SETTINGS, *, yes: Yes = False, as_json: As
 
 def is_made(etl: Etl) -> bool:
     """Whether `etl init` has made the scheduler's own tables."""
-    from oncehouse.etl.lineage_table import read_lineage
+    from oncehouse.etl.lineage.table import read_lineage
 
     return read_lineage(etl.client, etl.settings.database) is not None
 
 
 def find_changes(etl: Etl) -> tuple[Change, ...]:
     """How the folder differs from the table; a table that is not there is an empty one."""
-    from oncehouse.etl.lineage_table import as_stored, read_lineage
+    from oncehouse.etl.lineage.table import as_stored, read_lineage
 
     stored = read_lineage(etl.client, etl.settings.database) or ()
     return compare_lineage(as_stored(etl.lineage, etl.folder), stored)
@@ -178,7 +178,7 @@ def find_changes(etl: Etl) -> tuple[Change, ...]:
 
 def sync_lineage(etl: Etl) -> None:
     """Make the table the same as the folder, if it is not."""
-    from oncehouse.etl.lineage_table import as_stored, write_lineage
+    from oncehouse.etl.lineage.table import as_stored, write_lineage
 
     if find_changes(etl):
         write_lineage(etl.client, etl.settings.database, as_stored(etl.lineage, etl.folder))

@@ -23,14 +23,14 @@ from oncehouse.cli.etl_opening import (
 from oncehouse.cli.output import say, show_json
 from oncehouse.config.field_types import parse_duration
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.positions import MAX_ID, before
-from oncehouse.etl.records import START, Offset, Position, Template
+from oncehouse.etl.state.models import START, Offset, Position, Template
+from oncehouse.etl.state.position import MAX_ID, before
 from oncehouse.etl.status_text import spell_position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from oncehouse.etl.records import Topic
+    from oncehouse.etl.state.models import Topic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,20 +53,20 @@ def seek(
     as_json: AsJson = False,
 ) -> None:
     """Let the topic go on after POSITION. Rows that it has already built are not taken back: delete them first."""
-    from oncehouse.etl import mutex, offsets
-    from oncehouse.etl.takeovers import end_inserts
+    from oncehouse.etl.scheduler.stale_queries import end_inserts
+    from oncehouse.etl.state import topic_lease, transitions
 
     wanted = parse_position(position)
     with open_etl(file) as etl:
         found = find_topic(etl, topic)
         snapshot = read_offsets(etl)
-        seen = snapshot.offsets.get(found.topic) or mutex.blank(found.topic)
-        nobody = mutex.Worker(hostid="", lease_seconds=etl.settings.lease)
-        mutex.check_free(seen, nobody, snapshot.now_ms)
+        seen = snapshot.offsets.get(found.topic) or topic_lease.blank(found.topic)
+        nobody = topic_lease.Worker(hostid="", lease_seconds=etl.settings.lease)
+        topic_lease.check_free(seen, nobody, snapshot.now_ms)
         end_inserts(etl.client, found)  # of a process that died: what it still inserts would be doubled
         if not force:
             check_emptied(etl, found, wanted, max(seen.reached, seen.next))  # an open range may be there, too
-        row = offsets.seek(
+        row = transitions.seek(
             etl.store,
             found.topic,
             wanted,
@@ -80,7 +80,7 @@ def seek(
 def check_emptied(etl: Etl, topic: Topic, after: Position, upto: Position) -> None:
     """Refused when the table still holds rows of a range that is to be built again."""
     from oncehouse.clickhouse.table_info import describe_table
-    from oncehouse.etl.sources import count_range
+    from oncehouse.etl.steps.source_ranges import count_range
 
     if topic.template is not Template.STEP or after >= upto:
         return
@@ -156,7 +156,7 @@ def declare(
     as_json: AsJson = False,
 ) -> None:
     """Declare how far a source has come: all rows at POSITION and before are in its table, and none will come."""
-    from oncehouse.etl import declarations
+    from oncehouse.etl.state import declarations
 
     if (position is None) is not take_back:
         raise ConfigurationError("name a POSITION, or --withdraw the declaration: one of the two")
@@ -207,20 +207,20 @@ def backfill(
     as_json: AsJson = False,
 ) -> None:
     """Let `run` fill the gaps of a range, whenever the forward runs of the topic have nothing to do."""
-    from oncehouse.etl import lanes
+    from oncehouse.etl.state import backfill_transitions
 
     after, upto = parse_position(from_), None if to is None else parse_position(to)
     with open_etl(file) as etl:
         found = find_topic(etl, topic)
         seen = read_offsets(etl).offsets.get(found.topic)
         if cancel:
-            row = lanes.cancel_backfill(etl.store, found.topic)
+            row = backfill_transitions.cancel_backfill(etl.store, found.topic)
             _show_offset(row, f"{topic}: no further step of its back-fill is begun", as_json=as_json)
             return
         if emptied and seen is not None:
             check_emptied(etl, found, after, min(upto or seen.reached, seen.reached))
             upto = upto or seen.reached  # as far as was looked, wherever the topic is by now
-        row = lanes.order_backfill(
+        row = backfill_transitions.order_backfill(
             etl.store,
             found,
             after=after,

@@ -15,8 +15,8 @@ from oncehouse.cli.paging import paged
 from oncehouse.common.formatting import spell_duration
 
 if TYPE_CHECKING:
-    from oncehouse.etl.check_log import CheckRow
-    from oncehouse.etl.log import LogRow
+    from oncehouse.etl.quality.check_log import CheckRow
+    from oncehouse.etl.step_log import LogRow
 
 app = typer.Typer(invoke_without_command=True, help="What each step brought.")
 
@@ -49,7 +49,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the latest rows of LogExt, newest first."""
-    from oncehouse.etl.log import read_log
+    from oncehouse.etl.step_log import read_log
 
     if context.invoked_subcommand is not None:
         return
@@ -103,7 +103,7 @@ def checks(
     as_json: AsJson = False,
 ) -> None:
     """Show what became of expectations, newest first."""
-    from oncehouse.etl.check_log import read_checks
+    from oncehouse.etl.quality.check_log import read_checks
 
     with open_etl(file) as etl:
         if topic is not None:
@@ -134,7 +134,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Print the logging view of the topic's table; with --yes, create it. What exists is kept."""
-    from oncehouse.etl.log import plan_log_view
+    from oncehouse.etl.step_log import plan_log_view
 
     with open_etl(file) as etl:
         found = find_topic(etl, topic)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from oncehouse.etl.opening import Etl, find_source, find_topic, open_etl, open_store, read_offsets
+from oncehouse.etl.open import Etl, find_source, find_topic, open_etl, open_store, read_offsets
 
 __all__ = [
     "DEFAULT_SETTINGS",

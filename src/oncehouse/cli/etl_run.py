@@ -21,10 +21,10 @@ from oncehouse.etl.status_text import spell_position, without_name
 
 if TYPE_CHECKING:
     from oncehouse.errors import OncehouseError
-    from oncehouse.etl.records import Position
-    from oncehouse.etl.runner import Done
-    from oncehouse.etl.scheduler import Failed, Round, Scheduler
-    from oncehouse.etl.step_planner import Step
+    from oncehouse.etl.scheduler.scheduler import Failed, Round, Scheduler
+    from oncehouse.etl.scheduler.step_runner import Done
+    from oncehouse.etl.state.models import Position
+    from oncehouse.etl.steps.step_planner import Step
 
 FAILED_EXIT_CODE = 1
 
@@ -84,7 +84,7 @@ class StepsEnd(Answer, of=("etl run",)):
 @paged()
 def plan(file: SettingsFile = DEFAULT_SETTINGS, *, topic: OneTopic = None, as_json: AsJson = False) -> None:
     """Print the steps that `run` would begin now, with their SQL; exit 1 when a topic cannot be planned."""
-    from oncehouse.etl.scheduler import Failed
+    from oncehouse.etl.scheduler.scheduler import Failed
 
     with open_etl(file) as etl:
         if topic is not None:
@@ -103,7 +103,7 @@ def plan(file: SettingsFile = DEFAULT_SETTINGS, *, topic: OneTopic = None, as_js
 
 
 def _show_plan(planned: tuple[Step | Failed, ...]) -> None:
-    from oncehouse.etl.scheduler import Failed
+    from oncehouse.etl.scheduler.scheduler import Failed
 
     for one in planned:
         if isinstance(one, Failed):
@@ -116,8 +116,8 @@ def _show_plan(planned: tuple[Step | Failed, ...]) -> None:
 
 
 def open_scheduler(etl: Etl) -> Scheduler:
-    from oncehouse.etl.mutex import Worker
-    from oncehouse.etl.scheduler import Scheduler, unique_hostid
+    from oncehouse.etl.scheduler.scheduler import Scheduler, unique_hostid
+    from oncehouse.etl.state.topic_lease import Worker
 
     worker = Worker(hostid=unique_hostid(), lease_seconds=etl.settings.lease)
     return Scheduler(
@@ -134,7 +134,7 @@ def open_scheduler(etl: Etl) -> Scheduler:
 
 
 def _describe_step(step: Step) -> PlannedStep:
-    from oncehouse.etl.explaining import explain
+    from oncehouse.etl.steps.explain import explain
 
     operations = [
         PlannedOperation(operation=type(operation).__name__, text=explain(operation))
@@ -151,7 +151,7 @@ def _describe_step(step: Step) -> PlannedStep:
 
 
 def _show_step(step: Step) -> None:
-    from oncehouse.etl.explaining import explain
+    from oncehouse.etl.steps.explain import explain
 
     span = f"after {_spell(step.span.last)} up to {_spell(step.span.next)}"
     rows = f", {step.span.rows:,} rows of {step.topic.depends_on[0]}" if step.span.rows else ""
@@ -220,8 +220,8 @@ class Report:
 
     def take(self, done: Round | OncehouseError) -> None:
         from oncehouse.errors import OncehouseError
-        from oncehouse.etl.runner import Done
-        from oncehouse.etl.scheduler import Failed
+        from oncehouse.etl.scheduler.scheduler import Failed
+        from oncehouse.etl.scheduler.step_runner import Done
 
         if isinstance(done, OncehouseError):
             self._line(ServerAway(why=str(done)), f"waiting: {done}")

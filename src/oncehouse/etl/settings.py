@@ -16,7 +16,7 @@ from oncehouse.config.field_types import Count, Name, Seconds
 from oncehouse.config.file_loader import PlaceKind, parse_section, read_text
 from oncehouse.config.pipeline import ClickHouse, Section
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.records import AHEAD_SECONDS, LATE_EVERY_SECONDS
+from oncehouse.etl.state.models import AHEAD_SECONDS, LATE_EVERY_SECONDS
 
 if TYPE_CHECKING:
     import os

@@ -8,17 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from oncehouse.etl.mutex import failures
-from oncehouse.etl.opening import Etl, read_offsets
-from oncehouse.etl.records import START, Late, Offset, Position, Template
+from oncehouse.etl.open import Etl, read_offsets
+from oncehouse.etl.state.models import START, Late, Offset, Position, Template
+from oncehouse.etl.state.topic_lease import failures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from oncehouse.etl.check_log import CheckRow
-    from oncehouse.etl.offsets import Snapshot
-    from oncehouse.etl.planning import Decision
-    from oncehouse.etl.records import SourceState, Topic
+    from oncehouse.etl.quality.check_log import CheckRow
+    from oncehouse.etl.scheduler.due_steps import Decision
+    from oncehouse.etl.state.models import SourceState, Topic
+    from oncehouse.etl.state.transitions import Snapshot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +90,9 @@ class TopicStatus:
 
 
 def read_status(etl: Etl) -> list[TopicStatus]:
-    from oncehouse.etl.planning import due_steps
-    from oncehouse.etl.reach import find_declared
-    from oncehouse.etl.sources import count_ahead, hold_back, read_sources, tables_to_ask
+    from oncehouse.etl.scheduler.due_steps import due_steps
+    from oncehouse.etl.scheduler.topic_bound import find_declared
+    from oncehouse.etl.steps.source_ranges import count_ahead, hold_back, read_sources, tables_to_ask
 
     snapshot = read_offsets(etl)  # before the sources: what is declared of them is then among their rows
     read = read_sources(etl.client, tables_to_ask(etl.work))
@@ -123,7 +123,7 @@ def read_status(etl: Etl) -> list[TopicStatus]:
 
 
 def _describe_declared(etl: Etl, topic: Topic, snapshot: Snapshot) -> tuple[DeclaredStatus, ...]:
-    from oncehouse.etl.reach import find_declared
+    from oncehouse.etl.scheduler.topic_bound import find_declared
 
     names = {source.dst: source.topic for source in etl.lineage}
     declared = find_declared(etl.lineage, snapshot.offsets)
@@ -142,8 +142,8 @@ def _describe_declared(etl: Etl, topic: Topic, snapshot: Snapshot) -> tuple[Decl
 
 def _add_checks(etl: Etl, described: Iterable[TopicStatus]) -> list[TopicStatus]:
     """Results of expectations that the lineage has now; others are history."""
-    from oncehouse.etl.check_log import read_latest_checks
-    from oncehouse.etl.expectations import spell_expectation
+    from oncehouse.etl.quality.check_log import read_latest_checks
+    from oncehouse.etl.quality.expectations import spell_expectation
 
     wanted = {topic.topic: {spell_expectation(one) for one in topic.expect} for topic in etl.work}
     if not any(wanted.values()):
@@ -160,8 +160,8 @@ def _add_checks(etl: Etl, described: Iterable[TopicStatus]) -> list[TopicStatus]
 
 def _look_closer(etl: Etl, decision: Decision) -> Decision:
     """A topic may be due by its times and yet have no row up to there: its new ones wait for a slower source."""
-    from oncehouse.etl.planning import Due, wait_for_rows
-    from oncehouse.etl.sources import find_range
+    from oncehouse.etl.scheduler.due_steps import Due, wait_for_rows
+    from oncehouse.etl.steps.source_ranges import find_range
 
     topic = decision.topic
     if not isinstance(decision, Due) or topic.template != Template.STEP:
@@ -180,8 +180,8 @@ def _look_closer(etl: Etl, decision: Decision) -> Decision:
 
 def find_gap_rows(etl: Etl, topic: Topic, offset: Offset) -> tuple[GapStatus, ...]:
     """Gaps in which the main source has rows: anything else is nothing to fill."""
-    from oncehouse.etl.sides import open_gaps
-    from oncehouse.etl.sources import count_range
+    from oncehouse.etl.state.next_backfill import open_gaps
+    from oncehouse.etl.steps.source_ranges import count_range
 
     if not topic.depends_on or topic.template is Template.RELOAD:
         return ()
@@ -197,7 +197,7 @@ def find_gap_rows(etl: Etl, topic: Topic, offset: Offset) -> tuple[GapStatus, ..
 
 
 def _describe_backfill(offset: Offset, gaps: tuple[GapStatus, ...]) -> BackfillStatus | None:
-    from oncehouse.etl.book import Lane
+    from oncehouse.etl.state.topic_state import Lane
 
     job = offset.book.job(Lane.BACKFILL)
     if job is None:
@@ -215,8 +215,8 @@ def _describe(
     offsets: Mapping[str, Offset],
     sources: Mapping[str, SourceState],
 ) -> TopicStatus:
-    from oncehouse.etl.book import Lane
-    from oncehouse.etl.coverage import count_late
+    from oncehouse.etl.state.coverage import count_late
+    from oncehouse.etl.state.topic_state import Lane
 
     topic, offset = decision.topic, decision.offset
     gaps = find_gap_rows(etl, topic, offset)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from oncehouse.common.formatting import spell_duration
-from oncehouse.etl.expectations import Outcome
-from oncehouse.etl.mutex import failures
-from oncehouse.etl.positions import Position, spell_position_time
+from oncehouse.etl.quality.expectations import Outcome
+from oncehouse.etl.state.position import Position, spell_position_time
+from oncehouse.etl.state.topic_lease import failures
 
 if TYPE_CHECKING:
     from oncehouse.etl.status import BackfillStatus, GapStatus, TopicStatus

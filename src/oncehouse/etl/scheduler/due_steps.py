@@ -1,0 +1,229 @@
+"""Which topics are due, decided from lineage, offsets, what the sources hold, and the time: pure, no I/O.
+
+No step goes past what its slowest source may still bring, nor past now less the delay (`reach.py`). A range that was
+begun and not finished comes before all else, unchanged. What cannot run says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from oncehouse.etl.lineage.model import is_source
+from oncehouse.etl.scheduler.topic_bound import Bound, Reaches
+from oncehouse.etl.state.coverage import count_late
+from oncehouse.etl.state.models import Offset, Position, SourceState, Template, Topic
+from oncehouse.etl.state.next_backfill import Side, is_stopped, next_side, retry_seconds
+from oncehouse.etl.state.position import MAX_ID, spell_position_time
+from oncehouse.etl.state.topic_lease import LEASE_SECONDS, MORE, PAUSED, SIZING, blank, failures, is_held
+
+
+@dataclass(frozen=True, kw_only=True)
+class Due:
+    """Rows after `offset.last` up to (`upper_ms`, `upper_id`) may be read."""
+
+    topic: Topic
+    offset: Offset
+    upper_ms: int
+    upper_id: int = MAX_ID
+    limit: str = field(default="", compare=False)
+    """What keeps it from going further, in words."""
+    is_delayed: bool = field(default=False, compare=False)
+    """That is its delay, so it may go further with every moment."""
+
+    @property
+    def upper(self) -> Position:
+        return Position(time_ms=self.upper_ms, id=self.upper_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Empty:
+    """A range in which a topic's main source was found to have no rows."""
+
+    last: Position
+    upper: Position
+    first: Position | None = None
+    """The first row after it; None where that is of no use."""
+
+    def covers(self, due: Due) -> bool:
+        """Whether looking again is in vain. Behind a slow source rows may come in before the first one."""
+        if due.offset.last != self.last:
+            return False
+        return due.upper == self.upper or (
+            due.is_delayed and self.first is not None and due.upper < self.first
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume:
+    """An open range: it runs again unchanged."""
+
+    topic: Topic
+    offset: Offset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    topic: Topic
+    offset: Offset
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paused:
+    topic: Topic
+    offset: Offset
+
+
+Decision = Due | Resume | Side | Waiting | Paused
+
+
+def due_steps(
+    topics: Sequence[Topic],
+    offsets: Mapping[str, Offset],
+    sources: Mapping[str, SourceState],
+    now_ms: int,
+    *,
+    hostid: str = "",
+    lease_seconds: float = LEASE_SECONDS,
+    known_empty: Mapping[str, Empty] = MappingProxyType({}),
+    clock_ms: int | None = None,
+    declared: Mapping[str, Position] = MappingProxyType({}),
+) -> tuple[Decision, ...]:
+    """One decision a topic, in their order. `now_ms` is the clock of the store that holds the offsets, `clock_ms` that
+    of ClickHouse when the sources were read (the same, when left out).
+
+    `known_empty`: topics, and where their source was found to have no rows. `declared`: source tables, and how far
+    they have come by what their loaders say.
+    """
+    built = {topic.topic for topic in topics if not is_source(topic)}
+    # What a pipeline declared of a topic that is built is not how far that topic has come.
+    sound = {
+        name: offset
+        for name, offset in offsets.items()
+        if not (name in built and offset.is_pipeline_declaration)
+    }
+    reaches = Reaches(topics, sound, sources, now_ms if clock_ms is None else clock_ms, declared)
+
+    def decide(topic: Topic) -> Decision:
+        offset = offsets.get(topic.topic) or blank(topic.topic)
+        if offset.state == PAUSED:
+            return Paused(topic=topic, offset=offset)
+        if topic.topic in built and offset.is_pipeline_declaration:
+            reason = _tell_misplaced(offset)
+        else:
+            reason = _reason_to_hold_back(offset, now_ms, hostid, lease_seconds)
+        if reason:
+            return Waiting(topic=topic, offset=offset, reason=reason)
+        if offset.book.is_pause_asked:  # its holder is gone, and the pause was meant to follow its step
+            return Paused(topic=topic, offset=offset)
+        if offset.is_open and offset.state != SIZING:
+            return Resume(topic=topic, offset=offset)
+        forward = _decide_forward(topic, offset, reaches, now_ms, known_empty.get(topic.topic))
+        if not isinstance(forward, Waiting):
+            return forward
+        return next_side(topic, offset, reaches.settled_of(topic), now_ms) or forward
+
+    return tuple(decide(topic) for topic in topics)
+
+
+def _tell_misplaced(offset: Offset) -> str:
+    return (
+        f"{offset.consumer} has declared it as a source, and it is built: let tables[].declare.topic of that pipeline "
+        f"name the source's own topic, then `oncehouse etl seek {offset.topic} start`"
+    )
+
+
+def _decide_forward(
+    topic: Topic, offset: Offset, reaches: Reaches, now_ms: int, known_empty: Empty | None
+) -> Due | Waiting:
+    reason = (
+        _tell_late(topic, offset) if is_stopped(topic, offset) else _reason_to_pace(topic, offset, now_ms)
+    )
+    if reason:
+        return Waiting(topic=topic, offset=offset, reason=reason)
+    decision = _decide_by_sources(topic, offset, reaches)
+    if isinstance(decision, Due) and known_empty is not None and known_empty.covers(decision):
+        return wait_for_rows(decision)
+    return decision
+
+
+def wait_for_rows(due: Due) -> Waiting:
+    """The topic may go on, but its main source has no rows up to there."""
+    return Waiting(topic=due.topic, offset=due.offset, reason=f"its new rows are after {due.limit}")
+
+
+def _tell_late(topic: Topic, offset: Offset) -> str:
+    return (
+        f"{count_late(offset.book.segments)} rows came late; look at them, then `oncehouse etl resume "
+        f"{topic.topic}` lets them pass, and `late: repair` in the lineage builds them"
+    )
+
+
+def _reason_to_hold_back(offset: Offset, now_ms: int, hostid: str, lease_seconds: float) -> str:
+    if is_held(offset, hostid, now_ms, lease_seconds):
+        return f"{offset.hostid} works on it"
+    if failed := failures(offset.state):
+        rest_ms = offset.run_ms + retry_seconds(failed) * 1000 - now_ms
+        if rest_ms > 0:
+            return f"tried again in {rest_ms / 1000:.0f} s; it has {offset.state}"
+    return ""
+
+
+def _reason_to_pace(topic: Topic, offset: Offset, now_ms: int) -> str:
+    if offset.state == MORE or failures(offset.state) or not offset.run_ms:
+        return ""
+    rest_ms = (offset.book.forward_ms or offset.run_ms) + topic.repeat_seconds * 1000 - now_ms
+    return f"runs again in {rest_ms / 1000:.0f} s" if rest_ms > 0 else ""
+
+
+def _decide_by_sources(topic: Topic, offset: Offset, reaches: Reaches) -> Due | Waiting:
+    bound = reaches.bound_of(topic)
+    if bound is None:
+        reason = f"no rows yet in {', '.join(reaches.unknown_of(topic))}"
+        return Waiting(topic=topic, offset=offset, reason=reason)
+    if topic.template in (Template.RELOAD, Template.RANGE):
+        return _decide_rebuild(topic, offset, bound, reaches)
+    newest = reaches.newest_of(topic)
+    if newest is None or newest <= offset.last:
+        return Waiting(topic=topic, offset=offset, reason="nothing new")
+    if bound.upto < offset.last:
+        return Waiting(topic=topic, offset=offset, reason=_tell_behind(topic, bound))
+    return _due(topic, offset, bound.upto, bound)
+
+
+def _decide_rebuild(topic: Topic, offset: Offset, bound: Bound, reaches: Reaches) -> Due | Waiting:
+    """Built whole from what its sources hold: due again once they hold something newer."""
+    until = Position(time_ms=bound.upto.time_ms, id=0)
+    newest = reaches.newest_content(topic) if topic.depends_on else until
+    upper = newest if newest is not None and newest <= bound.upto else until
+    if newest is None or upper <= offset.last:
+        return Waiting(topic=topic, offset=offset, reason="nothing new")
+    return _due(topic, offset, upper, bound)
+
+
+def _due(topic: Topic, offset: Offset, upper: Position, bound: Bound) -> Due:
+    return Due(
+        topic=topic,
+        offset=offset,
+        upper_ms=upper.time_ms,
+        upper_id=upper.id,
+        limit=_tell_limit(topic, bound),
+        is_delayed=not bound.table,
+    )
+
+
+def _tell_limit(topic: Topic, bound: Bound) -> str:
+    at = spell_position_time(bound.upto)
+    if not bound.table:
+        return f"{at}, now less its delay of {topic.delay_seconds:g} s"
+    return f"{at}, up to which {bound.table} {'is declared to have' if bound.is_declared else 'has'} come"
+
+
+def _tell_behind(topic: Topic, bound: Bound) -> str:
+    """The topic stands further than it may go: a source is slower, was declared back, or a clock or delay changed."""
+    if not bound.table:
+        return f"it stands after {_tell_limit(topic, bound)}"
+    how = "is declared to be" if bound.is_declared else "is"
+    return f"{bound.table} {how} at {spell_position_time(bound.upto)}, behind the others"

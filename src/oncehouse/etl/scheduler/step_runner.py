@@ -1,0 +1,280 @@
+"""Performs one topic's step: carries out its operations in their order, and writes the topic's row.
+
+Holds: what `plan_decision` returns is what `perform` does; a range whose insert may have begun is never changed;
+whatever fails leaves the range open and the topic free, with a state that says why. Laying a step out is for
+`step_planner.py`, changing tables for `table_work.py`, when to run for the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from oncehouse.clickhouse.client import Client
+from oncehouse.clickhouse.replica_sync import read_in_step
+from oncehouse.common import failpoints
+from oncehouse.etl.quality.expectations import (
+    ExpectationError,
+    Outcome,
+    Verdict,
+    explain_stop,
+    judge,
+)
+from oncehouse.etl.scheduler.due_steps import Due, Resume
+from oncehouse.etl.scheduler.stale_queries import end_inserts
+from oncehouse.etl.state import topic_lease, transitions
+from oncehouse.etl.state.backfill_transitions import begin_side
+from oncehouse.etl.state.models import Offset
+from oncehouse.etl.state.next_backfill import Side
+from oncehouse.etl.state.topic_lease import INSERTING, Worker
+from oncehouse.etl.state.transitions import OffsetStore
+from oncehouse.etl.steps.late_row_repair import drop_left, freeze
+from oncehouse.etl.steps.operation_builder import (
+    BLOCK_ROWS,
+    before_operations,
+)
+from oncehouse.etl.steps.operations import (
+    Begin,
+    Exchange,
+    Expect,
+    Fit,
+    FixRange,
+    Freeze,
+    ReplacePartitions,
+    WriteLast,
+    WriteNext,
+    WriteSide,
+)
+from oncehouse.etl.steps.range_sizing import Sizing
+from oncehouse.etl.steps.source_ranges import Range
+from oncehouse.etl.steps.step_planner import Step, StepPlanner
+from oncehouse.etl.steps.table_executor import TableWork
+from oncehouse.etl.steps.transform_cache import Preparation
+
+_TOO_MANY_PARTS = 252
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    topic: str
+    span: Range
+    lane: str = ""
+    warnings: tuple[str, ...] = ()
+    """Expectations that did not hold, of those that only warn."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the main source that it took."""
+        return self.span.rows
+
+
+Hold = Callable[[str], AbstractContextManager[AbstractContextManager[object]]]
+"""Keeps a topic's lease alive inside; yields the lock under which its row may be changed."""
+
+
+Note = Callable[[str, Range, tuple[Verdict, ...]], None]
+"""Writes down what became of a topic's expectations."""
+
+
+def note_nowhere(_topic: str, _span: Range, _verdicts: tuple[Verdict, ...]) -> None:
+    pass
+
+
+@contextmanager
+def hold_without_heartbeat(_topic: str) -> Iterator[AbstractContextManager[object]]:
+    yield nullcontext()
+
+
+class Runner:
+    def __init__(
+        self,
+        client: Client,
+        store: OffsetStore,
+        worker: Worker,
+        folder: Path,
+        *,
+        hold: Hold = hold_without_heartbeat,
+        block_rows: int = BLOCK_ROWS,
+        note: Note = note_nowhere,
+        waited_for: frozenset[str] | None = None,
+    ) -> None:
+        """`waited_for` are the tables whose time bounds other topics' steps; None: any may."""
+        self._client = client
+        self._store = store
+        self._worker = worker
+        self._hold = hold
+        self._note = note
+        self._sizing = Sizing(client, block_rows)
+        self._work = TableWork(client=client, store=store, worker=worker, sizing=self._sizing)
+        self._planner = StepPlanner(
+            client=client,
+            store=store,
+            hostid=worker.hostid,
+            preparation=Preparation(client, folder, store.view_table),
+            sizing=self._sizing,
+            waited_for=waited_for,
+        )
+
+    @property
+    def planner(self) -> StepPlanner:
+        return self._planner
+
+    def plan_decision(self, decision: Due | Resume | Side, found: Range | None = None) -> Step | None:
+        """The step's operations; None when its source has no rows in reach. Reads, and writes nothing."""
+        return self._planner.plan_decision(decision, found)
+
+    def perform(self, step: Step) -> Done:  # noqa: C901 - a branch an operation
+        """Raises MutexError when another process has the topic; whatever else fails is written into its state."""
+        begun: Offset | None = None
+        done = step
+        warnings: tuple[str, ...] = ()
+        with self._hold(step.topic.topic) as lock:
+            try:
+                for number in range(len(step.operations)):
+                    operation = done.operations[number]
+                    if isinstance(operation, WriteNext | WriteSide):
+                        begun = self._begin(step, operation, lock)
+                    elif isinstance(operation, Freeze):
+                        done = self._freeze(done, operation)
+                    elif isinstance(operation, Fit):
+                        done = self._fit_range(done, lock)
+                    elif isinstance(operation, Expect):
+                        warnings = self._look(operation, done)
+                    elif isinstance(operation, FixRange):
+                        begun = self._fix_range(operation, lock)
+                    elif isinstance(operation, WriteLast):
+                        self._write_last(operation, begun, lock)
+                        begun = None
+                    else:
+                        placed = self._work.carry_out(operation, done)
+                        if placed is not None and not _lane_of(step):
+                            done = _with_rows(done, placed)
+            except topic_lease.MutexError:
+                raise
+            except Exception as error:
+                if begun is not None:
+                    self._give_up(step, error, lock)
+                raise
+        return Done(
+            topic=step.topic.topic,
+            span=done.span,
+            lane=_lane_of(step),
+            warnings=warnings,
+        )
+
+    def give_up(self, seen: Offset, error: Exception) -> None:
+        """Write down why a step could not even be planned."""
+        transitions.fail(self._store, self._worker, seen, _first_line(error))
+
+    def _give_up(self, step: Step, error: Exception, lock: AbstractContextManager[object]) -> None:
+        with lock:
+            transitions.fail(self._store, self._worker, step.seen, _first_line(error))
+
+    def _begin(self, step: Step, operation: Begin, lock: AbstractContextManager[object]) -> Offset:
+        failpoints.reach("etl-before-next")
+        begun = self._write_next(step, operation, lock)
+        failpoints.reach("etl-after-next")
+        if step.before is not None:
+            end_inserts(self._client, step.topic)
+        return begun
+
+    def _write_next(self, step: Step, operation: Begin, lock: AbstractContextManager[object]) -> Offset:
+        with lock:
+            if isinstance(operation, WriteSide):
+                return begin_side(self._store, self._worker, step.seen, operation.lane, operation.opened)
+            return transitions.begin(
+                self._store,
+                self._worker,
+                step.seen,
+                next_=operation.next,
+                state=operation.state,
+                rows=step.span.rows,
+            )
+
+    def _write_last(
+        self, operation: WriteLast, begun: Offset | None, lock: AbstractContextManager[object]
+    ) -> None:
+        with lock:
+            transitions.commit(
+                self._store,
+                self._worker,
+                operation.topic,
+                rows=operation.rows,
+                state=operation.state,
+                begun=begun,
+                is_whole=operation.is_whole,
+                splits_time=operation.splits_time,
+            )
+        failpoints.reach("etl-after-last")
+
+    def _freeze(self, step: Step, operation: Freeze) -> Step:
+        """From then on it is known how many rows the repair is about."""
+        drop_left(self._client, step.topic, operation.number)
+        rows = freeze(self._client, step.topic, operation)
+        return replace(_with_rows(step, rows), span=replace(step.span, rows=rows))
+
+    def _fit_range(self, step: Step, lock: AbstractContextManager[object]) -> Step:
+        """Narrow the range until its output fits; what stands before it runs again for the narrower one."""
+        while (
+            rows := self._sizing.count_output(step.topic, step.prepared.transform, step.span)
+        ) > self._sizing.block_rows:
+            span = self._sizing.halve(step.topic, step.span, rows)
+            with lock:
+                transitions.narrow(
+                    self._store,
+                    self._worker,
+                    step.topic.topic,
+                    next_=span.next,
+                    state=topic_lease.SIZING,
+                    rows=span.rows,
+                )
+            step = self._planner.assemble(step.topic, step.seen, span, step.prepared, is_fixed=False)
+            for operation in before_operations(step.topic, step.prepared.transform, span):
+                self._work.carry_out(operation, step)
+        return step
+
+    def _fix_range(self, operation: FixRange, lock: AbstractContextManager[object]) -> Offset:
+        with lock:
+            return transitions.narrow(
+                self._store,
+                self._worker,
+                operation.topic,
+                next_=operation.next,
+                state=INSERTING,
+                rows=operation.rows,
+            )
+
+    def _look(self, operation: Expect, step: Step) -> tuple[str, ...]:
+        """What did not hold and only warns; raises when something did not hold that stops."""
+        (row,) = read_in_step(
+            self._client,
+            step.topic.depends_on,
+            lambda reader: reader.query(operation.sql, operation.parameters),
+        )
+        verdicts = judge(operation.expectations, row)
+        self._note(operation.topic, step.span, verdicts)
+        stopped = [verdict for verdict in verdicts if verdict.outcome == Outcome.STOPPED]
+        if stopped:
+            swap = next(
+                (one for one in step.operations if isinstance(one, Exchange | ReplacePartitions)), None
+            )
+            aside = swap.aside if swap else ""
+            why = explain_stop(step.topic, step.span, stopped, lane=_lane_of(step), aside=aside)
+            raise ExpectationError(why)
+        return tuple(str(verdict) for verdict in verdicts if verdict.outcome == Outcome.WARNED)
+
+
+def _with_rows(step: Step, rows: int) -> Step:
+    """With the number of rows that is written down at its end."""
+    operations = (replace(one, rows=rows) if isinstance(one, WriteLast) else one for one in step.operations)
+    return replace(step, operations=tuple(operations))
+
+
+def _lane_of(step: Step) -> str:
+    return next((str(one.lane) for one in step.operations if isinstance(one, WriteSide)), step.seen.lane)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,90 @@
+"""What a topic may do while its forward runs have nothing to do: repair late rows, fill gaps. Pure.
+
+Forward runs go first. A range that was begun comes before all else of its lane, unchanged. A lane that failed rests
+longer each time, and leaves the forward runs alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oncehouse.etl.state.coverage import count_late, find_gaps
+from oncehouse.etl.state.models import Late, Offset, Template, Topic
+from oncehouse.etl.state.position import START, Position
+from oncehouse.etl.state.topic_state import Job, Lane, Opened
+
+_FIRST_RETRY_SECONDS = 2.0
+_LONGEST_RETRY_SECONDS = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """Rows after `after` up to `upto` may be read by a lane."""
+
+    topic: Topic
+    offset: Offset
+    lane: Lane
+    after: Position
+    upto: Position
+    opened: Opened | None = None
+    """This very range was begun before."""
+
+
+def next_side(topic: Topic, offset: Offset, settled: Position | None, now_ms: int) -> Side | None:
+    """The next step beside the forward runs. At `settled` and before it no rows come any more; None: not known."""
+    if topic.late is Late.REPAIR and (mend := _next_repair(topic, offset, now_ms)) is not None:
+        return mend
+    job = offset.book.job(Lane.BACKFILL)
+    if job is None or settled is None or _rests(job, now_ms):
+        return None
+    if job.opened is not None:
+        return _again(topic, offset, Lane.BACKFILL, job.opened)
+    if now_ms < job.ran_ms + job.every_seconds * 1000:
+        return None
+    for after, upto in find_gaps(offset.book.segments, job.after, min(job.upto, offset.reached)):
+        end = min(upto, settled)
+        if topic.template is Template.RANGE:  # its partitions are built whole, up to where it has come
+            end = offset.reached
+        return _side(topic, offset, Lane.BACKFILL, after, end) if after < end else None
+    return None
+
+
+def is_stopped(topic: Topic, offset: Offset) -> bool:
+    """Late rows have come that nobody has let pass."""
+    return topic.late is Late.STOP and count_late(offset.book.segments) > offset.book.acknowledged
+
+
+def open_gaps(offset: Offset) -> tuple[tuple[Position, Position], ...]:
+    """What the topic has passed without covering it."""
+    return find_gaps(offset.book.segments, START, offset.reached)
+
+
+def retry_seconds(failed: int) -> float:
+    """How long a topic, or a lane of it, rests after so many failures in a row."""
+    return min(_LONGEST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * (1 << min(failed - 1, 10)))
+
+
+def _next_repair(topic: Topic, offset: Offset, now_ms: int) -> Side | None:
+    job = offset.book.job(Lane.REPAIR)
+    if job is not None and _rests(job, now_ms):
+        return None
+    if job is not None and job.opened is not None:
+        return _again(topic, offset, Lane.REPAIR, job.opened)
+    for segment in offset.book.segments:
+        if segment.late:
+            # What is rebuilt is rebuilt whole from there on; a step takes the late rows alone.
+            upto = segment.upto if topic.template is Template.STEP else offset.reached
+            return _side(topic, offset, Lane.REPAIR, segment.after, upto)
+    return None
+
+
+def _rests(job: Job, now_ms: int) -> bool:
+    return job.failed > 0 and now_ms < job.ran_ms + retry_seconds(job.failed) * 1000
+
+
+def _again(topic: Topic, offset: Offset, lane: Lane, opened: Opened) -> Side:
+    return Side(topic=topic, offset=offset, lane=lane, after=opened.last, upto=opened.next, opened=opened)
+
+
+def _side(topic: Topic, offset: Offset, lane: Lane, after: Position, upto: Position) -> Side:
+    return Side(topic=topic, offset=offset, lane=lane, after=after, upto=upto)

@@ -1,0 +1,292 @@
+"""Offsets and the mutex: what may become of a topic's row, decided here once for every store.
+
+A store knows how to read all rows with its own clock, and how to change one row only if it is still what the
+decision was made from. Everything else (who may begin, commit, fail, pause, seek, unlock) are pure functions
+from a row and the store's time to the next row. So two hosts that race can never both win, whatever the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from oncehouse.errors import PermanentError
+from oncehouse.etl.state import topic_state as books
+from oncehouse.etl.state.coverage import Segment, count_late, uncover
+from oncehouse.etl.state.models import START, Offset, Position
+from oncehouse.etl.state.position import MAX_ID
+from oncehouse.etl.state.topic_lease import (
+    DONE,
+    INSERTING,
+    LEASE_SECONDS,
+    PAUSED,
+    SIZING,
+    MutexError,
+    Worker,
+    check_free,
+    check_held,
+    check_still,
+    check_unmoved,
+    failures,
+    is_held,
+)
+from oncehouse.etl.state.topic_state import (
+    Book,
+    Lane,
+    close_forward,
+    close_side,
+    end_jobs,
+    open_forward,
+    put_off,
+)
+
+_LONGEST_STATE = 500
+_END = Position(time_ms=1 << 62, id=MAX_ID)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """All rows of the offsets at one moment."""
+
+    offsets: dict[str, Offset]
+    now_ms: int
+    """The store's own clock: leases and paces do not depend on a host's."""
+
+
+Decide = Callable[[Offset, int], Offset]
+"""(the row as it is, the store's time in ms) → the row as it shall be; raises to leave it alone."""
+
+
+class OffsetStore(Protocol):
+    @property
+    def view_table(self) -> str | None:
+        """The ClickHouse table from which Transform views read their range; None when there is none."""
+
+    def prepare(self) -> None:
+        """Make the table if it is not there."""
+
+    def read_all(self) -> Snapshot: ...
+
+    def change(self, topic: str, decide: Decide, seen: Offset | None = None) -> Offset:
+        """Change one row if nobody else did meanwhile (else decide anew). A topic without a row starts at START.
+
+        `seen` is what the row is believed to be, which spares a read; only of a row that nobody else holds.
+        """
+
+
+def begin(
+    store: OffsetStore,
+    worker: Worker,
+    seen: Offset,
+    *,
+    next_: Position,
+    state: str = INSERTING,
+    rows: int = 0,
+) -> Offset:
+    """Take the topic and write `next`, in one change; refused when the row moved on since it was seen.
+
+    `rows` is how many the main source has in the range; a range that was open keeps the number it had.
+    """
+
+    def decide(row: Offset, now_ms: int) -> Offset:
+        check_unmoved(row, seen, worker, now_ms)
+        is_open = row.is_open and row.state != SIZING
+        book = row.book if is_open else open_forward(row.book, row.last, next_, rows, now_ms)
+        return replace(
+            row, next=next_, state=state, hostid=worker.hostid, consumer=worker.consumer, book=book
+        )
+
+    is_mine = seen.run_ms > 0 and seen.hostid in ("", worker.hostid)
+    return store.change(seen.topic, decide, seen if is_mine else None)
+
+
+def narrow(
+    store: OffsetStore, worker: Worker, topic: str, *, next_: Position, state: str, rows: int = 0
+) -> Offset:
+    """Set `next` again while a range is sized; afterwards it is fixed."""
+
+    def decide(row: Offset, now_ms: int) -> Offset:
+        check_held(row, worker)
+        if row.state != SIZING:
+            raise PermanentError(
+                f"Topic {topic}: its range is fixed since its insert began and cannot be narrowed. "
+                "Let the step finish, or seek the topic."
+            )
+        book = open_forward(row.book, row.last, next_, rows, now_ms)
+        return replace(row, next=next_, state=state, book=book)
+
+    return store.change(topic, decide)
+
+
+def commit(
+    store: OffsetStore,
+    worker: Worker,
+    topic: str,
+    *,
+    rows: int,
+    state: str = DONE,
+    begun: Offset | None = None,
+    is_whole: bool = False,
+    splits_time: bool = False,
+) -> Offset:
+    """`last` becomes `next`, and the topic is free again: the step is done. `begun` is the row as `begin` left it.
+
+    A row that was lent to a lane goes back to where the forward runs were. `is_whole`: all was built anew.
+    `splits_time`: rows of the time of `next` are left for the next step.
+    """
+
+    def decide(row: Offset, now_ms: int) -> Offset:
+        check_held(row, worker)
+        if row.lane:
+            book = close_side(row.book, Lane(row.lane), rows=rows, now_ms=now_ms, is_whole=is_whole)
+            return _free(give_back(row), state=DONE, book=book)
+        book = close_forward(
+            row.book,
+            row.last,
+            row.next,
+            rows=rows,
+            now_ms=now_ms,
+            is_whole=is_whole,
+            splits_time=splits_time,
+        )
+        return _free(replace(row, last=row.next, rows=rows), state=state, book=book)
+
+    return store.change(topic, decide, begun)
+
+
+def fail(store: OffsetStore, worker: Worker, seen: Offset, why: str) -> Offset:
+    """Free the topic with a state that says why and how often; an open range stays open.
+
+    A lane's range stays open in its job, so that the forward runs go on meanwhile.
+    """
+
+    def decide(row: Offset, now_ms: int) -> Offset:
+        check_free(row, worker, now_ms)
+        if row.lane:
+            book = put_off(row.book, Lane(row.lane), why[:_LONGEST_STATE], now_ms)
+            return _free(give_back(row), state=DONE, book=book)
+        # A range that was being sized stays free to be sized anew: nothing was inserted for it.
+        opened = row.last if row.state == SIZING else row.next
+        state = f"failed {failures(seen.state) + 1}: {why}"[:_LONGEST_STATE]
+        return _free(replace(row, next=opened, consumer=worker.consumer), state=state, book=row.book)
+
+    return store.change(seen.topic, decide)
+
+
+def beat(store: OffsetStore, worker: Worker, topic: str) -> Offset:
+    """Say that the work goes on; stores write the time themselves."""
+
+    def decide(row: Offset, _now_ms: int) -> Offset:
+        check_held(row, worker)
+        return row
+
+    return store.change(topic, decide)
+
+
+def seek(
+    store: OffsetStore,
+    topic: str,
+    last: Position,
+    *,
+    lease_seconds: float = LEASE_SECONDS,
+    drops_open: bool = False,
+    seen: Offset | None = None,
+) -> Offset:
+    """Set the position from which the next step goes on; refused while somebody works on the topic.
+
+    The generation moves with it, so that ranges which were inserted before are inserted anew. What was covered
+    after the position counts as never covered; what is skipped becomes a gap. `seen` is what the row was when
+    somebody looked whether the table holds what would be built again: if it has moved since, that is not known.
+    """
+    nobody = Worker(hostid="", lease_seconds=lease_seconds)
+
+    def decide(row: Offset, now_ms: int) -> Offset:
+        check_free(row, nobody, now_ms)
+        if seen is not None:
+            check_still(row, seen)
+        for lane, job in row.book.jobs:
+            if job.opened is not None and not drops_open:
+                raise PermanentError(
+                    f"Topic {topic}: its {lane} has a range under way. Let it end (`oncehouse etl status`), or seek "
+                    "with --force when you know that the table does not hold that range's rows."
+                )
+        if row.is_open and row.state != SIZING and last > row.reached and not drops_open:
+            raise PermanentError(
+                f"Topic {topic}: its rows after {row.last} are being built, and a seek past them would leave open "
+                "whether they were. Let the step end first, or seek with --force when you know that they are not there."
+            )
+        # Jobs that are done are ended first (0.1 left them): the seek must not give them new work.
+        row = replace(give_back(row), book=end_jobs(row.book))
+        book = replace(
+            row.book,
+            segments=uncover(row.book.segments, last, _END),
+            opened=None,
+            jobs=tuple((lane, replace(job, opened=None)) for lane, job in row.book.jobs),
+            is_pause_asked=False,
+            splits_time=0 < last.id < MAX_ID,
+        )
+        state = row.state if row.state == PAUSED else ""
+        return replace(
+            row,
+            last=last,
+            next=last,
+            rows=0,
+            state=state,
+            hostid="",
+            generation=row.generation + 1,
+            book=end_jobs(book),
+        )
+
+    return store.change(topic, decide)
+
+
+def unlock(store: OffsetStore, topic: str) -> Offset:
+    """Clear the mutex whoever holds it; the range stays open and runs again unchanged."""
+    return store.change(topic, lambda row, _now_ms: replace(row, hostid=""))
+
+
+def pause(store: OffsetStore, topic: str, *, lease_seconds: float = LEASE_SECONDS) -> Offset:
+    """Begin no further step. A step under way ends first: the topic is paused by its end, or by its failure."""
+
+    def decide(row: Offset, now_ms: int) -> Offset:
+        if is_held(row, "", now_ms, lease_seconds):
+            return replace(row, book=replace(row.book, is_pause_asked=True))
+        if row.state == SIZING:  # nothing was inserted: sized anew after the pause
+            row = replace(row, next=row.last)
+        return _free(row, state=PAUSED, book=row.book)
+
+    return store.change(topic, decide)
+
+
+def resume(store: OffsetStore, topic: str) -> Offset:
+    """Go on. Late rows that had stopped the topic are let pass: they stay counted, and are not built."""
+
+    def decide(row: Offset, _now_ms: int) -> Offset:
+        book = replace(row.book, is_pause_asked=False, acknowledged=count_late(row.book.segments))
+        return replace(row, state="" if row.state == PAUSED else row.state, book=book)
+
+    return store.change(topic, decide)
+
+
+def note_counts(store: OffsetStore, topic: str, counts: Mapping[Segment, int]) -> Offset:
+    """Write down what the main source holds now; refused while a step is open, whose rows nobody can count yet."""
+
+    def decide(row: Offset, _now_ms: int) -> Offset:
+        if row.hostid or row.is_open:
+            raise MutexError(f"Topic {topic} is worked on; its late rows are counted another time.")
+        return replace(row, book=books.note_counts(row.book, counts))
+
+    return store.change(topic, decide)
+
+
+def give_back(row: Offset) -> Offset:
+    """The row as the forward runs left it."""
+    return replace(row, last=row.resume, next=row.resume, lane="", resume=START) if row.lane else row
+
+
+def _free(row: Offset, *, state: str, book: Book) -> Offset:
+    """Free for everybody, or paused if somebody has asked for that meanwhile."""
+    if book.is_pause_asked:
+        state, book = PAUSED, replace(book, is_pause_asked=False)
+    return replace(row, state=state, hostid="", book=book)

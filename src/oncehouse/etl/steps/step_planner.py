@@ -1,0 +1,212 @@
+"""Lays a topic's step out: looks at its sources and offsets, and says which operations in which order.
+
+Holds: a range whose insert may have begun is laid out as it was. Reads, and writes nothing; performing is for the
+runner.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+
+from oncehouse.clickhouse.client import Client
+from oncehouse.errors import ConfigurationError
+from oncehouse.etl.scheduler.due_steps import Due, Resume
+from oncehouse.etl.state import topic_lease
+from oncehouse.etl.state.models import START, Offset, Position, Template, Topic
+from oncehouse.etl.state.next_backfill import Side
+from oncehouse.etl.state.topic_lease import INSERTING
+from oncehouse.etl.state.topic_state import Lane, Opened
+from oncehouse.etl.state.transitions import OffsetStore
+from oncehouse.etl.steps.backfill_planner import SidePlanner
+from oncehouse.etl.steps.destination_check import (
+    refuse_strange_rows,
+)
+from oncehouse.etl.steps.operation_builder import (
+    before_operations,
+    rebuild_operations,
+    step_operations,
+)
+from oncehouse.etl.steps.operations import (
+    Operation,
+    WriteNext,
+)
+from oncehouse.etl.steps.range_sizing import Sizing
+from oncehouse.etl.steps.source_ranges import Range, find_range, splits_time
+from oncehouse.etl.steps.source_rows import require_rows
+from oncehouse.etl.steps.transform_cache import Preparation, Prepared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A topic's next step, ready to be printed or performed."""
+
+    topic: Topic
+    seen: Offset
+    """The offsets it was planned from; it is refused when they have moved."""
+    span: Range
+    prepared: Prepared
+    operations: tuple[Operation, ...]
+    before: Opened | None = None
+    """This very range was begun before, so its rows may be there, or be on their way."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlanner:
+    client: Client
+    store: OffsetStore
+    hostid: str
+    preparation: Preparation
+    sizing: Sizing
+    waited_for: frozenset[str] | None = None
+    """Tables whose time bounds other topics' steps; None: any may."""
+
+    def plan_decision(self, decision: Due | Resume | Side, found: Range | None = None) -> Step | None:
+        """The step's operations; None when its source has no rows in reach. Reads, and writes nothing.
+
+        `found` is the range of a step that is due, if it was looked up before.
+        """
+        prepared = self.preparation.prepare(decision.topic)
+        match decision:
+            case Side():
+                return self._plan_side(decision, prepared)
+            case Resume():
+                return self._plan_again(decision, prepared)
+            case Due():
+                return self._plan_due(decision, prepared, found)
+
+    def find_next(self, topic: Topic, last: Position, upper: Position) -> Range | None:
+        """The rows of the main source that the next step takes."""
+        return find_range(
+            self.client,
+            topic.depends_on[0],
+            last=last,
+            upper_ms=upper.time_ms,
+            upper_id=upper.id,
+            maxstep_rows=topic.maxstep_rows,
+        )
+
+    def _plan_again(self, decision: Resume, prepared: Prepared) -> Step:
+        topic, seen = decision.topic, decision.offset
+        if seen.lane:
+            step = self._plan_side(_lent(topic, seen), prepared)
+            begin = WriteNext(topic=topic.topic, next=seen.next, state=INSERTING)
+            return replace(step, operations=(begin, *step.operations[1:]))
+        opened = seen.book.opened or Opened(
+            last=seen.last,
+            next=seen.next,
+            rows=self.sizing.count_main(topic, seen.last, seen.next),
+            since_ms=seen.run_ms,
+        )
+        span = Range(last=seen.last, next=seen.next, rows=opened.rows, is_cut=True)
+        step = self.assemble(topic, seen, span, prepared, is_fixed=True, is_resumed=True)
+        return replace(step, before=opened)
+
+    def _plan_due(self, decision: Due, prepared: Prepared, found: Range | None) -> Step | None:
+        topic, seen = decision.topic, decision.offset
+        if topic.template != Template.STEP:
+            # It is built from all that its sources hold up to there; no single row ends it.
+            end = decision.upper
+            rows = self.sizing.count_main(topic, seen.last, end)
+            span = Range(last=seen.last, next=end, rows=rows, is_cut=False)
+            return self.assemble(topic, seen, span, prepared, is_fixed=True)
+        found = found or self.find_next(topic, seen.last, decision.upper)
+        if found is None:
+            return None
+        if seen.last == START and not seen.generation and not seen.book.segments:
+            self._check_first(topic, seen)
+        if self.sizing.surely_fits(found):
+            return self.assemble(topic, seen, found, prepared, is_fixed=True)
+        if prepared.transform.offsets_table or before_operations(topic, prepared.transform, found):
+            # What it yields is known once `next` is written, and what stands before it has run.
+            return self.assemble(topic, seen, found, prepared, is_fixed=False)
+        fitting = self.sizing.fit(topic, prepared.transform, found)
+        return self.assemble(topic, seen, fitting, prepared, is_fixed=True)
+
+    def _check_first(self, topic: Topic, seen: Offset) -> None:
+        """The first step of a topic goes into an empty table."""
+        try:
+            refuse_strange_rows(self.client, topic)
+        except ConfigurationError:
+            row = self.store.read_all().offsets.get(topic.topic)
+            if row is not None and (row.hostid or row.last != seen.last or row.is_open):
+                raise topic_lease.MutexError(
+                    f"Topic {topic.topic}: another process has begun it; the next round plans it anew."
+                ) from None
+            raise
+
+    def _plan_side(self, side: Side, prepared: Prepared) -> Step:
+        planner = SidePlanner(client=self.client, hostid=self.hostid, fit=self.sizing.fit)
+        planned = planner.plan(
+            side, prepared.transform, prepared.columns, most_blocks=prepared.narrowest.window_blocks
+        )
+        operations = require_rows(
+            self.client,
+            side.topic,
+            prepared.transform,
+            planned.span,
+            planned.operations,
+            is_begun=side.opened is not None,
+        )
+        return Step(
+            topic=side.topic,
+            seen=side.offset,
+            span=planned.span,
+            prepared=prepared,
+            operations=operations,
+            before=side.opened,
+        )
+
+    def assemble(
+        self,
+        topic: Topic,
+        seen: Offset,
+        span: Range,
+        prepared: Prepared,
+        *,
+        is_fixed: bool,
+        is_resumed: bool = False,
+    ) -> Step:
+        hostid = self.hostid
+        transform, columns = prepared.transform, prepared.columns
+        if topic.template == Template.STEP:
+            span = replace(span, splits_time=self._splits_time(topic, span))
+            operations = step_operations(
+                topic,
+                transform,
+                columns,
+                span,
+                hostid=hostid,
+                is_fixed=is_fixed,
+                is_resumed=is_resumed,
+                generation=seen.generation,
+                most_blocks=prepared.narrowest.window_blocks,
+            )
+            operations = require_rows(self.client, topic, transform, span, operations, is_begun=is_resumed)
+        else:
+            operations = rebuild_operations(
+                topic,
+                transform,
+                columns,
+                span,
+                hostid=hostid,
+                token=f"etl-{uuid.uuid4().hex}",
+            )
+        return Step(topic=topic, seen=seen, span=span, prepared=prepared, operations=operations)
+
+    def _splits_time(self, topic: Topic, span: Range) -> bool:
+        """Whether rows of the time at which the range ends are left. Where nobody waits for the topic's time that is
+        not looked up, and taken for true: who may wait for it later then waits for its next step."""
+        if not span.is_cut:
+            return False
+        if self.waited_for is not None and topic.dst not in self.waited_for:
+            return True
+        return splits_time(self.client, topic.depends_on[0], span.next)
+
+
+def _lent(topic: Topic, seen: Offset) -> Side:
+    """The open range of the lane that has the topic's row."""
+    lane = Lane(seen.lane)
+    job = seen.book.job(lane)
+    opened = job.opened if job else None
+    return Side(topic=topic, offset=seen, lane=lane, after=seen.last, upto=seen.next, opened=opened)

@@ -1,0 +1,129 @@
+"""What a step does to tables: statements, the insert, putting in place what was built aside. Writes no offsets.
+
+Holds: a range that may be in the table is looked for before it is inserted; a host whose topic was taken over
+inserts nothing and puts nothing in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from oncehouse.clickhouse.client import Client, failure_of
+from oncehouse.common import failpoints
+from oncehouse.errors import OncehouseError, PermanentError
+from oncehouse.etl.scheduler.stale_queries import make_query_id
+from oncehouse.etl.state import topic_lease, transitions
+from oncehouse.etl.state.backfill_transitions import mark_covered
+from oncehouse.etl.state.models import Template
+from oncehouse.etl.state.topic_lease import Worker
+from oncehouse.etl.state.transitions import OffsetStore
+from oncehouse.etl.steps import table_swap
+from oncehouse.etl.steps.destination_check import Presence, explain_overflow, find_presence
+from oncehouse.etl.steps.late_row_repair import count_built
+from oncehouse.etl.steps.operations import (
+    ClearAside,
+    Exchange,
+    Execute,
+    Expect,
+    Fit,
+    FixRange,
+    Freeze,
+    Insert,
+    MarkCovered,
+    Operation,
+    ReplacePartitions,
+    WriteLast,
+    WriteNext,
+    WriteSide,
+)
+from oncehouse.etl.steps.range_sizing import Sizing
+from oncehouse.etl.steps.source_rows import insert_range
+from oncehouse.etl.steps.step_planner import Step
+
+_TOO_MANY_PARTS = 252
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableWork:
+    client: Client
+    store: OffsetStore
+    worker: Worker
+    sizing: Sizing
+
+    def carry_out(self, operation: Operation, step: Step) -> int | None:
+        """Of what puts a table or partitions in place: how many rows those have."""
+        match operation:
+            case Insert():
+                self._insert(operation, step)
+            case Execute():
+                self._execute(operation)
+            case ClearAside():
+                self._check_mine(step)
+                table_swap.clear_aside(self.client, operation.dst)
+            case Exchange():
+                self._check_mine(step)
+                failpoints.reach("etl-before-swap")
+                return table_swap.exchange(self.client, operation)
+            case ReplacePartitions():
+                self._check_mine(step)
+                failpoints.reach("etl-before-swap")
+                return table_swap.replace_partitions(self.client, operation)
+            case MarkCovered():
+                mark_covered(self.store, self.worker, step.seen, operation.after, operation.upto)
+            case WriteNext() | WriteSide() | Freeze() | Fit() | Expect() | FixRange() | WriteLast():
+                raise AssertionError(f"{operation} changes no tables")
+        return None
+
+    def _execute(self, operation: Execute) -> None:
+        try:
+            self.client.command(operation.sql, operation.parameters)
+        except OncehouseError as error:
+            if not operation.told_as:
+                raise
+            raise type(error)(f"{operation.told_as} failed: {error}") from error.__cause__
+
+    def _check_mine(self, step: Step) -> None:
+        """A host that slept must not drop or put in place what another one is building by now."""
+        row = self.store.read_all().offsets.get(step.topic.topic)
+        topic_lease.check_held(row or topic_lease.blank(step.topic.topic), self.worker)
+
+    def _insert(self, operation: Insert, step: Step) -> None:
+        if self._is_there(step):
+            return
+        if step.prepared.transform.guard_table is None:
+            # The insert itself cannot look whether the topic is still this host's.
+            transitions.beat(self.store, self.worker, step.topic.topic)
+        known = {name: value for name, value in operation.settings.items() if self.client.knows_setting(name)}
+        settings = {**known, "query_id": make_query_id(step.topic)}
+        try:
+            insert_range(
+                self.client,
+                step.topic,
+                step.prepared.transform,
+                operation,
+                span=step.span,
+                settings=settings,
+            )
+        except OncehouseError as error:
+            if failure_of(error).code == _TOO_MANY_PARTS and "partitions for single INSERT" in str(error):
+                raise PermanentError(explain_overflow(step.topic, step.prepared.narrowest)) from error
+            raise
+        failpoints.reach("etl-after-insert")
+
+    def _is_there(self, step: Step) -> bool:
+        """The rows of a range that was begun before are in the table, which may have forgotten that they are."""
+        if step.topic.template != Template.STEP or step.before is None:
+            return False
+        frozen = next((one for one in step.operations if isinstance(one, Freeze)), None)
+        presence = find_presence(
+            self.client,
+            step.topic,
+            step.before,
+            now_ms=self.store.read_all().now_ms,
+            count_expected=lambda: self.sizing.count_output(
+                step.topic, step.prepared.transform, step.span, frozen
+            ),
+            count_found=partial(count_built, self.client, step.topic, frozen) if frozen else None,
+        )
+        return presence is Presence.THERE
