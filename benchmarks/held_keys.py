@@ -15,10 +15,10 @@ from pathlib import Path
 
 from oncehouse.devstack.demo_events import make_topic
 from oncehouse.devstack.stack import Stack
-from oncehouse.messaging.aside import Placement
+from oncehouse.messaging.failure_policy import Placement
 from oncehouse.messaging.message import Message
-from oncehouse.messaging.retries.asides import RetryTopics
-from oncehouse.messaging.retries.kafka_shelf import KafkaShelf
+from oncehouse.messaging.retries.kafka_retry_broker import KafkaShelf
+from oncehouse.messaging.retries.retry_topics import RetryTopics
 
 ROUNDS = 3
 

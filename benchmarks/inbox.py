@@ -20,9 +20,9 @@ from sqlalchemy.orm import Session
 from oncehouse.common.database import open_engine
 from oncehouse.devstack.stack import Stack
 from oncehouse.messaging.inbox.once import Inbox
-from oncehouse.messaging.inbox.records import WorkerSettings
 from oncehouse.messaging.inbox.redis_inbox import RedisInbox
 from oncehouse.messaging.inbox.stored import StoredInbox
+from oncehouse.messaging.inbox.types import WorkerSettings
 from oncehouse.messaging.message import Message
 
 BATCH = 1_000

@@ -34,10 +34,10 @@ from oncehouse.devstack.demo_events import make_topic
 from oncehouse.devstack.stack import Stack
 from oncehouse.devstack.statement_counter import StatementCounter
 from oncehouse.messaging.message import MESSAGE_ID
-from oncehouse.messaging.outbox.kafka_sender import producer_settings
-from oncehouse.messaging.outbox.lane import Lane
-from oncehouse.messaging.outbox.relay import Relay
-from oncehouse.messaging.outbox.relay_settings import RelaySettings
+from oncehouse.messaging.outbox.relay.relay import Relay
+from oncehouse.messaging.outbox.relay.sender import producer_settings
+from oncehouse.messaging.outbox.relay.settings import RelaySettings
+from oncehouse.messaging.outbox.relay.worker import Lane
 from oncehouse.messaging.outbox.tables import bucket_of, create_outbox, outbox_tables
 
 ROWS = 400_000

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 
 from oncehouse.common.backoff import Backoff
 from oncehouse.errors import PermanentError, TransientError
-from oncehouse.messaging.aside import Failure, Partition, Shelf
 from oncehouse.messaging.clock import ManualClock
 from oncehouse.messaging.consumer.batch import Batch
-from oncehouse.messaging.consumer.errands import InlineCrew
-from oncehouse.messaging.consumer.memory import MemoryBroker, MemoryClient
+from oncehouse.messaging.consumer.handler_rules import Rules
+from oncehouse.messaging.consumer.memory_broker import MemoryBroker, MemoryClient
 from oncehouse.messaging.consumer.metrics import NoMetrics
-from oncehouse.messaging.consumer.rules import Rules
+from oncehouse.messaging.consumer.partition_tasks import InlineCrew
 from oncehouse.messaging.consumer.runner import Bounds, Runner
 from oncehouse.messaging.consumer.subscription import Subscription
 from oncehouse.messaging.consumer.workers import ThreadWorkers
+from oncehouse.messaging.failure_policy import Failure, Partition, Shelf
 from oncehouse.messaging.message import Message
 
 TOPIC, GROUP = "events", "g"

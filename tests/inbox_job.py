@@ -22,8 +22,8 @@ from oncehouse.common import failpoints
 from oncehouse.common.backoff import Backoff
 from oncehouse.common.database import open_engine
 from oncehouse.messaging.inbox.once import Inbox
-from oncehouse.messaging.inbox.records import WorkerSettings
 from oncehouse.messaging.inbox.stored import StoredInbox
+from oncehouse.messaging.inbox.types import WorkerSettings
 from oncehouse.messaging.message import Message
 
 QUICK = WorkerSettings(

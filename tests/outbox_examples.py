@@ -14,7 +14,7 @@ from sqlalchemy import Engine, insert
 
 from oncehouse.common.database import begin, open_engine
 from oncehouse.messaging.outbox.ids import make_id
-from oncehouse.messaging.outbox.relay_records import Position, Refusal, Row, Sent
+from oncehouse.messaging.outbox.relay.types import Position, Refusal, Row, Sent
 from oncehouse.messaging.outbox.tables import OutboxTables, bucket_of, create_outbox, outbox_tables
 
 TABLES = outbox_tables()

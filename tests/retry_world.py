@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from oncehouse.errors import TransientError
-from oncehouse.messaging.aside import Failure, Partition, Placement
+from oncehouse.messaging.failure_policy import Failure, Partition, Placement
 from oncehouse.messaging.message import Headers, Message
-from oncehouse.messaging.retries.asides import RetryTopics
+from oncehouse.messaging.retries.retry_topics import RetryTopics
 
 SOURCE = "orders"
 START = 1_700_000_000.0

@@ -51,7 +51,7 @@ from oncehouse.ledger.models import (
     Stage,
 )
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.messaging.consumer.groups import GroupPartition, GroupStatus
+from oncehouse.messaging.consumer.group_lag import GroupPartition, GroupStatus
 from oncehouse.messaging.inbox.stored import StoredInbox
 from oncehouse.messaging.inbox.tables import inbox, seen
 from oncehouse.sync.status import SyncStatus

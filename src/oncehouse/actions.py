@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from oncehouse.etl.state.models import Offset
     from oncehouse.ledger.catalog.database import Catalog
     from oncehouse.ledger.models import Batch
-    from oncehouse.messaging.inbox.opening import InboxDatabase
-    from oncehouse.messaging.outbox.opening import OpenedOutbox
+    from oncehouse.messaging.inbox.open import InboxDatabase
+    from oncehouse.messaging.outbox.open import OpenedOutbox
     from oncehouse.messaging.outbox.parked import Moved
     from oncehouse.pipeline.dead_letters.filter import Selection
 
@@ -147,7 +147,7 @@ def retry_message(outbox: OpenedOutbox, message_id: UUID) -> Moved:
 
 def retry_inbox(opened: InboxDatabase, name: str, ids: Sequence[str] | None = None) -> list[str]:
     """Let parked and failing messages of a stored inbox be tried again at once; all of them where no ids are given."""
-    from oncehouse.messaging.inbox.inspecting import retry_entries
+    from oncehouse.messaging.inbox.admin import retry_entries
 
     with opened.transact("retrying messages") as connection:
         return retry_entries(connection, name, ids)

@@ -14,7 +14,7 @@ from oncehouse.errors import OncehouseError
 from oncehouse.pipeline.ingest.kafka_source import Topics
 
 if TYPE_CHECKING:
-    from oncehouse.messaging.consumer.groups import Groups, GroupStatus
+    from oncehouse.messaging.consumer.group_lag import Groups, GroupStatus
     from oncehouse.messaging.settings import KafkaAddress
 
 EndOffsets = dict[tuple[str, int], int]
@@ -56,7 +56,7 @@ class GroupQuestion:
         self._groups: Groups | None = None
 
     def __call__(self) -> tuple[GroupStatus, ...]:
-        from oncehouse.messaging.consumer.groups import Groups
+        from oncehouse.messaging.consumer.group_lag import Groups
 
         if self._groups is None:
             self._groups = Groups(

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from oncehouse.insights_road import BatchPage, EpochDetail, EpochPage, IndexAge, Road
     from oncehouse.ledger.catalog.database import Catalog
     from oncehouse.ledger.models import BatchStatus
-    from oncehouse.messaging.consumer.groups import GroupStatus
+    from oncehouse.messaging.consumer.group_lag import GroupStatus
     from oncehouse.messaging.consumer.health import Health
-    from oncehouse.messaging.inbox.inspecting import ConsumerStatus, InboxStatus
-    from oncehouse.messaging.inbox.opening import InboxDatabase
-    from oncehouse.messaging.outbox.opening import OpenedOutbox
+    from oncehouse.messaging.inbox.admin import ConsumerStatus, InboxStatus
+    from oncehouse.messaging.inbox.open import InboxDatabase
+    from oncehouse.messaging.outbox.open import OpenedOutbox
     from oncehouse.messaging.outbox.status import OutboxStatus
     from oncehouse.sync.status import SyncStatus
 
@@ -227,7 +227,7 @@ class Lookout:
     @contextmanager
     def open_outbox(self) -> Iterator[OpenedOutbox]:
         from oncehouse.common.database import LOOKING
-        from oncehouse.messaging.outbox.opening import open_outbox
+        from oncehouse.messaging.outbox.open import open_outbox
         from oncehouse.messaging.settings import load_messaging
 
         settings = load_messaging(_named(self.watched.messaging, "--messaging"))
@@ -236,7 +236,7 @@ class Lookout:
             yield outbox
 
     def inboxes(self) -> Inboxes:
-        from oncehouse.messaging.inbox.inspecting import read_consumers, read_inboxes
+        from oncehouse.messaging.inbox.admin import read_consumers, read_inboxes
 
         with self.open_inboxes() as opened, opened.transact("reading its status") as connection:
             return Inboxes(
@@ -246,7 +246,7 @@ class Lookout:
     @contextmanager
     def open_inboxes(self) -> Iterator[InboxDatabase]:
         from oncehouse.common.database import LOOKING
-        from oncehouse.messaging.inbox.opening import open_inbox_database
+        from oncehouse.messaging.inbox.open import open_inbox_database
 
         file = _named(self.watched.messaging, "--messaging")
         with open_inbox_database(file, patience=LOOKING) as opened:

@@ -19,7 +19,7 @@ from oncehouse.insights_trace import Destination, RecordTrace, RowTrace, trace_r
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.messaging.outbox.ids import time_of
-from oncehouse.messaging.outbox.locating import KafkaPlace, Scan
+from oncehouse.messaging.outbox.kafka_search import KafkaPlace, Scan
 from oncehouse.messaging.outbox.lookup import OutboxRowView, RowState
 
 Found = TypeVar("Found")

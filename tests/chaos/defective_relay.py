@@ -6,9 +6,9 @@ import os
 import sys
 
 from oncehouse.cli.app import run_command
-from oncehouse.messaging.outbox.lane import Lane
-from oncehouse.messaging.outbox.relay_records import Position, Sent
-from oncehouse.messaging.outbox.relay_store_postgres import PostgresStore
+from oncehouse.messaging.outbox.relay.postgres_store import PostgresStore
+from oncehouse.messaging.outbox.relay.types import Position, Sent
+from oncehouse.messaging.outbox.relay.worker import Lane
 
 
 def settle_first() -> None:

@@ -19,7 +19,7 @@ from oncehouse.errors import DataLossError
 from oncehouse.ledger.catalog import epochs, registration
 from oncehouse.ledger.models import Stage
 from oncehouse.messaging.consumer import Batch, Consumer
-from oncehouse.messaging.consumer import kafka as consumer_kafka
+from oncehouse.messaging.consumer import kafka_client as consumer_kafka
 from oncehouse.messaging.consumer.log_order import LogOrder
 from oncehouse.pipeline.ingest import kafka_log
 from oncehouse.pipeline.repair.repair import apply_repair

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from oncehouse.messaging.retries.asides import RetryTopics
+from oncehouse.messaging.retries.retry_topics import RetryTopics
 from retry_world import World
 
 

@@ -20,10 +20,10 @@ from oncehouse.common.backoff import Backoff
 from oncehouse.common.database import begin, open_engine
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.messaging.inbox.ids import plain_id
-from oncehouse.messaging.inbox.records import Stored, WorkerSettings
+from oncehouse.messaging.inbox.store_messages import Receipt
 from oncehouse.messaging.inbox.stored import StoredInbox
-from oncehouse.messaging.inbox.storing import Receipt
 from oncehouse.messaging.inbox.tables import State, inbox, lease_tables
+from oncehouse.messaging.inbox.types import Stored, WorkerSettings
 
 QUICK = WorkerSettings(
     concurrency=4,

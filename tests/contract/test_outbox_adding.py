@@ -272,7 +272,7 @@ def test_errors_of_the_callers_own_transaction_stay_the_drivers(made, monkeypatc
     """A retry loop around the transaction must recognise them."""
     with Session(made) as session, session.begin():
         taken = OUTBOX.add(session, "orders", "k", b"")
-    monkeypatch.setattr("oncehouse.messaging.outbox.writing.make_id", lambda: taken)
+    monkeypatch.setattr("oncehouse.messaging.outbox.row_builder.make_id", lambda: taken)
     with Session(made) as session, pytest.raises(IntegrityError), session.begin():
         OUTBOX.add(session, "orders", "k", b"")
 

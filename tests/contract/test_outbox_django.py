@@ -131,7 +131,7 @@ def test_a_database_of_another_kind_is_refused_with_advice():
 def test_errors_of_the_callers_own_transaction_stay_djangos(migrated, monkeypatch):
     with transaction.atomic(using=migrated):
         taken = outbox.add("orders", "k", b"", using=migrated)
-    monkeypatch.setattr("oncehouse.messaging.outbox.writing.make_id", lambda: taken)
+    monkeypatch.setattr("oncehouse.messaging.outbox.row_builder.make_id", lambda: taken)
     with pytest.raises(IntegrityError), transaction.atomic(using=migrated):
         outbox.add("orders", "k", b"", using=migrated)
 

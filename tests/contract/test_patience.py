@@ -19,7 +19,7 @@ from oncehouse.errors import TransientError
 from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.open import KeptLedger
-from oncehouse.messaging.outbox.opening import open_outbox
+from oncehouse.messaging.outbox.open import open_outbox
 
 SHORT = Patience(connect_seconds=1, statement_seconds=1, pool_seconds=1)
 

@@ -12,11 +12,12 @@ from sqlalchemy import Engine, create_engine, func, select, update
 
 from oncehouse.common.database import begin
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.messaging.outbox import opening, parked
+from oncehouse.messaging.outbox import open as opening
+from oncehouse.messaging.outbox import parked
 from oncehouse.messaging.outbox.parked import Which
-from oncehouse.messaging.outbox.relay import Relay
-from oncehouse.messaging.outbox.relay_records import RelayProgress, Row, Sent
-from oncehouse.messaging.outbox.relay_settings import RelaySettings
+from oncehouse.messaging.outbox.relay.relay import Relay
+from oncehouse.messaging.outbox.relay.settings import RelaySettings
+from oncehouse.messaging.outbox.relay.types import RelayProgress, Row, Sent
 from oncehouse.messaging.outbox.status import OutboxStatus, read_status
 from outbox_examples import TABLES, MemoryKafka, check_order, open_outbox, write
 from road import wait_until

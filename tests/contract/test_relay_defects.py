@@ -15,9 +15,9 @@ from oncehouse.common.backoff import Backoff
 from oncehouse.common.database import begin, open_engine
 from oncehouse.messaging.bucket_leases import BucketLeases
 from oncehouse.messaging.outbox.ids import make_id
-from oncehouse.messaging.outbox.lane import Lane, Limits
-from oncehouse.messaging.outbox.relay_records import Position, Row, Sent
-from oncehouse.messaging.outbox.relay_store_postgres import PostgresStore
+from oncehouse.messaging.outbox.relay.postgres_store import PostgresStore
+from oncehouse.messaging.outbox.relay.types import Position, Row, Sent
+from oncehouse.messaging.outbox.relay.worker import Lane, Limits
 from oncehouse.messaging.outbox.tables import BUCKETS, bucket_of
 from outbox_examples import TABLES, MemoryKafka, check_order, open_outbox, write
 

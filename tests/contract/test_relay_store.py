@@ -15,8 +15,8 @@ from oncehouse.messaging.bucket_leases import BucketLeases
 from oncehouse.messaging.outbox import parked
 from oncehouse.messaging.outbox.ids import make_id
 from oncehouse.messaging.outbox.parked import Which
-from oncehouse.messaging.outbox.relay import open_store
-from oncehouse.messaging.outbox.relay_records import Position, Refusal, RelayStore, Row, Sent
+from oncehouse.messaging.outbox.relay.relay import open_store
+from oncehouse.messaging.outbox.relay.types import Position, Refusal, RelayStore, Row, Sent
 from oncehouse.messaging.outbox.status import read_status
 from oncehouse.messaging.outbox.tables import BUCKETS, bucket_of
 from outbox_examples import TABLES, open_outbox, write

@@ -16,7 +16,7 @@ from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError,
 from oncehouse.messaging import clickhouse_handler
 from oncehouse.messaging.clickhouse_handler import ClickHouseHandler, judge_refusal
 from oncehouse.messaging.consumer import Consumer, MemoryBroker
-from oncehouse.messaging.retries.asides import DeadLetterTopic
+from oncehouse.messaging.retries.retry_topics import DeadLetterTopic
 
 WINDOW = "SETTINGS non_replicated_deduplication_window = 20000"
 

@@ -91,7 +91,7 @@ def test_a_handler_slower_than_the_poll_interval_keeps_its_partition_and_a_froze
 
 
 def test_brokers_that_do_not_answer_are_named(monkeypatch):
-    monkeypatch.setattr("oncehouse.messaging.consumer.kafka.TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr("oncehouse.messaging.consumer.kafka_client.TIMEOUT_SECONDS", 0.3)
     consumer = Consumer(bootstrap_servers="127.0.0.1:9", group="g")
     consumer.batch("events")(lambda batch: None)
     with pytest.raises(TransientError, match=r"127\.0\.0\.1:9 did not answer"):

@@ -16,10 +16,10 @@ from oncehouse.common.backoff import Backoff
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.clock import SystemClock
 from oncehouse.messaging.consumer import Batch, Consumer, MemoryBroker, MemoryMetrics, process_workers
-from oncehouse.messaging.consumer.errands import InlineCrew
+from oncehouse.messaging.consumer.partition_tasks import InlineCrew
 from oncehouse.messaging.consumer.process_workers import ProcessWorkers, _Worker, describe_exit
 from oncehouse.messaging.consumer.workers import Flag, Job
-from oncehouse.messaging.retries.asides import DeadLetterTopic
+from oncehouse.messaging.retries.retry_topics import DeadLetterTopic
 
 QUICKLY = Backoff(base_seconds=0.01, longest_seconds=0.01)
 PATIENCE_SECONDS = 60.0

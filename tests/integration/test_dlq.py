@@ -14,11 +14,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from oncehouse.cli.app import run_command
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
-from oncehouse.messaging.aside import Failure, Placement
+from oncehouse.messaging.failure_policy import Failure, Placement
 from oncehouse.messaging.message import FAILED_AT, MESSAGE_ID, ORIGIN, Message
-from oncehouse.messaging.retries import letter_topic
-from oncehouse.messaging.retries.asides import DeadLetterTopic
-from oncehouse.messaging.retries.kafka_shelf import KafkaShelf, read_to_end
+from oncehouse.messaging.retries import dead_letter_topic
+from oncehouse.messaging.retries.kafka_retry_broker import KafkaShelf, read_to_end
+from oncehouse.messaging.retries.retry_topics import DeadLetterTopic
 
 HOSTILE = b"\x1b[31mred\x07 \xff\xfe [bold]x[/bold]\r\nsecond line"
 
@@ -188,7 +188,7 @@ def test_a_replay_that_is_killed_again_and_again_sends_each_letter_once(place, c
 
 def test_without_marks_a_killed_replay_would_send_letters_twice(place, capsys, monkeypatch):
     """The seeded defect that the test above is there to catch."""
-    from oncehouse.messaging.retries.letter_topic import LetterTopic
+    from oncehouse.messaging.retries.dead_letter_topic import LetterTopic
 
     place.fail(3)
     monkeypatch.setattr(LetterTopic, "read_marks", lambda _: {})
@@ -207,7 +207,7 @@ def test_without_marks_a_killed_replay_would_send_letters_twice(place, capsys, m
     ],
 )
 def test_what_cuts_a_replay_off_is_told_with_advice(code, kind, said):
-    judged = letter_topic._judge(KafkaException(KafkaError(code)), "the replay was cut off")
+    judged = dead_letter_topic._judge(KafkaException(KafkaError(code)), "the replay was cut off")
     assert type(judged) is kind
     assert said in str(judged)
 

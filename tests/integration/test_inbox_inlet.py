@@ -19,11 +19,11 @@ import yaml
 from inbox_examples import message
 from oncehouse.common.database import open_engine
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.inbox.inlet import Inlet, listen
-from oncehouse.messaging.inbox.inlet import serve as run_server
-from oncehouse.messaging.inbox.inspecting import read_inboxes
-from oncehouse.messaging.inbox.records import Stored
+from oncehouse.messaging.inbox.admin import read_inboxes
+from oncehouse.messaging.inbox.http_endpoint import Inlet, listen
+from oncehouse.messaging.inbox.http_endpoint import serve as run_server
 from oncehouse.messaging.inbox.stored import StoredInbox
+from oncehouse.messaging.inbox.types import Stored
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from inbox_examples import effect, effects_by_key, prepare
 from oncehouse.common.database import open_engine
 from oncehouse.messaging import Consumer, StoredInbox
-from oncehouse.messaging.inbox.records import WorkerSettings
+from oncehouse.messaging.inbox.types import WorkerSettings
 
 MESSAGES, KEYS = 300, 7
 

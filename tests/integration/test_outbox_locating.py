@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from oncehouse.errors import TransientError
-from oncehouse.messaging.outbox.locating import Scan, locate
+from oncehouse.messaging.outbox.kafka_search import Scan, locate
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.messaging import Consumer, RetryTopics
-from oncehouse.messaging.retries.letter_topic import LetterTopic
-from oncehouse.messaging.retries.letters import Letter
+from oncehouse.messaging.retries.dead_letter_topic import LetterTopic
+from oncehouse.messaging.retries.dead_letters import Letter
 
 KEYS, MESSAGES = 8, 160
 

@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
-from oncehouse.messaging.aside import Failure, Placement
 from oncehouse.messaging.consumer import MemoryBroker
+from oncehouse.messaging.failure_policy import Failure, Placement
 from oncehouse.messaging.message import ERROR, ORIGIN, Message
-from oncehouse.messaging.retries import kafka_shelf
-from oncehouse.messaging.retries.asides import RetryTopics
-from oncehouse.messaging.retries.kafka_shelf import KafkaShelf, judge_creation, judge_sending
+from oncehouse.messaging.retries import kafka_retry_broker
+from oncehouse.messaging.retries.kafka_retry_broker import KafkaShelf, judge_creation, judge_sending
+from oncehouse.messaging.retries.retry_topics import RetryTopics
 from retry_world import MemoryShelf
 
 AT = 1_700_000_000.0
@@ -39,7 +39,7 @@ class KafkaBrokers:
         reader.assign([TopicPartition(topic, partition, 0)])
         found = [
             (one.offset(), one.key(), one.value(), tuple(one.headers() or ()))
-            for one in kafka_shelf.read_to_end(reader, topic)
+            for one in kafka_retry_broker.read_to_end(reader, topic)
         ]
         reader.close()
         return found
@@ -188,8 +188,8 @@ def test_a_message_that_kafka_does_not_take_is_refused_and_what_follows_is_not_w
 
 
 def test_brokers_that_do_not_answer_are_a_passing_failure(monkeypatch):
-    monkeypatch.setattr(kafka_shelf, "SEND_SECONDS", 0.2)
-    monkeypatch.setattr(kafka_shelf, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(kafka_retry_broker, "SEND_SECONDS", 0.2)
+    monkeypatch.setattr(kafka_retry_broker, "TIMEOUT_SECONDS", 0.2)
     shelf = KafkaShelf(bootstrap_servers="127.0.0.1:1", group="g")
     with pytest.raises(TransientError, match="has not acknowledged"):
         shelf.send([PLACEMENT])
@@ -227,7 +227,7 @@ class ForgetfulShelf(KafkaShelf):
 
 
 def test_a_message_without_a_report_counts_as_not_written_and_holds_up_nobody_for_ever(monkeypatch):
-    monkeypatch.setattr(kafka_shelf, "SEND_SECONDS", 0.01)
-    monkeypatch.setattr(kafka_shelf, "_REPORT_SECONDS", 0.01)
+    monkeypatch.setattr(kafka_retry_broker, "SEND_SECONDS", 0.01)
+    monkeypatch.setattr(kafka_retry_broker, "_REPORT_SECONDS", 0.01)
     with pytest.raises(TransientError, match="has not acknowledged"):
         ForgetfulShelf(bootstrap_servers="127.0.0.1:9", group="g").send([PLACEMENT])

@@ -11,7 +11,7 @@ from etl_world import open_shop
 from oncehouse.common.http_auth import make_door
 from oncehouse.insights_lookout import Lookout, Watched
 from oncehouse.insights_outbox import NoAnswer
-from oncehouse.messaging.consumer.groups import GroupPartition, Groups
+from oncehouse.messaging.consumer.group_lag import GroupPartition, Groups
 from oncehouse.messaging.outbox.tables import create_outbox, outbox_tables
 from oncehouse.metrics import names
 from oncehouse.metrics.collecting import collect, stream_samples

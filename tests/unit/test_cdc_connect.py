@@ -6,10 +6,10 @@ import pytest
 
 from fake_connect import serve_connect
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
-from oncehouse.messaging.cdc.applying import apply_connector, await_running
+from oncehouse.messaging.cdc.apply_connector import apply_connector, await_running
 from oncehouse.messaging.cdc.connect_client import ConnectClient, find_cause
+from oncehouse.messaging.cdc.health import list_connectors
 from oncehouse.messaging.cdc.settings import CdcSettings
-from oncehouse.messaging.cdc.watching import list_connectors
 
 CONFIG = {"connector.class": "io.debezium.connector.postgresql.PostgresConnector", "slot.name": "s"}
 TRACE = """org.apache.kafka.connect.errors.ConnectException: tolerance exceeded

@@ -8,7 +8,7 @@ import yaml
 from oncehouse.config.file_loader import parse_pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.cdc.column_types import Column
-from oncehouse.messaging.cdc.connectors import (
+from oncehouse.messaging.cdc.connector_config import (
     Database,
     Topics,
     check_reference,
@@ -18,9 +18,9 @@ from oncehouse.messaging.cdc.connectors import (
     slot_of,
     topic_of,
 )
-from oncehouse.messaging.cdc.drafting import parse_connector
+from oncehouse.messaging.cdc.generate import parse_connector
 from oncehouse.messaging.cdc.pipeline_files import write_pipeline
-from oncehouse.messaging.cdc.tables import SourceTable, parse_table_name
+from oncehouse.messaging.cdc.source_tables import SourceTable, parse_table_name
 
 DATABASE = Database(host="db", port=5432, name="app", user="reader", password="${env:SECRET}", tls="require")
 ORDERS = SourceTable(

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.messaging.cdc.connect_client import ConnectorState, TaskState
-from oncehouse.messaging.cdc.slots import (
+from oncehouse.messaging.cdc.health import judge
+from oncehouse.messaging.cdc.replication_slots import (
     ServerState,
     SlotLimits,
     SlotState,
     judge_slot,
     spell_bytes,
 )
-from oncehouse.messaging.cdc.watching import judge
 
 MB, GB = 1 << 20, 1 << 30
 SLOT = SlotState(

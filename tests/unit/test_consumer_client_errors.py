@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from oncehouse.errors import DataLossError, PermanentError, TransientError
-from oncehouse.messaging.consumer import MemoryMetrics, kafka
-from oncehouse.messaging.consumer.kafka import KafkaClient
+from oncehouse.messaging.consumer import MemoryMetrics, kafka_client
+from oncehouse.messaging.consumer.kafka_client import KafkaClient
 from oncehouse.messaging.consumer.records import split_errors
 
 
@@ -92,7 +92,7 @@ def test_the_cycle_collector_rests_in_a_full_stream_and_always_comes_back(monkey
     assert gc.isenabled()
     client.consume(5_000, 0.0)
     now = time.monotonic()
-    monkeypatch.setattr("oncehouse.messaging.consumer.kafka.time.monotonic", lambda: now + 1.0)
+    monkeypatch.setattr("oncehouse.messaging.consumer.kafka_client.time.monotonic", lambda: now + 1.0)
     client.consume(5_000, 0.0)
     assert gc.isenabled()
 
@@ -145,7 +145,7 @@ def test_an_offset_that_kafka_cannot_tell_is_asked_for_again_and_never_taken_for
 
 
 def test_an_offset_that_kafka_never_tells_is_an_outage(monkeypatch):
-    monkeypatch.setattr(kafka, "_READ_POSITIONS_SECONDS", 0.0)
+    monkeypatch.setattr(kafka_client, "_READ_POSITIONS_SECONDS", 0.0)
     asked = Answering(KafkaError.UNSTABLE_OFFSET_COMMIT, times=100)
     with pytest.raises(TransientError, match="where to begin"):
         make_client()._read_positions(asked, [TopicPartition("t", 0)])

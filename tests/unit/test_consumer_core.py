@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from oncehouse.common.backoff import Backoff
 from oncehouse.messaging.consumer import events as ev
-from oncehouse.messaging.consumer.core import PAUSE_AFTER_SECONDS, Core
+from oncehouse.messaging.consumer.batch_sizing import Pace, PaceLimits, Sighting, adapt, estimate, first_pace
+from oncehouse.messaging.consumer.commit_plan import MAX_ENDS, Position, read_plan, write_plan
+from oncehouse.messaging.consumer.handler_rules import Rules
 from oncehouse.messaging.consumer.memory_records import MemoryRecord
-from oncehouse.messaging.consumer.pacing import Pace, PaceLimits, Sighting, adapt, estimate, first_pace
-from oncehouse.messaging.consumer.partition import LEAST_ROOM
-from oncehouse.messaging.consumer.plan import MAX_ENDS, Position, read_plan, write_plan
+from oncehouse.messaging.consumer.partition_state import LEAST_ROOM
 from oncehouse.messaging.consumer.records import Records, by_partition, split_errors
-from oncehouse.messaging.consumer.rules import Rules
+from oncehouse.messaging.consumer.state_machine import PAUSE_AFTER_SECONDS, Core
 from oncehouse.messaging.message import Message
 
 P = ("events", 0)

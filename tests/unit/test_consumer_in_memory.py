@@ -13,10 +13,10 @@ import pytest
 
 from oncehouse.common.backoff import Backoff
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
-from oncehouse.messaging.aside import Failure, Shelf
 from oncehouse.messaging.clock import SystemClock
 from oncehouse.messaging.consumer import Batch, Consumer, MemoryBroker, MemoryMetrics
-from oncehouse.messaging.retries.asides import RetryTopics
+from oncehouse.messaging.failure_policy import Failure, Shelf
+from oncehouse.messaging.retries.retry_topics import RetryTopics
 
 GROUP = "g"
 

@@ -12,9 +12,9 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 from oncehouse.common.leader_epochs import EpochEnd
 from oncehouse.errors import DataLossError
 from oncehouse.messaging.consumer import MemoryMetrics, log_check
-from oncehouse.messaging.consumer import kafka as consumer_kafka
-from oncehouse.messaging.consumer.kafka import KafkaClient
-from oncehouse.messaging.consumer.plan import Position
+from oncehouse.messaging.consumer import kafka_client as consumer_kafka
+from oncehouse.messaging.consumer.commit_plan import Position
+from oncehouse.messaging.consumer.kafka_client import KafkaClient
 
 ONE, OTHER = ("t", 0), ("t", 1)
 

@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from consumer_world import POISON, TOPIC, World
 from oncehouse.messaging.consumer import events as ev
-from oncehouse.messaging.consumer.partition import PartitionState
-from oncehouse.messaging.consumer.plan import Position
+from oncehouse.messaging.consumer.commit_plan import Position
+from oncehouse.messaging.consumer.partition_state import PartitionState
 from oncehouse.messaging.consumer.runner import Runner
 
 SEEDS = range(40)
@@ -175,7 +175,7 @@ def forget_the_plan_of_others(patch: pytest.MonkeyPatch) -> None:
 
 
 def listen_to_late_answers(patch: pytest.MonkeyPatch) -> None:
-    from oncehouse.messaging.consumer.core import Core
+    from oncehouse.messaging.consumer.state_machine import Core
 
     def careless(self, ticket):
         state = self._states.get(ticket.partition)

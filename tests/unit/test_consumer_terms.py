@@ -7,7 +7,7 @@ from typing import Any
 
 from consumer_world import TOPIC, World
 from oncehouse.messaging.consumer import events as ev
-from oncehouse.messaging.consumer.plan import Position
+from oncehouse.messaging.consumer.commit_plan import Position
 
 HERE = (TOPIC, 0)
 

@@ -7,11 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.aside import Failure
+from oncehouse.messaging.failure_policy import Failure
 from oncehouse.messaging.message import ATTEMPT, ERROR, FAILED_AT, ORIGIN, ORIGIN_TIME, Message
-from oncehouse.messaging.retries.asides import make_ladder
-from oncehouse.messaging.retries.ladder import REPLAYED, decide
-from oncehouse.messaging.retries.letters import (
+from oncehouse.messaging.retries.dead_letters import (
     Choice,
     Letter,
     Tally,
@@ -24,6 +22,8 @@ from oncehouse.messaging.retries.letters import (
     pick_letters,
     plan_purge,
 )
+from oncehouse.messaging.retries.retry_routing import REPLAYED, decide
+from oncehouse.messaging.retries.retry_topics import make_ladder
 
 
 def letter(offset, error="ValueError: no", *, failed_at=100.0, partition=0, origin=None):

@@ -11,9 +11,9 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from inbox_examples import message
 from oncehouse.errors import FencedError, PermanentError, TransientError
-from oncehouse.messaging.inbox.handling import NotOursError, Phase, judge
-from oncehouse.messaging.inbox.queues import MOST_OF_A_KEY, KeyQueues
-from oncehouse.messaging.inbox.records import Done, Failed, Waiting, Withdrawn
+from oncehouse.messaging.inbox.handler_call import NotOursError, Phase, judge
+from oncehouse.messaging.inbox.key_queues import MOST_OF_A_KEY, KeyQueues
+from oncehouse.messaging.inbox.types import Done, Failed, Waiting, Withdrawn
 
 
 def row(sequence: int, key: int, *, attempts: int = 0, answered: int = 0) -> Waiting:

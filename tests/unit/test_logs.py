@@ -28,7 +28,7 @@ from oncehouse.cli.sync import _tell as tell_sync
 from oncehouse.common import redaction, structured_logging
 from oncehouse.common.structured_logging import LogFormat
 from oncehouse.errors import TransientError
-from oncehouse.messaging.outbox.relay_records import RelayProgress
+from oncehouse.messaging.outbox.relay.types import RelayProgress
 from oncehouse.pipeline.progress import Progress
 from oncehouse.sync.running import Failure
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.outbox.encoding import OutboxMessage, encode_message
 from oncehouse.messaging.outbox.ids import make_id, time_of
+from oncehouse.messaging.outbox.row_builder import make_rows
 from oncehouse.messaging.outbox.tables import BUCKETS, bucket_of
-from oncehouse.messaging.outbox.writing import make_rows
 
 JSON = st.recursive(
     st.none()

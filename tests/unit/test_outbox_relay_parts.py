@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from oncehouse.common.backoff import Backoff
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.message import MESSAGE_ID
-from oncehouse.messaging.outbox.kafka_flight import Flight
-from oncehouse.messaging.outbox.kafka_sender import KafkaSender, producer_settings
-from oncehouse.messaging.outbox.kafka_topics import KnownTopics
-from oncehouse.messaging.outbox.lane import Lane, Limits, Round, find_heads
-from oncehouse.messaging.outbox.relay_pace import Pace
-from oncehouse.messaging.outbox.relay_records import Refusal, Row, Sent
-from oncehouse.messaging.outbox.throughput import Throughput
+from oncehouse.messaging.outbox.relay.backoff import Pace
+from oncehouse.messaging.outbox.relay.delivery_batch import Flight
+from oncehouse.messaging.outbox.relay.sender import KafkaSender, producer_settings
+from oncehouse.messaging.outbox.relay.throughput import Throughput
+from oncehouse.messaging.outbox.relay.topic_cache import KnownTopics
+from oncehouse.messaging.outbox.relay.types import Refusal, Row, Sent
+from oncehouse.messaging.outbox.relay.worker import Lane, Limits, Round, find_heads
 from outbox_examples import check_order
 from road import wait_until
 

@@ -21,7 +21,7 @@ from oncehouse.common.kafka_client import plain_options
 from oncehouse.common.redaction import redact
 from oncehouse.config.field_types import HIDDEN, SECRET_SETTINGS, is_secret_setting
 from oncehouse.config.pipeline import ClickHouse, Kafka, Ledger, Spark
-from oncehouse.messaging.cdc.connectors import check_reference
+from oncehouse.messaging.cdc.connector_config import check_reference
 from oncehouse.messaging.settings import load_messaging
 from oncehouse.pipeline.spark.session import _SETTINGS
 

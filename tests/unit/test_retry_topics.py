@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.messaging.aside import Failure
+from oncehouse.messaging.failure_policy import Failure
 from oncehouse.messaging.message import (
     ATTEMPT,
     ERROR,
@@ -21,9 +21,9 @@ from oncehouse.messaging.message import (
     Message,
     find_first_position,
 )
-from oncehouse.messaging.retries.asides import DeadLetterTopic, RetryTopics, make_ladder
-from oncehouse.messaging.retries.kafka_shelf import copy_settings
-from oncehouse.messaging.retries.ladder import decide, due_at
+from oncehouse.messaging.retries.kafka_retry_broker import copy_settings
+from oncehouse.messaging.retries.retry_routing import decide, due_at
+from oncehouse.messaging.retries.retry_topics import DeadLetterTopic, RetryTopics, make_ladder
 from retry_world import SOURCE, MemoryShelf, World, settle_early
 
 LADDER = make_ladder("orders", delays_seconds=(10.0, 60.0))

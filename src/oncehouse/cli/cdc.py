@@ -16,10 +16,10 @@ from oncehouse.common.formatting import spell_duration
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.messaging.cdc.applying import Outcome
-    from oncehouse.messaging.cdc.connectors import Topics
-    from oncehouse.messaging.cdc.drafting import Draft
-    from oncehouse.messaging.cdc.watching import CdcStatus
+    from oncehouse.messaging.cdc.apply_connector import Outcome
+    from oncehouse.messaging.cdc.connector_config import Topics
+    from oncehouse.messaging.cdc.generate import Draft
+    from oncehouse.messaging.cdc.health import CdcStatus
     from oncehouse.messaging.settings import MessagingSettings
 
 LOOK_EXIT_CODE = 3
@@ -85,7 +85,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Write a connector's file, and a pipeline's for each TABLE. Files that exist are left alone."""
-    from oncehouse.messaging.cdc.connectors import Topics
+    from oncehouse.messaging.cdc.connector_config import Topics
     from oncehouse.messaging.settings import load_messaging
 
     if bool(tables) == (outbox is not None):
@@ -119,8 +119,8 @@ def _draft(
     without_full: bool,
 ) -> Draft:
     from oncehouse.config.field_types import check_http_url
-    from oncehouse.messaging.cdc.connectors import check_prefix
-    from oncehouse.messaging.cdc.drafting import Places, draft_outbox, draft_tables
+    from oncehouse.messaging.cdc.connector_config import check_prefix
+    from oncehouse.messaging.cdc.generate import Places, draft_outbox, draft_tables
     from oncehouse.messaging.cdc.source_database import locate, open_source
 
     check_prefix(prefix)
@@ -197,10 +197,10 @@ def apply(
 ) -> None:
     """Bring connectors to Kafka Connect and wait until they run. One that is there already is left as it is."""
     from oncehouse.config.file_loader import read_text
-    from oncehouse.messaging.cdc.applying import apply_connector, await_running
+    from oncehouse.messaging.cdc.apply_connector import apply_connector, await_running
     from oncehouse.messaging.cdc.connect_client import ConnectClient
-    from oncehouse.messaging.cdc.connectors import holds_plain_password
-    from oncehouse.messaging.cdc.drafting import parse_connector
+    from oncehouse.messaging.cdc.connector_config import holds_plain_password
+    from oncehouse.messaging.cdc.generate import parse_connector
     from oncehouse.messaging.settings import load_messaging
 
     read = [
@@ -227,8 +227,8 @@ def apply(
 def status(*, file: MessagingOption = _DEFAULT, as_json: AsJson = False) -> None:
     """Show connectors and slots. Exit 3 when one does not run, or before the kept log fills the disk."""
     from oncehouse.messaging.cdc.connect_client import ConnectClient
+    from oncehouse.messaging.cdc.health import look
     from oncehouse.messaging.cdc.source_database import open_source
-    from oncehouse.messaging.cdc.watching import look
     from oncehouse.messaging.settings import load_messaging
 
     settings = load_messaging(file)
@@ -243,7 +243,7 @@ def status(*, file: MessagingOption = _DEFAULT, as_json: AsJson = False) -> None
 
 
 def _show_status(found: CdcStatus) -> None:
-    from oncehouse.messaging.cdc.slots import spell_bytes
+    from oncehouse.messaging.cdc.replication_slots import spell_bytes
 
     def spell(count: int | None) -> str:
         return "-" if count is None else spell_bytes(count)

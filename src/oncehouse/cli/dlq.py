@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from oncehouse.messaging.retries.letter_topic import LetterTopic, Replayed
-    from oncehouse.messaging.retries.letters import Choice, Letter, Marks, Tally
+    from oncehouse.messaging.retries.dead_letter_topic import LetterTopic, Replayed
+    from oncehouse.messaging.retries.dead_letters import Choice, Letter, Marks, Tally
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -125,7 +125,7 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """Count dead letters by error, and list the newest."""
-    from oncehouse.messaging.retries.letters import count_letters, pick_letters
+    from oncehouse.messaging.retries.dead_letters import count_letters, pick_letters
 
     letters, choice = open_letters(topic, file, named=named), make_choice(error, since, at)
     marks = letters.read_marks()
@@ -155,7 +155,7 @@ def show(
 ) -> None:
     """Show one dead letter with its headers and bytes."""
     from oncehouse.messaging.message import parse_position
-    from oncehouse.messaging.retries.ladder import own_headers
+    from oncehouse.messaging.retries.retry_routing import own_headers
 
     place = parse_position(position)
     if place is None:
@@ -234,7 +234,7 @@ def purge(
     as_json: AsJson = False,
 ) -> None:
     """Delete dead letters for good; says first what goes, and asks."""
-    from oncehouse.messaging.retries.letters import count_letters, plan_purge
+    from oncehouse.messaging.retries.dead_letters import count_letters, plan_purge
 
     letters = open_letters(topic, file, named=named)
     marks = letters.read_marks()
@@ -257,8 +257,8 @@ def purge(
 
 
 def open_letters(topic: str, file: Path, *, named: bool) -> LetterTopic:
-    from oncehouse.messaging.retries.letter_topic import LetterTopic
-    from oncehouse.messaging.retries.letters import dead_letters_of
+    from oncehouse.messaging.retries.dead_letter_topic import LetterTopic
+    from oncehouse.messaging.retries.dead_letters import dead_letters_of
     from oncehouse.messaging.settings import load_messaging
 
     kafka = load_messaging(file).require_kafka()
@@ -270,7 +270,7 @@ def open_letters(topic: str, file: Path, *, named: bool) -> LetterTopic:
 
 
 def make_choice(error: str | None, since: str | None, at: Sequence[str] | None) -> Choice:
-    from oncehouse.messaging.retries.letters import Choice, parse_span
+    from oncehouse.messaging.retries.dead_letters import Choice, parse_span
 
     return Choice(error=error, since=parse_time(since), spans=tuple(parse_span(text) for text in at or ()))
 
@@ -308,7 +308,7 @@ def _show_line(letter: Letter, marks: Marks) -> None:
 
 def _describe(letter: Letter, marks: Marks) -> DlqLetter:
     from oncehouse.insights_letters import show_beginning
-    from oncehouse.messaging.retries.letters import is_replayed, position_of
+    from oncehouse.messaging.retries.dead_letters import is_replayed, position_of
 
     value = letter.message.value
     return DlqLetter(

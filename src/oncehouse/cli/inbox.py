@@ -16,8 +16,8 @@ from oncehouse.cli.paging import paged
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from oncehouse.messaging.inbox.admin import ConsumerStatus, Entry, InboxStatus
     from oncehouse.messaging.inbox.expiry import Cleaned
-    from oncehouse.messaging.inbox.inspecting import ConsumerStatus, Entry, InboxStatus
 
 app = typer.Typer(
     no_args_is_help=True, help="Inbox: messages that are handled once, stored ones and their workers."
@@ -88,7 +88,7 @@ def init(
 @paged()
 def status(file: MessagingFile = DEFAULT_MESSAGING_FILE, *, as_json: AsJson = False) -> None:
     """Show what waits, fails and is parked in each stored inbox, and what consumers remember."""
-    from oncehouse.messaging.inbox.inspecting import read_consumers, read_inboxes
+    from oncehouse.messaging.inbox.admin import read_consumers, read_inboxes
 
     with open_inbox(file) as opened, opened.transact("reading its status") as connection:
         inboxes, consumers = read_inboxes(connection), read_consumers(connection)
@@ -132,7 +132,7 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List messages of stored inboxes in order of arrival: the dead letters, unless other states are asked for."""
-    from oncehouse.messaging.inbox.inspecting import list_entries
+    from oncehouse.messaging.inbox.admin import list_entries
     from oncehouse.messaging.inbox.tables import State
 
     try:
@@ -174,7 +174,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one message with its bytes and why it is where it is."""
-    from oncehouse.messaging.inbox.inspecting import find_entries
+    from oncehouse.messaging.inbox.admin import find_entries
 
     with open_inbox(file) as opened, opened.transact("looking up a message") as connection:
         found = find_entries(connection, message_id, name=inbox)
@@ -238,7 +238,7 @@ def drop(
     as_json: AsJson = False,
 ) -> None:
     """Give parked messages up: they are never handled, and repeats of them are skipped."""
-    from oncehouse.messaging.inbox.inspecting import drop_entries
+    from oncehouse.messaging.inbox.admin import drop_entries
 
     chosen = _chosen(ids, everything=everything)
     with open_inbox(file) as opened:

@@ -15,7 +15,7 @@ from oncehouse.errors import ConfigurationError
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from oncehouse.messaging.inbox.opening import InboxDatabase
+    from oncehouse.messaging.inbox.open import InboxDatabase
 
 OneInbox = Annotated[
     str | None,
@@ -24,7 +24,7 @@ OneInbox = Annotated[
 
 
 def open_inbox(file: Path) -> AbstractContextManager[InboxDatabase]:
-    from oncehouse.messaging.inbox.opening import open_inbox_database
+    from oncehouse.messaging.inbox.open import open_inbox_database
 
     return open_inbox_database(file)
 

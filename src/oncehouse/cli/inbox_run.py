@@ -19,7 +19,7 @@ from oncehouse.common import structured_logging
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.messaging.inbox.dispatch import WorkCounts
+    from oncehouse.messaging.inbox.dispatcher import WorkCounts
     from oncehouse.messaging.inbox.worker import Worker
 
 _Handler = Annotated[
@@ -91,8 +91,8 @@ def serve(
 ) -> None:
     """Take messages over HTTP into the stored inboxes that the file names, until stopped."""
     try:
-        from oncehouse.messaging.inbox.inlet import Inlet, listen
-        from oncehouse.messaging.inbox.inlet import serve as run_server
+        from oncehouse.messaging.inbox.http_endpoint import Inlet, listen
+        from oncehouse.messaging.inbox.http_endpoint import serve as run_server
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"the HTTP inlet needs the package {error.name}; install oncehouse[inlet]"

@@ -39,7 +39,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Print the statements that make the outbox table and those of its relays; with --yes, run them."""
-    from oncehouse.messaging.outbox.making import list_statements, make_tables
+    from oncehouse.messaging.outbox.create_tables import list_statements, make_tables
     from oncehouse.messaging.settings import load_messaging
 
     settings = load_messaging(file)

@@ -23,8 +23,8 @@ from oncehouse.common import structured_logging
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from oncehouse.messaging.outbox.relay import Relay
-    from oncehouse.messaging.outbox.relay_records import RelayProgress
+    from oncehouse.messaging.outbox.relay.relay import Relay
+    from oncehouse.messaging.outbox.relay.types import RelayProgress
     from oncehouse.messaging.settings import MessagingSettings
 
 LINE_SECONDS = 5.0
@@ -67,7 +67,7 @@ def relay(
 
 
 def open_relay(settings: MessagingSettings) -> Relay:
-    from oncehouse.messaging.outbox.relay import Relay
+    from oncehouse.messaging.outbox.relay.relay import Relay
 
     kafka = settings.require_kafka()
     return Relay(

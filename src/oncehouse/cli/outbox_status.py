@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from oncehouse.messaging.outbox.opening import OpenedOutbox
+    from oncehouse.messaging.outbox.open import OpenedOutbox
     from oncehouse.messaging.outbox.parked import Moved, ParkedMessage, Which
     from oncehouse.messaging.outbox.status import OutboxStatus
 
@@ -142,7 +142,7 @@ def drop(
 
 @contextmanager
 def open_file(file: Path) -> Iterator[OpenedOutbox]:
-    from oncehouse.messaging.outbox.opening import open_outbox
+    from oncehouse.messaging.outbox.open import open_outbox
     from oncehouse.messaging.settings import load_messaging
 
     settings = load_messaging(file)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.insights_outbox import MessageTrace, NoAnswer, PipelineTrace
-    from oncehouse.messaging.outbox.locating import Scan
+    from oncehouse.messaging.outbox.kafka_search import Scan
     from oncehouse.messaging.outbox.lookup import OutboxRowView
     from oncehouse.messaging.settings import MessagingSettings
 
@@ -122,7 +122,7 @@ def _scan(
     all_copies: bool,
     seconds: float,
 ) -> Scan:
-    from oncehouse.messaging.outbox.locating import locate
+    from oncehouse.messaging.outbox.kafka_search import locate
 
     kafka = settings.require_kafka()
     return locate(

@@ -11,7 +11,7 @@ from oncehouse.common.formatting import spell_duration
 if TYPE_CHECKING:
     from oncehouse.insights_outbox import MessageTrace, NoAnswer, PipelineTrace
     from oncehouse.insights_trace import Destination, RecordTrace
-    from oncehouse.messaging.outbox.locating import Scan
+    from oncehouse.messaging.outbox.kafka_search import Scan
     from oncehouse.messaging.outbox.lookup import OutboxRowView
 
 

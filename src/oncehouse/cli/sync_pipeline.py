@@ -23,7 +23,7 @@ from oncehouse.cli.sync_opening import Modules, Names
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.messaging.cdc.drafting import Draft
+    from oncehouse.messaging.cdc.generate import Draft
     from oncehouse.sync.model_sync import ModelSync
 
 
@@ -46,7 +46,7 @@ def pipeline(
     as_json: AsJson = False,
 ) -> None:
     """Write a connector's file, and a pipeline's for each sync with sync_storage = "cdc". Files that exist stay."""
-    from oncehouse.messaging.cdc.connectors import Topics, check_prefix
+    from oncehouse.messaging.cdc.connector_config import Topics, check_prefix
     from oncehouse.messaging.cdc.source_database import locate, open_source
     from oncehouse.messaging.settings import load_messaging
     from oncehouse.sync.following import draft_pipelines

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from oncehouse.messaging.message import Message
     from oncehouse.messaging.outbox.encoding import OutboxMessage
     from oncehouse.messaging.outbox.outbox import Outbox
-    from oncehouse.messaging.outbox.relay import Relay
-    from oncehouse.messaging.outbox.relay_settings import RelaySettings
-    from oncehouse.messaging.retries.asides import DeadLetterTopic, RetryTopics
+    from oncehouse.messaging.outbox.relay.relay import Relay
+    from oncehouse.messaging.outbox.relay.settings import RelaySettings
+    from oncehouse.messaging.retries.retry_topics import DeadLetterTopic, RetryTopics
 
 __all__ = [
     "Consumer",
@@ -34,15 +34,15 @@ __all__ = [
 
 _HOMES = {
     "Consumer": "oncehouse.messaging.consumer.consumer",
-    "DeadLetterTopic": "oncehouse.messaging.retries.asides",
+    "DeadLetterTopic": "oncehouse.messaging.retries.retry_topics",
     "Inbox": "oncehouse.messaging.inbox.once",
     "Message": "oncehouse.messaging.message",
     "Outbox": "oncehouse.messaging.outbox.outbox",
     "OutboxMessage": "oncehouse.messaging.outbox.encoding",
     "RedisInbox": "oncehouse.messaging.inbox.redis_inbox",
-    "Relay": "oncehouse.messaging.outbox.relay",
-    "RelaySettings": "oncehouse.messaging.outbox.relay_settings",
-    "RetryTopics": "oncehouse.messaging.retries.asides",
+    "Relay": "oncehouse.messaging.outbox.relay.relay",
+    "RelaySettings": "oncehouse.messaging.outbox.relay.settings",
+    "RetryTopics": "oncehouse.messaging.retries.retry_topics",
     "StoredInbox": "oncehouse.messaging.inbox.stored",
 }
 

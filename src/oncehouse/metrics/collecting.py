@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from oncehouse.insights_etl import EtlView
     from oncehouse.insights_lookout import HealthView, Inboxes, Lookout
     from oncehouse.insights_road import Road
-    from oncehouse.messaging.consumer.groups import GroupStatus
+    from oncehouse.messaging.consumer.group_lag import GroupStatus
     from oncehouse.messaging.outbox.status import OutboxStatus
     from oncehouse.pipeline.progress import StreamProgress
     from oncehouse.sync.status import SyncStatus

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.cdc.connectors import Database, Topics, topic_of
-from oncehouse.messaging.cdc.drafting import Draft, draft_connector
-from oncehouse.messaging.cdc.tables import SourceTable, read_table
+from oncehouse.messaging.cdc.connector_config import Database, Topics, topic_of
+from oncehouse.messaging.cdc.generate import Draft, draft_connector
+from oncehouse.messaging.cdc.source_tables import SourceTable, read_table
 from oncehouse.sync.declaration import Declaration
 from oncehouse.sync.engines import Replacing
 from oncehouse.sync.log_types import judge_column

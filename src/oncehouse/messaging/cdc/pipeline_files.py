@@ -13,7 +13,7 @@ import yaml
 
 from oncehouse.config.field_types import check_name
 from oncehouse.messaging.cdc.column_types import choose_type
-from oncehouse.messaging.cdc.tables import SourceTable
+from oncehouse.messaging.cdc.source_tables import SourceTable
 
 ENGINE = "ReplacingMergeTree(_version, _deleted)"
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from oncehouse.common.database import open_engine
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.cdc.connectors import Database, check_reference
+from oncehouse.messaging.cdc.connector_config import Database, check_reference
 from oncehouse.messaging.database import wrapped_errors
 
 _DEFAULT_PORT = 5432

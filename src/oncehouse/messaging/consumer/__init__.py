@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from oncehouse.messaging.consumer.batch import Batch
     from oncehouse.messaging.consumer.consumer import Consumer
     from oncehouse.messaging.consumer.health import Health, read_health
-    from oncehouse.messaging.consumer.memory import MemoryBroker
+    from oncehouse.messaging.consumer.memory_broker import MemoryBroker
     from oncehouse.messaging.consumer.metrics import MemoryMetrics, Metrics
 
 __all__ = ["Batch", "Consumer", "Health", "MemoryBroker", "MemoryMetrics", "Metrics", "read_health"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from oncehouse.messaging.aside import Partition, Shelf
-from oncehouse.messaging.consumer.plan import Position
+from oncehouse.messaging.consumer.commit_plan import Position
+from oncehouse.messaging.failure_policy import Partition, Shelf
 
 
 class Listener(Protocol):

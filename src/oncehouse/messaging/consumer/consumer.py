@@ -18,20 +18,20 @@ from pydantic import SecretStr
 from oncehouse.common.backoff import Backoff
 from oncehouse.config.field_types import check_servers, check_topic, parse_duration, parse_size
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.aside import Aside
 from oncehouse.messaging.clock import Clock, ManualClock, SystemClock
 from oncehouse.messaging.consumer.batch import Batch
 from oncehouse.messaging.consumer.client import Client
-from oncehouse.messaging.consumer.errands import InlineCrew, Submitter
+from oncehouse.messaging.consumer.handler_rules import DEFAULT_BACKOFF, Rules
 from oncehouse.messaging.consumer.health import Health, HealthFile
-from oncehouse.messaging.consumer.memory import MemoryBroker
+from oncehouse.messaging.consumer.memory_broker import MemoryBroker
 from oncehouse.messaging.consumer.metrics import GuardedMetrics, Metrics, NoMetrics
+from oncehouse.messaging.consumer.partition_tasks import InlineCrew, Submitter
 from oncehouse.messaging.consumer.process_workers import ProcessWorkers
-from oncehouse.messaging.consumer.rules import DEFAULT_BACKOFF, Rules
 from oncehouse.messaging.consumer.runner import Bounds, Runner
 from oncehouse.messaging.consumer.subscription import Isolation, Subscription
 from oncehouse.messaging.consumer.time_report import TimeReport
 from oncehouse.messaging.consumer.workers import Crew, Job, LoopWorkers, ThreadWorkers, Workers
+from oncehouse.messaging.failure_policy import Aside
 
 Handler = TypeVar("Handler", bound=Callable[[Batch], Any])
 
@@ -225,7 +225,7 @@ class Consumer:
     def _make_client(self) -> Client:
         if self._broker is not None:
             return self._broker.client(self.group)
-        from oncehouse.messaging.consumer.kafka import KafkaClient
+        from oncehouse.messaging.consumer.kafka_client import KafkaClient
 
         assert self._bootstrap_servers is not None  # noqa: S101 - the constructor asks for one of the two
         return KafkaClient(

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from oncehouse.messaging.aside import Partition
-from oncehouse.messaging.consumer.plan import Position
+from oncehouse.messaging.consumer.commit_plan import Position
 from oncehouse.messaging.consumer.records import Records
+from oncehouse.messaging.failure_policy import Partition
 
 FailureKind = Literal["unknown", "transient", "permanent", "configuration"]
 """What the handler raised: TransientError is retried whole for as long as it takes; PermanentError is bisected at once;

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from oncehouse.common.kafka_client import describe_error
 from oncehouse.common.leader_epochs import EpochEnd
-from oncehouse.messaging.aside import Partition
+from oncehouse.messaging.failure_policy import Partition
 
 _ASK_AGAIN_SECONDS = 1.0
 _TELL_AGAIN_SECONDS = 60.0

@@ -10,9 +10,9 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from oncehouse.errors import DataLossError
-from oncehouse.messaging.aside import Partition
-from oncehouse.messaging.consumer.plan import Position
+from oncehouse.messaging.consumer.commit_plan import Position
 from oncehouse.messaging.consumer.records import Records
+from oncehouse.messaging.failure_policy import Partition
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

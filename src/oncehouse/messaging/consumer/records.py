@@ -12,7 +12,7 @@ from itertools import accumulate, groupby, repeat
 from operator import is_
 from typing import Any, Protocol, overload
 
-from oncehouse.messaging.aside import Partition
+from oncehouse.messaging.failure_policy import Partition
 from oncehouse.messaging.message import Message
 
 

@@ -17,21 +17,21 @@ from threading import Condition, RLock
 from typing import Any, assert_never
 
 from oncehouse.errors import OncehouseError, TransientError
-from oncehouse.messaging.aside import Partition, Shelf
 from oncehouse.messaging.clock import Clock
 from oncehouse.messaging.consumer import events as ev
 from oncehouse.messaging.consumer.client import Client
-from oncehouse.messaging.consumer.core import Core
-from oncehouse.messaging.consumer.errands import InlineCrew, Lanes, Submitter
-from oncehouse.messaging.consumer.handling import Handling
+from oncehouse.messaging.consumer.commit_plan import Position
+from oncehouse.messaging.consumer.handler_executor import Handling
 from oncehouse.messaging.consumer.health import Health, HealthFile, PartitionHealth
 from oncehouse.messaging.consumer.log_order import LogOrder
 from oncehouse.messaging.consumer.metrics import Metrics
-from oncehouse.messaging.consumer.plan import Position
+from oncehouse.messaging.consumer.partition_tasks import InlineCrew, Lanes, Submitter
 from oncehouse.messaging.consumer.records import Records, by_partition
+from oncehouse.messaging.consumer.state_machine import Core
 from oncehouse.messaging.consumer.subscription import Subscription
 from oncehouse.messaging.consumer.time_report import TimeReport, TimeSums
 from oncehouse.messaging.consumer.workers import Workers
+from oncehouse.messaging.failure_policy import Partition, Shelf
 
 _IDLE_POLL_SECONDS = 0.25
 _BUSY_POLL_SECONDS = 0.01

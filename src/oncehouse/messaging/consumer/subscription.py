@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from oncehouse.messaging.aside import Aside
 from oncehouse.messaging.consumer.batch import Batch
-from oncehouse.messaging.consumer.rules import Rules
+from oncehouse.messaging.consumer.handler_rules import Rules
+from oncehouse.messaging.failure_policy import Aside
 
 Isolation = Literal["thread", "process"]
 

@@ -14,8 +14,8 @@ from threading import Lock, Thread
 from typing import Any, Protocol
 
 from oncehouse.messaging.consumer.batch import Batch
-from oncehouse.messaging.consumer.errands import Submitter
 from oncehouse.messaging.consumer.events import Ticket
+from oncehouse.messaging.consumer.partition_tasks import Submitter
 
 Done = Callable[[BaseException | None], None]
 

@@ -26,7 +26,7 @@ from oncehouse.messaging.django.models import SeenRow
 from oncehouse.messaging.inbox.expiry import BATCH_ROWS, expiring_ids
 from oncehouse.messaging.inbox.ids import NO_SOURCES, Sources, check_consumer, check_keep, check_sources
 from oncehouse.messaging.inbox.once import Counter, Counts, delivery_of
-from oncehouse.messaging.inbox.seen import remembering
+from oncehouse.messaging.inbox.seen_ids import remembering
 from oncehouse.messaging.message import Message
 
 __all__ = ["clean_up", "counts", "once"]

@@ -22,7 +22,7 @@ from oncehouse.messaging.outbox.encoding import (
     OutboxMessage,
     Value,
 )
-from oncehouse.messaging.outbox.writing import NewRow, make_rows
+from oncehouse.messaging.outbox.row_builder import NewRow, make_rows
 
 __all__ = ["OutboxMessage", "add", "add_many"]
 

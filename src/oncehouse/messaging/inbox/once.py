@@ -29,7 +29,7 @@ from oncehouse.messaging.inbox.ids import (
     check_sources,
     identify,
 )
-from oncehouse.messaging.inbox.seen import forget, remember
+from oncehouse.messaging.inbox.seen_ids import forget, remember
 from oncehouse.messaging.message import Message
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])

@@ -12,7 +12,7 @@ from oncehouse.config.base import Section
 from oncehouse.config.field_types import Bytes, Count, Seconds, refuse_crossed
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.inbox.ids import check_inbox_name
-from oncehouse.messaging.inbox.records import WorkerSettings
+from oncehouse.messaging.inbox.types import WorkerSettings
 
 _MEGABYTE = 1 << 20
 

@@ -22,13 +22,13 @@ from sqlalchemy.orm import sessionmaker
 from oncehouse.common.database import keepalive_arguments, open_engine
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.messaging.database import check_dialect, reading, transact
-from oncehouse.messaging.inbox.dispatch import Dispatcher
+from oncehouse.messaging.inbox.dispatcher import Dispatcher
 from oncehouse.messaging.inbox.expiry import Cleaned, clean_database
-from oncehouse.messaging.inbox.handling import Attempts
+from oncehouse.messaging.inbox.handler_call import Attempts
 from oncehouse.messaging.inbox.ids import NO_SOURCES, Sources, check_inbox_name, check_keep, check_sources
-from oncehouse.messaging.inbox.records import Stored, WorkerSettings
-from oncehouse.messaging.inbox.storing import Receipt, store_answered, store_messages
+from oncehouse.messaging.inbox.store_messages import Receipt, store_answered, store_messages
 from oncehouse.messaging.inbox.tables import ABSENT, create_tables, inbox
+from oncehouse.messaging.inbox.types import Stored, WorkerSettings
 from oncehouse.messaging.inbox.worker import Worker
 from oncehouse.messaging.message import Message
 

@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from oncehouse.errors import TransientError
-from oncehouse.messaging.inbox.dispatch import Dispatcher, Turn, WorkCounts
-from oncehouse.messaging.inbox.handling import Attempts
-from oncehouse.messaging.inbox.records import Outcome, Waiting
+from oncehouse.messaging.inbox.dispatcher import Dispatcher, Turn, WorkCounts
+from oncehouse.messaging.inbox.handler_call import Attempts
+from oncehouse.messaging.inbox.types import Outcome, Waiting
 
 _AWAY_SECONDS = 1.0
 

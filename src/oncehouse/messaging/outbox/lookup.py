@@ -11,7 +11,7 @@ from sqlalchemy import Engine, Row, select
 from sqlalchemy.exc import DBAPIError
 
 from oncehouse.common.database import DatabaseClock, wrap_error
-from oncehouse.messaging.outbox.opening import open_outbox
+from oncehouse.messaging.outbox.open import open_outbox
 from oncehouse.messaging.outbox.tables import OutboxTables
 
 

@@ -26,6 +26,7 @@ from oncehouse.messaging.outbox.encoding import (
     OutboxMessage,
     Value,
 )
+from oncehouse.messaging.outbox.row_builder import NewRow, make_rows
 from oncehouse.messaging.outbox.tables import (
     DEFAULT_TABLE,
     OutboxTables,
@@ -33,7 +34,6 @@ from oncehouse.messaging.outbox.tables import (
     ddl_statements,
     outbox_tables,
 )
-from oncehouse.messaging.outbox.writing import NewRow, make_rows
 
 Plain: TypeAlias = Session | scoped_session[Any] | Connection
 Asynchronous: TypeAlias = AsyncSession | async_scoped_session[Any] | AsyncConnection

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from oncehouse.config.pipeline import Section
-from oncehouse.messaging.outbox.relay_settings import RelaySettings
+from oncehouse.messaging.outbox.relay.settings import RelaySettings
 
 
 def _check_table(name: str) -> str:

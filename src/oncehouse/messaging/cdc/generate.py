@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.cdc.connectors import (
+from oncehouse.messaging.cdc.connector_config import (
     Config,
     Database,
     Topics,
@@ -21,7 +21,7 @@ from oncehouse.messaging.cdc.connectors import (
     topic_of,
 )
 from oncehouse.messaging.cdc.pipeline_files import PipelineFile, write_pipeline
-from oncehouse.messaging.cdc.tables import SourceTable, read_table
+from oncehouse.messaging.cdc.source_tables import SourceTable, read_table
 
 # What the columns of the outbox are called that the router is told of.
 _OUTBOX_COLUMNS = {"id", "topic", "key", "value", "headers"}

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 from oncehouse.errors import PermanentError, TransientError
 from oncehouse.messaging.cdc.connect_client import ConnectorState
-from oncehouse.messaging.cdc.connectors import Config
+from oncehouse.messaging.cdc.connector_config import Config
 
 _LOOK_EVERY_SECONDS = 0.2
 

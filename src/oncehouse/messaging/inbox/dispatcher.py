@@ -20,10 +20,10 @@ from oncehouse.messaging.bucket_leases import BucketLeases, Share
 from oncehouse.messaging.database import reading, transact
 from oncehouse.messaging.inbox.expiry import expire_ids, expire_messages
 from oncehouse.messaging.inbox.ids import BUCKETS
-from oncehouse.messaging.inbox.queues import KeyQueues
-from oncehouse.messaging.inbox.records import Done, Failed, Outcome, Waiting, Withdrawn, WorkerSettings
+from oncehouse.messaging.inbox.key_queues import KeyQueues
+from oncehouse.messaging.inbox.row_updates import mark_begun, read_waiting, record_answer, record_failure
 from oncehouse.messaging.inbox.tables import ABSENT, State, inbox, lease_tables
-from oncehouse.messaging.inbox.taking import mark_begun, read_waiting, record_answer, record_failure
+from oncehouse.messaging.inbox.types import Done, Failed, Outcome, Waiting, Withdrawn, WorkerSettings
 
 _FIRST_POLL_SECONDS = 0.02
 _CLEANING_SECONDS = 60.0

@@ -21,14 +21,14 @@ from pydantic import SecretStr
 from oncehouse.common.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
 from oncehouse.common.leader_epochs import hear_epoch_ends
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError, TransientError
-from oncehouse.messaging.aside import Partition, Shelf
 from oncehouse.messaging.consumer.client import Listener
+from oncehouse.messaging.consumer.commit_plan import Position, read_plan, write_plan
 from oncehouse.messaging.consumer.log_check import Answers, LogCheck
 from oncehouse.messaging.consumer.log_order import cut_log
 from oncehouse.messaging.consumer.metrics import Metrics
-from oncehouse.messaging.consumer.plan import Position, read_plan, write_plan
 from oncehouse.messaging.consumer.records import read_epoch, split_errors
-from oncehouse.messaging.retries.kafka_shelf import KafkaShelf, read_committed
+from oncehouse.messaging.failure_policy import Partition, Shelf
+from oncehouse.messaging.retries.kafka_retry_broker import KafkaShelf, read_committed
 
 _OURS = {
     "group.id": "give it as group=…",

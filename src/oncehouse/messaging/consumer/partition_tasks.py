@@ -10,7 +10,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Protocol
 
-from oncehouse.messaging.aside import Partition
+from oncehouse.messaging.failure_policy import Partition
 
 
 class Submitter(Protocol):

@@ -18,9 +18,9 @@ from pydantic import SecretStr
 
 from oncehouse.common.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.outbox.kafka_flight import Flight
-from oncehouse.messaging.outbox.kafka_topics import KnownTopics
-from oncehouse.messaging.outbox.relay_records import Refusal, Row, Sent
+from oncehouse.messaging.outbox.relay.delivery_batch import Flight
+from oncehouse.messaging.outbox.relay.topic_cache import KnownTopics
+from oncehouse.messaging.outbox.relay.types import Refusal, Row, Sent
 
 _FLUSH_SECONDS = 0.1
 _OURS = {

@@ -16,9 +16,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from oncehouse.common.database import DatabaseClock
 from oncehouse.messaging.database import check_dialect, wrapped_errors
 from oncehouse.messaging.inbox.ids import NO_SOURCES, Identity, Sources, digest_value, identify
-from oncehouse.messaging.inbox.records import Stored
 from oncehouse.messaging.inbox.rows import row_of
 from oncehouse.messaging.inbox.tables import ABSENT, inbox
+from oncehouse.messaging.inbox.types import Stored
 from oncehouse.messaging.message import Message
 
 

@@ -28,7 +28,7 @@ from pydantic import SecretStr
 
 from oncehouse.common.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
-from oncehouse.messaging.aside import Placement
+from oncehouse.messaging.failure_policy import Placement
 
 SEND_SECONDS = 30.0
 """After this long without an acknowledgement a message counts as not written."""

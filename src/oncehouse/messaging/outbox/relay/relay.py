@@ -22,14 +22,14 @@ from pydantic import SecretStr
 from oncehouse.common.database import open_engine
 from oncehouse.errors import TransientError
 from oncehouse.messaging.bucket_leases import BucketLeases, Share
-from oncehouse.messaging.outbox.kafka_sender import KafkaSender
-from oncehouse.messaging.outbox.lane import Lane, Round
-from oncehouse.messaging.outbox.relay_pace import Pace
-from oncehouse.messaging.outbox.relay_records import RelayProgress, RelayStore, Sender
-from oncehouse.messaging.outbox.relay_settings import RelaySettings
-from oncehouse.messaging.outbox.relay_store import SqlStore
+from oncehouse.messaging.outbox.relay.backoff import Pace
+from oncehouse.messaging.outbox.relay.sender import KafkaSender
+from oncehouse.messaging.outbox.relay.settings import RelaySettings
+from oncehouse.messaging.outbox.relay.sql_store import SqlStore
+from oncehouse.messaging.outbox.relay.throughput import Throughput
+from oncehouse.messaging.outbox.relay.types import RelayProgress, RelayStore, Sender
+from oncehouse.messaging.outbox.relay.worker import Lane, Round
 from oncehouse.messaging.outbox.tables import BUCKETS, DEFAULT_TABLE, OutboxTables, check_made, outbox_tables
-from oncehouse.messaging.outbox.throughput import Throughput
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -102,7 +102,7 @@ class Relay:
 
 def open_store(engine: Engine, tables: OutboxTables, *, keep: bool) -> RelayStore:
     if engine.dialect.name == "postgresql":
-        from oncehouse.messaging.outbox.relay_store_postgres import PostgresStore
+        from oncehouse.messaging.outbox.relay.postgres_store import PostgresStore
 
         return PostgresStore(engine, tables, keep=keep)
     return SqlStore(engine, tables, keep=keep)

@@ -12,9 +12,8 @@ from sqlalchemy import Connection
 
 from oncehouse.errors import OncehouseError
 from oncehouse.messaging.cdc.connect_client import ConnectClient, ConnectorState
-from oncehouse.messaging.cdc.connectors import slot_of
-from oncehouse.messaging.cdc.settings import CdcSettings
-from oncehouse.messaging.cdc.slots import (
+from oncehouse.messaging.cdc.connector_config import slot_of
+from oncehouse.messaging.cdc.replication_slots import (
     ServerState,
     SlotLimits,
     SlotReport,
@@ -22,6 +21,7 @@ from oncehouse.messaging.cdc.slots import (
     read_server,
     read_slots,
 )
+from oncehouse.messaging.cdc.settings import CdcSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,16 +11,16 @@ from threading import Lock
 from typing import assert_never
 
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
-from oncehouse.messaging.aside import Aside, Failure, Partition
 from oncehouse.messaging.clock import Clock
 from oncehouse.messaging.consumer import events as ev
 from oncehouse.messaging.consumer.batch import Batch
-from oncehouse.messaging.consumer.errands import Lanes
 from oncehouse.messaging.consumer.metrics import Metrics
+from oncehouse.messaging.consumer.partition_tasks import Lanes
 from oncehouse.messaging.consumer.records import Records
 from oncehouse.messaging.consumer.subscription import Subscription
 from oncehouse.messaging.consumer.time_report import TimeSums
 from oncehouse.messaging.consumer.workers import Flag, Job, Workers
+from oncehouse.messaging.failure_policy import Aside, Failure, Partition
 from oncehouse.messaging.message import Message
 
 _log = logging.getLogger("oncehouse.consumer")

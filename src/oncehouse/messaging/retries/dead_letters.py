@@ -22,7 +22,7 @@ from oncehouse.messaging.message import (
     Position,
     parse_position,
 )
-from oncehouse.messaging.retries.ladder import REPLAYED, read_number
+from oncehouse.messaging.retries.retry_routing import REPLAYED, read_number
 
 _CLASS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}")
 _KIND_CHARACTERS = 80

@@ -14,10 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from oncehouse.config.field_types import Seconds, check_topic
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.messaging.aside import Failure, Partition, Placement, Shelf
+from oncehouse.messaging.failure_policy import Failure, Partition, Placement, Shelf
 from oncehouse.messaging.message import Message
-from oncehouse.messaging.retries.held_keys import HeldKeys
-from oncehouse.messaging.retries.ladder import Ladder, decide, due_at
+from oncehouse.messaging.retries.blocked_keys import HeldKeys
+from oncehouse.messaging.retries.retry_routing import Ladder, decide, due_at
 
 Order = Literal["none", "key"]
 

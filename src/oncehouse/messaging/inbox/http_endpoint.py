@@ -22,8 +22,8 @@ from starlette.routing import Route
 from oncehouse.common.http_auth import brings_token
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 from oncehouse.messaging.inbox.ids import MAX_ID_LENGTH
+from oncehouse.messaging.inbox.store_messages import Receipt
 from oncehouse.messaging.inbox.stored import StoredInbox
-from oncehouse.messaging.inbox.storing import Receipt
 from oncehouse.messaging.message import MESSAGE_ID, Message
 
 _STATUS = {Receipt.NEW: 201, Receipt.REPEATED: 200}

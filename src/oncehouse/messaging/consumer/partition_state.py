@@ -13,7 +13,8 @@ from math import inf
 from typing import Any, Literal
 
 from oncehouse.common.backoff import Backoff
-from oncehouse.messaging.aside import Partition
+from oncehouse.messaging.consumer.batch_sizing import Pace, PaceLimits, Sighting, adapt, first_pace
+from oncehouse.messaging.consumer.commit_plan import MAX_ENDS, Position
 from oncehouse.messaging.consumer.events import (
     Action,
     Bisected,
@@ -29,10 +30,9 @@ from oncehouse.messaging.consumer.events import (
     StuckFound,
     Ticket,
 )
-from oncehouse.messaging.consumer.pacing import Pace, PaceLimits, Sighting, adapt, first_pace
-from oncehouse.messaging.consumer.plan import MAX_ENDS, Position
+from oncehouse.messaging.consumer.handler_rules import Rules
 from oncehouse.messaging.consumer.records import Records
-from oncehouse.messaging.consumer.rules import Rules
+from oncehouse.messaging.failure_policy import Partition
 
 # A fetch brings many records at once, so that the buffer of small batches must hold some fetches.
 LEAST_ROOM = 2_000

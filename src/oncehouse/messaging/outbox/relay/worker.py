@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from oncehouse.common import failpoints
 from oncehouse.common.backoff import Backoff
 from oncehouse.errors import TransientError
-from oncehouse.messaging.outbox.relay_records import RelayStore, Row, Sender, Sent, Tokens
+from oncehouse.messaging.outbox.relay.types import RelayStore, Row, Sender, Sent, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)

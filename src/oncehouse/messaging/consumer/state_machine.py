@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping
 from math import inf
 from typing import assert_never
 
-from oncehouse.messaging.aside import Partition
 from oncehouse.messaging.consumer.events import (
     Action,
     Assigned,
@@ -37,8 +36,9 @@ from oncehouse.messaging.consumer.events import (
     Ticked,
     Ticket,
 )
-from oncehouse.messaging.consumer.partition import PartitionState
-from oncehouse.messaging.consumer.rules import Rules
+from oncehouse.messaging.consumer.handler_rules import Rules
+from oncehouse.messaging.consumer.partition_state import PartitionState
+from oncehouse.messaging.failure_policy import Partition
 
 PAUSE_AFTER_SECONDS = 1.0
 """How long partitions may stay full before they are paused: pausing throws away what the client has fetched ahead."""

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from oncehouse.messaging.outbox.lane import Round
-from oncehouse.messaging.outbox.relay_records import RelayProgress
+from oncehouse.messaging.outbox.relay.types import RelayProgress
+from oncehouse.messaging.outbox.relay.worker import Round
 
 _WINDOW_SECONDS = 5.0
 

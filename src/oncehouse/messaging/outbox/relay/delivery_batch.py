@@ -16,7 +16,7 @@ from confluent_kafka import Message as KafkaMessage
 from oncehouse.common.kafka_client import describe_error
 from oncehouse.messaging.message import MESSAGE_ID
 from oncehouse.messaging.outbox.headers import decode_headers
-from oncehouse.messaging.outbox.relay_records import Position, Refusal, Row
+from oncehouse.messaging.outbox.relay.types import Position, Refusal, Row
 
 REFUSALS = frozenset(
     {

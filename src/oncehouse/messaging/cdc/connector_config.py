@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from oncehouse.config.field_types import check_topic
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.cdc.tables import SourceTable, parse_table_name
+from oncehouse.messaging.cdc.source_tables import SourceTable, parse_table_name
 from oncehouse.messaging.message import MESSAGE_ID
 
 CONNECTOR_CLASS = "io.debezium.connector.postgresql.PostgresConnector"

@@ -13,9 +13,9 @@ from sqlalchemy import ColumnElement, Connection, Float, Select, bindparam, null
 
 from oncehouse.common.database import DatabaseClock
 from oncehouse.messaging.inbox.ids import BUCKETS
-from oncehouse.messaging.inbox.records import Failed, Waiting, WorkerSettings
 from oncehouse.messaging.inbox.rows import waiting_of
 from oncehouse.messaging.inbox.tables import State, inbox
+from oncehouse.messaging.inbox.types import Failed, Waiting, WorkerSettings
 
 FOREVER = 1e18
 MAX_ERROR_LENGTH = 2_000

@@ -9,7 +9,7 @@ from pydantic import Field
 from oncehouse.common.backoff import Backoff
 from oncehouse.config.field_types import Bytes, Count, Seconds
 from oncehouse.config.pipeline import Section
-from oncehouse.messaging.outbox.lane import Limits
+from oncehouse.messaging.outbox.relay.worker import Limits
 
 
 class RelaySettings(Section):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from oncehouse.messaging.aside import Failure, Placement
+from oncehouse.messaging.failure_policy import Failure, Placement
 from oncehouse.messaging.message import (
     ATTEMPT,
     ERROR,

@@ -21,8 +21,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from oncehouse.common import failpoints
 from oncehouse.common.database import is_passing
 from oncehouse.errors import FencedError, PermanentError, TransientError
-from oncehouse.messaging.inbox.records import Done, Failed, Outcome, Waiting, Withdrawn
-from oncehouse.messaging.inbox.taking import claim
+from oncehouse.messaging.inbox.row_updates import claim
+from oncehouse.messaging.inbox.types import Done, Failed, Outcome, Waiting, Withdrawn
 
 # The handler's transaction against others' (serialization failure, deadlock): tried again like any failure of its own.
 _CONFLICTS = frozenset({"40001", "40P01"})

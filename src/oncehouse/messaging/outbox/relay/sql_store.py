@@ -29,7 +29,7 @@ from sqlalchemy import (
 
 from oncehouse.common.database import DatabaseClock, begin
 from oncehouse.messaging.bucket_leases import lock_held
-from oncehouse.messaging.outbox.relay_records import Refusal, Row, Sent, Tokens
+from oncehouse.messaging.outbox.relay.types import Refusal, Row, Sent, Tokens
 from oncehouse.messaging.outbox.tables import OutboxTables
 
 ERROR_LENGTH = 500

@@ -29,9 +29,7 @@ from pydantic import SecretStr
 from oncehouse.common.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
 from oncehouse.errors import ConfigurationError, FencedError, OncehouseError, PermanentError, TransientError
 from oncehouse.messaging.message import ORIGIN, ORIGIN_TIME, Headers, Message
-from oncehouse.messaging.retries.kafka_shelf import read_to_end
-from oncehouse.messaging.retries.ladder import REPLAYED, own_headers
-from oncehouse.messaging.retries.letters import (
+from oncehouse.messaging.retries.dead_letters import (
     Choice,
     Letter,
     Marks,
@@ -40,6 +38,8 @@ from oncehouse.messaging.retries.letters import (
     is_replayed,
     pick_letters,
 )
+from oncehouse.messaging.retries.kafka_retry_broker import read_to_end
+from oncehouse.messaging.retries.retry_routing import REPLAYED, own_headers
 
 _LETTERS_A_TRANSACTION = 200
 _TRANSACTION_SECONDS = 30.0

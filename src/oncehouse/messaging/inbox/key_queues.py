@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from oncehouse.messaging.inbox.records import Done, Outcome, Waiting
+from oncehouse.messaging.inbox.types import Done, Outcome, Waiting
 
 MOST_OF_A_KEY = 16
 

@@ -19,8 +19,8 @@ from sqlalchemy import Engine, PoolProxiedConnection, event
 from sqlalchemy.exc import DBAPIError
 
 from oncehouse.common.database import tell_failure, wrap_error
-from oncehouse.messaging.outbox.relay_records import Row, Sent, Tokens
-from oncehouse.messaging.outbox.relay_store import SqlStore
+from oncehouse.messaging.outbox.relay.sql_store import SqlStore
+from oncehouse.messaging.outbox.relay.types import Row, Sent, Tokens
 from oncehouse.messaging.outbox.tables import CHANNEL, OutboxTables
 
 
