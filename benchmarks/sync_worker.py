@@ -31,7 +31,7 @@ def set_up_oncehouse(address: Address) -> tuple[Any, Sync]:
 
     from oncehouse.sync.django import ModelSync
     from oncehouse.sync.django.operations import CreateSyncTables
-    from oncehouse.sync.table_plan import apply_plan, plan_table
+    from oncehouse.sync.table.ddl import apply_plan, plan_table
 
     model = sync_orders.define_order(models.Model)
 

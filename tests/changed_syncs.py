@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from oncehouse.sync.engines import Append, Collapsing
-from oncehouse.sync.model_sync import ModelSync
-from oncehouse.sync.table_plan import apply_plan, plan_table
+from oncehouse.sync.model.engines import Append, Collapsing
+from oncehouse.sync.model.model_sync import ModelSync
+from oncehouse.sync.table.ddl import apply_plan, plan_table
 
 Attributes = Mapping[str, Any]
 

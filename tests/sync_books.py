@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from sqlalchemy import Engine
 
-from oncehouse.sync.model_sync import ModelSync
-from oncehouse.sync.operations import Operation, spell_key
+from oncehouse.sync.changes.change import Operation, spell_key
+from oncehouse.sync.model.model_sync import ModelSync
 
 Operations = list[tuple[str, str]]
 """Kind and key."""

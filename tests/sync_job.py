@@ -25,13 +25,15 @@ from sqlalchemy import delete, select
 
 from oncehouse.common import failpoints
 from oncehouse.messaging.bucket_leases import BucketLeases
-from oncehouse.sync import backfilling, holding, states
-from oncehouse.sync.engines import Reading, Replacing, Rows
-from oncehouse.sync.holding import Hold
-from oncehouse.sync.model_sync import ModelSync
-from oncehouse.sync.outbox_storage import OutboxStorage
-from oncehouse.sync.running import Failure, run_once, run_until_stopped
-from oncehouse.sync.tables import operations
+from oncehouse.sync import state
+from oncehouse.sync.backfill import backfill
+from oncehouse.sync.changes.sql_storage import OutboxStorage
+from oncehouse.sync.model.engines import Reading, Replacing, Rows
+from oncehouse.sync.model.model_sync import ModelSync
+from oncehouse.sync.model.tables import operations
+from oncehouse.sync.rounds import lease
+from oncehouse.sync.rounds.lease import Hold
+from oncehouse.sync.rounds.runner import Failure, run_once, run_until_stopped
 
 
 def ignore_deletes() -> None:
@@ -59,20 +61,20 @@ def remove_by_key() -> None:
 
 def number_after_reading() -> None:
     """A chunk that takes its number when it has read, and does not look whether the lease is still its own."""
-    read_chunk = backfilling._read_chunk
+    read_chunk = backfill._read_chunk
 
     def read(sync: type[ModelSync], number: int, keys: list[str]) -> Reading:
         reading = read_chunk(sync, number, keys)
         with sync.open_source().begin() as connection:
-            return replace(reading, number=states.take_reading(connection, sync.declaration().name))
+            return replace(reading, number=state.take_reading(connection, sync.declaration().name))
 
-    backfilling._read_chunk = read
+    backfill._read_chunk = read
     Hold.fence = lambda _self, _connection: None  # type: ignore[method-assign]
 
 
 def hang_after_reading(flag: Path) -> None:
     """While the file is there a chunk does not go on, once it has read; it says so by another file."""
-    read_chunk = backfilling._read_chunk
+    read_chunk = backfill._read_chunk
 
     def read(sync: type[ModelSync], number: int, keys: list[str]) -> Reading:
         reading = read_chunk(sync, number, keys)
@@ -82,7 +84,7 @@ def hang_after_reading(flag: Path) -> None:
             time.sleep(0.02)
         return reading
 
-    backfilling._read_chunk = read
+    backfill._read_chunk = read
 
 
 def never_free() -> None:
@@ -92,7 +94,7 @@ def never_free() -> None:
         def __init__(self, *given: Any, **named: Any) -> None:
             super().__init__(*given, **{**named, "lease_seconds": 1e9})
 
-    holding.BucketLeases = Lock  # type: ignore[misc]
+    lease.BucketLeases = Lock  # type: ignore[misc]
 
 
 DRAIN_SECONDS = 60
@@ -140,7 +142,7 @@ def count_waiting(syncs: list[type[ModelSync]]) -> int:
 def fill(syncs: list[type[ModelSync]], chunk: int) -> None:
     """Backfill all of them, from where they were left."""
     for sync in syncs:
-        backfilling.backfill(sync, chunk=chunk)
+        backfill.backfill(sync, chunk=chunk)
 
 
 def fork(task: Callable[[], None]) -> int:

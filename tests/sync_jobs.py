@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from oncehouse.devstack.proxy import FaultProxy
-from oncehouse.sync.operations import Kind
-from oncehouse.sync.redis_storage import RedisStorage
+from oncehouse.sync.changes.change import Kind
+from oncehouse.sync.changes.redis_storage import RedisStorage
 
 PATIENCE_SECONDS = 60
 TESTS = Path(__file__).parent

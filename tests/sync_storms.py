@@ -16,7 +16,7 @@ import stall_writer
 import sync_stall
 import sync_world
 from changed_syncs import Attributes, changed
-from oncehouse.sync.model_sync import ModelSync
+from oncehouse.sync.model.model_sync import ModelSync
 from sync_jobs import Job, start_job
 
 from sync_shop import clickhouse_models as shop_syncs  # isort: skip - after the settings of sync_world

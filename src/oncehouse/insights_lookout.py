@@ -284,7 +284,7 @@ class Lookout:
         return self._syncs.hear(wait_seconds=self._wait_seconds)
 
     def _read_syncs(self) -> tuple[SyncStatus, ...]:
-        from oncehouse.sync.opening import find_syncs
+        from oncehouse.sync.discovery import find_syncs
         from oncehouse.sync.status import read_status
 
         return tuple(read_status(find_syncs(self.watched.modules)))

@@ -16,8 +16,8 @@ import pytest
 from changed_syncs import changed
 from oncehouse.devstack.faults import AnswerError, DropAnswer
 from oncehouse.devstack.proxy import FaultProxy
-from oncehouse.sync import verifying
-from oncehouse.sync.verifying import verify
+from oncehouse.sync.verify import verify as verifying
+from oncehouse.sync.verify.verify import verify
 from sync_jobs import see_inserts
 from sync_storms import FRAMEWORKS, Storm, open_storm
 

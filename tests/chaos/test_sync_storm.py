@@ -16,7 +16,7 @@ import pytest
 from changed_syncs import changed
 from oncehouse.devstack.faults import AnswerError, DropAnswer
 from oncehouse.devstack.proxy import FaultProxy
-from oncehouse.sync.redis_storage import RedisStorage
+from oncehouse.sync.changes.redis_storage import RedisStorage
 from sync_jobs import lose_while_away, see_inserts
 from sync_storms import FRAMEWORKS, Storm, open_storm
 from sync_world import Shop

@@ -10,7 +10,7 @@ import pytest
 
 from django_site import open_database
 from oncehouse.errors import ConfigurationError
-from oncehouse.sync.operations import spell_key
+from oncehouse.sync.changes.change import spell_key
 from sync_world import Shop, open_shop
 
 from django.db import connections, models, transaction  # isort: skip - after the settings of sync_world

@@ -29,7 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.sync.operations import spell_key
+from oncehouse.sync.changes.change import spell_key
 from oncehouse.sync.sqlalchemy import configure
 from sync_stall import (
     Boss,

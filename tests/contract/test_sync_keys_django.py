@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.sync import model_sync as core
-from oncehouse.sync.operations import spell_key
+from oncehouse.sync.changes.change import spell_key
+from oncehouse.sync.model import model_sync as core
 from sync_world import Shop, open_shop
 
 from django.db import connections, models  # isort: skip - after the settings of sync_world

@@ -15,12 +15,12 @@ from sqlalchemy import Engine, create_engine, text
 
 from oncehouse.common.database import begin, open_engine
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.sync.capture import SqlAlchemyWriter
-from oncehouse.sync.operations import Kind
-from oncehouse.sync.outbox_storage import OutboxStorage
-from oncehouse.sync.redis_storage import RedisStorage
-from oncehouse.sync.storage import OperationStorage, Waiting
-from oncehouse.sync.tables import create_tables, operations
+from oncehouse.sync.changes.change import Kind
+from oncehouse.sync.changes.redis_storage import RedisStorage
+from oncehouse.sync.changes.register import SqlAlchemyWriter
+from oncehouse.sync.changes.sql_storage import OutboxStorage
+from oncehouse.sync.changes.storage import OperationStorage, Waiting
+from oncehouse.sync.model.tables import create_tables, operations
 
 
 @dataclass

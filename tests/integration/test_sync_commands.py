@@ -14,7 +14,7 @@ import pytest
 
 from oncehouse.cli.app import run_command
 from oncehouse.errors import ConfigurationError
-from oncehouse.sync.model_sync import _registered
+from oncehouse.sync.model.model_sync import _registered
 from sync_world import SYNCS, Shop, open_synced_shop
 
 from django.core.management import call_command  # isort: skip - after the settings of sync_world
@@ -173,7 +173,7 @@ def test_a_sync_that_nobody_declared_and_a_module_that_is_not_there_are_refused(
     assert run_command(["sync", "status", "--module", "no_such_module"]) == 2
     assert "no module 'no_such_module'" in capsys.readouterr().err
     monkeypatch.delenv("DJANGO_SETTINGS_MODULE")
-    monkeypatch.setattr("oncehouse.sync.opening.registered_syncs", list)
+    monkeypatch.setattr("oncehouse.sync.discovery.registered_syncs", list)
     assert run_command(["sync", "status"]) == 2
     assert "--module" in capsys.readouterr().err
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from oncehouse.cli.app import run_command
-from oncehouse.sync import verifying
+from oncehouse.sync.verify import verify
 from sync_world import Shop, open_synced_shop
 
 from django.core.management import call_command  # isort: skip - after the settings of sync_world
@@ -25,7 +25,7 @@ from sync_shop.models import Customer
 def shop(postgres_url, clickhouse, database, monkeypatch) -> Iterator[Shop]:
     # Django is set up already; the name is how the command knows that there is a project.
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "the_tests_settings")
-    monkeypatch.setattr(verifying, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(verify, "PAUSE_SECONDS", 0.01)
     with open_synced_shop(postgres_url, clickhouse, database, (CustomerSync,)) as shop:
         people = [Customer(name=f"{n}") for n in range(6)]
         Customer.objects.using(shop.alias).bulk_create(people)

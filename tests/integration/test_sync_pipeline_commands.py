@@ -16,13 +16,13 @@ from oncehouse.cli.app import run_command
 from oncehouse.clickhouse.preflight.check import Level, inspect, needs_of
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
-from oncehouse.sync import model_sync as core
 from oncehouse.sync import sqlalchemy as sync_sqlalchemy
-from oncehouse.sync import verifying
-from oncehouse.sync.engines import Collapsing
-from oncehouse.sync.pipeline_files import VERSIONS_ABOVE
+from oncehouse.sync.cdc.pipeline_files import VERSIONS_ABOVE
+from oncehouse.sync.model import model_sync as core
+from oncehouse.sync.model.engines import Collapsing
 from oncehouse.sync.status import read_status
-from oncehouse.sync.table_plan import plan_table
+from oncehouse.sync.table.ddl import plan_table
+from oncehouse.sync.verify import verify
 from sync_world import Shop, open_shop
 
 from django.core.management import call_command  # isort: skip - after the settings of sync_world
@@ -267,7 +267,7 @@ def test_large_values_ask_for_the_whole_row_only_where_a_sync_reads_them(shop, d
 def test_a_table_that_cdc_feeds_is_compared_with_the_database_and_not_repaired(
     shop, declare, capsys, monkeypatch
 ):
-    monkeypatch.setattr(verifying, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(verify, "PAUSE_SECONDS", 0.01)
     declare("BigTags", Tag, table="big_tags")
     assert run_command(["sync", "apply", "BigTags"]) == 0
     Tag.objects.using(shop.alias).bulk_create([Tag(id=number, name="a") for number in range(5)])
@@ -293,7 +293,7 @@ def test_a_table_that_cdc_feeds_is_compared_with_the_database_and_not_repaired(
 def test_a_comparison_of_all_syncs_has_those_that_cdc_feeds_and_a_repair_says_that_it_leaves_them_out(
     shop, declare, capsys, monkeypatch
 ):
-    monkeypatch.setattr(verifying, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(verify, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(core, "_registered", [declare("BigTags", Tag, table="big_tags")])
     assert run_command(["sync", "apply", "BigTags"]) == 0
     Tag.objects.using(shop.alias).create(id=1, name="a")

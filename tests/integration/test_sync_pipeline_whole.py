@@ -28,12 +28,12 @@ from changed_syncs import make_tables
 from oncehouse.cli.app import run_command
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.pipeline.run import run_pipeline
-from oncehouse.sync import model_sync as core
 from oncehouse.sync import sqlalchemy as mapped
-from oncehouse.sync.model_sync import ModelSync as AnySync
-from oncehouse.sync.settings import read_settings
+from oncehouse.sync.model import model_sync as core
+from oncehouse.sync.model.model_sync import ModelSync as AnySync
+from oncehouse.sync.model.settings import read_settings
 from oncehouse.sync.sqlalchemy import sources
-from oncehouse.sync.verifying import verify
+from oncehouse.sync.verify.verify import verify
 from sync_world import Shop, open_shop
 
 from django.contrib.postgres.fields import ArrayField  # isort: skip - after the settings of sync_world

@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 
 from oncehouse.cli.app import run_command
 from oncehouse.errors import PermanentError
-from oncehouse.sync import model_sync as core
-from oncehouse.sync.running import Failure, run_once
+from oncehouse.sync.model import model_sync as core
+from oncehouse.sync.rounds.runner import Failure, run_once
 from oncehouse.sync.sqlalchemy import ModelSerializer, ModelSync, configure, sources
 from stall_writer import Writer
 from sync_stall import (

@@ -11,11 +11,11 @@ import pytest
 
 from changed_syncs import changed, make_tables
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.sync import verifying
-from oncehouse.sync.repairing import verify_and_repair
-from oncehouse.sync.replaying import read_given_key, register_again, register_since
-from oncehouse.sync.running import run_once
-from oncehouse.sync.verifying import Difference, VerifyReport, verify
+from oncehouse.sync.backfill.replay import read_given_key, register_again, register_since
+from oncehouse.sync.rounds.runner import run_once
+from oncehouse.sync.verify import verify as verifying
+from oncehouse.sync.verify.repair import verify_and_repair
+from oncehouse.sync.verify.verify import Difference, VerifyReport, verify
 from sync_stall import SYNCS as STALL_SYNCS
 from sync_stall import Boss, Buyer, Chair, GiftSale, Line, Person, Sale, SaleSync, Tag, open_synced_stall
 from sync_world import Shop, add_people, open_synced_shop

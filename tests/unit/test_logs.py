@@ -30,7 +30,7 @@ from oncehouse.common.structured_logging import LogFormat
 from oncehouse.errors import TransientError
 from oncehouse.messaging.outbox.relay.types import RelayProgress
 from oncehouse.pipeline.progress import Progress
-from oncehouse.sync.running import Failure
+from oncehouse.sync.rounds.runner import Failure
 
 OWN = logging.getLogger("oncehouse.test")
 SECRET = 'hunter2-is-no-password\n"quoted"'

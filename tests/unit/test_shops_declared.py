@@ -17,8 +17,8 @@ from oncehouse.errors import ConfigurationError
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
 SHOW = """
-from oncehouse.sync.opening import find_syncs
-from oncehouse.sync.table_plan import create_table_ddl
+from oncehouse.sync.discovery import find_syncs
+from oncehouse.sync.table.ddl import create_table_ddl
 for sync in find_syncs({modules}):
     print(create_table_ddl(sync.declaration()), sync.declaration().storage, end="\\n\\n")
 """

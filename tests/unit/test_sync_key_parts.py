@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from oncehouse.cli.key_progress import INTERVAL_SECONDS, KeyProgressView, spell_progress
 from oncehouse.column_types.types import parse_type
-from oncehouse.sync.advising import advise
-from oncehouse.sync.backfilling import SMALLEST_CHUNK, next_chunk
-from oncehouse.sync.key_progress import KeyProgress
-from oncehouse.sync.positions import Position
-from oncehouse.sync.shown_rows import _hashed
-from oncehouse.sync.verifying import Difference, VerifyReport
+from oncehouse.sync.backfill.backfill import SMALLEST_CHUNK, next_chunk
+from oncehouse.sync.backfill.checkpoint import Position
+from oncehouse.sync.backfill.progress import KeyProgress
+from oncehouse.sync.table.compare import _hashed
+from oncehouse.sync.verify.advice import advise
+from oncehouse.sync.verify.verify import Difference, VerifyReport
 
 
 @given(size=st.integers(1, 1_000_000), seconds=st.floats(0, 1e6), lease=st.floats(1, 3600))

@@ -13,10 +13,7 @@ from hypothesis import strategies as st
 from oncehouse.clickhouse.table_info import Column, TableFacts
 from oncehouse.column_types.types import clickhouse_name, parse_type
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.sync.blocks import default_value, make_block
-from oncehouse.sync.declaration import Declaration, Source, declare
-from oncehouse.sync.engines import Append, Collapsing, Reading, Replacing, VersionedCollapsing
-from oncehouse.sync.operations import (
+from oncehouse.sync.changes.change import (
     Kind,
     ListedOperations,
     Operation,
@@ -25,10 +22,13 @@ from oncehouse.sync.operations import (
     read_key,
     spell_key,
 )
-from oncehouse.sync.outbox_storage import OutboxStorage
-from oncehouse.sync.settings import SyncSettings, clickhouse_config, read_settings
-from oncehouse.sync.storages import choose_storage
-from oncehouse.sync.table_plan import TablePlan, apply_plan, compare_table, create_table_ddl
+from oncehouse.sync.changes.sql_storage import OutboxStorage
+from oncehouse.sync.changes.storage_factory import choose_storage
+from oncehouse.sync.model.arrow_rows import default_value, make_block
+from oncehouse.sync.model.declaration import Declaration, Source, declare
+from oncehouse.sync.model.engines import Append, Collapsing, Reading, Replacing, VersionedCollapsing
+from oncehouse.sync.model.settings import SyncSettings, clickhouse_config, read_settings
+from oncehouse.sync.table.ddl import TablePlan, apply_plan, compare_table, create_table_ddl
 
 SOURCE = Source(
     label="shop.User",
@@ -224,7 +224,7 @@ def test_a_storage_is_named_in_several_ways_and_what_is_none_is_refused():
     settings = SyncSettings()
     storage = OutboxStorage()
     assert choose_storage(storage, settings) is storage
-    for chosen in ("outbox", OutboxStorage, "oncehouse.sync.outbox_storage.OutboxStorage"):
+    for chosen in ("outbox", OutboxStorage, "oncehouse.sync.changes.sql_storage.OutboxStorage"):
         assert isinstance(choose_storage(chosen, settings), OutboxStorage)
     for chosen, told in (
         ("no.such.Thing", "cannot be imported"),

@@ -16,13 +16,13 @@ from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.cdc.column_types import Column
-from oncehouse.sync.declaration import Declaration, Source, declare
-from oncehouse.sync.engines import Replacing
-from oncehouse.sync.log_types import judge_column
-from oncehouse.sync.pipeline_files import VERSIONS_ABOVE, Brokers, judge_name, write_pipeline
-from oncehouse.sync.settings import SyncSettings, clickhouse_config, read_settings
-from oncehouse.sync.storages import choose_storage
-from oncehouse.sync.table_plan import apply_plan, compare_table, create_table_ddl
+from oncehouse.sync.cdc.pipeline_files import VERSIONS_ABOVE, Brokers, judge_name, write_pipeline
+from oncehouse.sync.cdc.wal_types import judge_column
+from oncehouse.sync.changes.storage_factory import choose_storage
+from oncehouse.sync.model.declaration import Declaration, Source, declare
+from oncehouse.sync.model.engines import Replacing
+from oncehouse.sync.model.settings import SyncSettings, clickhouse_config, read_settings
+from oncehouse.sync.table.ddl import apply_plan, compare_table, create_table_ddl
 
 ENGINE = Replacing(version="sync_version", deleted="gone", partition_by="toYYYYMM(born)")
 BROKERS = Brokers(bootstrap_servers="localhost:9092", topic="shop.public.users")

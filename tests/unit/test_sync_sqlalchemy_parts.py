@@ -18,8 +18,8 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, registry
 
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.sync import model_sync as core
-from oncehouse.sync.operations import read_key, spell_key
+from oncehouse.sync.changes.change import read_key, spell_key
+from oncehouse.sync.model import model_sync as core
 from oncehouse.sync.sqlalchemy import Column as SyncColumn
 from oncehouse.sync.sqlalchemy import ModelSync, configure, sources
 from oncehouse.sync.sqlalchemy.column_types import choose_conversion, choose_type

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from oncehouse.sync.key_progress import KeyProgress
+    from oncehouse.sync.backfill.progress import KeyProgress
 
 INTERVAL_SECONDS = 5.0
 

@@ -22,10 +22,10 @@ from oncehouse.cli.sync_verify import verify
 from oncehouse.common import structured_logging
 
 if TYPE_CHECKING:
-    from oncehouse.sync.rounds import RunResult
-    from oncehouse.sync.running import Outcome
+    from oncehouse.sync.rounds.round import RunResult
+    from oncehouse.sync.rounds.runner import Outcome
     from oncehouse.sync.status import SyncStatus
-    from oncehouse.sync.table_plan import TablePlan
+    from oncehouse.sync.table.ddl import TablePlan
 
 app = typer.Typer(no_args_is_help=True, help="Rows of Django and SQLAlchemy models in ClickHouse.")
 
@@ -81,7 +81,7 @@ def run(
     log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
     """Sync changed rows until stopped. Several processes may: they share the syncs between them."""
-    from oncehouse.sync.running import Failure, run_once, run_until_stopped
+    from oncehouse.sync.rounds.runner import Failure, run_once, run_until_stopped
 
     syncs = find_enabled(module, names)
     failed = False
@@ -107,7 +107,7 @@ def run(
 
 
 def _tell(outcome: Outcome, *, as_json: bool) -> None:
-    from oncehouse.sync.running import Failure
+    from oncehouse.sync.rounds.runner import Failure
 
     if isinstance(outcome, Failure):
         if as_json:
@@ -176,7 +176,7 @@ def status(names: Names = None, *, module: Modules = None, as_json: AsJson = Fal
 @paged()
 def plan(names: Names = None, *, module: Modules = None, as_json: AsJson = False) -> None:
     """The statements that bring the tables in ClickHouse to what the syncs need. Runs none."""
-    from oncehouse.sync.table_plan import plan_table
+    from oncehouse.sync.table.ddl import plan_table
 
     plans = {
         sync.declaration().name: plan_table(sync.open_clickhouse(), sync.declaration())
@@ -200,7 +200,7 @@ def apply(
     as_json: AsJson = False,
 ) -> None:
     """Run what `plan` shows. Every sync's table is judged before the first statement runs."""
-    from oncehouse.sync.table_plan import apply_plan, check_plan, plan_table
+    from oncehouse.sync.table.ddl import apply_plan, check_plan, plan_table
 
     syncs = find(module, names)
     plans = [(sync, plan_table(sync.open_clickhouse(), sync.declaration())) for sync in syncs]
@@ -226,7 +226,7 @@ def init(
 ) -> None:
     """The statements that make the tables of model sync in the source databases. Django's `migrate` does the same."""
     from oncehouse.common.database import begin
-    from oncehouse.sync.tables import create_tables, ddl
+    from oncehouse.sync.model.tables import create_tables, ddl
 
     engines = {sync.open_source(): sync for sync in find(module, None)}
     databases = []

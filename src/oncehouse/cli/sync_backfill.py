@@ -20,8 +20,8 @@ from oncehouse.errors import ConfigurationError
 if TYPE_CHECKING:
     import threading
 
-    from oncehouse.sync.backfilling import BackfillResult
-    from oncehouse.sync.model_sync import ModelSync
+    from oncehouse.sync.backfill.backfill import BackfillResult
+    from oncehouse.sync.model.model_sync import ModelSync
 
 Chunk = Annotated[int, typer.Option("--chunk", min=1, max=1_000_000, help="Keys that are read at a time.")]
 DEFAULT_CHUNK = 50_000
@@ -76,7 +76,7 @@ def _backfill(syncs: list[type[ModelSync]], *, chunk: int, restart: bool, as_jso
 def _backfill_one(
     sync: type[ModelSync], chunk: int, view: KeyProgressView, stop: threading.Event, *, restart: bool
 ) -> BackfillResult:
-    from oncehouse.sync.backfilling import backfill as fill
+    from oncehouse.sync.backfill.backfill import backfill as fill
 
     return in_thread(lambda: fill(sync, chunk=chunk, restart=restart, stop=stop, report=view))
 
@@ -121,7 +121,7 @@ def replay(
     if everything:
         _replay_all(sync, as_json=as_json)
         return
-    from oncehouse.sync.replaying import read_given_key, register_again, register_since
+    from oncehouse.sync.backfill.replay import read_given_key, register_again, register_since
 
     if since is not None:
         count = register_since(sync, since)

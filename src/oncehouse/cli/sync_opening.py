@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from oncehouse.sync.model_sync import ModelSync
+    from oncehouse.sync.model.model_sync import ModelSync
 
 Modules = Annotated[
     list[str] | None,
@@ -24,14 +24,14 @@ Names = Annotated[list[str] | None, typer.Argument(metavar="[SYNC]...", help="On
 
 
 def find(modules: list[str] | None, names: list[str] | None) -> list[type[ModelSync]]:
-    from oncehouse.sync.opening import find_syncs
+    from oncehouse.sync.discovery import find_syncs
 
     return find_syncs(modules or [], names or [])
 
 
 def find_enabled(modules: list[str] | None, names: list[str] | None) -> list[type[ModelSync]]:
     """Without names, those whose changes are written down."""
-    from oncehouse.sync.opening import choose_captured
+    from oncehouse.sync.discovery import choose_captured
 
     chosen = choose_captured(find(modules, names), names or ())
     tell_aside(chosen.told)

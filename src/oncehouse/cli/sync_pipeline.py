@@ -24,7 +24,7 @@ from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from oncehouse.messaging.cdc.generate import Draft
-    from oncehouse.sync.model_sync import ModelSync
+    from oncehouse.sync.model.model_sync import ModelSync
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ def pipeline(
     from oncehouse.messaging.cdc.connector_config import Topics, check_prefix
     from oncehouse.messaging.cdc.source_database import locate, open_source
     from oncehouse.messaging.settings import load_messaging
-    from oncehouse.sync.following import draft_pipelines
+    from oncehouse.sync.cdc.generate import draft_pipelines
 
     check_prefix(prefix)
     syncs, settings = _choose(module, names), load_messaging(file)
@@ -72,7 +72,7 @@ def pipeline(
 
 
 def _choose(module: list[str] | None, names: list[str] | None) -> list[type[ModelSync]]:
-    from oncehouse.sync.opening import find_syncs
+    from oncehouse.sync.discovery import find_syncs
 
     syncs = find_syncs(module or [], names or [])
     chosen = syncs if names else [sync for sync in syncs if sync.is_by_cdc()]

@@ -17,8 +17,8 @@ from oncehouse.cli.sync_opening import Modules, Names, find, tell_aside
 from oncehouse.cli.verify import DIFFERENCE_EXIT_CODE
 
 if TYPE_CHECKING:
-    from oncehouse.sync.model_sync import ModelSync
-    from oncehouse.sync.verifying import Difference, VerifyReport
+    from oncehouse.sync.model.model_sync import ModelSync
+    from oncehouse.sync.verify.verify import Difference, VerifyReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Compare the rows of the database with those in ClickHouse; exit 3 when they differ. Writers may go on."""
-    from oncehouse.sync.opening import choose_to_verify
+    from oncehouse.sync.discovery import choose_to_verify
 
     chosen = choose_to_verify(find(module, names), names or (), repair=repair)
     tell_aside(chosen.told)
@@ -86,8 +86,8 @@ def _verify_one(
     sync: type[ModelSync], chunk: int, view: KeyProgressView, *, repair: bool
 ) -> tuple[VerifyReport, int]:
     """The report, and how many keys were synced again."""
-    from oncehouse.sync.repairing import verify_and_repair
-    from oncehouse.sync.verifying import verify as compare
+    from oncehouse.sync.verify.repair import verify_and_repair
+    from oncehouse.sync.verify.verify import verify as compare
 
     if repair:
         return in_thread(lambda: verify_and_repair(sync, keys_a_range=chunk, report=view))
@@ -95,7 +95,7 @@ def _verify_one(
 
 
 def _describe(report: VerifyReport, repaired: int) -> SyncVerified:
-    from oncehouse.sync.advising import EXAMPLES
+    from oncehouse.sync.verify.advice import EXAMPLES
 
     known = {name: value for name, value in vars(report).items() if name != "differences"}
     differences = {
@@ -106,8 +106,8 @@ def _describe(report: VerifyReport, repaired: int) -> SyncVerified:
 
 
 def _show(reports: list[VerifyReport], repaired: dict[str, int]) -> None:
-    from oncehouse.sync.advising import tell_differences
-    from oncehouse.sync.verifying import Difference
+    from oncehouse.sync.verify.advice import tell_differences
+    from oncehouse.sync.verify.verify import Difference
 
     show_table(
         ["sync", "table", "rows", "ranges", "differing ranges", *Difference, "waiting"],

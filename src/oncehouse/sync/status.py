@@ -10,11 +10,11 @@ from sqlalchemy import Connection
 from oncehouse.errors import OncehouseError
 from oncehouse.messaging.bucket_leases import read_leases
 from oncehouse.messaging.database import transact
-from oncehouse.sync.model_sync import ModelSync
-from oncehouse.sync.positions import Position, find_position
-from oncehouse.sync.states import SyncState, read_state
-from oncehouse.sync.storage import Waiting
-from oncehouse.sync.tables import ABSENT, lease_tables
+from oncehouse.sync.backfill.checkpoint import Position, find_position
+from oncehouse.sync.changes.storage import Waiting
+from oncehouse.sync.model.model_sync import ModelSync
+from oncehouse.sync.model.tables import ABSENT, lease_tables
+from oncehouse.sync.state import SyncState, read_state
 
 
 @dataclass(frozen=True, kw_only=True)

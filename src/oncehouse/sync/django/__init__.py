@@ -13,7 +13,7 @@ from __future__ import annotations
 from oncehouse.sync.django.columns import Column
 from oncehouse.sync.django.model_sync import ModelSync
 from oncehouse.sync.django.serializers import ModelSerializer
-from oncehouse.sync.engines import Append, Collapsing, Replacing, VersionedCollapsing
+from oncehouse.sync.model.engines import Append, Collapsing, Replacing, VersionedCollapsing
 
 __all__ = [
     "Append",

@@ -20,9 +20,10 @@ from django.db.models.sql import compiler as sql_compiler
 from django.db.models.sql.constants import CURSOR, NO_RESULTS
 
 from oncehouse.errors import ConfigurationError
+from oncehouse.sync.changes.change import Kind
+from oncehouse.sync.django.data_migrations import fit_to_migration, is_of_migration
 from oncehouse.sync.django.key_fields import key_fields
-from oncehouse.sync.django.migrating import fit_to_migration, is_of_migration
-from oncehouse.sync.django.noting import (
+from oncehouse.sync.django.returning_keys import (
     Statement,
     convert,
     execute,
@@ -31,9 +32,8 @@ from oncehouse.sync.django.noting import (
     register,
     run_noted,
 )
-from oncehouse.sync.django.sole_watch import change_rows, find_named_key, find_sole, insert_rows
+from oncehouse.sync.django.single_watch_fast_path import change_rows, find_named_key, find_sole, insert_rows
 from oncehouse.sync.django.watches import Watch, find_watches
-from oncehouse.sync.operations import Kind
 
 _OLDEST, _NEWEST = (4, 2), (6, 1)
 

@@ -17,7 +17,7 @@ from django.db.models import JSONField
 
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.django.column_types import choose_type
-from oncehouse.sync.read_columns import ReadColumn
+from oncehouse.sync.model.read_columns import ReadColumn
 
 _MICROSECOND = timedelta(microseconds=1)
 

@@ -9,22 +9,22 @@ from django.conf import settings as django_settings
 from django.db import connections, router, transaction
 
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.sync.copied_columns import CopiedRows
-from oncehouse.sync.declaration import Source
+from oncehouse.sync.backfill.row_estimate import read_statistics
+from oncehouse.sync.cdc.wal_tables import LoggedTable
+from oncehouse.sync.changes.change import Kind, Operation, distinct_keys, read_key, spell_key
 from oncehouse.sync.django.columns import read_columns
-from oncehouse.sync.django.copying import filter_keys, find_kinds, read_block, read_keys
+from oncehouse.sync.django.copy_columns import filter_keys, find_kinds, read_block, read_keys
 from oncehouse.sync.django.key_fields import form_key, key_fields
-from oncehouse.sync.django.logged import describe_log
 from oncehouse.sync.django.serializers import ModelSerializer
 from oncehouse.sync.django.source_engine import is_same_database, open_engine_of
 from oncehouse.sync.django.source_errors import wrapped_errors
-from oncehouse.sync.engines import Row
-from oncehouse.sync.logged_tables import LoggedTable
-from oncehouse.sync.model_sync import ModelSync as CoreModelSync
-from oncehouse.sync.operations import Kind, Operation, distinct_keys, read_key, spell_key
-from oncehouse.sync.read_columns import ReadColumn
-from oncehouse.sync.row_estimates import read_statistics
-from oncehouse.sync.settings import SyncSettings, read_settings
+from oncehouse.sync.django.wal_tables import describe_log
+from oncehouse.sync.model.declaration import Source
+from oncehouse.sync.model.engines import Row
+from oncehouse.sync.model.model_sync import ModelSync as CoreModelSync
+from oncehouse.sync.model.read_columns import ReadColumn
+from oncehouse.sync.model.settings import SyncSettings, read_settings
+from oncehouse.sync.rounds.copy_columns import CopiedRows
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -142,7 +142,7 @@ class ModelSync(CoreModelSync):
         """
         if cls.is_by_cdc():
             return
-        from oncehouse.sync.django.noting import DjangoWriter
+        from oncehouse.sync.django.returning_keys import DjangoWriter
 
         alias = cls.source_alias() if using is None else using
         if not is_same_database(alias, cls.source_alias()):

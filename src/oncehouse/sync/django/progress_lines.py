@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from oncehouse.sync.key_progress import KeyProgress
+from oncehouse.sync.backfill.progress import KeyProgress
 
 _INTERVAL_SECONDS = 5.0
 

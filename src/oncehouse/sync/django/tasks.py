@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from celery import shared_task
 
+from oncehouse.sync.discovery import choose_syncs
 from oncehouse.sync.django.model_sync import ModelSync
-from oncehouse.sync.model_sync import registered_syncs
-from oncehouse.sync.opening import choose_syncs
+from oncehouse.sync.model.model_sync import registered_syncs
 
 __all__ = ["clickhouse_auto_sync", "sync_clickhouse_model"]
 

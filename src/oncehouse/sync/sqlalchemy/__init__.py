@@ -11,7 +11,7 @@ class UserSync(ModelSync):
 
 from __future__ import annotations
 
-from oncehouse.sync.engines import Append, Collapsing, Replacing, VersionedCollapsing
+from oncehouse.sync.model.engines import Append, Collapsing, Replacing, VersionedCollapsing
 from oncehouse.sync.sqlalchemy.capture import install
 from oncehouse.sync.sqlalchemy.columns import Column
 from oncehouse.sync.sqlalchemy.model_sync import ModelSync

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, String, Table, inspect, type_coerce, types
 from sqlalchemy.orm import Mapper, RelationshipProperty
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.sync.read_columns import ReadColumn
+from oncehouse.sync.model.read_columns import ReadColumn
 from oncehouse.sync.sqlalchemy.column_types import choose_conversion, choose_type
 from oncehouse.sync.sqlalchemy.keys import choose_form
 

@@ -10,14 +10,15 @@ from sqlalchemy.orm import Session, scoped_session
 
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.messaging.database import reading
-from oncehouse.sync.declaration import Source
-from oncehouse.sync.engines import Row
-from oncehouse.sync.logged_tables import LoggedTable
-from oncehouse.sync.model_sync import ModelSync as CoreModelSync
-from oncehouse.sync.operations import Kind, Operation, distinct_keys, read_key, spell_key
-from oncehouse.sync.read_columns import ReadColumn
-from oncehouse.sync.row_estimates import read_statistics
-from oncehouse.sync.settings import SyncSettings
+from oncehouse.sync.backfill.row_estimate import read_statistics
+from oncehouse.sync.cdc.wal_tables import LoggedTable
+from oncehouse.sync.changes.change import Kind, Operation, distinct_keys, read_key, spell_key
+from oncehouse.sync.model.declaration import Source
+from oncehouse.sync.model.engines import Row
+from oncehouse.sync.model.model_sync import ModelSync as CoreModelSync
+from oncehouse.sync.model.read_columns import ReadColumn
+from oncehouse.sync.model.settings import SyncSettings
+from oncehouse.sync.model.tables import ABSENT
 from oncehouse.sync.sqlalchemy import sources
 from oncehouse.sync.sqlalchemy.columns import (
     Many,
@@ -27,9 +28,8 @@ from oncehouse.sync.sqlalchemy.columns import (
     read_columns,
 )
 from oncehouse.sync.sqlalchemy.key_conditions import is_among
-from oncehouse.sync.sqlalchemy.logged import describe_log
 from oncehouse.sync.sqlalchemy.serializers import ModelSerializer
-from oncehouse.sync.tables import ABSENT
+from oncehouse.sync.sqlalchemy.wal_tables import describe_log
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

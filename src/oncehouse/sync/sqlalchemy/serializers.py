@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from oncehouse.sync.serialized_rows import Serializer
+from oncehouse.sync.model.serializer import Serializer
 
 if TYPE_CHECKING:
     from oncehouse.sync.sqlalchemy.model_sync import ModelSync

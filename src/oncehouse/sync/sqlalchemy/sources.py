@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from oncehouse.common.database import open_engine
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.database import check_dialect
-from oncehouse.sync.settings import SyncSettings, check_names, read_settings
+from oncehouse.sync.model.settings import SyncSettings, check_names, read_settings
 
 Source = str | URL | Engine | AsyncEngine
 
@@ -35,7 +35,7 @@ def configure(source: Source, **settings: Any) -> None:
 
     Call it before changes are made, in every process of the program. Syncs that have a `source` of their own keep it.
     """
-    from oncehouse.sync.model_sync import registered_syncs
+    from oncehouse.sync.model.model_sync import registered_syncs
 
     check_names(settings)
     _configured.update(source=source, settings=read_settings(settings))

@@ -10,9 +10,9 @@ from sqlalchemy import Table, inspect
 from sqlalchemy.orm import Mapper
 
 from oncehouse.errors import ConfigurationError
+from oncehouse.sync.changes.watch_map import WatchMap
 from oncehouse.sync.sqlalchemy.columns import find_mapper
 from oncehouse.sync.sqlalchemy.model_sync import ModelSync
-from oncehouse.sync.watch_map import WatchMap
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from oncehouse.errors import OncehouseError
-from oncehouse.sync.django.choosing import choose
-from oncehouse.sync.running import DEFAULT_THREADS, Failure, Outcome, run_once, run_until_stopped
+from oncehouse.sync.django.choose_syncs import choose
+from oncehouse.sync.rounds.runner import DEFAULT_THREADS, Failure, Outcome, run_once, run_until_stopped
 
 
 class Command(BaseCommand):

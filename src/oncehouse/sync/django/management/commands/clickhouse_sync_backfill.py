@@ -9,8 +9,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from oncehouse.errors import OncehouseError
-from oncehouse.sync.backfilling import CHUNK, backfill
-from oncehouse.sync.django.choosing import choose
+from oncehouse.sync.backfill.backfill import CHUNK, backfill
+from oncehouse.sync.django.choose_syncs import choose
 from oncehouse.sync.django.progress_lines import ProgressLines
 
 

@@ -7,12 +7,12 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from oncehouse.errors import OncehouseError
-from oncehouse.sync.advising import tell_differences
-from oncehouse.sync.django.choosing import find
+from oncehouse.sync.discovery import choose_to_verify
+from oncehouse.sync.django.choose_syncs import find
 from oncehouse.sync.django.progress_lines import ProgressLines
-from oncehouse.sync.opening import choose_to_verify
-from oncehouse.sync.repairing import verify_and_repair
-from oncehouse.sync.verifying import RANGE, VerifyReport, verify
+from oncehouse.sync.verify.advice import tell_differences
+from oncehouse.sync.verify.repair import verify_and_repair
+from oncehouse.sync.verify.verify import RANGE, VerifyReport, verify
 
 _DIFFERENCE_EXIT_CODE = 3
 

@@ -1,0 +1,93 @@
+"""Which syncs a command works with: those of the modules it is given, and of the Django project it stands in."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from oncehouse.common.plugin_loader import import_user_module
+from oncehouse.errors import ConfigurationError
+from oncehouse.sync.model.model_sync import ModelSync, registered_syncs
+
+_DJANGO = "DJANGO_SETTINGS_MODULE"
+
+
+def find_syncs(modules: Sequence[str], names: Iterable[str] = ()) -> list[type[ModelSync]]:
+    """Import what declares syncs and choose among them; without names all."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    if os.environ.get(_DJANGO):
+        _set_up_django()
+    for module in modules:
+        import_user_module(module)
+    return choose_syncs(registered_syncs(), names)
+
+
+def choose_syncs(syncs: Sequence[type[ModelSync]], names: Iterable[str]) -> list[type[ModelSync]]:
+    if not syncs:
+        raise ConfigurationError(
+            f"there is no sync: name the modules that declare some with --module, or set {_DJANGO} to a project that "
+            "has oncehouse.sync.django among INSTALLED_APPS"
+        )
+    known = {_name(sync): sync for sync in syncs}
+    wanted = list(names)
+    if unknown := [name for name in wanted if name not in known]:
+        raise ConfigurationError(f"there is no sync {unknown[0]!a}; there are: {', '.join(known)}")
+    return [known[name] for name in wanted] if wanted else list(syncs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    syncs: list[type[ModelSync]]
+    told: list[str]
+    """Why others, or all, are not among them."""
+
+
+def choose_captured(syncs: Sequence[type[ModelSync]], names: Sequence[str]) -> Chosen:
+    """Without names, those whose changes are written down."""
+    if names:
+        return Chosen(syncs=list(syncs), told=[])
+    captured = [sync for sync in syncs if sync.is_captured()]
+    return Chosen(syncs=captured, told=[] if captured else [_tell_none(syncs)])
+
+
+def choose_to_verify(syncs: Sequence[type[ModelSync]], names: Sequence[str], *, repair: bool) -> Chosen:
+    """Without names, those that are enabled. What CDC feeds can be compared, and not repaired."""
+    if names:
+        return Chosen(syncs=list(syncs), told=[])
+    enabled = [sync for sync in syncs if sync.sync_enabled]
+    if not enabled:
+        return Chosen(syncs=[], told=[_tell_none(syncs)])
+    if not repair:
+        return Chosen(syncs=enabled, told=[])
+    told = [
+        f"{_name(sync)}: left out, CDC feeds it and --repair is for what rounds feed; without --repair it is compared"
+        for sync in enabled
+        if sync.is_by_cdc()
+    ]
+    return Chosen(syncs=[sync for sync in enabled if sync.is_captured()], told=told)
+
+
+def _tell_none(syncs: Sequence[type[ModelSync]]) -> str:
+    fed = [_name(sync) for sync in syncs if sync.sync_enabled]
+    if fed:
+        return f"no sync has operations: CDC feeds {', '.join(fed)}"
+    names = ", ".join(_name(sync) for sync in syncs)
+    return f"no sync is enabled; with sync_enabled = True in its class one is noticed and synced ({names})"
+
+
+def _name(sync: type[ModelSync]) -> str:
+    return sync.sync_name or sync.__name__
+
+
+def _set_up_django() -> None:
+    try:
+        opening = importlib.import_module("oncehouse.sync.django.setup")
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{_DJANGO} is set, but the package {error.name} is not installed; install oncehouse[django]"
+        ) from None
+    opening.set_up()

@@ -1,0 +1,262 @@
+"""A round, and a run: rounds under the sync's lease until nothing waits.
+
+The order of a round's steps is what keeps older state from overwriting newer (docs/decisions/0019-model-sync.md): take
+the reading number and list operations under the lease; read; check the lease again; insert; remove exactly what was
+listed. Whoever dies in between leaves operations that are listed again, and a lease that runs out.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from oncehouse.common import failpoints
+from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError
+from oncehouse.messaging.database import transact
+from oncehouse.sync import state
+from oncehouse.sync.changes.change import Operation, distinct_keys, list_ids, spell_key
+from oncehouse.sync.changes.sql_storage import OutboxStorage
+from oncehouse.sync.model.arrow_rows import make_block
+from oncehouse.sync.model.declaration import Declaration
+from oncehouse.sync.model.engines import Reading, Row
+from oncehouse.sync.model.model_sync import ModelSync
+from oncehouse.sync.model.tables import ABSENT
+from oncehouse.sync.rounds.copy_blocks import read_copied
+from oncehouse.sync.rounds.kept_batch import KeptBatch, find_batch, forget_batch, keep_batch
+from oncehouse.sync.rounds.lease import Hold, hold_sync
+from oncehouse.sync.table.existing_rows import read_held_rows
+
+Perform = Callable[[type[ModelSync], Hold], tuple[int, int]]
+ListSome = Callable[[Connection], Sequence[Operation]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What a run did."""
+
+    sync: str
+    held_elsewhere: bool = False
+    """Another process is at it; nothing was done here."""
+    rounds: int = 0
+    operations: int = 0
+    rows: int = 0
+
+
+def run_sync(sync: type[ModelSync]) -> RunResult:
+    """Rounds until few enough operations wait, or a backfill takes over. A failure is noted and raised."""
+    declared = sync.declaration()
+    check_captured(declared)
+    engine = sync.open_source()
+    rounds = operations = rows = 0
+    with hold_sync(engine, declared) as hold:
+        if hold is None:
+            return RunResult(sync=declared.name, held_elsewhere=True)
+        state.note_start(engine, declared.name)
+        while hold.renew() and not hold.is_wanted:
+            listed, sent = try_round(sync, hold)
+            rounds, operations, rows = rounds + 1, operations + listed, rows + sent
+            if listed < declared.batch_size:
+                break
+            if may_overlap(sync, hold):
+                for listed, sent in overlap_rounds(sync, hold):
+                    rounds, operations, rows = rounds + 1, operations + listed, rows + sent
+    return RunResult(sync=declared.name, rounds=rounds, operations=operations, rows=rows)
+
+
+def check_captured(declared: Declaration) -> None:
+    """Refuse a sync that has no operations and whose table another writes to, under numbers of its own."""
+    if declared.pipeline_file is not None:
+        raise ConfigurationError(
+            f"Sync {declared.name} is fed by CDC: run `oncehouse run {declared.pipeline_file}`, the pipeline file that "
+            "`oncehouse sync pipeline` writes"
+        )
+
+
+def try_round(sync: type[ModelSync], hold: Hold) -> tuple[int, int]:
+    """How many operations were listed, and how many rows were sent for them."""
+    return attempt(sync, hold, _perform_round)
+
+
+def attempt(sync: type[ModelSync], hold: Hold, perform: Perform) -> tuple[int, int]:
+    """A round, or what is like one, between the user's steps, its outcome noted."""
+    with noting_failure(sync, hold):
+        sync.check_table()
+        sync.pre_sync()
+        listed, sent = perform(sync, hold)
+    if listed:
+        state.note_success(hold.engine, sync.declaration().name, sent)
+        sync.post_sync(sent)
+    return listed, sent
+
+
+@contextmanager
+def noting_failure(sync: type[ModelSync], hold: Hold) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        with suppress(OncehouseError):  # the failure itself counts, not that it could not be noted
+            state.note_failure(hold.engine, sync.declaration().name, f"{type(error).__name__}: {error}")
+        sync.post_sync_failed(error)
+        raise
+
+
+def may_overlap(sync: type[ModelSync], hold: Hold) -> bool:
+    """Whether a batch may be sent beside the next reading: no step of the user's in between, and nothing kept."""
+    return (
+        hold.engine.dialect.name == "postgresql"
+        and sync.declaration().engine.is_idempotent
+        and type(sync.get_storage()) is OutboxStorage
+        and sync.has_own(ModelSync, "insert_batch", "pre_sync", "post_sync", "post_sync_failed")
+    )
+
+
+def overlap_rounds(sync: type[ModelSync], hold: Hold) -> Iterator[tuple[int, int]]:
+    """Rounds of a backlog, each sent while the next is read, until few enough operations wait behind the last.
+
+    What waits before it came out of order, or is being sent: the caller's next round begins at the first again.
+    """
+    name, after = sync.declaration().name, 0
+    storage, size = OutboxStorage(), sync.declaration().batch_size
+
+    def list_behind(connection: Connection) -> Sequence[Operation]:
+        return storage.list_operations(connection, name, size, after=after)
+
+    def send_and_note(batch: KeptBatch) -> tuple[int, int]:
+        send(sync, hold, batch)
+        state.note_success(hold.engine, name, batch.block.num_rows)
+        return len(batch.operations), batch.block.num_rows
+
+    sending: Future[tuple[int, int]] | None = None
+    with noting_failure(sync, hold), ThreadPoolExecutor(1, thread_name_prefix=f"sync {name}") as beside:
+        while hold.renew() and not hold.is_wanted:
+            batch = read_batch(sync, hold, list_behind)
+            if sending is not None:
+                yield sending.result()
+            sending = None if batch is None else beside.submit(send_and_note, batch)
+            if batch is None or len(batch.operations) < size:
+                break
+            after = int(batch.operations[-1])
+        if sending is not None:
+            yield sending.result()
+
+
+def _perform_round(sync: type[ModelSync], hold: Hold) -> tuple[int, int]:
+    declared = sync.declaration()
+    kept = send_kept(sync, hold)
+    if kept is not None:
+        # Reported as a full round, so that the run goes on to what waits behind it.
+        return max(declared.batch_size, len(kept.operations)), kept.block.num_rows
+    batch = read_batch(
+        sync,
+        hold,
+        lambda connection: sync.get_storage().list_operations(connection, declared.name, declared.batch_size),
+    )
+    if batch is None:
+        return 0, 0
+    send(sync, hold, batch)
+    return len(batch.operations), batch.block.num_rows
+
+
+def read_batch(sync: type[ModelSync], hold: Hold, list_some: ListSome) -> KeptBatch | None:
+    """What a round sends; None where nothing is listed. The lease was ours until its reading had ended."""
+    declared = sync.declaration()
+    listing = _list_operations(declared, hold, list_some)
+    if listing is None:
+        return None
+    number, operations = listing
+    failpoints.reach("sync.listed")
+    ids = list_ids(operations)
+    block = read_copied(sync, number, distinct_keys(operations))
+    if block is None:
+        batch = make_batch(declared, read_rows(sync, number, operations), ids)
+    else:
+        batch = KeptBatch(batch_id=str(uuid.uuid4()), block=block, operations=ids)
+    failpoints.reach("sync.read")
+    _confirm(declared, hold, number, batch)
+    failpoints.reach("sync.confirmed")
+    return batch
+
+
+def send_kept(sync: type[ModelSync], hold: Hold) -> KeptBatch | None:
+    """What was kept and not known to be in ClickHouse; nothing may be read for an engine like that before it is."""
+    declared = sync.declaration()
+    kept = None if declared.engine.is_idempotent else find_batch(hold.engine, declared.name)
+    if kept is not None:
+        send(sync, hold, kept)
+    return kept
+
+
+def _list_operations(
+    declared: Declaration, hold: Hold, list_some: ListSome
+) -> tuple[int, Sequence[Operation]] | None:
+    with transact(hold.engine, f"Sync {declared.name}: listing operations", absent=ABSENT) as connection:
+        hold.fence(connection)
+        operations = list_some(connection)
+        if not operations:
+            return None
+        return state.take_reading(connection, declared.name), operations
+
+
+def read_rows(sync: type[ModelSync], number: int, operations: Sequence[Operation]) -> Reading:
+    declared = sync.declaration()
+    present = read_present(sync, operations)
+    keys = distinct_keys(operations)
+    absent = {key: declared.deleted_row(sync.parse_key(key)) for key in keys if key not in present}
+    held: Mapping[str, Row] = {}
+    if declared.engine.cancels:
+        held = read_held_rows(sync.open_clickhouse(), declared, [*present.values(), *absent.values()])
+    return Reading(number=number, present=present, absent=absent, held=held)
+
+
+def read_present(sync: type[ModelSync], operations: Sequence[Operation]) -> dict[str, Row]:
+    """What the database has for the keys of these operations, by key."""
+    return _by_key(sync.declaration(), sync.get_insert_batch(sync.get_sync_objects(operations)))
+
+
+def _by_key(declared: Declaration, rows: Iterable[Row]) -> dict[str, Row]:
+    places, width = declared.key_places, len(declared.columns)
+    found: dict[str, Row] = {}
+    for row in rows:
+        if len(row) != width:
+            raise PermanentError(
+                f"Sync {declared.name}: get_insert_batch gave a row of {len(row)} values for {width} columns "
+                f"({', '.join(declared.columns)})"
+            )
+        found[spell_key([row[place] for place in places])] = tuple(row)
+    return found
+
+
+def make_batch(declared: Declaration, reading: Reading, operations: tuple[str, ...]) -> KeptBatch:
+    chosen = declared.engine.choose_rows(reading)
+    columns = list(zip(*chosen.rows, strict=True)) if chosen.rows else [()] * len(declared.columns)
+    return KeptBatch(
+        batch_id=str(uuid.uuid4()),
+        block=make_block(declared.all_columns, [*columns, *chosen.own.values()]),
+        operations=operations,
+    )
+
+
+def _confirm(declared: Declaration, hold: Hold, number: int, batch: KeptBatch) -> None:
+    """That the lease was ours until here, so that no later number has read before us."""
+    with transact(hold.engine, f"Sync {declared.name}: checking its lease", absent=ABSENT) as connection:
+        hold.fence(connection)
+        if not declared.engine.is_idempotent:
+            keep_batch(connection, declared.name, number, batch)
+
+
+def send(sync: type[ModelSync], hold: Hold, batch: KeptBatch) -> None:
+    """Insert, remove its operations, and forget it where it was kept."""
+    name = sync.declaration().name
+    if batch.block.num_rows:
+        sync.insert_batch(batch.block, token=batch.batch_id)
+    failpoints.reach("sync.inserted")
+    if batch.operations:
+        sync.get_storage().remove(hold.engine, name, batch.operations)
+    failpoints.reach("sync.removed")
+    if not sync.declaration().engine.is_idempotent:
+        forget_batch(hold.engine, name, batch.batch_id)

@@ -1,0 +1,81 @@
+"""Many syncs in one process: each in a thread of its own when it is due, and no failure touches another.
+
+What is due is asked of the database (`need_sync`), so several processes share the syncs without knowing of each other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from oncehouse.sync.model.model_sync import ModelSync
+from oncehouse.sync.rounds.round import RunResult, run_sync
+
+DEFAULT_THREADS = 4
+_LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    sync: str
+    error: Exception
+
+    @property
+    def text(self) -> str:
+        """With the sync's name once: most errors begin with it."""
+        told = str(self.error)
+        return told if told.startswith(f"Sync {self.sync}: ") else f"{self.sync}: {told}"
+
+
+Outcome = RunResult | Failure
+
+
+def run_once(syncs: Iterable[type[ModelSync]], *, threads: int = DEFAULT_THREADS) -> list[Outcome]:
+    """Each of them until nothing of it waits, due or not."""
+    with ThreadPoolExecutor(threads, thread_name_prefix="sync") as pool:
+        return list(pool.map(_run, syncs))
+
+
+def run_until_stopped(
+    syncs: Sequence[type[ModelSync]],
+    stop: threading.Event,
+    *,
+    report: Callable[[Outcome], None],
+    threads: int = DEFAULT_THREADS,
+) -> None:
+    """Look what is due and run it; a stop lets what has begun finish."""
+    running: dict[type[ModelSync], Future[Outcome | None]] = {}
+    with ThreadPoolExecutor(threads, thread_name_prefix="sync") as pool:
+        while not stop.is_set():
+            for sync in syncs:
+                if sync not in running:
+                    running[sync] = pool.submit(_run_if_due, sync)
+            stop.wait(_LOOK_SECONDS)
+            for sync in [sync for sync, future in running.items() if future.done()]:
+                outcome = running.pop(sync).result()
+                if outcome is not None:
+                    report(outcome)
+
+
+def _run_if_due(sync: type[ModelSync]) -> Outcome | None:
+    try:
+        if not sync.need_sync():
+            return None
+    except Exception as error:  # noqa: BLE001 - the edge of a sync: whatever it is must leave the others alone
+        return Failure(sync=_name(sync), error=error)
+    return _run(sync)
+
+
+def _run(sync: type[ModelSync]) -> Outcome:
+    try:
+        return run_sync(sync)
+    except Exception as error:  # noqa: BLE001 - as above; the user's own steps may raise anything
+        return Failure(sync=_name(sync), error=error)
+    finally:
+        sync.release_connections()
+
+
+def _name(sync: type[ModelSync]) -> str:
+    return sync.sync_name or sync.__name__
