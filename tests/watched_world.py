@@ -27,9 +27,6 @@ from oncehouse.etl.state import transitions as etl_offsets
 from oncehouse.etl.state.models import Position
 from oncehouse.etl.state.topic_lease import Worker, blank
 from oncehouse.etl.status import GapStatus, TopicStatus
-from oncehouse.insights_etl import EtlView
-from oncehouse.insights_hearing import Hearing
-from oncehouse.insights_lookout import Lookout, Watched
 from oncehouse.ledger.catalog import schema
 from oncehouse.ledger.catalog.batches import create_batches, finish_attempt, open_parts, start_attempt
 from oncehouse.ledger.catalog.database import Catalog
@@ -54,6 +51,9 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.messaging.consumer.group_lag import GroupPartition, GroupStatus
 from oncehouse.messaging.inbox.stored import StoredInbox
 from oncehouse.messaging.inbox.tables import inbox, seen
+from oncehouse.monitoring.background_probe import Hearing
+from oncehouse.monitoring.etl import EtlView
+from oncehouse.monitoring.monitor import Lookout, Watched
 from oncehouse.sync.status import SyncStatus
 from outbox_examples import TABLES, open_outbox, write
 

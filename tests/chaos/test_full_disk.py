@@ -19,13 +19,13 @@ import pytest
 from ledger_examples import IDENTITY, TOPIC, make_registration, take_lease
 from oncehouse.devstack.chaos.defects import register_anywhere
 from oncehouse.errors import FullDiskError
-from oncehouse.insights import list_lease_views
 from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.catalog import registration as registering
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.models import BatchStatus, EpochKind, Registration, Stage
 from oncehouse.ledger.stats.backlog import sum_backlog
+from oncehouse.monitoring.overview import list_lease_views
 from oncehouse.pipeline.ingest import epoch, kafka_source
 from oncehouse.pipeline.stages import kafka_stream
 from road import Road, make_event, wait_until

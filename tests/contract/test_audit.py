@@ -10,12 +10,12 @@ from ledger_examples import (
     register_epochs,
     take_lease,
 )
-from oncehouse.insights import read_overview
 from oncehouse.ledger.catalog.batches import create_batches, finish_attempt, open_parts, start_attempt
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.models import BatchStatus, Counts, DuplicateFile, Stage
 from oncehouse.ledger.stats.ledger_state import find_known_batches, read_state
+from oncehouse.monitoring.overview import read_overview
 
 
 def fill(catalog) -> str:

@@ -17,7 +17,6 @@ from ledger_examples import (
     take_lease,
 )
 from oncehouse.errors import FencedError, PermanentError
-from oncehouse.insights import read_overview
 from oncehouse.ledger.catalog import packs, retention, rollup
 from oncehouse.ledger.catalog.batches import (
     create_batches,
@@ -40,6 +39,7 @@ from oncehouse.ledger.catalog.segments import list_segments, replace_segments
 from oncehouse.ledger.models import BatchStatus, Counts, DuplicateFile, EpochKind, OffsetRange, Stage
 from oncehouse.ledger.stats.ledger_state import list_duplicates, read_state
 from oncehouse.ledger.stats.summary import sum_epochs
+from oncehouse.monitoring.overview import read_overview
 
 
 @pytest.fixture

@@ -7,18 +7,18 @@ from sqlalchemy import update
 
 from ledger_examples import make_batch, make_registration, register_epochs, take_lease
 from oncehouse.errors import ConfigurationError
-from oncehouse.insights_road import (
+from oncehouse.ledger.catalog import schema
+from oncehouse.ledger.catalog.batches import create_batches, finish_attempt, open_parts, start_attempt
+from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.models import BatchStatus, EpochKind, Stage
+from oncehouse.ledger.stats.recent import list_recent_epochs, list_recent_loads
+from oncehouse.monitoring.pipelines import (
     list_batch_page,
     list_epoch_page,
     measure_pace,
     read_epoch,
     read_index_ages,
 )
-from oncehouse.ledger.catalog import schema
-from oncehouse.ledger.catalog.batches import create_batches, finish_attempt, open_parts, start_attempt
-from oncehouse.ledger.catalog.registration import register
-from oncehouse.ledger.models import BatchStatus, EpochKind, Stage
-from oncehouse.ledger.stats.recent import list_recent_epochs, list_recent_loads
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from sqlalchemy import create_engine
 
 from etl_world import open_shop
 from oncehouse.common.http_auth import make_door
-from oncehouse.insights_lookout import Lookout, Watched
-from oncehouse.insights_outbox import NoAnswer
 from oncehouse.messaging.consumer.group_lag import GroupPartition, Groups
 from oncehouse.messaging.outbox.tables import create_outbox, outbox_tables
 from oncehouse.metrics import names
 from oncehouse.metrics.collecting import collect, stream_samples
+from oncehouse.monitoring.message_trace import NoAnswer
+from oncehouse.monitoring.monitor import Lookout, Watched
 from oncehouse.web.app import Dashboard
 from oncehouse.web.pages import Pages
 from oncehouse.web.rendering import make_environment, render_live

@@ -22,10 +22,10 @@ from oncehouse.cli.app import run_command
 from oncehouse.common.http_auth import make_door
 from oncehouse.common.redaction import remember
 from oncehouse.etl.open import open_etl, read_offsets
-from oncehouse.insights_outbox import NoAnswer
 from oncehouse.ledger.catalog.batches import find_batch
 from oncehouse.ledger.catalog.requests import list_requests
 from oncehouse.ledger.models import BatchStatus, RequestKind
+from oncehouse.monitoring.message_trace import NoAnswer
 from oncehouse.web.app import Dashboard
 from oncehouse.web.guarding import SESSION_COOKIE, SESSION_SECONDS, Sessions, safe_next
 from oncehouse.web.live import Shared, write_event

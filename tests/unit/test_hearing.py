@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from oncehouse.errors import TransientError
-from oncehouse.insights_hearing import Hearing
-from oncehouse.insights_outbox import NoAnswer
+from oncehouse.monitoring.background_probe import Hearing
+from oncehouse.monitoring.message_trace import NoAnswer
 
 
 class Server:

@@ -21,11 +21,8 @@ from ledger_examples import (
     register_epochs,
     take_lease,
 )
-from oncehouse import insights
-from oncehouse.actions import count_letters
 from oncehouse.cli.output import plain
 from oncehouse.errors import ConfigurationError, CorruptFileError
-from oncehouse.insights_letters import show_beginning
 from oncehouse.ledger.catalog import dead_letters, epochs
 from oncehouse.ledger.catalog.batches import create_batches, finish_attempt, open_parts, start_attempt
 from oncehouse.ledger.catalog.database import Catalog
@@ -40,6 +37,9 @@ from oncehouse.ledger.models import (
     Stage,
 )
 from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.monitoring import overview as insights
+from oncehouse.monitoring.actions import count_letters
+from oncehouse.monitoring.dead_letters import show_beginning
 from oncehouse.pipeline.dead_letters.filter import Selection
 
 

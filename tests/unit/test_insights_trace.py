@@ -21,7 +21,6 @@ from ledger_examples import (
     take_lease,
 )
 from oncehouse.cli.output import plain
-from oncehouse.insights_trace import Fate, RecordTrace, trace_record
 from oncehouse.ledger.catalog.batches import create_batches, open_parts
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.registration import register
@@ -38,6 +37,7 @@ from oncehouse.ledger.models import (
 )
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import Keys, write_keys
+from oncehouse.monitoring.record_trace import Fate, RecordTrace, trace_record
 from oncehouse.pipeline.dedup.deduplicate import DUPLICATE_SCHEMA
 from oncehouse.pipeline.formats.base import HEADERS
 from oncehouse.pipeline.ingest.manifest import Form

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from oncehouse.clickhouse.view_rebuild import ViewRebuild
-    from oncehouse.insights import BatchDetail, BatchView
     from oncehouse.ledger.models import Batch
+    from oncehouse.monitoring.overview import BatchDetail, BatchView
 
 app = typer.Typer(no_args_is_help=True, help="Batches: list them, look at one, try a parked one again.")
 
@@ -63,7 +63,7 @@ def list_(
     file: File = DEFAULT_FILE, *, status: _Status = None, table: _Table = None, as_json: AsJson = False
 ) -> None:
     """List batches, oldest first."""
-    from oncehouse.insights import list_batches
+    from oncehouse.monitoring.overview import list_batches
 
     with open_ledger(load_pipeline(file)) as catalog:
         found = list_batches(catalog, statuses=status or None, table=table)
@@ -81,7 +81,7 @@ def list_(
 @paged()
 def show(batch: _BatchId, file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """Show one batch: its parts, every attempt, and why it is where it is."""
-    from oncehouse.insights import read_batch
+    from oncehouse.monitoring.overview import read_batch
 
     with open_ledger(load_pipeline(file)) as catalog:
         detail = read_batch(catalog, batch)
@@ -103,7 +103,7 @@ def views(
     as_json: AsJson = False,
 ) -> None:
     """Show batches whose materialized views may lack their rows, and the statements that rebuild those views."""
-    from oncehouse.actions import list_unproven, plan_view_rebuilds, settle_views
+    from oncehouse.monitoring.actions import list_unproven, plan_view_rebuilds, settle_views
 
     pipeline = load_pipeline(file)
     with open_ledger(pipeline) as catalog:
@@ -122,7 +122,7 @@ def views(
 @app.command()
 def retry(batch: _BatchId, file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """Let a parked batch be tried again: by a running pipeline at once, else by the next run."""
-    from oncehouse.actions import retry_batch
+    from oncehouse.monitoring.actions import retry_batch
 
     with open_ledger(load_pipeline(file)) as catalog:
         found = retry_batch(catalog, batch)

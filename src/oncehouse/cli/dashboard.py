@@ -56,7 +56,7 @@ def dashboard(
         from oncehouse.web.serving import listen as open_listener
     except ImportError as error:
         raise demand_extra(error) from None
-    from oncehouse.insights_lookout import Lookout
+    from oncehouse.monitoring.monitor import Lookout
 
     lookout = Lookout(watched)
     listener = open_listener(door)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.insights import DeadLetter, LetterPage
+    from oncehouse.monitoring.overview import DeadLetter, LetterPage
     from oncehouse.pipeline.dead_letters.jsonl import LetterPosition
 
 app = typer.Typer(
@@ -103,10 +103,10 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """Count dead letters by reason and list the newest, each with a hint at what is wrong with it."""
-    from oncehouse.actions import count_letters, demand_reason
-    from oncehouse.insights import list_dead_letters
-    from oncehouse.insights_letters import declared_fields
     from oncehouse.ledger.storage.file_store import FileStore
+    from oncehouse.monitoring.actions import count_letters, demand_reason
+    from oncehouse.monitoring.dead_letters import declared_fields
+    from oncehouse.monitoring.overview import list_dead_letters
 
     pipeline = load_pipeline(file)
     selection = make_selection(reason=reason, topic=topic, since=since, until=until, at=at)
@@ -209,7 +209,7 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Have dead letters decoded again after a correction; all of them unless told which."""
-    from oncehouse.actions import request_replay
+    from oncehouse.monitoring.actions import request_replay
 
     selection = make_selection(reason=reason, topic=topic, since=since, until=until, at=at)
     with open_ledger(load_pipeline(file)) as catalog:
@@ -221,10 +221,10 @@ def find_letter(
     pipeline: Pipeline, position: LetterPosition
 ) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """The dead letter at a position with all its bytes, and the edits that were made there, newest first."""
-    from oncehouse.insights_letters import declared_fields
     from oncehouse.ledger.catalog.epochs import list_all_letter_files, list_dead_letter_files
     from oncehouse.ledger.models import LetterKind
     from oncehouse.ledger.storage.file_store import FileStore
+    from oncehouse.monitoring.dead_letters import declared_fields
 
     store = FileStore(pipeline.ledger.files)
     with open_ledger(pipeline) as catalog:

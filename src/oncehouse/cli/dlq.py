@@ -307,8 +307,8 @@ def _show_line(letter: Letter, marks: Marks) -> None:
 
 
 def _describe(letter: Letter, marks: Marks) -> DlqLetter:
-    from oncehouse.insights_letters import show_beginning
     from oncehouse.messaging.retries.dead_letters import is_replayed, position_of
+    from oncehouse.monitoring.dead_letters import show_beginning
 
     value = letter.message.value
     return DlqLetter(

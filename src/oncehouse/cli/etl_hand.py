@@ -96,14 +96,14 @@ def check_emptied(etl: Etl, topic: Topic, after: Position, upto: Position) -> No
 
 def unlock(topic: TopicName, file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
     """Free the topic from whoever holds it. Its open range stays, and runs again unchanged."""
-    from oncehouse.actions import unlock_topic
+    from oncehouse.monitoring.actions import unlock_topic
 
     _change(file, topic, unlock_topic, f"{topic} is free", as_json=as_json)
 
 
 def pause(topic: TopicName, file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
     """Begin no further step of the topic. One that is under way is brought to its end."""
-    from oncehouse.actions import pause_topic
+    from oncehouse.monitoring.actions import pause_topic
 
     with open_etl(file) as etl:
         row = pause_topic(etl, topic)
@@ -113,7 +113,7 @@ def pause(topic: TopicName, file: SettingsFile = DEFAULT_SETTINGS, *, as_json: A
 
 def resume(topic: TopicName, file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> None:
     """Let a paused topic go on, or one that late rows have stopped: they are let pass."""
-    from oncehouse.actions import resume_topic
+    from oncehouse.monitoring.actions import resume_topic
 
     _change(file, topic, resume_topic, f"{topic} goes on", as_json=as_json)
 

@@ -220,7 +220,7 @@ def retry(
     as_json: AsJson = False,
 ) -> None:
     """Let parked or failing messages be tried again at once, in their old place, as if for the first time."""
-    from oncehouse.actions import retry_inbox
+    from oncehouse.monitoring.actions import retry_inbox
 
     chosen = _chosen(ids, everything=everything)
     with open_inbox(file) as opened:

@@ -14,7 +14,7 @@ from oncehouse.common.formatting import spell_duration
 from oncehouse.config.file_loader import load_pipeline
 
 if TYPE_CHECKING:
-    from oncehouse.insights import LeaseView
+    from oncehouse.monitoring.overview import LeaseView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +25,8 @@ class LeaseList(Answer, of=("leases",)):
 @paged()
 def leases(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """Show who runs each stage of the pipeline."""
-    from oncehouse.insights import list_lease_views
     from oncehouse.ledger.models import spell_holder
+    from oncehouse.monitoring.overview import list_lease_views
 
     with open_ledger(load_pipeline(file)) as catalog:
         found = list_lease_views(catalog)

@@ -26,8 +26,8 @@ from oncehouse.cli.watching import (
 )
 
 if TYPE_CHECKING:
-    from oncehouse.insights_lookout import Lookout, Watched
     from oncehouse.metrics.names import Kind
+    from oncehouse.monitoring.monitor import Lookout, Watched
 
 # A person or a cron job waits for the answer of a server; a scrape that is repeated need not.
 _PATIENT_SECONDS = 5.0
@@ -91,7 +91,7 @@ def _show_text(lookout: Lookout) -> None:
 
 
 def open_lookout(watched: Watched, *, wait_seconds: float) -> Lookout:
-    from oncehouse.insights_lookout import Lookout
+    from oncehouse.monitoring.monitor import Lookout
 
     return Lookout(watched, wait_seconds=wait_seconds)
 

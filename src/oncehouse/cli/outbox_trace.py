@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.insights_outbox import MessageTrace, NoAnswer, PipelineTrace
     from oncehouse.messaging.outbox.kafka_search import Scan
     from oncehouse.messaging.outbox.lookup import OutboxRowView
     from oncehouse.messaging.settings import MessagingSettings
+    from oncehouse.monitoring.message_trace import MessageTrace, NoAnswer, PipelineTrace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +61,8 @@ def trace(
 ) -> None:
     """Show where a message is: its row, its place in Kafka, what the ledger made of it, its rows in ClickHouse."""
     from oncehouse.config.file_loader import load_pipeline
-    from oncehouse.insights_outbox import MessageTrace, find_places
     from oncehouse.messaging.settings import load_messaging
+    from oncehouse.monitoring.message_trace import MessageTrace, find_places
 
     message_id, begin = _read_id(message), parse_time(since)
     settings = load_messaging(file)
@@ -101,8 +101,8 @@ def _read_id(text: str) -> UUID:
 
 def _find_row(settings: MessagingSettings, message_id: UUID) -> OutboxRowView | NoAnswer:
     from oncehouse.cli.ledger import may_exist
-    from oncehouse.insights_outbox import ABSENT_ROW, NoAnswer, ask
     from oncehouse.messaging.outbox.lookup import look_up
+    from oncehouse.monitoring.message_trace import ABSENT_ROW, NoAnswer, ask
 
     if settings.database is None or not may_exist(settings.require_database()):
         why = (
@@ -140,7 +140,7 @@ def _trace_pipeline(
     pipeline: Pipeline | None, places: Scan | NoAnswer
 ) -> tuple[PipelineTrace, ...] | NoAnswer:
     from oncehouse.cli.ledger import open_ledger
-    from oncehouse.insights_outbox import NoAnswer, ask, trace_places
+    from oncehouse.monitoring.message_trace import NoAnswer, ask, trace_places
 
     if pipeline is None:
         return NoAnswer(why="not asked: name the pipeline that reads its topic with --pipeline", failed=False)

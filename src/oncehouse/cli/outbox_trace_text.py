@@ -9,14 +9,14 @@ from oncehouse.cli.output import say, show_facts, spell_time
 from oncehouse.common.formatting import spell_duration
 
 if TYPE_CHECKING:
-    from oncehouse.insights_outbox import MessageTrace, NoAnswer, PipelineTrace
-    from oncehouse.insights_trace import Destination, RecordTrace
     from oncehouse.messaging.outbox.kafka_search import Scan
     from oncehouse.messaging.outbox.lookup import OutboxRowView
+    from oncehouse.monitoring.message_trace import MessageTrace, NoAnswer, PipelineTrace
+    from oncehouse.monitoring.record_trace import Destination, RecordTrace
 
 
 def show_trace(trace: MessageTrace) -> None:
-    from oncehouse.insights_outbox import NoAnswer
+    from oncehouse.monitoring.message_trace import NoAnswer
 
     say(f"message {trace.message_id}\n")
     pipeline = trace.pipeline
@@ -86,7 +86,7 @@ def _tell_destination(destination: Destination) -> str:
 
 
 def _tell_tables(found: PipelineTrace) -> Iterator[str]:
-    from oncehouse.insights_outbox import NoAnswer
+    from oncehouse.monitoring.message_trace import NoAnswer
 
     for table in found.tables:
         if isinstance(table, NoAnswer):

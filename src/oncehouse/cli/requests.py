@@ -36,7 +36,7 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Fill a table again, or a new one for the first time, from the ledger alone."""
-    from oncehouse.actions import demand_table, request_refill
+    from oncehouse.monitoring.actions import demand_table, request_refill
 
     pipeline = load_pipeline(file)
     demand_table(pipeline, table)

@@ -24,8 +24,8 @@ def serve_metrics(
         yield tell
         return
     from oncehouse.common.http_auth import make_door
-    from oncehouse.insights_lookout import Lookout, Watched
     from oncehouse.metrics.collecting import collect, stream_samples
+    from oncehouse.monitoring.monitor import Lookout, Watched
 
     door = make_door(listen, token=read_token(None))
     try:

@@ -21,8 +21,8 @@ from oncehouse.ledger.models import spell_holder
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.insights import EpochTotals, Overview
     from oncehouse.ledger.models import Request
+    from oncehouse.monitoring.overview import EpochTotals, Overview
     from oncehouse.pipeline.ingest.backpressure import Room
 
 _REQUESTS_SHOWN = 5
@@ -52,7 +52,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show counts, lag, batches, dead letters, leases and requests."""
-    from oncehouse.insights import read_overview
+    from oncehouse.monitoring.overview import read_overview
     from oncehouse.pipeline.ingest.backpressure import read_room
 
     pipeline = load_pipeline(file)
@@ -71,7 +71,7 @@ def status(
 
 def ask_kafka(pipeline: Pipeline) -> tuple[EndOffsets | None, str | None]:
     """Kafka's end offsets, or why they are not known."""
-    from oncehouse import insights_kafka
+    from oncehouse.monitoring import kafka as insights_kafka
 
     return insights_kafka.ask_kafka(pipeline.source.kafka)
 

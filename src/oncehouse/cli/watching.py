@@ -12,7 +12,7 @@ from oncehouse.cli.arguments import DEFAULT_FILE
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from oncehouse.insights_lookout import Watched
+    from oncehouse.monitoring.monitor import Watched
 
 TOKEN_VARIABLE = "ONCEHOUSE_TOKEN"  # noqa: S105 - the name of a variable
 
@@ -67,7 +67,7 @@ def choose_watched(
     modules: list[str] | None,
 ) -> Watched:
     """What is named; without anything named, the pipeline file of this folder."""
-    from oncehouse.insights_lookout import Watched
+    from oncehouse.monitoring.monitor import Watched
 
     if groups and messaging is None:
         raise ConfigurationError("--group needs --messaging FILE, which says where Kafka is")

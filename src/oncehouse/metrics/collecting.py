@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 from oncehouse import __version__
 from oncehouse.errors import OncehouseError
-from oncehouse.insights_outbox import NoAnswer
 from oncehouse.ledger.models import RequestKind
 from oncehouse.metrics import names
 from oncehouse.metrics.names import Metric
+from oncehouse.monitoring.message_trace import NoAnswer
 
 if TYPE_CHECKING:
-    from oncehouse.insights import Overview
-    from oncehouse.insights_etl import EtlView
-    from oncehouse.insights_lookout import HealthView, Inboxes, Lookout
-    from oncehouse.insights_road import Road
     from oncehouse.messaging.consumer.group_lag import GroupStatus
     from oncehouse.messaging.outbox.status import OutboxStatus
+    from oncehouse.monitoring.etl import EtlView
+    from oncehouse.monitoring.monitor import HealthView, Inboxes, Lookout
+    from oncehouse.monitoring.overview import Overview
+    from oncehouse.monitoring.pipelines import Road
     from oncehouse.pipeline.progress import StreamProgress
     from oncehouse.sync.status import SyncStatus
 

@@ -30,7 +30,7 @@ from oncehouse.web.verifying import Verifications
 
 if TYPE_CHECKING:
     from oncehouse.common.http_auth import Door
-    from oncehouse.insights_lookout import Lookout
+    from oncehouse.monitoring.monitor import Lookout
 
 Asked = Mapping[str, str]
 _EVENTS = "text/event-stream"

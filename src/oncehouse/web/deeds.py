@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from uuid import UUID
 
-from oncehouse import actions
 from oncehouse.errors import ConfigurationError
-from oncehouse.insights_letters import choose_reason
+from oncehouse.monitoring import actions
+from oncehouse.monitoring.dead_letters import choose_reason
 
 if TYPE_CHECKING:
-    from oncehouse.insights_lookout import Lookout
+    from oncehouse.monitoring.monitor import Lookout
 
 Asked = Mapping[str, str]
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.insights import BatchStatus
-from oncehouse.insights_etl import draw_graph, view_topic
-from oncehouse.insights_outbox import NoAnswer, ask
+from oncehouse.monitoring.etl import draw_graph, view_topic
+from oncehouse.monitoring.message_trace import NoAnswer, ask
+from oncehouse.monitoring.overview import BatchStatus
 from oncehouse.web.rendering import Page
 
 if TYPE_CHECKING:
-    from oncehouse.insights import Overview
-    from oncehouse.insights_lookout import Lookout
-    from oncehouse.insights_road import Road
+    from oncehouse.monitoring.monitor import Lookout
+    from oncehouse.monitoring.overview import Overview
+    from oncehouse.monitoring.pipelines import Road
     from oncehouse.web.verifying import Verifications
 
 Asked = Mapping[str, str]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from oncehouse.errors import ConfigurationError, OncehouseError
 
 if TYPE_CHECKING:
-    from oncehouse.insights_lookout import Lookout, Report
+    from oncehouse.monitoring.monitor import Lookout, Report
 
 
 @dataclass(frozen=True, kw_only=True)

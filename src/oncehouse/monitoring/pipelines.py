@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from oncehouse.config.pipeline import Pipeline
-from oncehouse.insights import BatchView, Overview, read_overview, view_batch
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.segments import list_segments
 from oncehouse.ledger.models import BatchStatus, EpochKind, EpochRow, OffsetRange, Part
 from oncehouse.ledger.stats import recent
 from oncehouse.ledger.stats.recent import Load, Settled
+from oncehouse.monitoring.overview import BatchView, Overview, read_overview, view_batch
 from oncehouse.pipeline.ingest.backpressure import Disk, Room, least_free, read_room
 
 RATE_SECONDS = 60.0

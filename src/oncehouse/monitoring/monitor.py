@@ -15,24 +15,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse import insights, insights_road
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError
-from oncehouse.insights_etl import EtlView
-from oncehouse.insights_hearing import Hearing
-from oncehouse.insights_kafka import EndQuestion, GroupQuestion
-from oncehouse.insights_letters import LetterPage, declared_fields, list_dead_letters
-from oncehouse.insights_outbox import NoAnswer
 from oncehouse.ledger.open import KeptLedger, open_ledger
 from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.monitoring import overview
+from oncehouse.monitoring import pipelines as insights_road
+from oncehouse.monitoring.background_probe import Hearing
+from oncehouse.monitoring.dead_letters import LetterPage, declared_fields, list_dead_letters
+from oncehouse.monitoring.etl import EtlView
+from oncehouse.monitoring.kafka import EndQuestion, GroupQuestion
+from oncehouse.monitoring.message_trace import NoAnswer
 from oncehouse.pipeline.dead_letters.filter import Selection
 from oncehouse.pipeline.maintenance.verify_report import Report
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.etl.open import Etl
-    from oncehouse.insights import BatchDetail, LeaseView
-    from oncehouse.insights_road import BatchPage, EpochDetail, EpochPage, IndexAge, Road
     from oncehouse.ledger.catalog.database import Catalog
     from oncehouse.ledger.models import BatchStatus
     from oncehouse.messaging.consumer.group_lag import GroupStatus
@@ -41,6 +40,8 @@ if TYPE_CHECKING:
     from oncehouse.messaging.inbox.open import InboxDatabase
     from oncehouse.messaging.outbox.open import OpenedOutbox
     from oncehouse.messaging.outbox.status import OutboxStatus
+    from oncehouse.monitoring.overview import BatchDetail, LeaseView
+    from oncehouse.monitoring.pipelines import BatchPage, EpochDetail, EpochPage, IndexAge, Road
     from oncehouse.sync.status import SyncStatus
 
 __all__ = ["EtlView", "HealthView", "Inboxes", "Lookout", "Report", "Watched"]
@@ -138,7 +139,7 @@ class Lookout:
 
     def batch(self, name: str, batch_id: str) -> BatchDetail:
         with self.open(name) as catalog:
-            return insights.read_batch(catalog, batch_id)
+            return overview.read_batch(catalog, batch_id)
 
     def index_ages(self, name: str) -> tuple[IndexAge, ...]:
         with self.open(name) as catalog:
@@ -160,7 +161,7 @@ class Lookout:
 
     def leases(self, name: str) -> tuple[LeaseView, ...]:
         with self.open(name) as catalog:
-            return insights.list_lease_views(catalog)
+            return overview.list_lease_views(catalog)
 
     def verify(self, name: str, *, files: bool = False, ledger_only: bool = False) -> Report:
         """Takes as long as `oncehouse verify` does, which it is."""
@@ -266,8 +267,8 @@ class Lookout:
         return self._group_question()
 
     def health(self) -> tuple[HealthView, ...]:
-        from oncehouse.insights_outbox import ask
         from oncehouse.messaging.consumer.health import read_health
+        from oncehouse.monitoring.message_trace import ask
 
         now = time.time()
         return tuple(

@@ -13,7 +13,6 @@ from enum import StrEnum
 import numpy as np
 import pyarrow.compute as pc
 
-from oncehouse.insights_letters import make_printable
 from oncehouse.ledger.catalog.batches import find_batch
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.epochs import list_dead_letter_files, list_duplicates, read_positions
@@ -23,6 +22,7 @@ from oncehouse.ledger.stats import offset_lookup
 from oncehouse.ledger.stats.ledger_state import RegisteredKeyFile
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import open_keys
+from oncehouse.monitoring.dead_letters import make_printable
 from oncehouse.pipeline.dead_letters.filter import Selection, Span
 from oncehouse.pipeline.dedup.deduplicate import live_events
 from oncehouse.pipeline.ingest.dead_letter_files import find_letters

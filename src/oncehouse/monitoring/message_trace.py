@@ -15,12 +15,12 @@ from oncehouse.clickhouse.batch_rows import count_of_batch
 from oncehouse.clickhouse.client import connect
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import OncehouseError
-from oncehouse.insights_trace import Destination, RecordTrace, RowTrace, trace_record
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.messaging.outbox.ids import time_of
 from oncehouse.messaging.outbox.kafka_search import KafkaPlace, Scan
 from oncehouse.messaging.outbox.lookup import OutboxRowView, RowState
+from oncehouse.monitoring.record_trace import Destination, RecordTrace, RowTrace, trace_record
 
 Found = TypeVar("Found")
 # Clocks of writers, brokers and databases differ; a scan begins this much before the message was made.

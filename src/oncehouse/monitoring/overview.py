@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from oncehouse.insights_letters import DeadLetter, LetterPage, list_dead_letters
 from oncehouse.ledger.catalog import batches as ledger_batches
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.dead_letters import count_reasons
@@ -29,6 +28,7 @@ from oncehouse.ledger.models import (
 )
 from oncehouse.ledger.stats import summary
 from oncehouse.ledger.stats.summary import BatchTotals, EpochTotals, IndexTotals, OpenParts
+from oncehouse.monitoring.dead_letters import DeadLetter, LetterPage, list_dead_letters
 
 __all__ = [
     "BatchDetail",

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from oncehouse.errors import OncehouseError
-from oncehouse.insights_outbox import NoAnswer
+from oncehouse.monitoring.message_trace import NoAnswer
 
 Answer = TypeVar("Answer")
 
