@@ -11,8 +11,8 @@ from etl_world import open_shop
 from oncehouse.common.http_auth import make_door
 from oncehouse.messaging.consumer.group_lag import GroupPartition, Groups
 from oncehouse.messaging.outbox.tables import create_outbox, outbox_tables
-from oncehouse.metrics import names
-from oncehouse.metrics.collecting import collect, stream_samples
+from oncehouse.metrics import definitions
+from oncehouse.metrics.collect import collect, stream_samples
 from oncehouse.monitoring.message_trace import NoAnswer
 from oncehouse.monitoring.monitor import Lookout, Watched
 from oncehouse.web.app import Dashboard
@@ -35,17 +35,17 @@ def test_a_pipeline_that_ran_is_told_as_it_ran(road):
     assert stream is not None
     assert stream.phase_seconds["triggerExecution"] > 0
     told = {sample.metric: sample.value for sample in stream_samples("road", stream)}
-    assert told[names.SPARK_BATCH] == stream.batch
+    assert told[definitions.SPARK_BATCH] == stream.batch
 
     road.command()  # writes the pipeline file
     lookout = Lookout(Watched(pipelines=(road.folder / "pipeline.yaml",)), wait_seconds=30)
     samples = {(sample.metric, sample.labels): sample.value for sample in collect(lookout)}
-    assert samples[names.RECORDS, ("road", "kafka", "new")] == 150
-    assert samples[names.RECORDS, ("road", "kafka", "duplicate")] == 30
-    assert samples[names.LAG, ("road", road.topic, "0")] == 7
-    assert samples[names.ROWS_LOADED, ("road", road.table)] == 150
-    assert samples[names.ANSWERS, ("kafka", "road")] == 1
-    assert samples[names.INSERT_SECONDS, ("road", road.table)] > 0
+    assert samples[definitions.RECORDS, ("road", "kafka", "new")] == 150
+    assert samples[definitions.RECORDS, ("road", "kafka", "duplicate")] == 30
+    assert samples[definitions.LAG, ("road", road.topic, "0")] == 7
+    assert samples[definitions.ROWS_LOADED, ("road", road.table)] == 150
+    assert samples[definitions.ANSWERS, ("kafka", "road")] == 1
+    assert samples[definitions.INSERT_SECONDS, ("road", road.table)] > 0
     assert lookout.verify("road").is_clean
     pages = Pages(lookout, Verifications(lookout))
     shown = render_live(make_environment(), pages.pipeline({"name": "road"}), {"may_act": True})
@@ -98,9 +98,9 @@ def test_a_scheduler_is_told_with_its_position_and_its_lag(clickhouse, database,
         (tmp_path / "etl.yaml").write_text(yaml.safe_dump(settings))
         lookout = Lookout(Watched(etl=tmp_path / "etl.yaml"), wait_seconds=30)
         samples = {(sample.metric, sample.labels): sample.value for sample in collect(lookout)}
-    assert samples[names.ANSWERS, ("etl", "etl.yaml")] == 1
-    assert samples[names.ETL_LAG, ("Fact", f"{database}.stage")] > 50
-    assert samples[names.ETL_FAILURES, ("Fact",)] == 0
+    assert samples[definitions.ANSWERS, ("etl", "etl.yaml")] == 1
+    assert samples[definitions.ETL_LAG, ("Fact", f"{database}.stage")] > 50
+    assert samples[definitions.ETL_FAILURES, ("Fact",)] == 0
 
 
 def test_a_consumer_group_is_told_as_the_brokers_know_it(kafka, topic, produce):

@@ -24,10 +24,11 @@ from oncehouse.cli.app import app, run_command
 from oncehouse.common.http_auth import make_door
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.models import RequestKind
-from oncehouse.metrics import names, serving
-from oncehouse.metrics.collecting import Sample, collect, stream_samples
+from oncehouse.metrics import definitions
+from oncehouse.metrics import server as serving
+from oncehouse.metrics.collect import Sample, collect, stream_samples
 from oncehouse.metrics.exposition import make_registry, write_text
-from oncehouse.metrics.serving import MetricsServer
+from oncehouse.metrics.server import MetricsServer
 from oncehouse.pipeline.progress import Progress, StreamProgress
 from watched_world import EPOCHS, HISTORY, ORDERS, StandIn, make_world, write_health
 
@@ -84,8 +85,8 @@ def test_every_metric_of_the_list_is_told_under_its_kind_and_its_labels(scrape):
         for sample in family.samples:
             told.setdefault(sample.name, set()).add(tuple(sorted(sample.labels)))
             kinds[sample.name] = family.type
-    assert told == {metric.name: {tuple(sorted(metric.labels))} for metric in names.ALL}
-    assert kinds == {metric.name: metric.kind.value for metric in names.ALL}
+    assert told == {metric.name: {tuple(sorted(metric.labels))} for metric in definitions.ALL}
+    assert kinds == {metric.name: metric.kind.value for metric in definitions.ALL}
 
 
 def test_openmetrics_is_told_to_whoever_asks_for_it(lookout):
@@ -142,14 +143,14 @@ def test_what_cannot_be_read_is_told_and_costs_nothing_else(world, scrape, tmp_p
 
 def test_hostile_labels_stay_labels():
     hostile = 'a"} 1\noncehouse_lag_records{x="\\'
-    sample = Sample(names.DEAD_LETTERS, ("orders", hostile), 3.0)
+    sample = Sample(definitions.DEAD_LETTERS, ("orders", hostile), 3.0)
     told = read(write_text(make_registry(lambda: [sample]))[0].decode())
     assert told == {("oncehouse_dead_letters", (("pipeline", "orders"), ("reason", hostile))): 3.0}
 
 
 def test_the_reference_page_is_written_from_the_list():
-    assert (ROOT / "docs" / "reference" / "metrics.md").read_text() == names.write_reference()
-    assert len(names.BY_NAME) == len(names.ALL)
+    assert (ROOT / "docs" / "reference" / "metrics.md").read_text() == definitions.write_reference()
+    assert len(definitions.BY_NAME) == len(definitions.ALL)
 
 
 def test_the_command_prints_what_prometheus_reads(world, capsys, monkeypatch):
@@ -195,7 +196,7 @@ def get(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str]:
 def serve():
     opened = []
 
-    def start(door, collecting=lambda: [Sample(names.SCRAPE_SECONDS, (), 1.0)]):
+    def start(door, collecting=lambda: [Sample(definitions.SCRAPE_SECONDS, (), 1.0)]):
         opened.append(MetricsServer(door, make_registry(collecting)))
         return opened[-1].port
 
@@ -281,9 +282,9 @@ def check_expression(expression: str) -> None:
     used = used_metrics(expression)
     assert used, expression
     for name, labels in used.items():
-        assert name in names.BY_NAME, f"{expression}: there is no metric {name}"
-        assert labels <= set(names.BY_NAME[name].labels), expression
-        counter = names.BY_NAME[name].kind is names.Kind.COUNTER
+        assert name in definitions.BY_NAME, f"{expression}: there is no metric {name}"
+        assert labels <= set(definitions.BY_NAME[name].labels), expression
+        counter = definitions.BY_NAME[name].kind is definitions.Kind.COUNTER
         assert not counter or re.search(rf"(increase|rate)\({name}", expression), (
             f"{expression}: {name} only grows"
         )
@@ -292,7 +293,7 @@ def check_expression(expression: str) -> None:
         for group in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression)
         for label in re.split(r", ?", group)
     }
-    known = {label for name in used for label in names.BY_NAME[name].labels}
+    known = {label for name in used for label in definitions.BY_NAME[name].labels}
     assert grouped <= known, expression
     assert expression.count("(") == expression.count(")")
 
@@ -312,7 +313,7 @@ def test_an_alert_stands_on_metrics_of_the_list_and_has_its_runbook(rule):
     kept = (
         set(re.split(r", ?", grouped[1]))
         if grouped
-        else set(names.BY_NAME[next(iter(used_metrics(rule["expr"])))].labels)
+        else set(definitions.BY_NAME[next(iter(used_metrics(rule["expr"])))].labels)
     )
     assert told <= kept, f"{rule['alert']}: its summary names labels that the expression has not"
     runbook = ROOT / rule["annotations"]["runbook"]

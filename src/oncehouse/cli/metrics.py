@@ -26,7 +26,7 @@ from oncehouse.cli.watching import (
 )
 
 if TYPE_CHECKING:
-    from oncehouse.metrics.names import Kind
+    from oncehouse.metrics.definitions import Kind
     from oncehouse.monitoring.monitor import Lookout, Watched
 
 # A person or a cron job waits for the answer of a server; a scrape that is repeated need not.
@@ -84,7 +84,7 @@ def _show_text(lookout: Lookout) -> None:
         from oncehouse.metrics.exposition import make_registry, write_text
     except ImportError as error:
         raise demand_extra(error) from None
-    from oncehouse.metrics.collecting import collect
+    from oncehouse.metrics.collect import collect
 
     text, _ = write_text(make_registry(lambda: collect(lookout)))
     sys.stdout.write(text.decode())
@@ -97,7 +97,7 @@ def open_lookout(watched: Watched, *, wait_seconds: float) -> Lookout:
 
 
 def _show_json(lookout: Lookout) -> None:
-    from oncehouse.metrics.collecting import collect
+    from oncehouse.metrics.collect import collect
 
     found = [
         Measured(
@@ -117,10 +117,10 @@ def _serve(watched: Watched, listen: str, token: str | None) -> None:
     door = make_door(listen, token=token)
     try:
         from oncehouse.metrics.exposition import make_registry
-        from oncehouse.metrics.serving import MetricsServer
+        from oncehouse.metrics.server import MetricsServer
     except ImportError as error:
         raise demand_extra(error) from None
-    from oncehouse.metrics.collecting import collect
+    from oncehouse.metrics.collect import collect
 
     lookout = open_lookout(watched, wait_seconds=1.0)
     server = MetricsServer(door, make_registry(lambda: collect(lookout)))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from oncehouse.metrics.collecting import Sample
+    from oncehouse.metrics.collect import Sample
 
 
 @contextmanager
@@ -24,13 +24,13 @@ def serve_metrics(
         yield tell
         return
     from oncehouse.common.http_auth import make_door
-    from oncehouse.metrics.collecting import collect, stream_samples
+    from oncehouse.metrics.collect import collect, stream_samples
     from oncehouse.monitoring.monitor import Lookout, Watched
 
     door = make_door(listen, token=read_token(None))
     try:
         from oncehouse.metrics.exposition import make_registry
-        from oncehouse.metrics.serving import MetricsServer
+        from oncehouse.metrics.server import MetricsServer
     except ImportError as error:
         raise demand_extra(error) from None
     lookout = Lookout(Watched(pipelines=(file,)))

@@ -11,8 +11,8 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from oncehouse.common.redaction import redact
-from oncehouse.metrics.collecting import Sample
-from oncehouse.metrics.names import ALL, Kind, Metric
+from oncehouse.metrics.collect import Sample
+from oncehouse.metrics.definitions import ALL, Kind, Metric
 
 PLAIN = "text/plain"
 

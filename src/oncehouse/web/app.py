@@ -18,7 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from oncehouse.errors import ConfigurationError, OncehouseError, UpgradeNeededError
-from oncehouse.metrics.collecting import collect
+from oncehouse.metrics.collect import collect
 from oncehouse.metrics.exposition import make_registry, write_text
 from oncehouse.web.deeds import Deed, Deeds
 from oncehouse.web.guarding import SAFE_METHODS, SESSION_COOKIE, SESSION_SECONDS, Guard, Sessions, safe_next

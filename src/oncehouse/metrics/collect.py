@@ -1,0 +1,230 @@
+"""What the read model says, as samples of the metrics in `names.py`.
+
+Views in, samples out: pure, but for `collect`, which looks. What cannot be read costs its own samples alone and is
+told by `oncehouse_answers`, so that a scrape never fails because one server is away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from oncehouse import __version__
+from oncehouse.errors import OncehouseError
+from oncehouse.ledger.models import RequestKind
+from oncehouse.metrics import definitions
+from oncehouse.metrics.definitions import Metric
+from oncehouse.monitoring.message_trace import NoAnswer
+
+if TYPE_CHECKING:
+    from oncehouse.messaging.consumer.group_lag import GroupStatus
+    from oncehouse.messaging.outbox.status import OutboxStatus
+    from oncehouse.monitoring.etl import EtlView
+    from oncehouse.monitoring.monitor import HealthView, Inboxes, Lookout
+    from oncehouse.monitoring.overview import Overview
+    from oncehouse.monitoring.pipelines import Road
+    from oncehouse.pipeline.progress import StreamProgress
+    from oncehouse.sync.status import SyncStatus
+
+View = TypeVar("View")
+
+_FATES = ("new", "duplicate", "dead_letter", "skipped", "waiting")
+_INBOX_STATES = ("waiting", "failing", "parked", "done", "dropped")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    metric: Metric
+    labels: tuple[str, ...]
+    value: float
+
+
+def collect(lookout: Lookout) -> Iterator[Sample]:
+    """Everything, as it is now."""
+    started = time.monotonic()
+    yield _sample(definitions.BUILD, 1, __version__)
+    for name in lookout.pipelines:
+        yield from _look("pipeline", name, partial(lookout.road, name), road_samples)
+    watched = lookout.watched
+    if watched.etl is not None:
+        yield from _look("etl", watched.etl.name, lookout.etl, etl_samples)
+    if watched.messaging is not None:
+        file = watched.messaging.name
+        yield from _look("outbox", file, lookout.outbox, outbox_samples)
+        yield from _look("inbox", file, lookout.inboxes, inbox_samples)
+    if watched.groups:
+        yield from _look("groups", ",".join(watched.groups), lookout.groups, group_samples)
+    if watched.health_files:
+        yield from _look("health", "", lookout.health, health_samples)
+    if watched.modules:
+        yield from _look("sync", ",".join(watched.modules), lookout.syncs, sync_samples)
+    yield _sample(definitions.SCRAPE_SECONDS, time.monotonic() - started)
+
+
+def _look(
+    part: str, name: str, look: Callable[[], View | NoAnswer], tell: Callable[[View], Iterable[Sample]]
+) -> Iterator[Sample]:
+    try:
+        found = look()
+    except OncehouseError:
+        yield _sample(definitions.ANSWERS, 0, part, name)
+        return
+    if isinstance(found, NoAnswer):
+        yield _sample(definitions.ANSWERS, 0, part, name)
+        return
+    yield _sample(definitions.ANSWERS, 1, part, name)
+    yield from tell(found)
+
+
+def _sample(metric: Metric, value: float, *labels: object) -> Sample:
+    return Sample(metric, tuple(map(str, labels)), float(value))
+
+
+def road_samples(road: Road) -> Iterator[Sample]:
+    overview, name = road.overview, road.overview.pipeline
+    yield from _settled(road)
+    yield from _loading(road)
+    yield from _asked(overview)
+    if overview.lag is not None or road.lag_trouble is not None:
+        yield _sample(definitions.ANSWERS, road.lag_trouble is None, "kafka", name)
+    for place in overview.positions:
+        yield _sample(definitions.POSITION, place.next_offset, name, place.topic, place.partition)
+        if place.lag is not None:
+            yield _sample(definitions.LAG, place.lag, name, place.topic, place.partition)
+    yield _sample(definitions.INDEX_KEYS, overview.key_index.keys, name)
+    yield _sample(definitions.INDEX_SEGMENTS, overview.key_index.segments, name)
+    if overview.key_index.first_seen_from is not None:
+        yield _sample(definitions.INDEX_OLDEST, overview.key_index.first_seen_from, name)
+    for lease in overview.leases:
+        yield _sample(definitions.LEASE_HELD, lease.ends_in_seconds > 0, name, lease.stage)
+        yield _sample(definitions.LEASE_TOKEN, lease.token, name, lease.stage)
+        yield _sample(
+            definitions.PAUSED, lease.pause is not None and lease.ends_in_seconds > 0, name, lease.stage
+        )
+
+
+def _settled(road: Road) -> Iterator[Sample]:
+    name = road.overview.pipeline
+    for totals in road.overview.epochs:
+        yield _sample(definitions.EPOCHS, totals.epochs, name, totals.kind)
+        for fate in _FATES:
+            yield _sample(definitions.RECORDS, getattr(totals.counts, fate), name, totals.kind, fate)
+    yield _sample(definitions.CONFLICTS, road.overview.conflicts, name)
+    yield _sample(definitions.READ_RATE, road.pace.read_per_second, name)
+    if (newest := road.newest_epoch) is not None:
+        yield _sample(definitions.LAST_EPOCH_TIME, newest.registered_at, name)
+        yield _sample(
+            definitions.LAST_EPOCH_SECONDS, max(0.0, newest.registered_at - newest.started_at), name
+        )
+
+
+def _loading(road: Road) -> Iterator[Sample]:
+    overview, name = road.overview, road.overview.pipeline
+    for table, rows in overview.rows_in_clickhouse.items():
+        yield _sample(definitions.ROWS_LOADED, rows, name, table)
+    for found in overview.batches:
+        yield _sample(definitions.BATCHES, found.batches, name, found.table, found.status)
+        yield _sample(definitions.BATCH_ROWS, found.rows, name, found.table, found.status)
+    for parts in overview.open_parts:
+        yield _sample(definitions.OPEN_PARTS, parts.parts, name, parts.table)
+        yield _sample(definitions.OPEN_ROWS, parts.rows, name, parts.table)
+    yield _sample(definitions.OLDEST_WAITING, overview.oldest_waiting_seconds or 0.0, name)
+    yield _sample(definitions.LOAD_RATE, road.pace.loaded_per_second, name)
+    for table, seconds in road.pace.insert_seconds.items():
+        yield _sample(definitions.INSERT_SECONDS, seconds, name, table)
+    yield _sample(definitions.BACKLOG, road.room.backlog_bytes, name)
+    if road.max_backlog_bytes is not None:
+        yield _sample(definitions.BACKLOG_LIMIT, road.max_backlog_bytes, name)
+    for view in road.disks:
+        holds = view.disk.holds.partition(" under ")[0]
+        yield _sample(definitions.DISK_FREE, view.disk.free_bytes, name, holds)
+        yield _sample(definitions.DISK_KEPT_FREE, view.kept_free_bytes, name, holds)
+
+
+def _asked(overview: Overview) -> Iterator[Sample]:
+    name = overview.pipeline
+    for reason, count in overview.dead_letters.items():
+        yield _sample(definitions.DEAD_LETTERS, count, name, reason)
+    for schema, count in overview.waiting.items():
+        yield _sample(definitions.WAITING_FOR_SCHEMA, count, name, schema)
+    waiting = Counter(asked.kind for asked in overview.requests if asked.done_at is None)
+    refused = Counter(asked.kind for asked in overview.requests if asked.is_refused)
+    # Of every kind from the beginning on: Prometheus sees no increase of a series that is born at 1.
+    for kind in RequestKind:
+        yield _sample(definitions.REQUESTS_OPEN, waiting[kind], name, kind)
+        yield _sample(definitions.REQUESTS_REFUSED, refused[kind], name, kind)
+
+
+def stream_samples(pipeline: str, stream: StreamProgress) -> Iterator[Sample]:
+    yield _sample(definitions.SPARK_BATCH, stream.batch, pipeline)
+    yield _sample(definitions.SPARK_RECORDS, stream.records, pipeline)
+    yield _sample(definitions.SPARK_INPUT_RATE, stream.input_per_second, pipeline)
+    yield _sample(definitions.SPARK_RATE, stream.processed_per_second, pipeline)
+    for phase, seconds in stream.phase_seconds.items():
+        yield _sample(definitions.SPARK_SECONDS, seconds, pipeline, phase)
+
+
+def etl_samples(view: EtlView) -> Iterator[Sample]:
+    for one in view.topics:
+        yield _sample(definitions.ETL_POSITION, one.last.time_ms / 1000, one.topic)
+        yield _sample(definitions.ETL_FAILURES, one.failures, one.topic)
+        yield _sample(definitions.ETL_PAUSED, one.decision == "paused", one.topic)
+        yield _sample(definitions.ETL_HELD, bool(one.hostid), one.topic)
+        yield _sample(definitions.ETL_LATE_ROWS, one.late_rows, one.topic)
+        yield _sample(definitions.ETL_GAP_ROWS, sum(gap.rows for gap in one.gaps), one.topic)
+        for source, seconds in one.lag_seconds.items():
+            if seconds is not None:
+                yield _sample(definitions.ETL_LAG, seconds, one.topic, source)
+        for source, rows in one.rows_ahead.items():
+            yield _sample(definitions.ETL_AHEAD_ROWS, rows, one.topic, source)
+
+
+def outbox_samples(found: OutboxStatus) -> Iterator[Sample]:
+    yield _sample(definitions.OUTBOX_WAITING, found.waiting, found.table)
+    yield _sample(definitions.OUTBOX_OLDEST, found.oldest_seconds or 0.0, found.table)
+    yield _sample(definitions.OUTBOX_FAILING, found.failing, found.table)
+    yield _sample(definitions.OUTBOX_PARKED, found.parked, found.table)
+    yield _sample(definitions.OUTBOX_BEHIND, found.behind, found.table)
+    yield _sample(definitions.OUTBOX_RELAYS, sum(relay.live for relay in found.relays), found.table)
+    yield _sample(definitions.OUTBOX_FREE_BUCKETS, found.free_buckets, found.table)
+
+
+def inbox_samples(view: Inboxes) -> Iterator[Sample]:
+    for one in view.inboxes:
+        for state in _INBOX_STATES:
+            yield _sample(definitions.INBOX_MESSAGES, getattr(one, state), one.inbox, state)
+        yield _sample(definitions.INBOX_OLDEST, one.oldest_seconds or 0.0, one.inbox)
+        yield _sample(definitions.INBOX_WORKERS, len(one.workers), one.inbox)
+    for consumer in view.consumers:
+        yield _sample(definitions.INBOX_IDS, consumer.ids, consumer.consumer)
+
+
+def group_samples(groups: Iterable[GroupStatus]) -> Iterator[Sample]:
+    for group in groups:
+        yield _sample(definitions.CONSUMER_MEMBERS, group.members, group.group)
+        for place in group.partitions:
+            yield _sample(definitions.CONSUMER_LAG, place.lag, group.group, place.topic, place.partition)
+
+
+def health_samples(views: Iterable[HealthView]) -> Iterator[Sample]:
+    for view in views:
+        healthy = not isinstance(view.health, NoAnswer) and view.health.healthy
+        yield _sample(definitions.CONSUMER_HEALTHY, healthy, view.file)
+
+
+def sync_samples(syncs: Iterable[SyncStatus]) -> Iterator[Sample]:
+    for one in syncs:
+        if one.pipeline_file is not None:
+            continue  # by CDC: its pipeline tells
+        if one.waiting is not None:
+            yield _sample(definitions.SYNC_WAITING, one.waiting, one.sync)
+            yield _sample(definitions.SYNC_LAG, one.lag_seconds or 0.0, one.sync)
+        yield _sample(definitions.SYNC_ROWS, one.rows_synced or 0, one.sync)
+        yield _sample(definitions.SYNC_FAILURES, one.failures, one.sync)
+        yield _sample(definitions.SYNC_RUNNING, one.running, one.sync)
+        if one.backfilled is not None:
+            yield _sample(definitions.SYNC_BACKFILLED, one.backfilled, one.sync)
