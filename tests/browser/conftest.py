@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from oncehouse.common.http_auth import make_door
 from oncehouse.web.app import Dashboard
-from oncehouse.web.serving import Server, listen
+from oncehouse.web.server import Server, listen
 from watched_world import StandIn, World, make_world
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")

@@ -15,7 +15,7 @@ from oncehouse.etl.open import open_etl, read_offsets
 from oncehouse.ledger.catalog.batches import find_batch
 from oncehouse.ledger.models import BatchStatus
 from oncehouse.web.app import Dashboard
-from oncehouse.web.serving import Server, listen
+from oncehouse.web.server import Server, listen
 from watched_world import HISTORY, StandIn, add_batches, make_world
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"

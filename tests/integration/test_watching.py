@@ -16,9 +16,9 @@ from oncehouse.metrics.collect import collect, stream_samples
 from oncehouse.monitoring.message_trace import NoAnswer
 from oncehouse.monitoring.monitor import Lookout, Watched
 from oncehouse.web.app import Dashboard
-from oncehouse.web.pages import Pages
 from oncehouse.web.rendering import make_environment, render_live
-from oncehouse.web.verifying import Verifications
+from oncehouse.web.verification_jobs import Verifications
+from oncehouse.web.views import Pages
 from recorded_spans import recorded_spans
 from road import make_event
 

@@ -27,10 +27,10 @@ from oncehouse.ledger.catalog.requests import list_requests
 from oncehouse.ledger.models import BatchStatus, RequestKind
 from oncehouse.monitoring.message_trace import NoAnswer
 from oncehouse.web.app import Dashboard
-from oncehouse.web.guarding import SESSION_COOKIE, SESSION_SECONDS, Sessions, safe_next
-from oncehouse.web.live import Shared, write_event
-from oncehouse.web.serving import Server, listen
-from oncehouse.web.spelling import draw_curve, make_visible, spell_short
+from oncehouse.web.formatting import draw_curve, make_visible, spell_short
+from oncehouse.web.live_updates import Shared, write_event
+from oncehouse.web.security import SESSION_COOKIE, SESSION_SECONDS, Sessions, safe_next
+from oncehouse.web.server import Server, listen
 from watched_world import EPOCHS, HISTORY, ORDERS, PAYMENTS, StandIn, add_batches, make_world
 
 TOKEN = "correct-horse-battery-staple"

@@ -52,8 +52,8 @@ def dashboard(
     door = make_door(listen, token=read_token(token_file), names=allow_host or [])
     try:
         from oncehouse.web.app import Dashboard
-        from oncehouse.web.serving import Server
-        from oncehouse.web.serving import listen as open_listener
+        from oncehouse.web.server import Server
+        from oncehouse.web.server import listen as open_listener
     except ImportError as error:
         raise demand_extra(error) from None
     from oncehouse.monitoring.monitor import Lookout

@@ -20,13 +20,13 @@ from starlette.staticfiles import StaticFiles
 from oncehouse.errors import ConfigurationError, OncehouseError, UpgradeNeededError
 from oncehouse.metrics.collect import collect
 from oncehouse.metrics.exposition import make_registry, write_text
-from oncehouse.web.deeds import Deed, Deeds
-from oncehouse.web.guarding import SAFE_METHODS, SESSION_COOKIE, SESSION_SECONDS, Guard, Sessions, safe_next
-from oncehouse.web.live import MOST_STREAMS, REFRESH_SECONDS, Shared, stream_changes
-from oncehouse.web.notes import Notes
-from oncehouse.web.pages import MisaskedError, Pages
+from oncehouse.web.actions import Deed, Deeds
+from oncehouse.web.flash_messages import Notes
+from oncehouse.web.live_updates import MOST_STREAMS, REFRESH_SECONDS, Shared, stream_changes
 from oncehouse.web.rendering import STATIC, Page, make_environment, render, render_live
-from oncehouse.web.verifying import Verifications
+from oncehouse.web.security import SAFE_METHODS, SESSION_COOKIE, SESSION_SECONDS, Guard, Sessions, safe_next
+from oncehouse.web.verification_jobs import Verifications
+from oncehouse.web.views import MisaskedError, Pages
 
 if TYPE_CHECKING:
     from oncehouse.common.http_auth import Door

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from oncehouse import __version__
-from oncehouse.web import spelling
+from oncehouse.web import formatting
 
 _FOLDER = Path(__file__).parent
 STATIC = _FOLDER / "static"
@@ -37,20 +37,20 @@ def make_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         # The last net: whatever a template shows holds no secret and no character that cannot be seen.
-        finalize=spelling.make_visible,
+        finalize=formatting.make_visible,
     )
     environment.filters.update(
-        number=spelling.spell_number,
-        short=spelling.spell_short,
-        duration=spelling.spell_duration,
-        moment=spelling.spell_moment,
-        bytes=spelling.spell_bytes,
-        share=spelling.spell_share,
+        number=formatting.spell_number,
+        short=formatting.spell_short,
+        duration=formatting.spell_duration,
+        moment=formatting.spell_moment,
+        bytes=formatting.spell_bytes,
+        share=formatting.spell_share,
         first_line=lambda text: (text or "").partition("\n")[0],
         holder=lambda text: text.partition(" (")[0],
         path=partial(quote, safe=""),
     )
-    environment.globals.update(draw_curve=spelling.draw_curve, link=link, version=__version__)
+    environment.globals.update(draw_curve=formatting.draw_curve, link=link, version=__version__)
     # Not imported by the templates: a block that is rendered alone would not see it.
     environment.globals["ui"] = environment.get_template("macros.html").module
     return environment

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from oncehouse.monitoring.monitor import Lookout
     from oncehouse.monitoring.overview import Overview
     from oncehouse.monitoring.pipelines import Road
-    from oncehouse.web.verifying import Verifications
+    from oncehouse.web.verification_jobs import Verifications
 
 Asked = Mapping[str, str]
 """What the address says: parts of the path, and the query."""
