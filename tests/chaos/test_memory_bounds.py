@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from oncehouse.capacity import measured
-from oncehouse.capacity.planning import plan_for
-from oncehouse.capacity.wish import Wish
+from oncehouse.capacity import constants
+from oncehouse.capacity.inputs import Wish
+from oncehouse.capacity.plan import plan_for
 from oncehouse.config.pipeline import BatchLimits, Epoch
 from oncehouse.ledger.catalog import epochs
 from process_memory import Peaks
@@ -41,7 +41,7 @@ def assert_bounded(peaks: Peaks, *, event_bytes: float) -> None:
         batch=BatchLimits(),
     )
     memory = plan_for(wish, 1).memory
-    java = measured.JAVA_HEAP_BYTES + measured.JAVA_BYTES_BEYOND_HEAP.value
+    java = constants.JAVA_HEAP_BYTES + constants.JAVA_BYTES_BEYOND_HEAP.value
     told = {name: f"{getattr(peaks, name) / 1e6:.0f} MB" for name in ("driver", "java", "worker")}
     assert 0 < peaks.worker <= max(memory.worker_bytes, memory.loading_worker_bytes), told
     assert 0 < peaks.java <= java, told

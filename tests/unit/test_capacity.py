@@ -8,10 +8,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from oncehouse.capacity.find_machines import find_notes, find_obstacles, plan_capacity
 from oncehouse.capacity.index_shape import count_ranges, recommend_buckets
-from oncehouse.capacity.judging import find_notes, find_obstacles, plan_capacity
-from oncehouse.capacity.planning import Plan, plan_for
-from oncehouse.capacity.wish import Machine, Wish
+from oncehouse.capacity.inputs import Machine, Wish
+from oncehouse.capacity.plan import Plan, plan_for
 from oncehouse.config.pipeline import BatchLimits, Epoch
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.dedup.deduplicate import plan_ranges

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from bench_modules import BENCHMARKS, load_benchmark
-from oncehouse.capacity import index_shape, measured
+from oncehouse.capacity import constants, index_shape
 from oncehouse.capacity.index_shape import IndexShape, count_ranges, shape_keys
 from oncehouse.ledger.models import FileRef, Segment
 from oncehouse.ledger.storage import file_store, key_index
@@ -209,15 +209,15 @@ def test_real_segments_of_one_of_128_buckets_of_ten_billion_keys_are_as_reckoned
         index.compact()
     reckoned = shape_keys(TEN_BILLION, ranges=CORES, buckets=BUCKETS, epoch_keys=1_500_000)
     assert index.keys == BUCKET_KEYS // pieces * pieces
-    assert index.size_bytes / index.keys == pytest.approx(measured.SEGMENT_BYTES_A_KEY.value, rel=0.01)
+    assert index.size_bytes / index.keys == pytest.approx(constants.SEGMENT_BYTES_A_KEY.value, rel=0.01)
     assert len(index.segments) <= reckoned.look_ups_a_key <= SLACK * len(index.segments)
     assert max(segment.keys for segment in index.segments) <= index_compaction.MAX_KEYS
     assert np.all(index.find_all(keys.take(slice(0, None, 100))) == 1)
 
 
-def list_figures() -> list[measured.Figure]:
-    found = [value for value in vars(measured).values() if isinstance(value, measured.Figure)]
-    return [*found, *measured.LOOK_UP_SECONDS]
+def list_figures() -> list[constants.Figure]:
+    found = [value for value in vars(constants).values() if isinstance(value, constants.Figure)]
+    return [*found, *constants.LOOK_UP_SECONDS]
 
 
 def test_sizes_are_what_the_code_writes_now(hasty, tmp_path):

@@ -6,7 +6,7 @@ import multiprocessing
 
 import pyarrow as pa
 
-from oncehouse.capacity import measured
+from oncehouse.capacity import constants
 from oncehouse.column_types.types import parse_type
 from oncehouse.pipeline.ingest.manifest import TablePlan
 from oncehouse.pipeline.ingest.read_task import read_records
@@ -53,8 +53,8 @@ def read_and_measure(folder: str, events: int, event_bytes: int) -> tuple[int, i
 
 
 def test_many_parts_of_events_of_a_megabyte_take_the_memory_of_one(tmp_path):
-    bound = PART_BYTES * measured.READ_MEMORY_BYTES_A_BYTE.value + (
-        BLOCK_BYTES * measured.READ_MEMORY_BYTES_A_BYTE_OF_A_BLOCK.value
+    bound = PART_BYTES * constants.READ_MEMORY_BYTES_A_BYTE.value + (
+        BLOCK_BYTES * constants.READ_MEMORY_BYTES_A_BYTE_OF_A_BLOCK.value
     )
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         parts, grown = pool.apply(read_and_measure, (str(tmp_path), 100, MEGABYTE))

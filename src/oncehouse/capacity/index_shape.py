@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from oncehouse.capacity import measured
-from oncehouse.capacity.wish import Wish
+from oncehouse.capacity import constants
+from oncehouse.capacity.inputs import Wish
 from oncehouse.pipeline.dedup.deduplicate import KEYS_A_TASK
 from oncehouse.pipeline.dedup.index_compaction import AGE_SHARE, FAN_IN, MAX_KEYS, PIECES, SPLIT_KEYS, tier_of
 
@@ -38,12 +38,12 @@ class IndexShape:
 
     @property
     def size_bytes(self) -> float:
-        return self.keys * measured.SEGMENT_BYTES_A_KEY.value
+        return self.keys * constants.SEGMENT_BYTES_A_KEY.value
 
     @property
     def hot_bytes(self) -> float:
         """What look-ups touch again and again."""
-        return self.keys * measured.LOOK_UP_MEMORY_BYTES_A_KEY.value
+        return self.keys * constants.LOOK_UP_MEMORY_BYTES_A_KEY.value
 
 
 def shape_index(wish: Wish, *, cores: int, epoch_rows: float) -> IndexShape:
@@ -93,10 +93,10 @@ def _count_writes(keys: float, levels: float) -> float:
 
 def seconds_among(keys: float) -> float:
     """Of one look-up in a segment of so many keys; the next larger one that was measured counts."""
-    for figure in measured.LOOK_UP_SECONDS:
+    for figure in constants.LOOK_UP_SECONDS:
         if keys <= float(figure.name.rpartition("_")[2]):
             return figure.value
-    return measured.LOOK_UP_SECONDS[-1].value
+    return constants.LOOK_UP_SECONDS[-1].value
 
 
 def count_ranges(epoch_keys: float, *, buckets: int, cores: int) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oncehouse.capacity import measured
+from oncehouse.capacity import constants
 from oncehouse.capacity.index_shape import IndexShape
-from oncehouse.capacity.wish import Wish
+from oncehouse.capacity.inputs import Wish
 from oncehouse.ledger.catalog.snapshots import KEPT
 from oncehouse.pipeline.dedup.index_compaction import AGE_SHARE, MAX_KEYS
 from oncehouse.pipeline.ingest.epoch import SMALL_EPOCH_RECORDS
@@ -71,7 +71,7 @@ class Disk:
 
 def plan_epochs(wish: Wish, *, partitions: int) -> Epochs:
     rate = wish.events_a_second
-    usual_seconds = max(wish.epoch.max_wait, measured.EPOCH_SECONDS)
+    usual_seconds = max(wish.epoch.max_wait, constants.EPOCH_SECONDS)
     a_second = max(min(rate, 1 / usual_seconds), rate / wish.epoch.max_rows)
     rows = rate / a_second
     small = rows <= SMALL_EPOCH_RECORDS
@@ -112,8 +112,8 @@ def size_ledger(wish: Wish, index: IndexShape, epochs: Epochs, inserts: Inserts,
     return Disk(
         raw_bytes=kept * wish.event_bytes * raw_share,
         part_bytes=kept * wish.event_bytes * part_share * wish.tables,
-        key_file_bytes=kept * measured.KEY_FILE_BYTES_AN_EVENT.value,
-        duplicate_bytes=kept * wish.duplicate_share * measured.DUPLICATE_BYTES.value,
+        key_file_bytes=kept * constants.KEY_FILE_BYTES_AN_EVENT.value,
+        duplicate_bytes=kept * wish.duplicate_share * constants.DUPLICATE_BYTES.value,
         index_bytes=index.size_bytes + _size_replaced(wish, index),
         catalog_bytes=catalog_bytes,
         snapshot_bytes=KEPT * catalog_bytes,
@@ -123,20 +123,20 @@ def size_ledger(wish: Wish, index: IndexShape, epochs: Epochs, inserts: Inserts,
 
 def _stored(wish: Wish, *, packed: bool) -> tuple[float, float]:
     """Bytes of raw files and of a table's parts for a byte of an event."""
-    raw, part = measured.RAW_BYTES_A_BYTE.value, measured.PART_BYTES_A_BYTE.value
+    raw, part = constants.RAW_BYTES_A_BYTE.value, constants.PART_BYTES_A_BYTE.value
     scale = 1.0 if wish.stored_share is None else wish.stored_share / (raw + part)
     if packed:
-        raw, part = measured.PACKED_RAW_BYTES_A_BYTE.value, measured.PACKED_PART_BYTES_A_BYTE.value
+        raw, part = constants.PACKED_RAW_BYTES_A_BYTE.value, constants.PACKED_PART_BYTES_A_BYTE.value
     return raw * scale, part * scale
 
 
 def _size_catalog(wish: Wish, epochs: Epochs, inserts: Inserts, partitions: int) -> float:
     an_epoch = (
-        measured.CATALOG_BYTES_AN_EPOCH.value
-        + measured.CATALOG_BYTES_A_RANGE.value * (min(partitions, epochs.rows) - 1)
-        + measured.CATALOG_BYTES_A_PART.value * (epochs.parts * wish.tables - 1)
+        constants.CATALOG_BYTES_AN_EPOCH.value
+        + constants.CATALOG_BYTES_A_RANGE.value * (min(partitions, epochs.rows) - 1)
+        + constants.CATALOG_BYTES_A_PART.value * (epochs.parts * wish.tables - 1)
     )
-    batches = inserts.a_second * wish.tables * measured.CATALOG_BYTES_A_BATCH.value
+    batches = inserts.a_second * wish.tables * constants.CATALOG_BYTES_A_BATCH.value
     return (epochs.a_second * an_epoch + batches) * wish.window_seconds
 
 
@@ -144,7 +144,7 @@ def _size_replaced(wish: Wish, index: IndexShape) -> float:
     """Segments of a merge under way, and those that were merged since retention came by."""
     merging = 2 * min(MAX_KEYS, index.keys)
     merged = wish.new_a_second * index.writes_a_key * min(RETENTION_SECONDS, wish.window_seconds)
-    return (merging + merged) * measured.SEGMENT_BYTES_A_KEY.value
+    return (merging + merged) * constants.SEGMENT_BYTES_A_KEY.value
 
 
 def _count_files(wish: Wish, epochs: Epochs) -> float:

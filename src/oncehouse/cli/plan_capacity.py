@@ -17,7 +17,7 @@ from oncehouse.cli.paging import paged
 from oncehouse.config.field_types import parse_duration, parse_size
 
 if TYPE_CHECKING:
-    from oncehouse.capacity.figures import PlanFigures
+    from oncehouse.capacity.json_output import PlanFigures
     from oncehouse.config.pipeline import Pipeline
 
 _COUNT = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kKmMbB]?)\s*")
@@ -129,11 +129,11 @@ def plan_capacity(
     as_json: AsJson = False,
 ) -> None:
     """Reckon what a load needs: buckets, segments, disk, memory, inserts, machines, cost; exit 2 when it cannot be."""
-    from oncehouse.capacity.figures import describe
-    from oncehouse.capacity.judging import find_notes
-    from oncehouse.capacity.judging import plan_capacity as plan_for_wish
-    from oncehouse.capacity.telling import spell_plan
-    from oncehouse.capacity.wish import Machine, Wish
+    from oncehouse.capacity.find_machines import find_notes
+    from oncehouse.capacity.find_machines import plan_capacity as plan_for_wish
+    from oncehouse.capacity.inputs import Machine, Wish
+    from oncehouse.capacity.json_output import describe
+    from oncehouse.capacity.text_output import spell_plan
     from oncehouse.config.file_loader import load_pipeline
 
     named = file or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oncehouse.capacity.planning import Plan
+from oncehouse.capacity.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)

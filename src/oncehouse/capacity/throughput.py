@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oncehouse.capacity import measured
+from oncehouse.capacity import constants
 from oncehouse.capacity.index_shape import IndexShape, count_ranges
-from oncehouse.capacity.wish import Wish
+from oncehouse.capacity.inputs import Wish
 
 # What is left of the cores for the work: the rest is for bursts, loads that come at once, and the machine itself.
 _USABLE = 0.7
@@ -32,8 +32,10 @@ class Speed:
 
 def plan_speed(wish: Wish, index: IndexShape, *, cores: int, partitions: int) -> Speed:
     read_seconds = _read_seconds(wish)
-    merge_seconds = (1 - wish.duplicate_share) * (index.writes_a_key - 1) * measured.MERGE_SECONDS_A_KEY.value
-    open_seconds = index.segments * measured.OPEN_SECONDS_A_SEGMENT.value / wish.epoch.max_rows
+    merge_seconds = (
+        (1 - wish.duplicate_share) * (index.writes_a_key - 1) * constants.MERGE_SECONDS_A_KEY.value
+    )
+    open_seconds = index.segments * constants.OPEN_SECONDS_A_SEGMENT.value / wish.epoch.max_rows
     an_event = read_seconds + index.look_up_seconds + merge_seconds + open_seconds
     by_cores = _USABLE * cores / an_event
     by_epochs = wish.epoch.max_rows / _epoch_seconds(wish, index, read_seconds, cores, partitions)
@@ -48,10 +50,10 @@ def _read_seconds(wish: Wish) -> float:
     """Of the road without look-ups and merges; each further table is taken to cost as much as the first."""
 
     def task_seconds(event_bytes: float) -> float:
-        return measured.READ_SECONDS_AN_EVENT.value + measured.READ_SECONDS_A_BYTE.value * event_bytes
+        return constants.READ_SECONDS_AN_EVENT.value + constants.READ_SECONDS_A_BYTE.value * event_bytes
 
-    longer = task_seconds(wish.event_bytes) / task_seconds(measured.EVENT_BYTES.value)
-    return measured.ROAD_SECONDS_AN_EVENT.value * longer * wish.tables
+    longer = task_seconds(wish.event_bytes) / task_seconds(constants.EVENT_BYTES.value)
+    return constants.ROAD_SECONDS_AN_EVENT.value * longer * wish.tables
 
 
 def _epoch_seconds(wish: Wish, index: IndexShape, read_seconds: float, cores: int, partitions: int) -> float:
@@ -59,5 +61,5 @@ def _epoch_seconds(wish: Wish, index: IndexShape, read_seconds: float, cores: in
     rows = wish.epoch.max_rows
     readers = _USABLE * min(cores, partitions)
     deciders = _USABLE * count_ranges(rows, buckets=wish.buckets or cores, cores=cores)
-    decide_seconds = rows * index.look_up_seconds + index.segments * measured.OPEN_SECONDS_A_SEGMENT.value
-    return measured.EPOCH_SECONDS + rows * read_seconds / readers + decide_seconds / deciders
+    decide_seconds = rows * index.look_up_seconds + index.segments * constants.OPEN_SECONDS_A_SEGMENT.value
+    return constants.EPOCH_SECONDS + rows * read_seconds / readers + decide_seconds / deciders

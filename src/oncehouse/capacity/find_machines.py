@@ -5,17 +5,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from oncehouse.capacity import measured
+from oncehouse.capacity import constants
 from oncehouse.capacity.index_shape import recommend_buckets
-from oncehouse.capacity.planning import Plan, plan_for
-from oncehouse.capacity.wish import Wish, refuse_senseless
+from oncehouse.capacity.inputs import Wish, refuse_senseless
+from oncehouse.capacity.plan import Plan, plan_for
 from oncehouse.config.field_types import format_duration
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.ingest.backpressure import spell_bytes
 
 _MOST_MACHINES = 1024
 # Retention copies the catalog before it deletes files; above this it does little else.
-_LARGE_CATALOG_BYTES = 4 * measured.GB
+_LARGE_CATALOG_BYTES = 4 * constants.GB
 _LONG_CHECK_SECONDS = 600.0
 
 

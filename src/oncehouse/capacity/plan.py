@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oncehouse.capacity import measured
+from oncehouse.capacity import constants
 from oncehouse.capacity.index_shape import IndexShape, recommend_buckets, shape_index
+from oncehouse.capacity.inputs import Wish
 from oncehouse.capacity.ledger_sizes import Disk, Epochs, Inserts, plan_epochs, plan_inserts, size_ledger
-from oncehouse.capacity.speed import Speed, plan_speed
-from oncehouse.capacity.wish import Wish
+from oncehouse.capacity.throughput import Speed, plan_speed
 from oncehouse.pipeline.dedup.index_compaction import MAX_KEYS
 from oncehouse.pipeline.spark.arrow_batches import BLOCK_BYTES, BLOCK_ROWS
 
@@ -86,7 +86,7 @@ def plan_for(wish: Wish, machines: int) -> Plan:
         partitions=partitions,
         index=index,
         page_reads_a_second=_count_page_reads(wish, index, epochs, memory),
-        first_look_seconds=index.size_bytes * measured.CHECK_SECONDS_A_BYTE.value,
+        first_look_seconds=index.size_bytes * constants.CHECK_SECONDS_A_BYTE.value,
         epochs=epochs,
         inserts=inserts,
         disk=disk,
@@ -100,21 +100,22 @@ def plan_for(wish: Wish, machines: int) -> Plan:
 def _plan_memory(wish: Wish, index: IndexShape, disk: Disk, *, machines: int) -> Memory:
     rows = min(wish.epoch.part_rows, wish.epoch.max_rows, max(wish.epoch.part_bytes / wish.event_bytes, 1.0))
     an_event = (
-        measured.READ_MEMORY_BYTES_AN_EVENT.value + measured.READ_MEMORY_BYTES_A_BYTE.value * wish.event_bytes
+        constants.READ_MEMORY_BYTES_AN_EVENT.value
+        + constants.READ_MEMORY_BYTES_A_BYTE.value * wish.event_bytes
     )
     block_bytes = min(BLOCK_BYTES, BLOCK_ROWS * wish.event_bytes)
     worker = (
-        measured.WORKER_BYTES.value
+        constants.WORKER_BYTES.value
         + rows * an_event
-        + block_bytes * measured.READ_MEMORY_BYTES_A_BYTE_OF_A_BLOCK.value
+        + block_bytes * constants.READ_MEMORY_BYTES_A_BYTE_OF_A_BLOCK.value
     )
     batch_bytes = min(wish.batch.max_bytes, wish.batch.max_rows * wish.event_bytes)
-    loading = measured.WORKER_BYTES.value + batch_bytes * measured.LOAD_MEMORY_BYTES_A_BYTE.value
+    loading = constants.WORKER_BYTES.value + batch_bytes * constants.LOAD_MEMORY_BYTES_A_BYTE.value
     merging = (
-        measured.WORKER_BYTES.value + min(MAX_KEYS, index.keys) * measured.MERGE_MEMORY_BYTES_A_KEY.value
+        constants.WORKER_BYTES.value + min(MAX_KEYS, index.keys) * constants.MERGE_MEMORY_BYTES_A_KEY.value
     )
-    java = measured.JAVA_HEAP_BYTES + measured.JAVA_BYTES_BEYOND_HEAP.value
-    driver = measured.DRIVER_BYTES.value + disk.files * measured.DRIVER_BYTES_A_FILE.value + java
+    java = constants.JAVA_HEAP_BYTES + constants.JAVA_BYTES_BEYOND_HEAP.value
+    driver = constants.DRIVER_BYTES.value + disk.files * constants.DRIVER_BYTES_A_FILE.value + java
     # With several machines the driver's has an executor too, which is a Java process of its own.
     executor = java if machines > 1 else 0.0
     beside = wish.machine.cores - 1
@@ -133,7 +134,7 @@ def _count_page_reads(wish: Wish, index: IndexShape, epochs: Epochs, memory: Mem
     """A look-up touches a page of each segment that it searches; an epoch touches no page twice."""
     touched = min(
         wish.events_a_second * wish.peak * index.look_ups_a_key,
-        epochs.a_second * wish.peak * index.hot_bytes / measured.PAGE_BYTES,
+        epochs.a_second * wish.peak * index.hot_bytes / constants.PAGE_BYTES,
     )
     free = max(wish.machine.memory_bytes - memory.machine_bytes, 0.0)
     missing = max(0.0, 1 - free / index.hot_bytes)
@@ -143,5 +144,5 @@ def _count_page_reads(wish: Wish, index: IndexShape, epochs: Epochs, memory: Mem
 def _cost(wish: Wish, disk: Disk, machines: int) -> float | None:
     if wish.price_a_gigabyte is None and wish.price_a_machine is None:
         return None
-    kept = disk.total_bytes * wish.replicas / measured.GB
+    kept = disk.total_bytes * wish.replicas / constants.GB
     return kept * (wish.price_a_gigabyte or 0.0) + machines * (wish.price_a_machine or 0.0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oncehouse.capacity.measured import GB
-from oncehouse.capacity.planning import Plan
+from oncehouse.capacity.constants import GB
+from oncehouse.capacity.plan import Plan
 from oncehouse.config.field_types import format_duration
 from oncehouse.pipeline.ingest.backpressure import spell_bytes
 
