@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from oncehouse.answers import Answer
 from oncehouse.cli import output
+from oncehouse.common.json_documents import Answer
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = ROOT / "docs" / "reference" / "cli.schema.json"

@@ -25,8 +25,8 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from oncehouse.answers import ANSWERS, Answer, is_inlined
 from oncehouse.cli.app import app  # noqa: F401 - importing it declares all answers
+from oncehouse.common.json_documents import ANSWERS, Answer, is_inlined
 
 FILE = Path(__file__).parents[1] / "docs" / "reference" / "cli.schema.json"
 TEXTS = (str, bytes, UUID, PurePath, date, datetime, timedelta)

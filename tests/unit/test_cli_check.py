@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from oncehouse.cli import check
 from oncehouse.cli.app import run_command
+from oncehouse.cli.pipeline import check
 from oncehouse.clickhouse.preflight.check import Finding, Level
 from oncehouse.config.file_loader import example_text
 from oncehouse.errors import ConfigurationError, DataLossError, TransientError

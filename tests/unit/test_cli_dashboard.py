@@ -12,7 +12,7 @@ import urllib.request
 import pytest
 
 from oncehouse.cli.app import run_command
-from oncehouse.cli.watching import TOKEN_VARIABLE
+from oncehouse.cli.monitor_options import TOKEN_VARIABLE
 from oncehouse.config.file_loader import example_text
 
 MAIN = "from oncehouse.cli.app import main; main()"

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from oncehouse.cli import machine
+from oncehouse.cli import machine_checks
 from oncehouse.cli.app import run_command
-from oncehouse.cli.machine import (
+from oncehouse.cli.machine_checks import (
     judge_encoding,
     judge_memory,
     judge_open_files,
@@ -78,7 +78,7 @@ def test_a_port_that_does_not_answer_is_an_error_with_advice(listening, tmp_path
 
 def test_a_missing_java_or_package_is_an_error(monkeypatch):
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    monkeypatch.setattr(machine, "PACKAGES", ("pyarrow", "no-such-package"))
+    monkeypatch.setattr(machine_checks, "PACKAGES", ("pyarrow", "no-such-package"))
     found = {one.where: one for one in look_at_machine() if one.level is Level.ERROR}
     assert "There is no Java in JAVA_HOME (/nowhere)" in found["java"].what
     assert "Install Java 17 or 21" in found["java"].advice

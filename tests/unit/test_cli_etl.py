@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.cli.app import run_command
-from oncehouse.cli.etl import show_findings
-from oncehouse.cli.etl_hand import parse_position
-from oncehouse.cli.etl_opening import open_etl
-from oncehouse.cli.etl_status_text import show_status
+from oncehouse.cli.etl.app import show_findings
+from oncehouse.cli.etl.options import open_etl
+from oncehouse.cli.etl.status_table import show_status
+from oncehouse.cli.etl.topic_commands import parse_position
 from oncehouse.clickhouse.client import Client
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, PermanentError

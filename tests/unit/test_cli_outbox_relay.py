@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from oncehouse.cli.outbox_relay import RelayView, spell_progress
-from oncehouse.cli.outbox_status import list_facts, spell_age, spell_key
+from oncehouse.cli.messaging.outbox_relay import RelayView, spell_progress
+from oncehouse.cli.messaging.outbox_status import list_facts, spell_age, spell_key
 from oncehouse.messaging.outbox.relay.types import RelayProgress
 from oncehouse.messaging.outbox.status import OutboxStatus, RelayStatus
 

@@ -19,7 +19,7 @@ import pytest
 import typer
 from rich.text import Text
 
-from oncehouse.cli import paging
+from oncehouse.cli import pager
 from oncehouse.cli.app import app, run_command
 from oncehouse.cli.output import open_console, say
 from oncehouse.config.file_loader import example_text
@@ -66,7 +66,7 @@ def terminal(tmp_path, monkeypatch) -> Iterator[Terminal]:
     monkeypatch.chdir(tmp_path)
     for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(paging, "_is_wanted", True)  # whatever the last command line said
+    monkeypatch.setattr(pager, "_is_wanted", True)  # whatever the last command line said
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("PAGER", "sed 's/^/| /'")  # shows what went through it
     Path("pipeline.yaml").write_text(example_text(), encoding="utf-8")
@@ -122,7 +122,7 @@ def test_no_pager_holds_for_one_command_line_alone(terminal):
 
 
 def test_colours_come_through_the_pager_unless_nobody_wants_them(terminal, monkeypatch):
-    @paging.paged()
+    @pager.paged()
     def show() -> None:
         for number in range(2 * LINES):
             open_console().print(Text(str(number), style="red"))
@@ -143,7 +143,7 @@ def test_a_pager_that_is_left_early_ends_the_command_well(terminal, monkeypatch)
 
 
 def test_what_was_shown_before_a_failure_is_shown(terminal):
-    @paging.paged()
+    @pager.paged()
     def show() -> None:
         say("as far as it went")
         raise OSError("away")
@@ -157,7 +157,7 @@ def test_what_was_shown_before_a_failure_is_shown(terminal):
     ("text", "lines"), [("", 0), ("a\nb\n", 2), ("x" * 21, 3), ("\x1b[31m" + "x" * 10, 1), ("日" * 6, 2)]
 )
 def test_lines_of_the_screen_are_counted_as_it_wraps_them(text, lines):
-    assert paging.count_lines(text, 10) == lines
+    assert pager.count_lines(text, 10) == lines
 
 
 def test_a_real_terminal_pages_by_the_program_of_the_environment(terminal):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oncehouse.cli.app import run_command
-from oncehouse.cli.plan_capacity import parse_count
+from oncehouse.cli.pipeline.plan_capacity import parse_count
 
 PAGE = Path(__file__).parents[2] / "docs" / "capacity.md"
 LOAD = ["--events-a-day", "35M", "--event-size", "213"]

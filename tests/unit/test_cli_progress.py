@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from oncehouse.cli.progress import ProgressView, plain_line, render
+from oncehouse.cli.progress_view import ProgressView, plain_line, render
 from oncehouse.pipeline.progress import Progress
 
 SOME = Progress(

@@ -14,11 +14,11 @@ import pytest
 import typer
 
 from answer_schemas import SCHEMA, load_writer, published, validator
-from oncehouse.answers import ANSWERS
 from oncehouse.cli import output
 from oncehouse.cli.app import app, run_command
 from oncehouse.cli.output import show_json
-from oncehouse.cli.run import RunEnd
+from oncehouse.cli.pipeline.run import RunEnd
+from oncehouse.common.json_documents import ANSWERS
 from oncehouse.config.file_loader import example_text
 from oncehouse.pipeline.progress import Progress
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ledger_examples import TABLE, make_batch, make_registration, register_epochs, take_lease
-from oncehouse.cli import status
 from oncehouse.cli.app import run_command
+from oncehouse.cli.pipeline import status
 from oncehouse.ledger.catalog.batches import create_batches, open_parts
 from oncehouse.ledger.catalog.leases import list_leases, note_pause
 from oncehouse.ledger.catalog.registration import register

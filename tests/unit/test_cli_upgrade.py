@@ -15,7 +15,7 @@ from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.schema import VERSION
 
 # The package's name `check` is the function.
-check = sys.modules["oncehouse.cli.check"]
+check = sys.modules["oncehouse.cli.pipeline.check"]
 
 
 @pytest.fixture

@@ -18,13 +18,13 @@ import pytest
 import typer
 
 from oncehouse.cli import app as command_line
-from oncehouse.cli import run as run_module
 from oncehouse.cli.app import run_command
-from oncehouse.cli.etl_run import Report
-from oncehouse.cli.outbox_relay import RelayView
+from oncehouse.cli.etl.run import Report
+from oncehouse.cli.messaging.outbox_relay import RelayView
 from oncehouse.cli.output import say_aside, show_error
-from oncehouse.cli.progress import ProgressView
-from oncehouse.cli.sync import _tell as tell_sync
+from oncehouse.cli.pipeline import run as run_module
+from oncehouse.cli.progress_view import ProgressView
+from oncehouse.cli.sync.app import _tell as tell_sync
 from oncehouse.common import redaction, structured_logging
 from oncehouse.common.structured_logging import LogFormat
 from oncehouse.errors import TransientError

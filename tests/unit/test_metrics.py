@@ -19,8 +19,8 @@ import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from oncehouse.cli import metrics as command
 from oncehouse.cli.app import app, run_command
+from oncehouse.cli.monitor import metrics as command
 from oncehouse.common.http_auth import make_door
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.models import RequestKind

@@ -18,31 +18,34 @@ from typing import Annotated
 import typer
 
 from oncehouse import __version__
-from oncehouse.answers import Answer
-from oncehouse.cli import batches, cdc, dead_letters, dlq, etl, inbox, outbox, schema, sync, table
 from oncehouse.cli.arguments import AsJson
-from oncehouse.cli.bundle import bundle
-from oncehouse.cli.chaos import chaos
-from oncehouse.cli.check import check
-from oncehouse.cli.dashboard import dashboard
 from oncehouse.cli.doctor import doctor
-from oncehouse.cli.grants import grants
-from oncehouse.cli.importing import import_folder
+from oncehouse.cli.etl import app as etl
 from oncehouse.cli.init import init
-from oncehouse.cli.leases import leases
-from oncehouse.cli.metrics import metrics
+from oncehouse.cli.messaging import cdc, dlq, inbox, outbox
+from oncehouse.cli.monitor.dashboard import dashboard
+from oncehouse.cli.monitor.metrics import metrics
 from oncehouse.cli.output import say, show_error, show_json
-from oncehouse.cli.paging import want_pager
-from oncehouse.cli.plan_capacity import plan_capacity
-from oncehouse.cli.rekey import rekey
-from oncehouse.cli.repair import repair
-from oncehouse.cli.requests import rebuild_index, replay
-from oncehouse.cli.run import run
-from oncehouse.cli.status import status
-from oncehouse.cli.sync_pipeline import pipeline
-from oncehouse.cli.upgrade import upgrade
-from oncehouse.cli.verify import verify
+from oncehouse.cli.pager import want_pager
+from oncehouse.cli.pipeline import batches, dead_letters, schema, table
+from oncehouse.cli.pipeline.bundle import bundle
+from oncehouse.cli.pipeline.chaos import chaos
+from oncehouse.cli.pipeline.check import check
+from oncehouse.cli.pipeline.grants import grants
+from oncehouse.cli.pipeline.import_files import import_folder
+from oncehouse.cli.pipeline.leases import leases
+from oncehouse.cli.pipeline.plan_capacity import plan_capacity
+from oncehouse.cli.pipeline.rekey import rekey
+from oncehouse.cli.pipeline.repair import repair
+from oncehouse.cli.pipeline.requests import rebuild_index, replay
+from oncehouse.cli.pipeline.run import run
+from oncehouse.cli.pipeline.status import status
+from oncehouse.cli.pipeline.upgrade import upgrade
+from oncehouse.cli.pipeline.verify import verify
+from oncehouse.cli.sync import app as sync
+from oncehouse.cli.sync.pipeline import pipeline
 from oncehouse.common import structured_logging
+from oncehouse.common.json_documents import Answer
 from oncehouse.common.redaction import redact
 from oncehouse.errors import OncehouseError
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson
 from oncehouse.cli.output import say, show_json, show_table
-from oncehouse.cli.paging import paged
+from oncehouse.cli.pager import paged
+from oncehouse.common.json_documents import Answer
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Look at this machine: versions, Java, memory, disk, limits, ports; exit 2 when something is missing."""
-    from oncehouse.cli.machine import look_at_machine, look_at_pipeline, worst
+    from oncehouse.cli.machine_checks import look_at_machine, look_at_pipeline, worst
     from oncehouse.clickhouse.preflight.finding import Level
     from oncehouse.config.file_loader import load_pipeline
 

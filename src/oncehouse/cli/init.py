@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oncehouse.answers import Answer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.output import say, show_json
 from oncehouse.common.file_permissions import open_private
+from oncehouse.common.json_documents import Answer
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:

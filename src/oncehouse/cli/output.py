@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from oncehouse.answers import Answer, is_inlined
-from oncehouse.cli.paging import open_page
+from oncehouse.cli.pager import open_page
 from oncehouse.common import structured_logging
+from oncehouse.common.json_documents import Answer, is_inlined
 from oncehouse.common.redaction import redact
 from oncehouse.config.field_types import HIDDEN
 

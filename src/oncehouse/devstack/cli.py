@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from oncehouse.answers import Answer
+from oncehouse.common.json_documents import Answer
 from oncehouse.devstack import stack
 
 app = typer.Typer(

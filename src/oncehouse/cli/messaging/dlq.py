@@ -1,0 +1,331 @@
+"""`oncehouse dlq`: the dead letters of a consumer, in their Kafka topic: list, look at one, replay, purge.
+
+A letter is named by its position in the dead-letter topic, `topic/partition/offset`; where letters are chosen, the
+position that the message had first does as well.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
+from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time, text_width
+from oncehouse.cli.pager import paged
+from oncehouse.cli.pipeline.dead_letter_options import parse_time
+from oncehouse.common.json_documents import Answer, Inlined
+from oncehouse.config.field_types import check_topic
+from oncehouse.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from oncehouse.messaging.retries.dead_letter_topic import LetterTopic, Replayed
+    from oncehouse.messaging.retries.dead_letters import Choice, Letter, Marks, Tally
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Dead letters of consumers, in their Kafka topic: list them, look at one, replay, purge.",
+)
+
+_Topic = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="The topic whose dead letters are meant, or its dead-letter topic."),
+]
+_Position = Annotated[
+    str, typer.Argument(metavar="POSITION", help="topic/partition/offset, as the list shows it.")
+]
+_Named = Annotated[
+    bool,
+    typer.Option(
+        "--named", help="TOPIC is the dead-letter topic itself, although its name does not end in .dlq."
+    ),
+]
+_Error = Annotated[str | None, typer.Option("--error", help="Only letters whose error holds this text.")]
+_Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since", help="Only letters that failed at this time or later, such as 2026-11-15T12:00 (UTC)."
+    ),
+]
+_At = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--at", help="Only the letter at topic/partition/offset, or those at …/first-last; may be repeated."
+    ),
+]
+_Limit = Annotated[int, typer.Option("--limit", min=0, help="List at most this many, newest first.")]
+_BEGINNING_CHARACTERS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class DlqLetter:
+    position: str
+    origin: str | None
+    origin_time: str | None
+    attempts: int | None
+    error: str | None
+    failed_at: str | None
+    replayed: bool
+    begins: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    name: str
+    value: bytes | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DlqLetters(Answer, of=("dlq list",)):
+    topic: str
+    errors: Mapping[str, Tally]
+    newest: list[DlqLetter]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneDlqLetter(Answer, of=("dlq show",)):
+    letter: Inlined[DlqLetter]
+    key: bytes | None
+    value: bytes | None
+    value_text: str | None
+    headers: list[Header]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedLetters(Answer, of=("dlq replay",)):
+    topic: str
+    done: Inlined[Replayed]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PurgedLetters(Answer, of=("dlq purge",)):
+    topic: str
+    deleted: int
+    never_replayed: int
+
+
+@app.command("list")
+@paged()
+def list_(
+    topic: _Topic,
+    file: MessagingFile = DEFAULT_MESSAGING_FILE,
+    *,
+    error: _Error = None,
+    since: _Since = None,
+    at: _At = None,
+    limit: _Limit = 20,
+    named: _Named = False,
+    as_json: AsJson = False,
+) -> None:
+    """Count dead letters by error, and list the newest."""
+    from oncehouse.messaging.retries.dead_letters import count_letters, pick_letters
+
+    letters, choice = open_letters(topic, file, named=named), make_choice(error, since, at)
+    marks = letters.read_marks()
+    newest: list[tuple[float, int, Letter]] = []
+
+    def noting() -> Any:
+        for number, letter in enumerate(pick_letters(letters.read(), choice)):
+            entry = (letter.failed_at or 0.0, number, letter)
+            (heapq.heappush if len(newest) < limit else heapq.heappushpop)(newest, entry)
+            yield letter
+
+    counts = count_letters(noting(), marks)
+    shown = [letter for _, _, letter in sorted(newest, reverse=True)][:limit]
+    if as_json:
+        newest_first = [_describe(letter, marks) for letter in shown]
+        show_json(DlqLetters(topic=letters.topic, errors=counts, newest=newest_first))
+    else:
+        _show_counts(counts, empty=f"no dead letters in {letters.topic}")
+        for letter in shown:
+            _show_line(letter, marks)
+
+
+@app.command()
+@paged()
+def show(
+    position: _Position, file: MessagingFile = DEFAULT_MESSAGING_FILE, *, as_json: AsJson = False
+) -> None:
+    """Show one dead letter with its headers and bytes."""
+    from oncehouse.messaging.message import parse_position
+    from oncehouse.messaging.retries.retry_routing import own_headers
+
+    place = parse_position(position)
+    if place is None:
+        raise ConfigurationError(
+            f"{position!a} is not a position; write topic/partition/offset, such as events.dlq/0/42"
+        )
+    letters = open_letters(place.topic, file, named=True)
+    letter = letters.find(place.partition, place.offset)
+    if letter is None:
+        raise ConfigurationError(
+            f"No dead letter at {position}; `oncehouse dlq list {place.topic}` shows those there are."
+        )
+    marks = letters.read_marks()
+    message, described = letter.message, _describe(letter, marks)
+    own = [(name, value) for name, value in own_headers(message)]
+    if as_json:
+        show_json(
+            OneDlqLetter(
+                letter=described,
+                key=message.key,
+                value=message.value,
+                value_text=_text(message.value),
+                headers=[Header(name=name, value=value) for name, value in own],
+            )
+        )
+        return
+    facts = {name: value for name, value in vars(described).items() if name != "begins"}
+    show_facts(facts | {"key": _text(message.key)})
+    for name, value in own:
+        say(f"{name}: {_text(value) or ''}")
+    say("")
+    say(_text(message.value) or "(no value)")
+
+
+@app.command()
+def replay(
+    topic: _Topic,
+    file: MessagingFile = DEFAULT_MESSAGING_FILE,
+    *,
+    error: _Error = None,
+    since: _Since = None,
+    at: _At = None,
+    to: Annotated[
+        str | None, typer.Option("--to", help="Send to this topic, not to where they came from.")
+    ] = None,
+    named: _Named = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send dead letters back to where they came from; each once, however often this is asked for or cut off."""
+    letters, choice = open_letters(topic, file, named=named), make_choice(error, since, at)
+    done = letters.replay(choice, to=None if to is None else _check(to))
+    if as_json:
+        show_json(ReplayedLetters(topic=letters.topic, done=done))
+        return
+    say(f"{done.sent:,} sent, {done.known:,} replayed before")
+    if done.strangers:
+        say(
+            f"{done.strangers:,} left: they do not say that they came from a topic of {letters.topic}; name one by --to"
+        )
+
+
+@app.command()
+def purge(
+    topic: _Topic,
+    file: MessagingFile = DEFAULT_MESSAGING_FILE,
+    *,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            help="Only letters that failed before this time; a partition ends at the first newer one.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+    named: _Named = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete dead letters for good; says first what goes, and asks."""
+    from oncehouse.messaging.retries.dead_letters import count_letters, plan_purge
+
+    letters = open_letters(topic, file, named=named)
+    marks = letters.read_marks()
+    ends, gone = plan_purge(letters.read(), parse_time(until))
+    counts = count_letters(gone, marks)
+    lost = sum(tally.letters - tally.replayed for tally in counts.values())
+    if not as_json:
+        _show_counts(counts, empty=f"no dead letters to purge in {letters.topic}")
+    if gone and not yes:
+        _ask(
+            f"\nDelete {len(gone):,} letters of {letters.topic}, {lost:,} of them never replayed?",
+            as_json=as_json,
+        )
+    if ends:
+        letters.delete(ends)
+    if as_json:
+        show_json(PurgedLetters(topic=letters.topic, deleted=len(gone), never_replayed=lost))
+    elif gone:
+        say(f"{len(gone):,} deleted")
+
+
+def open_letters(topic: str, file: Path, *, named: bool) -> LetterTopic:
+    from oncehouse.messaging.retries.dead_letter_topic import LetterTopic
+    from oncehouse.messaging.retries.dead_letters import dead_letters_of
+    from oncehouse.messaging.settings import load_messaging
+
+    kafka = load_messaging(file).require_kafka()
+    return LetterTopic(
+        dead_letters_of(_check(topic), named=named),
+        bootstrap_servers=kafka.bootstrap_servers,
+        options=kafka.options,
+    )
+
+
+def make_choice(error: str | None, since: str | None, at: Sequence[str] | None) -> Choice:
+    from oncehouse.messaging.retries.dead_letters import Choice, parse_span
+
+    return Choice(error=error, since=parse_time(since), spans=tuple(parse_span(text) for text in at or ()))
+
+
+def _check(topic: str) -> str:
+    try:
+        return check_topic(topic)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def _ask(question: str, *, as_json: bool) -> None:
+    if as_json or not sys.stdin.isatty():
+        raise ConfigurationError("Nothing was deleted; say --yes to delete without being asked")
+    if not typer.confirm(question):
+        raise typer.Exit(1)
+
+
+def _show_counts(counts: Mapping[str, Tally], *, empty: str) -> None:
+    rows = [(kind, tally.letters, tally.replayed) for kind, tally in counts.items()]
+    show_table(["error", "letters", "replayed"], rows, empty=empty)
+
+
+def _show_line(letter: Letter, marks: Marks) -> None:
+    described = _describe(letter, marks)
+    failed = spell_time(letter.failed_at)
+    again = "  (replayed)" if described.replayed else ""
+    say(f"\n{described.position}  {failed}  from {described.origin or 'nobody knows where'}{again}")
+    width = text_width() - 2
+    if letter.error:
+        say(textwrap.fill(letter.error, width, initial_indent="  ", subsequent_indent="  ", max_lines=3))
+    if (begins := described.begins) is not None:
+        say(f"  {begins if len(begins) <= width else begins[: width - 1] + '…'}")
+
+
+def _describe(letter: Letter, marks: Marks) -> DlqLetter:
+    from oncehouse.messaging.retries.dead_letters import is_replayed, position_of
+    from oncehouse.monitoring.dead_letters import show_beginning
+
+    value = letter.message.value
+    return DlqLetter(
+        position=str(position_of(letter.message)),
+        origin=None if letter.origin is None else str(letter.origin),
+        origin_time=_moment(letter.origin_time),
+        attempts=letter.attempts,
+        error=letter.error,
+        failed_at=_moment(letter.failed_at),
+        replayed=is_replayed(letter, marks),
+        begins=None if value is None else show_beginning(value[: _BEGINNING_CHARACTERS * 4]),
+    )
+
+
+def _moment(seconds: float | None) -> str | None:
+    return None if seconds is None else spell_time(seconds)
+
+
+def _text(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode("utf-8", "backslashreplace")

@@ -1,0 +1,74 @@
+"""`oncehouse dashboard`: everything that is watched, in a browser, until it is stopped."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from oncehouse.cli.arguments import Logs
+from oncehouse.cli.monitor_options import (
+    AllowHosts,
+    EtlFile,
+    Files,
+    Groups,
+    HealthFiles,
+    Messaging,
+    Modules,
+    TokenFile,
+    choose_watched,
+    demand_extra,
+    read_token,
+)
+from oncehouse.cli.output import say, say_aside
+from oncehouse.cli.pipeline.run import INTERRUPTED_EXIT_CODE, Stop
+
+DEFAULT_ADDRESS = "127.0.0.1:8088"
+
+Listen = Annotated[
+    str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen; other machines need a token.")
+]
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="Show everything and let nobody do anything.")]
+
+
+def dashboard(
+    files: Files = None,
+    *,
+    etl: EtlFile = None,
+    messaging: Messaging = None,
+    group: Groups = None,
+    health: HealthFiles = None,
+    module: Modules = None,
+    listen: Listen = DEFAULT_ADDRESS,
+    token_file: TokenFile = None,
+    allow_host: AllowHosts = None,
+    read_only: ReadOnly = False,
+    log_format: Logs = None,  # noqa: ARG001 - its callback acts
+) -> None:
+    """Show pipelines, Facts, outbox, consumers, syncs and leases in a browser, and let people act there."""
+    from oncehouse.common.http_auth import make_door
+
+    watched = choose_watched(files, etl, messaging, group, health, module)
+    door = make_door(listen, token=read_token(token_file), names=allow_host or [])
+    try:
+        from oncehouse.web.app import Dashboard
+        from oncehouse.web.server import Server
+        from oncehouse.web.server import listen as open_listener
+    except ImportError as error:
+        raise demand_extra(error) from None
+    from oncehouse.monitoring.monitor import Lookout
+
+    lookout = Lookout(watched)
+    listener = open_listener(door)
+    server = Server(Dashboard(lookout, door, read_only=read_only, say=say_aside), listener)
+    try:
+        with Stop(lambda _text: say_aside("stopping")) as stop:
+            host = f"[{door.host}]" if ":" in door.host else door.host
+            say(f"dashboard at http://{host}:{server.port}/ (Ctrl-C ends it)")
+            while server.is_alive() and not stop.asked.wait(0.2):
+                pass
+    finally:
+        server.close()
+        lookout.close()
+    if stop.interrupted:
+        raise typer.Exit(INTERRUPTED_EXIT_CODE)

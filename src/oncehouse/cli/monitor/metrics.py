@@ -1,0 +1,140 @@
+"""`oncehouse metrics`: everything that can be measured, as Prometheus reads it, once or for as long as it is asked."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oncehouse.cli.monitor_options import (
+    EtlFile,
+    Files,
+    Groups,
+    HealthFiles,
+    Messaging,
+    Modules,
+    TokenFile,
+    choose_watched,
+    demand_extra,
+    read_token,
+)
+from oncehouse.cli.output import say, show_json
+from oncehouse.cli.pipeline.run import INTERRUPTED_EXIT_CODE, Stop
+from oncehouse.common.json_documents import Answer
+
+if TYPE_CHECKING:
+    from oncehouse.metrics.definitions import Kind
+    from oncehouse.monitoring.monitor import Lookout, Watched
+
+# A person or a cron job waits for the answer of a server; a scrape that is repeated need not.
+_PATIENT_SECONDS = 5.0
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        "--listen", metavar="HOST:PORT", help="Serve them at /metrics until stopped, instead of printing."
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    name: str
+    kind: Kind
+    labels: dict[str, str]
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricList(Answer, of=("metrics",)):
+    metrics: list[Measured]
+
+
+def metrics(
+    files: Files = None,
+    *,
+    etl: EtlFile = None,
+    messaging: Messaging = None,
+    group: Groups = None,
+    health: HealthFiles = None,
+    module: Modules = None,
+    listen: Listen = None,
+    token_file: TokenFile = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print JSON and nothing else: name, kind, labels and value of each."),
+    ] = False,
+) -> None:
+    """Print all metrics in Prometheus' text format, or serve them."""
+    watched = choose_watched(files, etl, messaging, group, health, module)
+    if listen is not None:
+        _serve(watched, listen, read_token(token_file))
+        return
+    with closing(open_lookout(watched, wait_seconds=_PATIENT_SECONDS)) as lookout:
+        if as_json:
+            _show_json(lookout)
+        else:
+            _show_text(lookout)
+
+
+def _show_text(lookout: Lookout) -> None:
+    try:
+        from oncehouse.metrics.exposition import make_registry, write_text
+    except ImportError as error:
+        raise demand_extra(error) from None
+    from oncehouse.metrics.collect import collect
+
+    text, _ = write_text(make_registry(lambda: collect(lookout)))
+    sys.stdout.write(text.decode())
+
+
+def open_lookout(watched: Watched, *, wait_seconds: float) -> Lookout:
+    from oncehouse.monitoring.monitor import Lookout
+
+    return Lookout(watched, wait_seconds=wait_seconds)
+
+
+def _show_json(lookout: Lookout) -> None:
+    from oncehouse.metrics.collect import collect
+
+    found = [
+        Measured(
+            name=sample.metric.name,
+            kind=sample.metric.kind,
+            labels=dict(zip(sample.metric.labels, sample.labels, strict=True)),
+            value=sample.value,
+        )
+        for sample in collect(lookout)
+    ]
+    show_json(MetricList(metrics=found))
+
+
+def _serve(watched: Watched, listen: str, token: str | None) -> None:
+    from oncehouse.common.http_auth import make_door
+
+    door = make_door(listen, token=token)
+    try:
+        from oncehouse.metrics.exposition import make_registry
+        from oncehouse.metrics.server import MetricsServer
+    except ImportError as error:
+        raise demand_extra(error) from None
+    from oncehouse.metrics.collect import collect
+
+    lookout = open_lookout(watched, wait_seconds=1.0)
+    server = MetricsServer(door, make_registry(lambda: collect(lookout)))
+    try:
+        with Stop(_say_aside) as stop:
+            say(f"metrics at http://{door.host}:{server.port}/metrics")
+            while not stop.asked.wait(0.5):
+                pass
+    finally:
+        server.close()
+        lookout.close()
+    if stop.interrupted:
+        raise typer.Exit(INTERRUPTED_EXIT_CODE)
+
+
+def _say_aside(text: str) -> None:
+    sys.stderr.write(text.partition(":")[0] + "\n")

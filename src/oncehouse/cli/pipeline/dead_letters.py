@@ -1,0 +1,248 @@
+"""`oncehouse dead-letters`: records that could not become rows; look at them, and have them tried again.
+
+A dead letter is named by its position, `topic/partition/offset`. A list shows how its value begins; the whole
+of it is shown to whoever asks for that one letter. What edits or copies letters is in `letter_editing.py`.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
+from oncehouse.cli.open_ledger import open_ledger
+from oncehouse.cli.output import say, show_facts, show_json, show_table, text_width
+from oncehouse.cli.pager import paged
+from oncehouse.cli.pipeline import dead_letter_editing
+from oncehouse.cli.pipeline.dead_letter_options import (
+    At,
+    Ats,
+    Reason,
+    Since,
+    Topic,
+    Until,
+    make_selection,
+    parse_position,
+)
+from oncehouse.cli.pipeline.requests import tell_request
+from oncehouse.common.json_documents import Answer, Inlined
+from oncehouse.config.file_loader import load_pipeline
+from oncehouse.errors import ConfigurationError
+from oncehouse.ledger.models import RequestKind
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from oncehouse.config.pipeline import Pipeline
+    from oncehouse.monitoring.overview import DeadLetter, LetterPage
+    from oncehouse.pipeline.dead_letters.jsonl import LetterPosition
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Dead letters: list them, look at one, edit them, copy them elsewhere, have them tried again.",
+)
+app.command("export")(dead_letter_editing.export)
+app.command("import")(dead_letter_editing.import_)
+app.command("edit")(dead_letter_editing.edit)
+
+_Limit = Annotated[int, typer.Option("--limit", min=1, help="At most this many, newest first.")]
+_After = Annotated[
+    str | None, typer.Option("--after", help="Go on behind the page that named this place at its end.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LetterList(Answer, of=("dead-letters list",)):
+    reasons: dict[str, int]
+    page: Inlined[LetterPage]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LetterBytes:
+    """A letter as it lies in the ledger, its bytes also as text; of an edit, also what it became."""
+
+    topic: str
+    partition: int
+    offset: int
+    row: int | None
+    timestamp: datetime | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] | None
+    schema: str | None
+    reason: str
+    detail: str | None
+    hint: str | None
+    value_text: str | None
+    edited: bytes | None
+    edited_text: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneLetter(Answer, of=("dead-letters show",)):
+    letter: Inlined[LetterBytes | None]
+    history: list[LetterBytes] | None
+    """Its edits, newest first, where they were asked for."""
+
+
+@app.command("list")
+@paged()
+def list_(
+    file: File = DEFAULT_FILE,
+    *,
+    reason: Reason = None,
+    topic: Topic = None,
+    since: Since = None,
+    until: Until = None,
+    at: Ats = None,
+    limit: _Limit = 50,
+    after: _After = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count dead letters by reason and list the newest, each with a hint at what is wrong with it."""
+    from oncehouse.ledger.storage.file_store import FileStore
+    from oncehouse.monitoring.actions import count_letters, demand_reason
+    from oncehouse.monitoring.dead_letters import declared_fields
+    from oncehouse.monitoring.overview import list_dead_letters
+
+    pipeline = load_pipeline(file)
+    selection = make_selection(reason=reason, topic=topic, since=since, until=until, at=at)
+    with open_ledger(pipeline) as catalog:
+        counts = count_letters(catalog)
+        demand_reason(reason, counts)
+        page = list_dead_letters(
+            catalog,
+            FileStore(pipeline.ledger.files),
+            selection=selection,
+            limit=limit,
+            after=after,
+            fields=declared_fields(pipeline),
+        )
+    if as_json:
+        show_json(LetterList(reasons=counts, page=page))
+    else:
+        _show_page(page, counts)
+
+
+def _show_page(page: LetterPage, counts: dict[str, int]) -> None:
+    show_table(["reason", "letters"], counts.items(), empty="no dead letters")
+    if counts and not page.dead_letters:
+        say("\nnone of them is asked for")
+    width = text_width() - 2
+    for letter in page.dead_letters:
+        say(f"\n{_spell_place(letter)}  {letter.timestamp}  {letter.reason}")
+        for line in (letter.detail, letter.hint):
+            if line:
+                say(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="  "))
+        if letter.begins:
+            # One line of the screen: whoever wants all of it looks at the letter.
+            say(f"  {letter.begins if len(letter.begins) <= width else letter.begins[: width - 1] + '…'}")
+    if page.next is not None:
+        say(f"\nthere are more: --after {page.next}")
+
+
+def _spell_place(letter: DeadLetter) -> str:
+    place = f"{letter.topic}/{letter.partition}/{letter.offset}"
+    return f"{place}/{letter.row}" if letter.row else place
+
+
+@app.command()
+@paged()
+def show(
+    position: At,
+    file: File = DEFAULT_FILE,
+    *,
+    history: Annotated[
+        bool, typer.Option("--history", help="Also show how the letter was edited, and what it was before.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show one dead letter with its bytes."""
+    pipeline = load_pipeline(file)
+    letter, edits = find_letter(pipeline, parse_position(position))
+    if letter is None and not (history and edits):
+        raise ConfigurationError(
+            f"No dead letter at {position}; `oncehouse dead-letters list` shows those there are."
+        )
+    if as_json:
+        told = None if letter is None else _describe(letter)
+        show_json(OneLetter(letter=told, history=[_describe(edit) for edit in edits] if history else None))
+        return
+    if letter is None:
+        say("no dead letter any more; it was edited and has become a row, a duplicate, or was skipped")
+    else:
+        _show_letter(letter)
+    for edit in edits if history else ():
+        say("\nedited:")
+        _show_letter(edit)
+        say("\nto:")
+        say(readable(edit["edited"]) or "(no value)")
+
+
+def _describe(letter: dict[str, Any]) -> LetterBytes:
+    names = {field.name for field in fields(LetterBytes)}
+    told = {name: value for name, value in letter.items() if name in names}
+    texts = {f"{name}_text": readable(letter.get(name)) for name in ("value", "edited")}
+    return LetterBytes(**{"hint": None, "edited": None, **told, **texts})
+
+
+def _show_letter(letter: dict[str, Any]) -> None:
+    names = ("topic", "partition", "offset", "row", "timestamp", "reason", "detail", "hint")
+    facts = {name: str(letter[name]) for name in names if letter.get(name) is not None}
+    show_facts({**facts, "key": readable(letter["key"])})
+    say("")
+    say(readable(letter["value"]) or "(no value)")
+
+
+@app.command()
+def replay(
+    file: File = DEFAULT_FILE,
+    *,
+    reason: Reason = None,
+    topic: Topic = None,
+    since: Since = None,
+    until: Until = None,
+    at: Ats = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have dead letters decoded again after a correction; all of them unless told which."""
+    from oncehouse.monitoring.actions import request_replay
+
+    selection = make_selection(reason=reason, topic=topic, since=since, until=until, at=at)
+    with open_ledger(load_pipeline(file)) as catalog:
+        number = request_replay(catalog, selection)
+    tell_request(number, RequestKind.REPLAY_DEAD_LETTERS, selection.to_arguments(), as_json=as_json)
+
+
+def find_letter(
+    pipeline: Pipeline, position: LetterPosition
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """The dead letter at a position with all its bytes, and the edits that were made there, newest first."""
+    from oncehouse.ledger.catalog.epochs import list_all_letter_files, list_dead_letter_files
+    from oncehouse.ledger.models import LetterKind
+    from oncehouse.ledger.storage.file_store import FileStore
+    from oncehouse.monitoring.dead_letters import declared_fields
+
+    store = FileStore(pipeline.ledger.files)
+    with open_ledger(pipeline) as catalog:
+        files = list(reversed(list_dead_letter_files(catalog)))
+        every = sorted(list_all_letter_files(catalog), key=lambda found: -found.registered_at)
+    letter = next(dead_letter_editing.find_at(store, files, position), None)
+    edits = [found for found in every if found.kind is LetterKind.EDIT]
+    if letter is not None:
+        letter["hint"] = _hint(letter, declared_fields(pipeline))
+    return letter, list(dead_letter_editing.find_at(store, edits, position))
+
+
+def _hint(letter: dict[str, Any], fields: dict[str, Any]) -> str | None:
+    from oncehouse.pipeline.dead_letters.hints import make_hint
+
+    return make_hint(letter["reason"], letter["detail"] or "", letter["value"], fields)
+
+
+def readable(raw: bytes | None) -> str | None:
+    """Bytes as text; what is not UTF-8 is spelt out."""
+    return None if raw is None else raw.decode("utf-8", "backslashreplace")

@@ -1,0 +1,48 @@
+"""`oncehouse leases`: who runs which stage of a pipeline, and for how long nobody else may."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
+from oncehouse.cli.open_ledger import open_ledger
+from oncehouse.cli.output import show_json, show_table
+from oncehouse.cli.pager import paged
+from oncehouse.common.formatting import spell_duration
+from oncehouse.common.json_documents import Answer
+from oncehouse.config.file_loader import load_pipeline
+
+if TYPE_CHECKING:
+    from oncehouse.monitoring.overview import LeaseView
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseList(Answer, of=("leases",)):
+    leases: tuple[LeaseView, ...]
+
+
+@paged()
+def leases(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
+    """Show who runs each stage of the pipeline."""
+    from oncehouse.ledger.models import spell_holder
+    from oncehouse.monitoring.overview import list_lease_views
+
+    with open_ledger(load_pipeline(file)) as catalog:
+        found = list_lease_views(catalog)
+    if as_json:
+        show_json(LeaseList(leases=found))
+        return
+    show_table(
+        ["stage", "held by", "for another", "token"],
+        [
+            (
+                view.stage,
+                spell_holder(view.holder) if view.ends_in_seconds else "nobody",
+                spell_duration(view.ends_in_seconds) if view.ends_in_seconds else "",
+                str(view.token),
+            )
+            for view in found
+        ],
+        empty="nobody has run it yet",
+    )

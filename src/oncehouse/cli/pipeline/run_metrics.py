@@ -1,0 +1,54 @@
+"""The metrics endpoint of a run: what the ledger says of the pipeline, and what Spark says of its stream."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from oncehouse.cli.monitor_options import demand_extra, read_token
+from oncehouse.pipeline.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from oncehouse.metrics.collect import Sample
+
+
+@contextmanager
+def serve_metrics(
+    file: Path, pipeline: str, listen: str | None, *, tell: Callable[[Progress], None]
+) -> Iterator[Callable[[Progress], None]]:
+    """While it lasts, metrics are served there; gives whom to tell of progress in the place of `tell`."""
+    if listen is None:
+        yield tell
+        return
+    from oncehouse.common.http_auth import make_door
+    from oncehouse.metrics.collect import collect, stream_samples
+    from oncehouse.monitoring.monitor import Lookout, Watched
+
+    door = make_door(listen, token=read_token(None))
+    try:
+        from oncehouse.metrics.exposition import make_registry
+        from oncehouse.metrics.server import MetricsServer
+    except ImportError as error:
+        raise demand_extra(error) from None
+    lookout = Lookout(Watched(pipelines=(file,)))
+    newest = Progress()
+
+    def read() -> Iterator[Sample]:
+        yield from collect(lookout)
+        if newest.stream is not None:
+            yield from stream_samples(pipeline, newest.stream)
+
+    def listen_too(progress: Progress) -> None:
+        nonlocal newest
+        newest = progress
+        tell(progress)
+
+    server = MetricsServer(door, make_registry(read))
+    try:
+        yield listen_too
+    finally:
+        server.close()
+        lookout.close()

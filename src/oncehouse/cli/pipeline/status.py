@@ -1,0 +1,179 @@
+"""`oncehouse status`: where a pipeline stands, from its ledger, and how far behind Kafka it is.
+
+Kafka is asked for its end offsets only; when it is away, everything else is still told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
+from oncehouse.cli.open_ledger import open_ledger
+from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time
+from oncehouse.cli.pager import paged
+from oncehouse.common.formatting import spell_duration
+from oncehouse.common.json_documents import Answer, Inlined
+from oncehouse.config.file_loader import load_pipeline
+from oncehouse.ledger.models import spell_holder
+
+if TYPE_CHECKING:
+    from oncehouse.config.pipeline import Pipeline
+    from oncehouse.ledger.models import Request
+    from oncehouse.monitoring.overview import EpochTotals, Overview
+    from oncehouse.pipeline.ingest.backpressure import Room
+
+_REQUESTS_SHOWN = 5
+
+EndOffsets = dict[tuple[str, int], int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedRoom:
+    room: Inlined[Room]
+    max_backlog: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineStatus(Answer, of=("status",)):
+    overview: Inlined[Overview]
+    kafka: str | None
+    """Why the lag is not known."""
+    room: BoundedRoom
+
+
+@paged()
+def status(
+    file: File = DEFAULT_FILE,
+    *,
+    ledger_only: Annotated[bool, typer.Option("--ledger-only", help="Do not ask Kafka for the lag.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show counts, lag, batches, dead letters, leases and requests."""
+    from oncehouse.monitoring.overview import read_overview
+    from oncehouse.pipeline.ingest.backpressure import read_room
+
+    pipeline = load_pipeline(file)
+    with open_ledger(pipeline) as catalog:
+        ends, trouble = (None, None) if ledger_only else ask_kafka(pipeline)
+        overview = read_overview(catalog, end_offsets=ends)
+        room = read_room(pipeline, catalog)
+    if as_json:
+        bounded = BoundedRoom(room=room, max_backlog=pipeline.ledger.max_backlog)
+        show_json(PipelineStatus(overview=overview, kafka=trouble, room=bounded))
+        return
+    _show(overview, _spell_room(room, pipeline))
+    if trouble is not None:
+        say(f"\nthe lag is not known: {trouble}")
+
+
+def ask_kafka(pipeline: Pipeline) -> tuple[EndOffsets | None, str | None]:
+    """Kafka's end offsets, or why they are not known."""
+    from oncehouse.monitoring import kafka as insights_kafka
+
+    return insights_kafka.ask_kafka(pipeline.source.kafka)
+
+
+def _spell_room(room: Room, pipeline: Pipeline) -> dict[str, object]:
+    """How full the ledger is, against its bounds."""
+    from oncehouse.pipeline.ingest.backpressure import least_free, spell_bytes
+
+    most, backlog = pipeline.ledger.max_backlog, spell_bytes(room.backlog_bytes)
+    if most is not None:
+        backlog = f"{backlog} of {spell_bytes(most)} ({room.backlog_bytes / most:.0%})"
+    free = {
+        f"free for {disk.holds.partition(' under ')[0]}": f"{spell_bytes(disk.free_bytes)}, "
+        f"{spell_bytes(least_free(disk, pipeline.ledger))} of it kept free"
+        for disk in room.disks
+    }
+    return {"waits for ClickHouse": backlog, **free}
+
+
+def _show(overview: Overview, room: dict[str, object]) -> None:
+    waited = overview.oldest_waiting_seconds
+    show_facts(
+        {
+            "pipeline": overview.pipeline,
+            "lag": overview.lag,
+            "oldest row not in ClickHouse": None if waited is None else spell_duration(waited),
+            "keys in the index": overview.key_index.keys,
+            "one id, two payloads": overview.conflicts,
+            **room,
+        }
+    )
+    say("")
+    show_table(
+        ["epochs", "number", "read", "new", "duplicate", "dead", "skipped", "last (UTC)"],
+        [_epoch_row(totals) for totals in overview.epochs],
+        empty="nothing was read yet",
+    )
+    if overview.queries:
+        say("")
+        show_table(
+            ["query", "batches", "last batch"],
+            [(found.query, found.batches, found.last_batch) for found in overview.queries],
+            empty="",
+        )
+    _show_tables(overview)
+    _show_people(overview)
+
+
+def _epoch_row(totals: EpochTotals) -> tuple[object, ...]:
+    counts, last = totals.counts, spell_time(totals.last_registered_at)
+    rows = (counts.read, counts.new, counts.duplicate, counts.dead_letter, counts.skipped)
+    return totals.kind, totals.epochs, *rows, last
+
+
+def _show_tables(overview: Overview) -> None:
+    rows: list[tuple[str, str, int | None, int]] = [
+        (found.table, "not in a batch yet", None, found.rows) for found in overview.open_parts
+    ]
+    rows += [(found.table, found.status, found.batches, found.rows) for found in overview.batches]
+    if rows:
+        say("")
+        # A stable sort: what has no batch yet stands first of its table.
+        rows.sort(key=lambda row: row[0])
+        show_table(["table", "status", "batches", "rows"], rows, empty="")
+    for table, number in overview.unproven_views.items():
+        say(
+            f"{table}: nothing shows that its materialized views have the rows of {number} loaded batches; "
+            "`oncehouse batches views` says what to do"
+        )
+    if overview.dead_letters:
+        say("")
+        show_table(["dead letters", "number"], overview.dead_letters.items(), empty="")
+    if overview.waiting:
+        say("")
+        show_table(["waiting for schema", "number"], overview.waiting.items(), empty="")
+        say(
+            "`oncehouse schema add VERSION` makes a version known; the next epoch of a run decodes its records"
+        )
+
+
+def spell_request(asked: Request) -> str:
+    """What was asked for, without what tells people nothing: a name of files, a rule as it is hashed."""
+    told = {
+        name: value for name, value in asked.arguments.items() if name not in {"edits", "fingerprint", "rule"}
+    }
+    return " ".join([asked.kind, *(f"{name}={value}" for name, value in told.items())])
+
+
+def _show_people(overview: Overview) -> None:
+    """Who runs it, and what has been asked of it."""
+    held = [lease for lease in overview.leases if lease.ends_in_seconds > 0]
+    say("")
+    show_table(
+        ["stage", "held by", "for another"],
+        [(x.stage, spell_holder(x.holder), spell_duration(x.ends_in_seconds)) for x in held],
+        empty="nobody runs it",
+    )
+    for lease in held:
+        if lease.pause is not None:
+            say(f"\n{lease.stage} pauses: {lease.pause}")
+    if overview.requests:
+        say("")
+        for asked in overview.requests[-_REQUESTS_SHOWN:]:
+            say(f"request {asked.request}, {spell_time(asked.created_at)}: {spell_request(asked)}")
+            say(f"  {asked.result or 'waits for a run'}")

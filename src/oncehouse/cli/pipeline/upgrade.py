@@ -1,0 +1,112 @@
+"""`oncehouse upgrade`: the catalog of an older oncehouse brought to this one's tables, and given back if need be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
+from oncehouse.cli.open_ledger import open_catalog
+from oncehouse.cli.output import say, show_json, show_table, spell_time
+from oncehouse.common.json_documents import Answer
+from oncehouse.config.file_loader import load_pipeline
+from oncehouse.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from oncehouse.ledger.catalog.database import Catalog
+    from oncehouse.ledger.catalog.upgrade_status import Standing
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpgradeAnswer(Answer, of=("upgrade",)):
+    before: int
+    """The version that the catalog had."""
+    catalog: Standing
+    """As it is now."""
+
+
+def upgrade(
+    file: File = DEFAULT_FILE,
+    *,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show version, missing steps and who is at work; change nothing.")
+    ] = False,
+    give_back: Annotated[
+        int | None,
+        typer.Option(
+            "--give-back",
+            metavar="VERSION",
+            help="Let the older oncehouse of that version work with the catalog again.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring the ledger's catalog to this oncehouse's version; `run` does so by itself."""
+    if plan and give_back is not None:
+        raise ConfigurationError("--plan and --give-back contradict each other; choose one")
+    with open_catalog(load_pipeline(file)) as catalog:
+        before = _look(catalog)
+        if give_back is not None:
+            catalog.give_back(give_back)
+        elif not plan:
+            catalog.prepare()
+        after = _look(catalog)
+    if as_json:
+        show_json(UpgradeAnswer(before=before.version, catalog=after))
+    else:
+        _show(before, after, plan=plan)
+
+
+def _look(catalog: Catalog) -> Standing:
+    from oncehouse.ledger.catalog.upgrade_status import look
+
+    found = look(catalog)
+    if not found.version:
+        raise ConfigurationError(
+            "There is no catalog yet at ledger.catalog, so nothing is to be upgraded. `oncehouse run` makes it; if it "
+            "has run before, ledger.catalog names another place than it did."
+        )
+    if found.version > found.wanted:
+        catalog.exists()  # which tells who can work with it
+    return found
+
+
+def _show(before: Standing, after: Standing, *, plan: bool) -> None:
+    if plan:
+        for step in after.steps:
+            say(f"step {step.version}: {step.what}{_tell_fence(step.fences)}")
+    say(_tell_version(before, after))
+    if after.holders:
+        show_table(
+            ["pipeline", "stage", "run by"],
+            [(found.pipeline, found.stage, found.holder) for found in after.holders],
+            empty="",
+        )
+    if after.history:
+        show_table(
+            ["version", "by oncehouse", "at (UTC)"],
+            [
+                (found.version, found.oncehouse, spell_time(found.upgraded_at) or "-")
+                for found in after.history
+            ],
+            empty="",
+        )
+
+
+def _tell_fence(fences: bool) -> str:
+    return "; ends processes of an older oncehouse" if fences else ""
+
+
+def _tell_version(before: Standing, after: Standing) -> str:
+    if before.version < after.version:
+        return f"the catalog was upgraded from version {before.version} to {after.version}"
+    if before.version > after.version:
+        return (
+            f"the catalog was given back: version {after.version} in place of {before.version}; nothing is lost, and "
+            "the next upgrade finds what was added"
+        )
+    if after.steps:
+        return f"the catalog has version {after.version}, this oncehouse works with {after.wanted}; nothing was changed"
+    return f"the catalog has version {after.version}, which this oncehouse works with"
