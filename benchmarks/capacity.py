@@ -23,7 +23,7 @@ import pyarrow as pa
 
 import capacity_catalog
 from oncehouse.clickhouse.insert.insert_batch import InsertRequest, encode
-from oncehouse.devstack.demo_events import make_messages, plan_traffic
+from oncehouse.devstack.demo.events import make_messages, plan_traffic
 from oncehouse.ledger.catalog.packs import Bundle
 from oncehouse.ledger.models import FileRef, KeyFile, Part
 from oncehouse.ledger.storage import key_index

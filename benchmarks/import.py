@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from measure import create_table, fill_topic, make_pipeline, open_place, open_spark, write_pipeline
 from oncehouse.config.pipeline import Pipeline
-from oncehouse.devstack.demo_events import make_columns
+from oncehouse.devstack.demo.events import make_columns
 from oncehouse.ledger.catalog.epochs import total_counts
 from oncehouse.ledger.catalog.query_batches import list_settled
 from oncehouse.ledger.models import EpochKind, FileFormat

@@ -27,7 +27,7 @@ import confluent_kafka as ck
 from figures import write
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.devstack.demo_events import make_topic
+from oncehouse.devstack.demo.events import make_topic
 from oncehouse.devstack.stack import Stack
 from oncehouse.errors import TransientError
 from oncehouse.messaging import Consumer

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from oncehouse.devstack.commands import python_workers
+from oncehouse.devstack.subprocesses import python_workers
 
 _LOOK_SECONDS = 0.2
 

@@ -30,9 +30,9 @@ from confluent_kafka import Producer
 from figures import write
 from oncehouse.common.database import begin, open_engine
 from oncehouse.common.kafka_client import TIMEOUT_SECONDS
-from oncehouse.devstack.demo_events import make_topic
+from oncehouse.devstack.demo.events import make_topic
+from oncehouse.devstack.proxies.statement_counter import StatementCounter
 from oncehouse.devstack.stack import Stack
-from oncehouse.devstack.statement_counter import StatementCounter
 from oncehouse.messaging.message import MESSAGE_ID
 from oncehouse.messaging.outbox.relay.relay import Relay
 from oncehouse.messaging.outbox.relay.sender import producer_settings

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from measure import Place, Topic, create_table, make_pipeline
 from oncehouse.config.pipeline import Pipeline
-from oncehouse.devstack.demo_events import encode_columns, make_columns, make_topic
+from oncehouse.devstack.demo.events import encode_columns, make_columns, make_topic
 from oncehouse.pipeline.run import run_pipeline
 from traffic import PARTITIONS
 

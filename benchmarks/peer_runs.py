@@ -23,8 +23,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from environments import make_environment
 from measure import Place, Topic, create_table, make_pipeline, write_pipeline
 from oncehouse.config.pipeline import Epoch, Spark
-from oncehouse.devstack.commands import ONCEHOUSE, last_words, signal_tree, spark_settings, start_command
 from oncehouse.devstack.jars import connector_jars
+from oncehouse.devstack.subprocesses import ONCEHOUSE, last_words, signal_tree, spark_settings, start_command
 from traffic import PARTITIONS
 
 HERE = Path(__file__).parent

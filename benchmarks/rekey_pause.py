@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import paced
 from figures import OUT, Figure, figure, say, show_and_save
 from measure import Place, Topic, create_table, make_pipeline, open_place, open_spark
-from oncehouse.devstack.demo_events import make_topic
+from oncehouse.devstack.demo.events import make_topic
 from oncehouse.ledger.catalog import epochs, requests
 from oncehouse.ledger.models import RequestKind
 from oncehouse.pipeline.checks.preflight import open_catalog

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from oncehouse.config.formats import Avro
 from oncehouse.config.pipeline import Kafka, Source
 from oncehouse.config.protobuf import Protobuf, ProtobufSchema
-from oncehouse.devstack.demo_events import (
+from oncehouse.devstack.demo.events import (
     FIELDS,
     Serials,
     encode_columns,

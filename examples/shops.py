@@ -27,8 +27,8 @@ import psycopg
 
 from oncehouse.clickhouse.client import connect
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.devstack.commands import ONCEHOUSE, last_words
 from oncehouse.devstack.stack import Stack
+from oncehouse.devstack.subprocesses import ONCEHOUSE, last_words
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError
 
 DATABASE = "shop"

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from oncehouse.cli.app import run_command
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import Pipeline
-from oncehouse.devstack.connect import Connect
+from oncehouse.devstack.kafka_connect import Connect
 from oncehouse.pipeline.run import run_pipeline
 from road import PATIENCE_SECONDS, wait_until
 

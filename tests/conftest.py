@@ -29,11 +29,11 @@ from clickhouse_users import add_users
 from fresh_databases import fresh_clickhouse, fresh_postgres
 from oncehouse.common import redaction
 from oncehouse.devstack.clickhouse import ClickHouse
-from oncehouse.devstack.connect import Connect
 from oncehouse.devstack.kafka import Kafka
+from oncehouse.devstack.kafka_connect import Connect
 from oncehouse.devstack.postgres import Postgres
+from oncehouse.devstack.proxies.replica_stand_in import ReplicaStandIn
 from oncehouse.devstack.redis import Redis
-from oncehouse.devstack.replica_stand_in import ReplicaStandIn
 from oncehouse.devstack.s3 import S3
 from oncehouse.devstack.spark import SparkMaster
 from oncehouse.devstack.stack import Stack

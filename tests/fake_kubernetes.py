@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pyspark
 
-from oncehouse.devstack.commands import signal_tree
+from oncehouse.devstack.subprocesses import signal_tree
 
 Object = dict[str, Any]
 ENTRY_POINT = Path(__file__).parents[1] / "deploy" / "docker" / "entrypoint.sh"

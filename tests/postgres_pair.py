@@ -21,9 +21,9 @@ from typing import Any, Self
 
 import psycopg
 
-from oncehouse.devstack.commands import signal_tree
-from oncehouse.devstack.part import LOCALHOST
 from oncehouse.devstack.postgres import find_program, without_root
+from oncehouse.devstack.server_base import LOCALHOST
+from oncehouse.devstack.subprocesses import signal_tree
 from secure_servers import free_ports
 
 _SETTINGS = {

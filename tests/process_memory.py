@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from oncehouse.devstack.commands import descendants, python_workers
+from oncehouse.devstack.subprocesses import descendants, python_workers
 
 _LOOK_SECONDS = 0.1
 

@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from oncehouse.devstack.kafka import Kafka
-from oncehouse.devstack.part import LOCALHOST, Place
+from oncehouse.devstack.server_base import LOCALHOST, Place
 
 USER = "alice"
 PLAIN_PASSWORD = 'c4nary-plain-"\\quoted'

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from oncehouse.devstack.proxy import FaultProxy
+from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.sync.changes.change import Kind
 from oncehouse.sync.changes.redis_storage import RedisStorage
 

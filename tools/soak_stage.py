@@ -11,7 +11,7 @@ import yaml
 from oncehouse.clickhouse.client import connect
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import ClickHouse, Pipeline
-from oncehouse.devstack.demo_events import make_topic
+from oncehouse.devstack.demo.events import make_topic
 from oncehouse.devstack.jars import connector_jars
 from oncehouse.errors import PermanentError
 from soak_cast import STAGES, Cast

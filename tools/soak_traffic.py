@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from oncehouse.devstack.demo_events import (
+from oncehouse.devstack.demo.events import (
     Serials,
     broken_messages,
     draw_serials,

@@ -12,7 +12,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from oncehouse.devstack.commands import ONCEHOUSE  # noqa: E402
+from oncehouse.devstack.subprocesses import ONCEHOUSE  # noqa: E402
 from shops import Shop, main  # noqa: E402 - it stands beside this folder
 
 SYNC = (*ONCEHOUSE, "sync")

@@ -12,8 +12,8 @@ import pytest
 
 from cdc_fixtures import cdc, make_cdc
 from oncehouse.devstack.clickhouse import ClickHouse
-from oncehouse.devstack.commands import descendants, signal_tree
-from oncehouse.devstack.proxy import FaultProxy
+from oncehouse.devstack.proxies.fault_proxy import FaultProxy
+from oncehouse.devstack.subprocesses import descendants, signal_tree
 from road_fixtures import cluster_road, make_road, road, spark
 from secure_fixtures import authority, secure_kafka
 

@@ -16,7 +16,7 @@ from sqlalchemy import update
 from task_faults import be_overtaken, lose_executor, lose_machine, stop_before_sending
 
 from oncehouse.cli.app import main
-from oncehouse.devstack.chaos.defects import leave_token_out
+from oncehouse.devstack.chaos.injected_defects import leave_token_out
 from oncehouse.errors import LeaseHeldError
 from oncehouse.ledger import lease_holder
 from oncehouse.ledger.catalog import batches, database, epochs, leases, registration, schema, segments

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from oncehouse.clickhouse.insert.outcome import Inserted, Refused, TryAgain
-from oncehouse.devstack.chaos.defects import without_token
+from oncehouse.devstack.chaos.injected_defects import without_token
 from oncehouse.pipeline.load import attempt, insert_task
 
 

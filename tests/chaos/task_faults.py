@@ -45,7 +45,7 @@ def _lose(work: Work, mark: Path, program: bytes) -> Work:
         import signal
         from pathlib import Path
 
-        from oncehouse.devstack.commands import signal_tree
+        from oncehouse.devstack.subprocesses import signal_tree
 
         done = work(*given)
         try:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from oncehouse.devstack.chaos.defects import register_anywhere
+from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.ledger.catalog import epochs, registration
 from oncehouse.pipeline.ingest import kafka_source
 from oncehouse.pipeline.stages import kafka_stream

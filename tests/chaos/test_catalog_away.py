@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from commit_proxy import CommitProxy, Cut
 from oncehouse.common import failpoints
-from oncehouse.devstack.chaos.defects import register_anywhere
+from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.errors import TransientError
 from oncehouse.ledger.catalog import epochs, registration
 from oncehouse.ledger.catalog.database import Catalog

@@ -13,8 +13,8 @@ import pytest
 from defective_loader import retry_without_token, take_failures_for_done
 
 from clickhouse_users import PASSWORD
-from oncehouse.devstack.faults import AnswerError, DelayRequest
-from oncehouse.devstack.proxy import UNTIL_TAKEN_BACK, FaultProxy
+from oncehouse.devstack.proxies.fault_proxy import UNTIL_TAKEN_BACK, FaultProxy
+from oncehouse.devstack.proxies.faults import AnswerError, DelayRequest
 from oncehouse.devstack.stack import Stack
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import Attempt, BatchStatus

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import oncehouse
-from oncehouse.devstack.commands import signal_tree
+from oncehouse.devstack.subprocesses import signal_tree
 from oncehouse.ledger.catalog import leases
 from oncehouse.pipeline.spark.environment_bundle import write_bundle
 from road import Road, make_event, wait_until

@@ -11,7 +11,7 @@ from simulation import Simulation, Step, describe_pipeline, take_leases
 from sqlalchemy import make_url
 
 from commit_proxy import CommitProxy, Cut
-from oncehouse.devstack.chaos.defects import register_anywhere
+from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.errors import TransientError
 from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.catalog import registration as registering

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from oncehouse.devstack.chaos.play import freeze, thaw
-from oncehouse.devstack.commands import descendants, python_workers, signal_tree
+from oncehouse.devstack.chaos.scenario_run import freeze, thaw
+from oncehouse.devstack.subprocesses import descendants, python_workers, signal_tree
 from oncehouse.ledger.catalog import epochs, leases
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.models import Stage

@@ -8,8 +8,8 @@ import pytest
 from defective_loader import insert_what_is_there, overlook_foreign_blocks
 from late_world import push_token_out
 
-from oncehouse.devstack.faults import DropAnswer
-from oncehouse.devstack.proxy import FaultProxy
+from oncehouse.devstack.proxies.fault_proxy import FaultProxy
+from oncehouse.devstack.proxies.faults import DropAnswer
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import BatchStatus
 from oncehouse.pipeline.stages import load_stage

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from ledger_examples import IDENTITY, TOPIC, make_registration, take_lease
-from oncehouse.devstack.chaos.defects import register_anywhere
+from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.errors import FullDiskError
 from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.catalog import registration as registering

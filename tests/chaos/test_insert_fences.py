@@ -15,8 +15,8 @@ import pytest
 from late_world import push_token_out
 from test_drivers import ended, state_of
 
-from oncehouse.devstack.faults import HoldRequest
-from oncehouse.devstack.proxy import FaultProxy
+from oncehouse.devstack.proxies.fault_proxy import FaultProxy
+from oncehouse.devstack.proxies.faults import HoldRequest
 from oncehouse.ledger.catalog import leases
 from oncehouse.pipeline.load import attempt
 from road import Road, make_event, wait_until

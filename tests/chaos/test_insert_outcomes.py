@@ -22,8 +22,8 @@ from defective_loader import (
 )
 
 from oncehouse.clickhouse.preflight import check
-from oncehouse.devstack.faults import Close, CutBody, DelayAnswer, DropAnswer, Fault, HoldBody
-from oncehouse.devstack.proxy import FaultProxy
+from oncehouse.devstack.proxies.fault_proxy import FaultProxy
+from oncehouse.devstack.proxies.faults import Close, CutBody, DelayAnswer, DropAnswer, Fault, HoldBody
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import BatchStatus
 from oncehouse.pipeline.stages import load_stage

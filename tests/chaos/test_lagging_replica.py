@@ -18,9 +18,9 @@ from etl_world import BASE_MS, BOUND
 from etl_world import open_shop as open_etl_shop
 from oncehouse.clickhouse import replica_sync
 from oncehouse.clickhouse.batch_rows import count_by_batch
-from oncehouse.devstack.faults import DropAnswer
-from oncehouse.devstack.proxy import FaultProxy
-from oncehouse.devstack.replica_stand_in import ReplicaStandIn
+from oncehouse.devstack.proxies.fault_proxy import FaultProxy
+from oncehouse.devstack.proxies.faults import DropAnswer
+from oncehouse.devstack.proxies.replica_stand_in import ReplicaStandIn
 from oncehouse.errors import TransientError
 from oncehouse.etl.scheduler.scheduler import Scheduler
 from oncehouse.etl.state.coverage import count_late

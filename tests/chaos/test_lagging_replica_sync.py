@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from oncehouse.devstack.replica_stand_in import ReplicaStandIn
+from oncehouse.devstack.proxies.replica_stand_in import ReplicaStandIn
 from oncehouse.sync.verify.verify import verify
 from replica_world import UNTIL_RELEASED, leave_out_sync, released_at_sync
 from sync_world import add_people, open_synced_shop

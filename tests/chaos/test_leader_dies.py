@@ -11,7 +11,7 @@ import pytest
 
 from broker_cluster import BrokerCluster
 from broker_fixtures import cluster, kafka, produce, topic
-from oncehouse.devstack.chaos.defects import register_anywhere
+from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.ledger.catalog import epochs, registration
 from oncehouse.pipeline.ingest import kafka_log, kafka_source
 from oncehouse.pipeline.stages import kafka_stream

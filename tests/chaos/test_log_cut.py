@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from broker_cluster import BrokerCluster
 from broker_fixtures import cluster, kafka, produce, topic
-from oncehouse.devstack.chaos.defects import register_anywhere
+from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.errors import DataLossError
 from oncehouse.ledger.catalog import epochs, registration
 from oncehouse.ledger.models import Stage

@@ -26,7 +26,7 @@ from simulated_clickhouse import FAULTS
 from simulation import POINTS, Step, simulate
 
 from oncehouse.clickhouse.insert import insert_batch, send_guard
-from oncehouse.devstack.chaos.defects import register_anywhere
+from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.errors import OffsetGapError
 from oncehouse.ledger.catalog import epochs, registration, retention
 from oncehouse.ledger.catalog.database import Catalog

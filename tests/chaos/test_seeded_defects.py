@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 from defective_loader import retry_without_token
 
-from oncehouse.devstack.chaos.defects import register_anywhere
-from oncehouse.devstack.faults import DropAnswer
+from oncehouse.devstack.chaos.injected_defects import register_anywhere
+from oncehouse.devstack.proxies.faults import DropAnswer
 from oncehouse.ledger.catalog import registration
 from oncehouse.pipeline.ingest import epoch, kafka_source
 from road import Road, encode, make_event

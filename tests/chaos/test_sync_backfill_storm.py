@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from changed_syncs import changed
-from oncehouse.devstack.faults import AnswerError, DropAnswer
-from oncehouse.devstack.proxy import FaultProxy
+from oncehouse.devstack.proxies.fault_proxy import FaultProxy
+from oncehouse.devstack.proxies.faults import AnswerError, DropAnswer
 from oncehouse.sync.verify import verify as verifying
 from oncehouse.sync.verify.verify import verify
 from sync_jobs import see_inserts

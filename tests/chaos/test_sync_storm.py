@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from changed_syncs import changed
-from oncehouse.devstack.faults import AnswerError, DropAnswer
-from oncehouse.devstack.proxy import FaultProxy
+from oncehouse.devstack.proxies.fault_proxy import FaultProxy
+from oncehouse.devstack.proxies.faults import AnswerError, DropAnswer
 from oncehouse.sync.changes.redis_storage import RedisStorage
 from sync_jobs import lose_while_away, see_inserts
 from sync_storms import FRAMEWORKS, Storm, open_storm

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from task_faults import lose_first_worker
 
-from oncehouse.devstack.chaos.defects import without_token
+from oncehouse.devstack.chaos.injected_defects import without_token
 from oncehouse.pipeline.ingest import epoch
 from oncehouse.pipeline.ingest.manifest import TaskManifest
 from oncehouse.pipeline.load import insert_task

@@ -8,8 +8,8 @@ import pytest
 
 from oncehouse.cli.app import run_command
 from oncehouse.config.file_loader import example_text
-from oncehouse.devstack.chaos.defects import DEFECTS
-from oncehouse.devstack.chaos.playing import choose, make_plan, play_all
+from oncehouse.devstack.chaos.injected_defects import DEFECTS
+from oncehouse.devstack.chaos.run_chaos import choose, make_plan, play_all
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 

@@ -23,8 +23,8 @@ from oncehouse.clickhouse.insert.insert_batch import (
     query_id,
 )
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.devstack.faults import DropAnswer
-from oncehouse.devstack.proxy import FaultProxy
+from oncehouse.devstack.proxies.fault_proxy import FaultProxy
+from oncehouse.devstack.proxies.faults import DropAnswer
 
 WINDOW = "SETTINGS non_replicated_deduplication_window = 100"
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from oncehouse.devstack import cluster_demo
-from oncehouse.devstack.cluster_demo import ClusterResult
-from oncehouse.devstack.demo_results import Comparison
+from oncehouse.devstack.demo import cluster_demo
+from oncehouse.devstack.demo.cluster_demo import ClusterResult
+from oncehouse.devstack.demo.results import Comparison
 
 WELL = ClusterResult(
     produced=110,
@@ -49,7 +49,7 @@ def test_it_ends_well_only_when_all_went_as_promised(monkeypatch, capsys, spoilt
 def test_the_whole_demo_ends_well_and_leaves_nothing_behind(tmp_path):
     (tmp_path / "tmp").mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "oncehouse.devstack.cluster_demo"],
+        [sys.executable, "-m", "oncehouse.devstack.demo.cluster_demo"],
         capture_output=True,
         text=True,
         check=False,

@@ -17,15 +17,15 @@ import pytest
 from oncehouse.clickhouse.client import connect
 from oncehouse.column_types.types import parse_type
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.devstack import demo
-from oncehouse.devstack.demo_events import (
+from oncehouse.devstack.demo import demo
+from oncehouse.devstack.demo.events import (
     FIELDS,
     broken_messages,
     make_columns,
     make_messages,
     plan_traffic,
 )
-from oncehouse.devstack.demo_results import Comparison, Result, compare
+from oncehouse.devstack.demo.results import Comparison, Result, compare
 from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 
 pytestmark = pytest.mark.servers
@@ -59,7 +59,7 @@ def numbers_of(table: str) -> dict[str, str]:
 
 @pytest.mark.timeout(900)
 def test_small_demo_ends_well_and_leaves_nothing_behind(tmp_path):
-    words = [sys.executable, "-m", "oncehouse.devstack.demo", "--events", "30000"]
+    words = [sys.executable, "-m", "oncehouse.devstack.demo.demo", "--events", "30000"]
     done = subprocess.run(
         words, capture_output=True, text=True, check=False, env=environment_with_temporary(tmp_path)
     )

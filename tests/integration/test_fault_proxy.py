@@ -12,7 +12,14 @@ from oncehouse.clickhouse.client import Client, connect, failure_of
 from oncehouse.clickhouse.errors import Failure
 from oncehouse.clickhouse.insert.insert_batch import encode_block
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.devstack.faults import (
+from oncehouse.devstack.proxies.fault_proxy import (
+    UNTIL_TAKEN_BACK,
+    FaultProxy,
+    is_insert,
+    is_success,
+    is_whole,
+)
+from oncehouse.devstack.proxies.faults import (
     AnswerError,
     Close,
     CutBody,
@@ -22,7 +29,6 @@ from oncehouse.devstack.faults import (
     Fault,
     HoldBody,
 )
-from oncehouse.devstack.proxy import UNTIL_TAKEN_BACK, FaultProxy, is_insert, is_success, is_whole
 from oncehouse.errors import OncehouseError, TransientError
 from road import wait_until
 

@@ -30,8 +30,8 @@ from oncehouse.clickhouse.insert.session_fence import opening_settings, session_
 from oncehouse.clickhouse.insert.view_proof import has_finished
 from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.devstack.faults import HoldRequest
-from oncehouse.devstack.proxy import FaultProxy
+from oncehouse.devstack.proxies.fault_proxy import FaultProxy
+from oncehouse.devstack.proxies.faults import HoldRequest
 from oncehouse.errors import TransientError
 from oncehouse.messaging.clickhouse_handler import send_rows
 

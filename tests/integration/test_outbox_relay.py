@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 from sqlalchemy import Engine
 
 from oncehouse.cli.app import run_command
-from oncehouse.devstack.statement_counter import StatementCounter
+from oncehouse.devstack.proxies.statement_counter import StatementCounter
 from oncehouse.messaging import Relay, RelaySettings
 from oncehouse.messaging.message import MESSAGE_ID
 from oncehouse.messaging.outbox.status import OutboxStatus, read_status

@@ -7,8 +7,8 @@ import signal
 import pytest
 from sqlalchemy import update
 
-from oncehouse.devstack.faults import DelayAnswer, DropAnswer
-from oncehouse.devstack.proxy import FaultProxy
+from oncehouse.devstack.proxies.fault_proxy import FaultProxy
+from oncehouse.devstack.proxies.faults import DelayAnswer, DropAnswer
 from oncehouse.errors import ConfigurationError, LeaseHeldError, PermanentError
 from oncehouse.ledger.catalog import batches, epochs, leases, schema
 from oncehouse.ledger.models import BatchStatus, Stage

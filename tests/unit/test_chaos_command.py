@@ -10,11 +10,11 @@ import yaml
 
 from oncehouse.cli.app import run_command
 from oncehouse.config.file_loader import example_text, load_pipeline
-from oncehouse.devstack.chaos import playing
-from oncehouse.devstack.chaos.defects import DEFECTS
-from oncehouse.devstack.chaos.own_servers import Place, load_there, write_there
-from oncehouse.devstack.chaos.play import NoFaultError
-from oncehouse.devstack.chaos.playing import Report, Result, choose
+from oncehouse.devstack.chaos import run_chaos
+from oncehouse.devstack.chaos.injected_defects import DEFECTS
+from oncehouse.devstack.chaos.pipeline_rewrite import Place, load_there, write_there
+from oncehouse.devstack.chaos.run_chaos import Report, Result, choose
+from oncehouse.devstack.chaos.scenario_run import NoFaultError
 from oncehouse.devstack.chaos.scenarios import SCENARIOS, Scenario
 from oncehouse.errors import ConfigurationError, TransientError
 
@@ -201,7 +201,7 @@ def test_the_exit_tells_whether_all_held_and_every_defect_was_caught(
         on_result(result)
         return Report(pipeline="events", seed=4, records=9, rows=5, results=(result,))
 
-    monkeypatch.setattr(playing, "play_all", pretend)
+    monkeypatch.setattr(run_chaos, "play_all", pretend)
     file = tmp_path / "pipeline.yaml"
     file.write_text(example_text())
     assert run_command(["chaos", str(file), "--events", "200", "--seed", "4"]) == (0 if well else 3)
@@ -230,7 +230,7 @@ def test_a_run_that_shows_nothing_has_not_held_and_catches_no_defect(error, told
         raise error
 
     scenario = Scenario(name="x", row=1, what="", defect="", play=fail)
-    assert playing._act(Silent(), scenario, reference=None) == ([told], False)
+    assert run_chaos._act(Silent(), scenario, reference=None) == ([told], False)
 
 
 def test_a_defect_that_shows_without_any_fault_does_not_count_as_caught(monkeypatch):
@@ -243,12 +243,14 @@ def test_a_defect_that_shows_without_any_fault_does_not_count_as_caught(monkeypa
     def act(play, _scenario, _reference):
         return (["3 rows lost"] if play.defect else [], True)
 
-    monkeypatch.setattr(playing, "Play", Silent)
-    monkeypatch.setattr(playing, "_act", act)
+    monkeypatch.setattr(run_chaos, "Play", Silent)
+    monkeypatch.setattr(run_chaos, "_act", act)
     ground = type("Ground", (), {"seed": 1})()
     scenario = Scenario(name="x", row=1, what="", defect="token left out", play=lambda _: None)
     caught = {
-        told: playing._play(ground, scenario, None, number=1, defects={"token left out": alone}).defect_caught
+        told: run_chaos._play(
+            ground, scenario, None, number=1, defects={"token left out": alone}
+        ).defect_caught
         for told, alone in (("only with the fault", []), ("always", ["3 rows lost"]))
     }
     assert caught == {"only with the fault": True, "always": False}

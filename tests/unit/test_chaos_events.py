@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from oncehouse.column_types import types as c
 from oncehouse.config.pipeline import Pipeline
-from oncehouse.devstack.chaos.events import event_maker, find_choices
-from oncehouse.devstack.chaos.fitting import demand_fit, find_poison, read_records
-from oncehouse.devstack.chaos.playing import make_plan
-from oncehouse.devstack.chaos.traffic import plan_numbers, plan_sample, plan_traffic, read_sample
-from oncehouse.devstack.chaos.values import capacity, nth_value
-from oncehouse.devstack.chaos.writers import Record
+from oncehouse.devstack.chaos.event_factory import event_maker, find_choices
+from oncehouse.devstack.chaos.generators.factory import Record
+from oncehouse.devstack.chaos.generators.values import capacity, nth_value
+from oncehouse.devstack.chaos.load_plan import plan_numbers, plan_sample, plan_traffic, read_sample
+from oncehouse.devstack.chaos.run_chaos import make_plan
+from oncehouse.devstack.chaos.validate_events import demand_fit, find_poison, read_records
 from oncehouse.errors import ConfigurationError
 
 PROTOS = Path(__file__).parents[1] / "protos"

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from oncehouse.devstack import jars
 from oncehouse.devstack.cli import app
 from oncehouse.devstack.clickhouse import ClickHouse
-from oncehouse.devstack.connect import Connect
 from oncehouse.devstack.java import find_java, parse_java_major, spark_jars_folder
-from oncehouse.devstack.part import Place
+from oncehouse.devstack.kafka_connect import Connect
+from oncehouse.devstack.server_base import Place
 from oncehouse.devstack.spark import FirstSparkWorker, SecondSparkWorker
 from oncehouse.devstack.stack import Stack, in_starting_order
 from oncehouse.devstack.state import add_ports, load_ports

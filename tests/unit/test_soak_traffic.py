@@ -11,7 +11,7 @@ import pytest
 
 import soak_modules  # noqa: F401 - makes the next ones importable
 from oncehouse.column_types.types import parse_type
-from oncehouse.devstack.demo_events import broken_messages, draw_serials, encode_columns
+from oncehouse.devstack.demo.events import broken_messages, draw_serials, encode_columns
 from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 from soak_traffic import FIELDS, PRODUCERS, make_events
 from soak_watch import classify

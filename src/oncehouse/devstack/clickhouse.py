@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 from xml.sax.saxutils import escape
 
-from oncehouse.devstack.part import LOCALHOST, Launch, Place
+from oncehouse.devstack.server_base import LOCALHOST, Launch, Place
 from oncehouse.errors import ConfigurationError
 
 _SERVER = Path(__file__).resolve().with_name("clickhouse_server.py")

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from oncehouse.devstack.jars import kafka_broker_jars
 from oncehouse.devstack.java import LOG4J_PROPERTIES, LOGGING_JARS, find_java, spark_jars
-from oncehouse.devstack.part import LOCALHOST, Launch, Place, answers
+from oncehouse.devstack.server_base import LOCALHOST, Launch, Place, answers
 from oncehouse.errors import PermanentError
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from oncehouse.devstack.part import LOCALHOST, Launch, Place, answers
+from oncehouse.devstack.server_base import LOCALHOST, Launch, Place, answers
 from oncehouse.errors import ConfigurationError, PermanentError
 
 _SETTINGS = {"wal_level": "logical", "unix_socket_directories": "", "listen_addresses": LOCALHOST}

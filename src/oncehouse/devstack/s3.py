@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
-from oncehouse.devstack.part import LOCALHOST, Launch, Place, answers
+from oncehouse.devstack.server_base import LOCALHOST, Launch, Place, answers
 
 BUCKET = "ledger"
 _KEY = "dev"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from oncehouse.devstack.java import LOG4J_PROPERTIES, find_java, spark_jars, spark_jars_folder
-from oncehouse.devstack.part import LOCALHOST, Launch, Place, answers
+from oncehouse.devstack.server_base import LOCALHOST, Launch, Place, answers
 from oncehouse.errors import ConfigurationError
 
 CLUSTER = ("spark-master", "spark-worker-1", "spark-worker-2")

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import IO
 
 from oncehouse.devstack.clickhouse import ClickHouse
-from oncehouse.devstack.connect import Connect
 from oncehouse.devstack.jars import connect_jars, debezium_jars, kafka_broker_jars, keep_quiet
 from oncehouse.devstack.kafka import CLUSTER as BROKERS
 from oncehouse.devstack.kafka import FirstBroker, Kafka, SecondBroker, ThirdBroker
-from oncehouse.devstack.part import Part, Place
+from oncehouse.devstack.kafka_connect import Connect
 from oncehouse.devstack.postgres import Postgres
 from oncehouse.devstack.process import ServerProcess, end, is_alive, launch_detached, read_process
 from oncehouse.devstack.redis import Redis
 from oncehouse.devstack.s3 import S3
+from oncehouse.devstack.server_base import Part, Place
 from oncehouse.devstack.spark import CLUSTER, FirstSparkWorker, SecondSparkWorker, SparkMaster, SparkWorker
 from oncehouse.devstack.state import add_ports, exclusive, is_free, load_ports, save_ports, write_private
 from oncehouse.devstack.zookeeper import ZooKeeper

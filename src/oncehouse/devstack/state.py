@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from oncehouse.devstack.part import LOCALHOST
+from oncehouse.devstack.server_base import LOCALHOST
 from oncehouse.errors import ConfigurationError, TransientError
 
 _PORTS = range(20_000, 32_000)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from oncehouse.devstack.java import LOG4J_PROPERTIES, find_java, spark_jars_folder
-from oncehouse.devstack.part import LOCALHOST, Launch, Place, answers
+from oncehouse.devstack.server_base import LOCALHOST, Launch, Place, answers
 
 
 @dataclass(frozen=True, kw_only=True)

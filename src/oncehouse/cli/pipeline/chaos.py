@@ -20,7 +20,7 @@ from oncehouse.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from oncehouse.devstack.chaos.playing import Report, Result
+    from oncehouse.devstack.chaos.run_chaos import Report, Result
 
 NOT_HELD_EXIT_CODE = 3
 EVENTS = 2000
@@ -78,7 +78,7 @@ def chaos(
 ) -> None:
     """Play faults over the pipeline of FILE, on Kafka and ClickHouse started for it; exit 3 when one did not hold."""
     _demand_stack()
-    from oncehouse.devstack.chaos.playing import choose, make_plan, play_all
+    from oncehouse.devstack.chaos.run_chaos import choose, make_plan, play_all
 
     chosen = choose(scenario or ())
     if listed:

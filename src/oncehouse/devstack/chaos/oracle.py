@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.column_types import types as c
-from oncehouse.devstack.chaos.play import view_of
-from oncehouse.devstack.chaos.texts import spell
+from oncehouse.devstack.chaos.generators.text import spell
+from oncehouse.devstack.chaos.scenario_run import view_of
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import Counts
 from oncehouse.ledger.storage.file_store import FileStore
@@ -24,8 +24,8 @@ from oncehouse.pipeline.maintenance.verify import verify
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
     from oncehouse.config.pipeline import Table
-    from oncehouse.devstack.chaos.events import EventMaker
-    from oncehouse.devstack.chaos.play import Play
+    from oncehouse.devstack.chaos.event_factory import EventMaker
+    from oncehouse.devstack.chaos.scenario_run import Play
 
 _SHOWN = 3
 _COUNTED = ("read", "new", "duplicate", "dead_letter", "skipped", "waiting")

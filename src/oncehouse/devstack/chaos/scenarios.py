@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.devstack.chaos.play import NoFaultError, NotHeldError, Play, freeze, thaw
-from oncehouse.devstack.commands import python_workers
-from oncehouse.devstack.faults import AnswerError, CutBody, DelayAnswer, DropAnswer, Fault, HoldBody
+from oncehouse.devstack.chaos.scenario_run import NoFaultError, NotHeldError, Play, freeze, thaw
+from oncehouse.devstack.proxies.faults import AnswerError, CutBody, DelayAnswer, DropAnswer, Fault, HoldBody
+from oncehouse.devstack.subprocesses import python_workers
 from oncehouse.ledger.catalog import batches, epochs, leases
 
 if TYPE_CHECKING:

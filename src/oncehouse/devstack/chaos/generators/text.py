@@ -9,7 +9,7 @@ from typing import Any
 
 from oncehouse.column_types import types as c
 from oncehouse.config.formats import Csv
-from oncehouse.devstack.chaos.values import NANOSECONDS
+from oncehouse.devstack.chaos.generators.values import NANOSECONDS
 
 Types = Mapping[str, c.ColumnType]
 Values = Mapping[str, Any]

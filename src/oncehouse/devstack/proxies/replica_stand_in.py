@@ -28,15 +28,22 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, assert_never
 
-from oncehouse.devstack.part import LOCALHOST
-from oncehouse.devstack.replica_http import TIMEOUT_SECONDS, Answer, ReplicaServer, Request, ask, refuse
-from oncehouse.devstack.replica_sql import (
+from oncehouse.devstack.proxies.replica_http import (
+    TIMEOUT_SECONDS,
+    Answer,
+    ReplicaServer,
+    Request,
+    ask,
+    refuse,
+)
+from oncehouse.devstack.proxies.replica_sql import (
     InsertSelect,
     Statement,
     imitate,
     read_statement,
     split_insert_select,
 )
+from oncehouse.devstack.server_base import LOCALHOST
 
 UNTIL_RELEASED = math.inf
 _AT_THE_FIRST = {Statement.INSERT, Statement.CREATE, Statement.CHANGE, Statement.KILL}

@@ -12,7 +12,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from oncehouse.devstack.part import LOCALHOST
+from oncehouse.devstack.server_base import LOCALHOST
 
 _CHUNK_BYTES = 1 << 18
 _COUNTED = b"QE"

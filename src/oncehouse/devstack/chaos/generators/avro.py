@@ -8,8 +8,8 @@ from decimal import Decimal
 from typing import Any
 
 from oncehouse.column_types import types as c
-from oncehouse.devstack.chaos.texts import spell
-from oncehouse.devstack.chaos.values import NANOSECONDS
+from oncehouse.devstack.chaos.generators.text import spell
+from oncehouse.devstack.chaos.generators.values import NANOSECONDS
 from oncehouse.pipeline.formats.avro import schema as s
 from oncehouse.pipeline.formats.avro.default_writer import write_default, write_number
 

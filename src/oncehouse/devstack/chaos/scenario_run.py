@@ -21,11 +21,11 @@ from oncehouse.clickhouse.create_table import ddl_of
 from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.devstack.chaos.defects import starter
-from oncehouse.devstack.chaos.own_servers import Place, write_there
-from oncehouse.devstack.chaos.traffic import Traffic, make_topics, produce
-from oncehouse.devstack.chaos.view_sums import ViewSums
-from oncehouse.devstack.commands import ONCEHOUSE, last_words, signal_tree, spark_settings, start_command
+from oncehouse.devstack.chaos.injected_defects import starter
+from oncehouse.devstack.chaos.load_plan import Traffic, make_topics, produce
+from oncehouse.devstack.chaos.pipeline_rewrite import Place, write_there
+from oncehouse.devstack.chaos.view_checksums import ViewSums
+from oncehouse.devstack.subprocesses import ONCEHOUSE, last_words, signal_tree, spark_settings, start_command
 from oncehouse.errors import OncehouseError, PermanentError
 from oncehouse.ledger.catalog import batches, epochs
 from oncehouse.ledger.models import BatchStatus, Counts
@@ -33,7 +33,7 @@ from oncehouse.pipeline.checks.preflight import open_catalog
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline, Table
-    from oncehouse.devstack.proxy import FaultProxy
+    from oncehouse.devstack.proxies.fault_proxy import FaultProxy
     from oncehouse.devstack.stack import Stack
     from oncehouse.ledger.catalog.database import Catalog
 

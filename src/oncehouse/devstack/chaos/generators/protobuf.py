@@ -11,8 +11,8 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from oncehouse.column_types import types as c
-from oncehouse.devstack.chaos.texts import spell
-from oncehouse.devstack.chaos.values import NANOSECONDS
+from oncehouse.devstack.chaos.generators.text import spell
+from oncehouse.devstack.chaos.generators.values import NANOSECONDS
 from oncehouse.protobuf import fields as f
 
 _F = FieldDescriptor

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oncehouse.column_types import types as c
-from oncehouse.devstack.chaos.values import capacity, nth_value, some_value
-from oncehouse.devstack.chaos.writers import SAMPLE_ADVICE, Record, Writer, writer_of
+from oncehouse.devstack.chaos.generators.factory import SAMPLE_ADVICE, Record, Writer, writer_of
+from oncehouse.devstack.chaos.generators.values import capacity, nth_value, some_value
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.dedup.identity_rule import Rule, rule_of
 from oncehouse.pipeline.schema.discovery import declared_schemas

@@ -22,14 +22,14 @@ import yaml
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.devstack.commands import ONCEHOUSE, last_words, spark_settings, start_command
-from oncehouse.devstack.demo_command import show_demo
-from oncehouse.devstack.demo_events import FIELDS, IDENTITY, Traffic, make_topic, plan_traffic, produce
-from oncehouse.devstack.demo_results import Result, compare
-from oncehouse.devstack.faults import DropAnswer
+from oncehouse.devstack.demo.cli import show_demo
+from oncehouse.devstack.demo.events import FIELDS, IDENTITY, Traffic, make_topic, plan_traffic, produce
+from oncehouse.devstack.demo.results import Result, compare
 from oncehouse.devstack.jars import connector_jars
-from oncehouse.devstack.proxy import FaultProxy
+from oncehouse.devstack.proxies.fault_proxy import FaultProxy
+from oncehouse.devstack.proxies.faults import DropAnswer
 from oncehouse.devstack.stack import Stack
+from oncehouse.devstack.subprocesses import ONCEHOUSE, last_words, spark_settings, start_command
 from oncehouse.errors import PermanentError
 from oncehouse.ledger.catalog import batches, epochs
 from oncehouse.ledger.catalog.database import Catalog
@@ -216,7 +216,7 @@ def _last_words(stage: _Stage) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m oncehouse.devstack.demo [--events N]`."""
+    """`python -m oncehouse.devstack.demo.demo [--events N]`."""
     return show_demo(run_demo, arguments, described=__doc__, events=EVENTS)
 
 

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self, assert_never
 from urllib.parse import unquote_plus
 
-from oncehouse.devstack.faults import (
+from oncehouse.devstack.proxies.faults import (
     AnswerError,
     Close,
     CutBody,
@@ -31,8 +31,8 @@ from oncehouse.devstack.faults import (
     HoldBody,
     HoldRequest,
 )
-from oncehouse.devstack.insert_bodies import InsertBodies, InsertBody
-from oncehouse.devstack.part import LOCALHOST
+from oncehouse.devstack.proxies.insert_bodies import InsertBodies, InsertBody
+from oncehouse.devstack.server_base import LOCALHOST
 
 _CHUNK_BYTES = 1 << 18
 _HEAD_END = b"\r\n\r\n"

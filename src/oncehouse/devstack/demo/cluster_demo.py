@@ -23,7 +23,13 @@ import yaml
 from oncehouse.clickhouse.client import connect
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.devstack.commands import (
+from oncehouse.devstack.demo.cli import show_demo
+from oncehouse.devstack.demo.events import FIELDS, IDENTITY, Traffic, make_topic, plan_traffic, produce
+from oncehouse.devstack.demo.results import Comparison, compare
+from oncehouse.devstack.jars import connector_jars
+from oncehouse.devstack.spark import CLUSTER
+from oncehouse.devstack.stack import Stack
+from oncehouse.devstack.subprocesses import (
     ONCEHOUSE,
     descendants,
     last_words,
@@ -31,12 +37,6 @@ from oncehouse.devstack.commands import (
     spark_settings,
     start_command,
 )
-from oncehouse.devstack.demo_command import show_demo
-from oncehouse.devstack.demo_events import FIELDS, IDENTITY, Traffic, make_topic, plan_traffic, produce
-from oncehouse.devstack.demo_results import Comparison, compare
-from oncehouse.devstack.jars import connector_jars
-from oncehouse.devstack.spark import CLUSTER
-from oncehouse.devstack.stack import Stack
 from oncehouse.errors import PermanentError
 from oncehouse.ledger.catalog import epochs, leases
 from oncehouse.ledger.catalog.database import Catalog
@@ -255,7 +255,7 @@ def _run(stage: _Stage, name: str, *command: str) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m oncehouse.devstack.cluster_demo [--events N]`."""
+    """`python -m oncehouse.devstack.demo.cluster_demo [--events N]`."""
     return show_demo(run_cluster_demo, arguments, described=__doc__, events=EVENTS)
 
 

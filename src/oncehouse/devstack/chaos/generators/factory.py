@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from oncehouse.column_types import types as c
 from oncehouse.config.formats import Avro, Csv
-from oncehouse.devstack.chaos import avro_records, texts
+from oncehouse.devstack.chaos.generators import avro
+from oncehouse.devstack.chaos.generators import text as texts
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.formats.avro.schema import parse_schema
 from oncehouse.pipeline.schema.discovery import declared_schemas
@@ -89,24 +90,24 @@ def writer_of(pipeline: Pipeline) -> Writer:
 def _avro_writer(pipeline: Pipeline, section: Avro, types: Mapping[str, c.ColumnType]) -> Writer:
     newest = declared_schemas(pipeline)[-1]
     record = parse_schema(newest.definition, where=f"schema {newest.schema}")
-    narrowed = avro_records.narrow_fields(record, types)
+    narrowed = avro.narrow_fields(record, types)
     prefix = _prefix(newest.schema) if section.version == "prefix" else b""
     headers = ((section.header, newest.schema.encode()),) if section.version == "header" else ()
     return Writer(
         types=narrowed,
-        write=lambda events: prefix + avro_records.write_record(record, narrowed, events[0]),
+        write=lambda events: prefix + avro.write_record(record, narrowed, events[0]),
         headers=headers,
         awkward=False,
     )
 
 
 def _protobuf_writer(section: Protobuf, types: Mapping[str, c.ColumnType]) -> Writer:
-    from oncehouse.devstack.chaos import protobuf_records
+    from oncehouse.devstack.chaos.generators import protobuf
     from oncehouse.protobuf.definition import describe
 
     version = list(section.schemas)[-1]
     descriptor = describe(section.load(version))
-    narrowed = protobuf_records.narrow_fields(descriptor, types)
+    narrowed = protobuf.narrow_fields(descriptor, types)
     envelope, also, prefix = section.envelope, {}, b""
     if section.version == "prefix":
         prefix = _protobuf_prefix(version)
@@ -114,11 +115,11 @@ def _protobuf_writer(section: Protobuf, types: Mapping[str, c.ColumnType]) -> Wr
         also = {envelope.field: version}
 
     def write(events: Sequence[Values]) -> bytes:
-        content = prefix + protobuf_records.write_message(descriptor, narrowed, events[0], also)
+        content = prefix + protobuf.write_message(descriptor, narrowed, events[0], also)
         if envelope is None or envelope.body is None:
             return content
         outer = describe(section.load_envelope())
-        return protobuf_records.wrap(
+        return protobuf.wrap(
             outer, field=envelope.field, version=version, body=envelope.body, content=content
         )
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.identifiers import quote, quote_table
-from oncehouse.devstack.demo_events import FIELDS, IDENTITY, Traffic, make_columns
+from oncehouse.devstack.demo.events import FIELDS, IDENTITY, Traffic, make_columns
 
 _PRODUCED_TABLE = "produced"
 _BLOCK_EVENTS = 500_000

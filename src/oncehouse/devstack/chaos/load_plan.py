@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from oncehouse.devstack.chaos.writers import Record
+from oncehouse.devstack.chaos.generators.factory import Record
 from oncehouse.errors import ConfigurationError, TransientError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from oncehouse.config.file_loader import load_pipeline, read_document
-from oncehouse.devstack.part import LOCALHOST
+from oncehouse.devstack.server_base import LOCALHOST
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:

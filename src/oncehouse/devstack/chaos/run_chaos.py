@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.devstack.chaos.events import EventMaker, event_maker
-from oncehouse.devstack.chaos.fitting import demand_fit, empty_tables, find_poison
+from oncehouse.devstack.chaos.event_factory import EventMaker, event_maker
+from oncehouse.devstack.chaos.load_plan import Traffic, plan_sample, plan_traffic, read_sample
 from oncehouse.devstack.chaos.oracle import Reference, judge, judge_calm, take_reference
-from oncehouse.devstack.chaos.own_servers import Place, load_there
-from oncehouse.devstack.chaos.play import Ground, NoFaultError, NotHeldError, Play
+from oncehouse.devstack.chaos.pipeline_rewrite import Place, load_there
+from oncehouse.devstack.chaos.scenario_run import Ground, NoFaultError, NotHeldError, Play
 from oncehouse.devstack.chaos.scenarios import SCENARIOS, Scenario
-from oncehouse.devstack.chaos.traffic import Traffic, plan_sample, plan_traffic, read_sample
+from oncehouse.devstack.chaos.validate_events import demand_fit, empty_tables, find_poison
 from oncehouse.devstack.jars import connector_jars
-from oncehouse.devstack.proxy import FaultProxy
+from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.devstack.stack import Stack
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError
 

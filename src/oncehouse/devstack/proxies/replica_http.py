@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from oncehouse.devstack.part import LOCALHOST
+from oncehouse.devstack.server_base import LOCALHOST
 
 TIMEOUT_SECONDS = 330
 _OF_ONE_SERVER = {"query_id", "session_id", "session_check", "session_timeout", "close_session"}

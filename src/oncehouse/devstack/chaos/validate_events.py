@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from oncehouse.devstack.chaos.traffic import POISON
-from oncehouse.devstack.chaos.writers import SAMPLE_ADVICE, Record
+from oncehouse.devstack.chaos.generators.factory import SAMPLE_ADVICE, Record
+from oncehouse.devstack.chaos.load_plan import POISON
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.checks.record_sample import Sample, read_block
 from oncehouse.pipeline.formats.base import HEADERS

@@ -133,5 +133,5 @@ DEFECTS: dict[str, Callable[[], None]] = {
 
 def starter(name: str) -> tuple[str, ...]:
     """How the command line is started with a defect in it."""
-    program = "import sys; from oncehouse.devstack.chaos.defects import DEFECTS; DEFECTS[sys.argv.pop(1)]()"
+    program = "import sys; from oncehouse.devstack.chaos.injected_defects import DEFECTS; DEFECTS[sys.argv.pop(1)]()"
     return sys.executable, "-c", f"{program}; from oncehouse.cli.app import main; main()", name
