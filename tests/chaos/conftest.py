@@ -19,7 +19,7 @@ from secure_fixtures import authority, secure_kafka
 
 __all__ = ["authority", "cdc", "cluster_road", "make_cdc", "make_road", "road", "secure_kafka", "spark"]
 
-_DAEMON = b"-m\0oncehouse.pipeline.worker_daemon\0"
+_DAEMON = b"-m\0oncehouse.pipeline.spark.worker_daemon\0"
 
 
 @pytest.fixture

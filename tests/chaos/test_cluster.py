@@ -216,10 +216,10 @@ def test_executors_without_the_ledgers_folder_are_refused(cluster_road, tmp_path
     """A folder that each machine has for itself: what the driver writes there, nobody else sees."""
     hidden = tmp_path / "hidden.py"
     hidden.write_text(
-        "from oncehouse.ledger import files\n"
+        "from oncehouse.ledger.storage import file_store\n"
         "from oncehouse.errors import TransientError\n"
         "def gone(self, path):\n    raise TransientError('no such file')\n"
-        "files.FileStore.read_bytes = gone\n"
+        "file_store.FileStore.read_bytes = gone\n"
     )
     site = tmp_path / "site"
     site.mkdir()

@@ -254,7 +254,7 @@ import sys
 import oncehouse
 from ledger_examples import IDENTITY, register_epochs, take_lease
 from oncehouse.ledger import epochs
-from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog import Catalog
 
 assert f"v{oncehouse.__version__}" == sys.argv[2]
 old, other = Catalog(sys.argv[1], "road"), Catalog(sys.argv[1], "shop")

@@ -142,7 +142,7 @@ def test_letters_of_nobody_knows_whom_go_only_where_somebody_says(place, capsys,
 KILLED = """
 import os, signal, sys
 from oncehouse.cli.app import run_command
-from oncehouse.messaging.retries import letter_topic as room
+from oncehouse.messaging.retries import dead_letter_topic as room
 
 room._LETTERS_A_TRANSACTION = 7
 sent, left = room.LetterTopic._send, int(sys.argv[1])

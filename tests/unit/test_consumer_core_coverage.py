@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-CORE = "core", "events", "pacing", "partition", "plan", "records", "rules"
+CORE = "state_machine", "events", "batch_sizing", "partition_state", "commit_plan", "records", "handler_rules"
 
 
 def test_every_branch_of_the_core_is_taken(tmp_path):

@@ -261,7 +261,7 @@ def test_without_log_lines_messages_are_plain_and_visible(capsys):
     assert not shown.out
 
 
-ROOT = Path(structured_logging.__file__).parent
+ROOT = Path(structured_logging.__file__).parents[1]
 PAGE = Path(__file__).parents[2] / "docs" / "logging.md"
 
 
@@ -271,7 +271,7 @@ def written_messages() -> Iterator[tuple[str, set[str]]]:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             match node:
                 case ast.Call(
-                    func=ast.Attribute(value=ast.Name(id="logs"), attr="write"),
+                    func=ast.Attribute(value=ast.Name(id="structured_logging"), attr="write"),
                     args=[_, _, ast.Constant(value=str(message))],
                     keywords=named,
                 ):

@@ -144,7 +144,7 @@ def run_python(code: str, **environment: str) -> str:
 # Arrow's allocator reads its variable when Arrow is loaded.
 IN_TIME = """
 import os, sys
-from oncehouse.pipeline import worker_daemon
+from oncehouse.pipeline.spark import worker_daemon
 from pyspark import daemon
 found = []
 right = worker_daemon.keep_memory

@@ -1,7 +1,7 @@
 """Messaging's tables in somebody's database: which databases may be meant, and how their errors read.
 
 Most statements run on connections that are somebody else's, so `transact` is the only place that begins or ends a
-transaction. How our own processes open a database is `oncehouse/databases.py`.
+transaction. How our own processes open a database is `oncehouse/common/database.py`.
 """
 
 from __future__ import annotations

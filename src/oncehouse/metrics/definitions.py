@@ -198,7 +198,7 @@ def write_reference() -> str:
     lines = [
         "# Metrics",
         "",
-        "Written from `src/oncehouse/metrics/names.py`, the one list of names. How to get at them:",
+        "Written from `src/oncehouse/metrics/definitions.py`, the one list of names. How to get at them:",
         "[Metrics](../metrics.md).",
         "",
         "| metric | kind | labels | what it says |",

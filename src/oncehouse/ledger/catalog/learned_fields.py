@@ -1,7 +1,7 @@
 """Fields that a pipeline has learnt while it ran: what the pipeline file does not say, and holds from then on.
 
 A field may be learnt again with a wider type; the order in which fields came stays. What becomes of them
-together with the pipeline file is decided in `pipeline/evolution.py`.
+together with the pipeline file is decided in `pipeline/schema/evolution.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Retention writes one before it deletes files, so that what the newest snapshot names is still there; only where there
 is no room for a snapshot, files go first. A name carries the ingest lease's token, the last epoch, the time, and the
 file's own checksum. Works alike for every database that a catalog may be in; a restored snapshot is older than the
-tables, so it is entered only together with what ClickHouse has since got (`ledger/adoption.py`).
+tables, so it is entered only together with what ClickHouse has since got (`ledger/catalog/table_adoption.py`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _HOMES = {
     "Batch": "batch",
     "Consumer": "consumer",
     "Health": "health",
-    "MemoryBroker": "memory",
+    "MemoryBroker": "memory_broker",
     "MemoryMetrics": "metrics",
     "Metrics": "metrics",
     "read_health": "health",
