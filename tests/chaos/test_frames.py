@@ -52,7 +52,7 @@ def kill_soon(road: Road, command: list[str], query: str, chance: random.Random)
 def test_a_stream_killed_at_random_moments_ends_exact(frame_road, tmp_path, seed):
     road, chance = frame_road, random.Random(seed)
     checkpoint = str(tmp_path / "checkpoint")
-    job = str(Path(__file__).parents[1] / "frame_job.py")
+    job = str(Path(__file__).parents[1] / "support" / "frame_job.py")
     command = [sys.executable, job, road.command_line("run")[-1], checkpoint, "1000000"]
     for _ in range(4):
         kill_soon(road, command, QUERY, chance)

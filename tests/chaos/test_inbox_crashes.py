@@ -27,7 +27,10 @@ from oncehouse.messaging.inbox.stored import StoredInbox
 from oncehouse.messaging.inbox.tables import State, inbox
 
 TESTS = Path(__file__).parents[1]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])}
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(TESTS / "support"), str(TESTS.parent / "src")]),
+}
 
 
 @pytest.fixture

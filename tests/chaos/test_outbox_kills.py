@@ -27,7 +27,7 @@ from outbox_examples import check_order, open_outbox
 from outbox_writer import FILL_COUNTERS, MAKE_COUNTERS
 from road import Road, wait_until
 
-WRITER = Path(__file__).parent.parent / "outbox_writer.py"
+WRITER = Path(__file__).parents[1] / "support" / "outbox_writer.py"
 RELAY = Path(__file__).with_name("defective_relay.py")
 PARTITIONS = 4
 DEATHS = ("outbox claimed:1", "outbox sent:3", "")

@@ -22,7 +22,7 @@ TOPIC, DATABASE, PARTITIONS = "orders-of-old", "old_shop", 2
 
 
 def main(checkout: Path, archive: Path) -> None:
-    sys.path[:0] = [str(checkout / "src"), str(checkout / "tests")]
+    sys.path[:0] = [str(checkout / "src"), str(checkout / "tests" / "support"), str(checkout / "tests")]
     import oncehouse
 
     assert Path(oncehouse.__file__).is_relative_to(checkout), "another oncehouse than that of the checkout"

@@ -133,7 +133,7 @@ if __name__ == "__main__":
 def test_a_program_that_ends_without_a_stop_waits_for_no_handler(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(ENDS_AT_ONCE)
-    paths = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
+    paths = os.pathsep.join([str(Path(__file__).parents[1] / "support"), *sys.path])
     done = subprocess.run(
         [sys.executable, program, tmp_path],
         env=os.environ | {"PYTHONPATH": paths},

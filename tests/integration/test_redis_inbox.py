@@ -269,7 +269,7 @@ def test_a_worker_that_dies_loses_nothing_and_may_double_what_it_had_done(
     prefix, file = f"test-{uuid.uuid4().hex}", tmp_path / "effects"
     tests = Path(__file__).parents[1]
     command = [sys.executable, "-c", SCRIPT, redis.url, prefix, str(file)]
-    path = os.pathsep.join([str(tests), str(tests.parent / "src")])
+    path = os.pathsep.join([str(tests / "support"), str(tests.parent / "src")])
     dying = {**os.environ, "PYTHONPATH": path, "ONCEHOUSE_CRASH_AT": f"redis_inbox.{point}"}
     assert subprocess.run(command, env=dying, check=False).returncode == -signal.SIGKILL
 

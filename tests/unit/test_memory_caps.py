@@ -77,7 +77,7 @@ print(json.dumps([decode(b"1,2", bomb, b"1,2", bomb) for bomb in bombs]))
 
 @pytest.mark.parametrize("name", ["json", "jsonl", "csv", "text", "lines", "debezium"])
 def test_bombs_are_rows_or_dead_letters_within_a_cap_of_memory(name):
-    tests = Path(__file__).parents[1]
+    tests = Path(__file__).parents[1] / "support"
     paths = [str(tests), *(path for path in sys.path if path.endswith("src"))]
     script = RUN.format(paths=paths, allowed=ALLOWED_BYTES, name=name)
     done = subprocess.run(

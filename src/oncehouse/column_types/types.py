@@ -2,7 +2,7 @@
 
 `parse_type` reads a type as the pipeline file spells it, `clickhouse_name` writes the canonical spelling,
 and `arrow_type` names the type in a part's file, which ClickHouse takes as ArrowStream without loss.
-Values are none of this module's business: what JSON may stand for a type is decided in `pipeline/formats/json/decoder.py`.
+It knows no values: what JSON may stand for a type is decided in `pipeline/formats/json/decoder.py`.
 """
 
 from __future__ import annotations
