@@ -61,6 +61,7 @@ def decode(
     keys: list[bytes | None] | None = None,
     *,
     precise: bool = True,
+    first_offset: int = FIRST_OFFSET,
 ) -> Decoded:
     decoder = DebeziumDecoder(
         fields={name: parse_type(text) for name, text in fields.items()},
@@ -70,7 +71,7 @@ def decode(
     block = {
         "key": pa.array(keys or [b'{"id":1}'] * len(values), pa.binary()),
         "value": pa.array(values, pa.binary()),
-        "offset": pa.array(range(FIRST_OFFSET, FIRST_OFFSET + len(values)), pa.int64()),
+        "offset": pa.array(range(first_offset, first_offset + len(values)), pa.int64()),
     }
     return decoder.decode(pa.record_batch(block))
 

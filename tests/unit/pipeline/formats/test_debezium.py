@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from debezium_examples import FIELDS, MYSQL, OWN, POSTGRES, column, decode, describe, envelope, write
@@ -87,6 +88,12 @@ def test_other_databases_have_places_of_their_own():
     }
     rows = decode(FIELDS, [write(envelope("c", {"id": 1, "name": ""}, None, source))]).rows.to_pylist()
     assert rows[0]["_position"] == "0000:02:0000:01"
+
+
+def test_the_version_is_the_offset_and_the_key_keeps_any_bytes():
+    rows = decode(FIELDS, [write(envelope("d", before={}))], [b"\x80"], first_offset=7).rows
+    assert rows.column("_version").to_pylist() == [7]
+    assert rows.column("_key").cast(pa.binary()).to_pylist() == [b"\x80"]
 
 
 def test_the_key_is_the_same_with_and_without_its_schema():
