@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,8 +72,8 @@ def run_pipeline(
     kafka = pipeline.source.kafka if Stage.INGEST in stages else None
     topics = Topics(kafka, group=group_of(pipeline.pipeline)) if kafka else None
     try:
-        there = prepare(pipeline, catalog, topics, may_wait=not once, say=say)
-        pipeline = know_tables(pipeline) if there else pipeline
+        prepared = prepare(pipeline, catalog, topics, may_wait=not once, say=say)
+        pipeline = prepared.pipeline
         sizes = _look_at_records(catalog, topics)
         running = Stages(
             pipeline,
@@ -84,11 +85,18 @@ def run_pipeline(
             say=say,
             spark=spark,
             jars=jars,
-            tables_unseen=not there,
+            tables_unseen=not prepared.tables_seen,
         )
         return running.go(once=once, wait=wait)
     finally:
         catalog.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    pipeline: Pipeline
+    """It knows by which fields its tables merge rows, where they were seen."""
+    tables_seen: bool
 
 
 def prepare(
@@ -98,11 +106,11 @@ def prepare(
     *,
     may_wait: bool = False,
     say: Callable[[str], None] = keep_quiet,
-) -> bool:
+) -> Prepared:
     """Look at everything, then make the ledger ready; raises before any data moves.
 
-    Says whether ClickHouse was there, which with `may_wait` it need not be. An older oncehouse's tables are brought to
-    today's first, because nothing can be looked at in others; a ledger that is not there is made last.
+    With `may_wait` ClickHouse need not be there. An older oncehouse's tables are brought to today's first, because
+    nothing can be looked at in others; a ledger that is not there is made last.
     """
     # What cannot even be asked for its version is judged by the looks below, which say what is wrong with it.
     version = 0
@@ -114,7 +122,7 @@ def prepare(
     catalog.prepare()
     adopt(pipeline, catalog)
     add_schemas(catalog, declared_schemas(pipeline))
-    return there
+    return Prepared(pipeline=know_tables(pipeline) if there else pipeline, tables_seen=there)
 
 
 def choose_stages(pipeline: Pipeline, only: Sequence[Stage]) -> tuple[Stage, ...]:

@@ -12,8 +12,9 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -105,7 +106,7 @@ class FrameIngest(Deciding):
         return counts
 
     def _read(self, frame: DataFrame, plan: ReadPlan, batch: QueryBatch) -> list[TaskManifest]:
-        chosen = choose_columns(plan.fields, frame, needed={steps[0] for steps in plan.must_be_set})
+        chosen = choose_columns(plan.fields, frame, needed=plan.needed_columns)
         add_schemas(self._catalog, [schema_of(plan.fields)])
         plan = replace(plan, format=FrameFormat(), topics=(topic_of(batch.query),))
         rows = FramePlan(
@@ -149,11 +150,11 @@ def demand_name(query: str) -> None:
 
 
 def choose_columns(
-    fields: Mapping[str, ColumnType], frame: DataFrame, *, needed: Collection[str] = ()
+    fields: Mapping[str, ColumnType], frame: DataFrame, *, needed: Mapping[str, str] = MappingProxyType({})
 ) -> DataFrame:
     """The frame with the declared fields alone; raises when one cannot be found.
 
-    A column may be left out where its field takes null, unless it is `needed` to tell events apart.
+    A column may be left out where its field takes null, unless it is `needed` for the reason given there.
     """
     if not hasattr(frame.sparkSession, "sparkContext"):
         raise ConfigurationError(
@@ -171,9 +172,10 @@ def choose_columns(
             hint = (
                 f"rename {printable(near)} to it?" if near else f"it has: {', '.join(map(printable, found))}"
             )
+            reason = f", and which {needed[name]}" if name in needed else ""
             raise ConfigurationError(
                 f"the frame has no column {printable(name)}, which source.fields declares as "
-                f"{clickhouse_name(declared)}{', and which belongs to the identity' * (name in needed)}; {hint}"
+                f"{clickhouse_name(declared)}{reason}; {hint}"
             )
     return frame.select(*(quote(name) for name in fields if name in found))
 

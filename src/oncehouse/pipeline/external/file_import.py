@@ -93,7 +93,7 @@ def import_files(
     try:
         demand_frames(pipeline)
         list_files(job.place, job.format)  # so that a wrong folder is told before Spark is started
-        prepare(pipeline, catalog, None, say=say)
+        pipeline = prepare(pipeline, catalog, None, say=say).pipeline
         stages = Stages(
             pipeline,
             catalog,

@@ -115,10 +115,11 @@ class _Reader:
                 offset = self._take(found, file, offset)
 
     def _demand_columns(self, file: ImportFile, names: Collection[str]) -> None:
-        lacking = [name for name, *_ in self._plan.read.must_be_set if name not in names]
+        needed = self._plan.read.needed_columns
+        lacking = [name for name in needed if name not in names]
         if lacking:
             raise ConfigurationError(
-                f"{hide_credentials(file.path)} has no column {printable(lacking[0])}, which belongs to the identity: "
+                f"{hide_credentials(file.path)} has no column {printable(lacking[0])}, which {needed[lacking[0]]}: "
                 "different events would be taken for one. Nothing of its batch was settled: add the column, or list it "
                 "under source.optional_fields."
             )

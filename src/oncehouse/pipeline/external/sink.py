@@ -84,7 +84,7 @@ class Sink:
         catalog = open_catalog(pipeline)
         try:
             demand_frames(pipeline)
-            prepare(pipeline, catalog, None, say=say)
+            pipeline = prepare(pipeline, catalog, None, say=say).pipeline
         except BaseException:
             catalog.close()
             raise

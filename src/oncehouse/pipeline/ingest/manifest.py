@@ -82,6 +82,8 @@ class ReadPlan:
     """Whether an event must have a value in at least one field of the identity."""
     must_be_set: tuple[tuple[str, ...], ...] = ()
     """Fields of the identity that a record may not leave out, each as the steps that lead to it."""
+    needed_columns: Mapping[str, str] = field(default_factory=dict)
+    """Columns that a frame or file must have though their fields take null, each with the reason."""
 
     @property
     def columns(self) -> dict[str, ColumnType]:

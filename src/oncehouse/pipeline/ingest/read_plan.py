@@ -16,7 +16,12 @@ from oncehouse.pipeline.formats.factory import format_of
 from oncehouse.pipeline.ingest.manifest import Form, ReadPlan, TablePlan
 from oncehouse.pipeline.ingest.part_files import topic_of
 from oncehouse.pipeline.schema.evolution import current
-from oncehouse.pipeline.schema.required_fields import identity_fields, is_optional, refused_versions
+from oncehouse.pipeline.schema.required_fields import (
+    identity_fields,
+    is_optional,
+    refused_versions,
+    required_fields,
+)
 from oncehouse.pipeline.transform.plan import route_column
 from oncehouse.pipeline.transform.plan_builder import plan_shape
 
@@ -87,6 +92,7 @@ def plan_reading(
         refused=refused_versions(pipeline, schemas, rule),
         needs_value=not is_optional(pipeline, rule),
         must_be_set=identity_fields(pipeline, rule),
+        needed_columns={one.steps[0]: one.reason for one in reversed(required_fields(pipeline, rule))},
     )
 
 

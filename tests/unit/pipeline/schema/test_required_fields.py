@@ -643,7 +643,7 @@ def test_a_frame_needs_a_column_for_the_identity_though_its_field_takes_null():
     )
     assert choose_columns(types, frame) == ("`note`",)
     with pytest.raises(ConfigurationError, match=r"no column id, .*, and which belongs to the identity"):
-        choose_columns(types, frame, needed=("id",))
+        choose_columns(types, frame, needed={"id": "belongs to the identity"})
 
 
 @pytest.mark.parametrize("format_", ["parquet", "csv"])
@@ -659,7 +659,7 @@ def test_a_file_needs_a_column_for_the_identity_though_its_field_takes_null(tmp_
         tmp_path / "files",
         fields=types,
         identity=Rule(fields=(("id",),)),
-        must_be_set=(("id",),),
+        needed_columns={"id": "belongs to the identity"},
         format=FrameFormat(),
     )
     info = path.stat()
@@ -675,7 +675,7 @@ def test_a_file_needs_a_column_for_the_identity_though_its_field_takes_null(tmp_
     )
     with pytest.raises(ConfigurationError, match=rf"one\.{format_} has no column id, which belongs"):
         import_task(task)
-    assert import_task(replace(task, read=replace(plan, must_be_set=()))).read == 2
+    assert import_task(replace(task, read=replace(plan, needed_columns={}))).read == 2
 
 
 def test_a_rule_is_not_changed_to_a_field_that_a_version_of_kept_events_lacks(tmp_path):
