@@ -1,15 +1,16 @@
 """Reads that decide something, of tables that have replicas: made where all is there that was written, or not at all.
 
 A replica that lags shows fewer rows than were written, and behind one address a balancer may choose another replica for
-each statement. `read_in_step` and `write_in_step` bring a replica in step first (`SYSTEM SYNC REPLICA … LIGHTWEIGHT`)
-and take an answer only of a server on which that was done since the decision began. What cannot be proven is a
-TransientError, never an answer. Tables without replicas cost nothing.
+each statement. `read_in_step`, `read_each_in_step` and `write_in_step` bring a replica in step first (`SYSTEM SYNC
+REPLICA … LIGHTWEIGHT`) and take an answer only of a server on which that was done since the decision began. What cannot
+be proven is a TransientError, never an answer. Tables without replicas cost nothing.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from oncehouse.clickhouse.client import failure_of
@@ -60,10 +61,28 @@ def read_in_step(client: Client, tables: Iterable[str], read: Callable[[Client],
 
     `read` is given the client to use, and may be called several times.
     """
+    return next(read_each_in_step(client, tables, [read]))
+
+
+def read_each_in_step(
+    client: Client, tables: Iterable[str], reads: Iterable[Callable[[Client], _Answer]]
+) -> Iterator[_Answer]:
+    """The answers of all reads of one decision, one at a time.
+
+    What was written before the first is there for the last: a server is synced once, and only a read that another
+    server answered is repeated.
+    """
     demand = _demand(client, tables)
-    if not demand.tables:
-        return read(demand.client)
-    for in_step in _sync_in_turns(demand):
+    in_step: set[str] = set()
+    for read in reads:
+        yield _read_proven(demand, in_step, read) if demand.tables else read(demand.client)
+
+
+def _read_proven(demand: _Demand, in_step: set[str], read: Callable[[Client], _Answer]) -> _Answer:
+    """`in_step` gets the servers that are synced for it."""
+    # Servers that an earlier read of the decision needed come first: most often no more are.
+    for synced in chain([in_step] if in_step else [], _sync_in_turns(demand)):
+        in_step |= synced
         with collect_server_names() as answered:
             answer = read(demand.client)
         if answered <= in_step or demand.is_shared:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from oncehouse.clickhouse.identifiers import quote, quote_table
-from oncehouse.clickhouse.replica_sync import read_in_step
+from oncehouse.clickhouse.replica_sync import read_each_in_step
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import pyarrow as pa
 
     from oncehouse.clickhouse.client import Client
 
@@ -34,44 +36,20 @@ def read_unique_ids(
     last: int,
 ) -> Iterator[tuple[UInt64, UInt64]]:
     """(high halves, low halves) of the rows of these batches whose high half lies between two, both included."""
-    # One sync for all of them: what was there before the first is there for the last.
-    yield from read_in_step(
-        client,
-        [table],
-        lambda reader: list(
-            _read_unique_ids(
-                reader,
-                table,
-                batch_column=batch_column,
-                id_column=id_column,
-                batch_ids=batch_ids,
-                first=first,
-                last=last,
-            )
-        ),
-    )
-
-
-def _read_unique_ids(
-    client: Client,
-    table: str,
-    *,
-    batch_column: str,
-    id_column: str,
-    batch_ids: Sequence[str],
-    first: int,
-    last: int,
-) -> Iterator[tuple[UInt64, UInt64]]:
     column = quote(id_column)
     hi, lo = (_HALF.format(column=column, start=start) for start in (1, 9))
-    for start in range(0, len(batch_ids), _BATCHES_A_QUERY):
-        found = client.query_arrow(
-            f"SELECT {hi} AS id_hi, {lo} AS id_lo FROM {quote_table(table)} "  # noqa: S608 - quoted
-            f"WHERE {quote(batch_column)} IN {{ids:Array(UUID)}} "
-            f"AND {hi} BETWEEN {{first:UInt64}} AND {{last:UInt64}}",
-            {"ids": list(batch_ids[start : start + _BATCHES_A_QUERY]), "first": first, "last": last},
-            settings={"final": 0},
-        )
+    sql = (
+        f"SELECT {hi} AS id_hi, {lo} AS id_lo FROM {quote_table(table)} "  # noqa: S608 - quoted
+        f"WHERE {quote(batch_column)} IN {{ids:Array(UUID)}} "
+        f"AND {hi} BETWEEN {{first:UInt64}} AND {{last:UInt64}}"
+    )
+
+    def read(start: int, reader: Client) -> pa.Table:
+        ids = list(batch_ids[start : start + _BATCHES_A_QUERY])
+        return reader.query_arrow(sql, {"ids": ids, "first": first, "last": last}, settings={"final": 0})
+
+    reads = (partial(read, start) for start in range(0, len(batch_ids), _BATCHES_A_QUERY))
+    for found in read_each_in_step(client, [table], reads):
         yield found.column("id_hi").to_numpy(), found.column("id_lo").to_numpy()
 
 

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 from clickhouse_connect.driver import exceptions as driver
 
-from oncehouse.clickhouse import server_names
+from oncehouse.clickhouse import server_names, unique_ids
 from oncehouse.clickhouse.client import error_class
 from oncehouse.clickhouse.errors import classify
 from oncehouse.clickhouse.insert.insert_batch import InsertRequest, TryAgain, insert_batch
 from oncehouse.clickhouse.replica_sync import TRIES, read_in_step, write_in_step
+from oncehouse.clickhouse.unique_ids import read_unique_ids
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import PermanentError, TransientError
 
@@ -82,6 +83,10 @@ class Servers:
         self.sent.append(f"READ {name}")
         return [(7,)]
 
+    def query_arrow(self, sql, parameters=None, settings=None):
+        self.query(sql)
+        return pa.table({"id_hi": [7], "id_lo": [8]})
+
 
 def count(servers: Servers) -> int:
     return read_in_step(servers, ["events"], lambda reader: reader.query(COUNT))[0][0]
@@ -100,6 +105,46 @@ def test_a_table_without_replicas_is_read_as_ever():
     servers = Servers(engine=("MergeTree", "MergeTree ORDER BY n"))
     assert [count(servers), count(servers)] == [7, 7]
     assert servers.sent == ["READ a", "READ a"]
+
+
+def read_ids(servers: Servers, batches: int = 3):
+    """As `repair` does, with a statement for each batch."""
+    return read_unique_ids(
+        servers, "events", batch_column="b", id_column="u", batch_ids=["x"] * batches, first=0, last=9
+    )
+
+
+@pytest.fixture
+def one_batch_a_query(monkeypatch):
+    monkeypatch.setattr(unique_ids, "_BATCHES_A_QUERY", 1)
+
+
+@pytest.mark.usefixtures("one_batch_a_query")
+def test_ids_are_given_while_they_are_read_after_one_sync():
+    servers = Servers()
+    ids = read_ids(servers)
+    assert [high.tolist() for high in next(ids)] == [[7], [8]]
+    assert servers.sent == ["SYNC a", "READ a"]
+    assert len(list(ids)) == 2
+    assert servers.sent == ["SYNC a", "READ a", "READ a", "READ a"]
+
+
+@pytest.mark.usefixtures("one_batch_a_query")
+def test_only_the_statement_of_ids_that_another_server_answered_is_repeated():
+    servers = Servers(order=("a", "a", "a", "b", "b", "b"))
+    ids = read_ids(servers)
+    assert len([next(ids), next(ids)]) == 2
+    assert len(list(ids)) == 1
+    assert servers.sent == ["SYNC a", "READ a", "READ a", "READ b", "SYNC b", "READ b"]
+
+
+@pytest.mark.usefixtures("one_batch_a_query")
+def test_ids_of_servers_that_keep_changing_are_not_given():
+    servers = Servers(order=("a", "a", *(f"s{number}" for number in range(100))))
+    ids = read_ids(servers)
+    next(ids)
+    with pytest.raises(TransientError, match="changed the server"):
+        next(ids)
 
 
 def test_what_a_table_is_is_asked_once():
