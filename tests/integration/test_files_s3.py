@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,8 @@ def test_a_small_object_is_replaced(store):
     for content in (b"first", b"second"):
         store.replace("marks/1", content)
     assert store.read_bytes("marks/1") == b"second"
+    assert abs(store.modified_at("marks/1") - time.time()) < 60
+    assert store.modified_at("marks/2") is None
     assert list(store.walk("marks")) == ["marks/1"]
     store.delete("marks/1")
     assert list(store.walk("marks")) == []

@@ -143,6 +143,8 @@ def test_a_small_file_is_replaced_whole_or_not_at_all(store, tmp_path, monkeypat
     store.replace("marks/1", b"first")
     store.replace("marks/1", b"second")
     assert store.read_bytes("marks/1") == b"second"
+    os.utime(Path(store.root) / "marks/1", (5.0, 7.0))
+    assert (store.modified_at("marks/1"), store.modified_at("marks/2")) == (7.0, None)
 
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space")

@@ -123,6 +123,19 @@ class FileStore:
         except OSError as error:
             raise _unreachable(error, f"{self._shown}/{path}") from error
 
+    def modified_at(self, path: str) -> float | None:
+        """When a file was last written, on the clock of where it lies; None where it is gone or that is not known."""
+        try:
+            if not self._remote:
+                return (self._folder / path).stat().st_mtime
+            filesystem, prefix = self._filesystem()
+            modified = filesystem.get_file_info(f"{prefix}/{path}").mtime_ns
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _unreachable(error, f"{self._shown}/{path}") from error
+        return None if modified is None else modified / 1e9
+
     def inspect(self, ref: FileRef) -> None:
         """Whether the file is there in its full size; nothing is read. Raises CorruptFileError."""
         if not self._remote:

@@ -137,11 +137,19 @@ class Marks:
     tokens: Mapping[str, int]
     """The highest one of each stage, whatever is in its file."""
 
+    @property
+    def sent_at(self) -> tuple[float, ...]:
+        """When rows were last sent, by each mark; of a damaged one, when its file was written."""
+        times = [*(mark.at for mark in self.found), *(mark.at for mark in self.damaged)]
+        return tuple(at for at in times if at is not None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DamagedMark:
     path: str
     damage: str
+    at: float | None
+    """When its file was last written."""
 
 
 def read_marks(store: FileStore, pipeline: str) -> Marks:
@@ -160,7 +168,8 @@ def read_marks(store: FileStore, pipeline: str) -> Marks:
         try:
             found.append(parse_mark(content))
         except (ValueError, KeyError, TypeError) as error:
-            damaged.append(DamagedMark(path=path, damage=f"{type(error).__name__}: {error}"))
+            damage = f"{type(error).__name__}: {error}"
+            damaged.append(DamagedMark(path=path, damage=damage, at=store.modified_at(path)))
     return Marks(found=tuple(found), damaged=tuple(damaged), tokens=tokens)
 
 
@@ -189,9 +198,9 @@ def parse_mark(content: bytes) -> Mark:
     """Keys that a later version added are passed over."""
     told = json.loads(content)
     known = {field.name: told[field.name] for field in fields(Mark) if field.name in told}
-    return Mark(
-        **known | {"stage": Stage(told["stage"]), "token": int(told["token"]), "writes": int(told["writes"])}
-    )
+    numbers = {name: int(told[name]) for name in ("token", "writes")}
+    at = told.get("at")
+    return Mark(**known | numbers | {"stage": Stage(told["stage"]), "at": None if at is None else float(at)})
 
 
 def drop_damaged(store: FileStore, pipeline: str) -> None:

@@ -23,7 +23,7 @@ from oncehouse.ledger.catalog.rollup import rolled_up_rows_of_all
 from oncehouse.ledger.models import Batch, BatchStatus
 from oncehouse.ledger.stats.ledger_state import find_known_batches
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.ledger.storage.marks import Mark, read_marks
+from oncehouse.ledger.storage.marks import read_marks
 from oncehouse.pipeline.maintenance.verify_rows import NO_BATCH
 
 if TYPE_CHECKING:
@@ -85,24 +85,22 @@ def demand_quiet(client: Client, pipeline: Pipeline) -> None:
                 f"An INSERT into {table.name} is still running (query id {running[0]}), so a pipeline runs or has just "
                 "died. Stop it, wait until the query is over, and try again; nothing was changed."
             )
-    marks = read_marks(
-        FileStore(pipeline.ledger.files), pipeline.pipeline
-    ).found  # a repair reads past damaged ones
-    if (left := arriving_seconds(marks, pipeline, now=time.time())) > 0:
+    marks = read_marks(FileStore(pipeline.ledger.files), pipeline.pipeline)
+    if (left := arriving_seconds(marks.sent_at, pipeline, now=time.time())) > 0:
         raise PermanentError(
             f"Rows were last sent so lately that an INSERT of a process that died may still arrive, for {left:.0f} s. "
             "Nothing was changed; stop the pipeline if it runs, wait until that time is over, and try again."
         )
 
 
-def arriving_seconds(marks: Iterable[Mark], pipeline: Pipeline, *, now: float) -> float:
-    """For how long an INSERT of those that the marks say were sent may still arrive or run."""
+def arriving_seconds(sent_at: Iterable[float], pipeline: Pipeline, *, now: float) -> float:
+    """For how long an INSERT of those that were sent at these times may still arrive or run."""
     under_way = under_way_seconds(
         insert_timeout=pipeline.clickhouse.insert_timeout, clock_difference=pipeline.max_clock_difference
     )
     if pipeline.clickhouse.insert_sessions:
         under_way += LOOK_WITHIN_SECONDS
-    newest = max((mark.at for mark in marks if mark.at is not None), default=now - under_way)
+    newest = max(sent_at, default=now - under_way)
     # A mark of the future is one of a clock that differs: nobody can be sure of more than the whole time.
     return min(under_way, newest + under_way - now)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -205,6 +206,28 @@ def test_nothing_is_restored_while_an_insert_that_was_sent_lately_may_still_arri
     world.restore(planned)
 
 
+@pytest.mark.parametrize(
+    "content", [b"{", b'{"stage": "load", "token": 1, "holder": "h", "writes": 0, "at": "x"}']
+)
+def test_a_damaged_mark_says_by_the_time_of_its_file_when_rows_may_have_been_sent(world, content):
+    world.ingest(range(3))
+    world.snapshot()
+    world.lose_catalog()
+    planned = world.plan()
+    mark = f"{world.pipeline.pipeline}/marks/load-000000000001-0123abcd.json"
+    FileStore(world.pipeline.ledger.files).replace(mark, content)
+
+    def written(seconds_ago):
+        at = time.time() - seconds_ago
+        os.utime(f"{world.pipeline.ledger.files}/{mark}", (at, at))
+
+    written(5)
+    with pytest.raises(PermanentError, match=r"may still arrive, for 114[0-9] s"):
+        world.restore(planned)
+    written(1151)
+    world.restore(planned)
+
+
 # Rows that Kafka does not have
 
 
@@ -371,6 +394,7 @@ def test_a_damaged_mark_is_named_and_gone_when_the_catalog_was_compared_with_the
     assert batch_id
     mark = "shop/marks/load-000000000005-00000000.json"
     servers.store.replace(mark, b"{")
+    os.utime(f"{servers.store.root}/{mark}", (0.0, 0.0))
     planned = repair.plan_repair(servers.pipeline).catalog
     assert planned is not None
     assert (mark in planned.problem, planned.refused) == (True, ())
