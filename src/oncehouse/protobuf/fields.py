@@ -237,7 +237,7 @@ def check_fields(
     types: Mapping[str, c.ColumnType],
     numbers: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> None:
-    """Refuse declared fields that no version has, or that can never hold what a message brings."""
+    """Refuse declared fields that no version has, or that can hold what a message brings in none of them."""
     for name, type_ in types.items():
         by_number = numbers.get(name, ())
         ends = [found.end for descriptor in descriptors if (found := find(descriptor, name, by_number))]
@@ -248,9 +248,9 @@ def check_fields(
             raise ConfigurationError(
                 f"source.fields: {name!r} is no field of {_tell_known(descriptors, name)}"
             )
-        for end in ends:
-            if isinstance(end, FieldDescriptor):
-                _check_field(end, type_, name)
+        misfits = [_find_misfit(end, type_, name) for end in ends]
+        if misfits[0] is not None and all(misfits):
+            raise ConfigurationError(f"source.fields: {misfits[0]}")
 
 
 def has_default(field: FieldDescriptor) -> bool:
@@ -284,10 +284,20 @@ def check_envelope(descriptor: Descriptor, field: str, body: str | None) -> None
         raise ConfigurationError(f"envelope.body: {descriptor.full_name} has no field {body!r} of bytes")
 
 
-def _check_field(field: FieldDescriptor, type_: c.ColumnType, name: str) -> None:
+def find_misfit(
+    descriptor: Descriptor, name: str, type_: c.ColumnType, numbers: Sequence[int] = ()
+) -> str | None:
+    """Why a declared field can never hold what a message of this version brings."""
+    found = find(descriptor, name, numbers)
+    return None if found is None else _find_misfit(found.end, type_, name)
+
+
+def _find_misfit(field: FieldDescriptor | OneofDescriptor, type_: c.ColumnType, name: str) -> str | None:
+    if not isinstance(field, FieldDescriptor):
+        return None
     bare = c.bare(type_)
     if field.type == _F.TYPE_GROUP:
-        raise ConfigurationError(f"source.fields: {name!r} is a group, which cannot be read; leave it out")
+        return f"{name!r} is a group, which cannot be read; leave it out"
     if is_map(field) and not isinstance(bare, c.Map | c.Array):
         wanted: str | None = "a Map"
     elif field.is_repeated and not isinstance(bare, c.Array | c.Map):
@@ -302,9 +312,9 @@ def _check_field(field: FieldDescriptor, type_: c.ColumnType, name: str) -> None
     ):
         wanted = "a Tuple, or a String for its JSON"
     else:
-        return
-    raise ConfigurationError(
-        f"source.fields: {name!r} is declared as {c.clickhouse_name(type_)}, but {field.full_name} needs {wanted}; "
+        return None
+    return (
+        f"{name!r} is declared as {c.clickhouse_name(type_)}, but {field.full_name} needs {wanted}; "
         f"such as {c.clickhouse_name(type_of(field))}"
     )
 

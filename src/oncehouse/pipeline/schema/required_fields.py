@@ -22,7 +22,7 @@ from oncehouse.pipeline.formats.avro.field_matching import has_field, parse_vers
 from oncehouse.pipeline.formats.base import reject_rows
 from oncehouse.pipeline.formats.protobuf.schema_sources import number_paths
 from oncehouse.protobuf.definition import describe_all, describe_text
-from oncehouse.protobuf.fields import find_obstacle, has_steps, numbers_of, renamed_members
+from oncehouse.protobuf.fields import find_misfit, find_obstacle, has_steps, numbers_of, renamed_members
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
@@ -35,6 +35,10 @@ _REPLAY = "`oncehouse dead-letters replay` then reads again what has become a de
 _OBSTACLE = (
     "declare fields that all versions have as single messages; else leave the version out of the file and let its "
     f"producers keep the field as it was. {_REPLAY}"
+)
+_MISFIT = (
+    "declare the field with a type that holds what every version brings; else leave the version out of the file and "
+    f"let its producers keep the field as it was. {_REPLAY}"
 )
 
 
@@ -120,10 +124,11 @@ def _all_lacking(
 
 
 def find_unreadable(pipeline: Pipeline, schemas: Sequence[Schema]) -> dict[str, Unreadable]:
-    """The versions of protobuf in which a declared field is not where the others have it."""
+    """The versions of protobuf in which a declared field is not where, or not what, the others have."""
     section, fields = pipeline.source.protobuf, pipeline.source.fields
     if section is None:
         return {}
+    types = {name: c.parse_type(text) for name, text in fields.items()}
     numbers = number_paths(section, schemas, fields)
     open_names = [name for name in fields if section.match == "number" and name not in section.numbers]
     found: dict[str, Unreadable] = {}
@@ -138,6 +143,11 @@ def find_unreadable(pipeline: Pipeline, schemas: Sequence[Schema]) -> dict[str, 
         for name in fields:
             if obstacle := find_obstacle(descriptor, name, numbers.get(name, ())):
                 unreadable = Unreadable(what=f"schema version {schema.schema}, {obstacle}", advice=_OBSTACLE)
+                found.setdefault(schema.schema, unreadable)
+            elif misfit := find_misfit(descriptor, name, types[name], numbers.get(name, ())):
+                unreadable = Unreadable(
+                    what=f"schema version {schema.schema}, field {misfit}", advice=_MISFIT
+                )
                 found.setdefault(schema.schema, unreadable)
     return found
 

@@ -322,6 +322,55 @@ def test_a_version_in_which_a_step_of_a_path_is_no_single_message_makes_dead_let
     assert found.what.startswith(detail)
 
 
+@pytest.mark.parametrize(
+    ("later", "needs"),
+    [
+        ("repeated int64 id = 1;", "an Array; such as Array(Int64)"),
+        ("map<string, int64> id = 1;", "a Map; such as Map(String, Int64)"),
+        ("U id = 1;", "a Tuple, or a String for its JSON; such as Tuple(n Int64)"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("section", "fields", "first"),
+    [
+        ({}, {"id": "Int64"}, "int64 id = 1;"),
+        ({"match": "number"}, {"id": "Int64"}, "int64 id = 1;"),
+        ({}, {"user.id": "Nullable(Int64)"}, "V user = 1;"),
+    ],
+)
+def test_a_version_in_which_a_field_is_no_single_value_any_more_makes_dead_letters(
+    tmp_path, section, fields, first, later, needs
+):
+    nested = first.startswith("V")
+    for version, line in (("1", "int64 id = 1;"), ("2", later)):
+        lines = (line, first) if nested else ("", line)
+        (tmp_path / f"end{version}.proto").write_text(
+            'syntax = "proto3"; package t; message U { int64 n = 1; } '
+            f"message V {{ {lines[0]} }} message M {{ {lines[1]} int64 key = 9; }}"
+        )
+    schemas = [
+        make_schema(version, files=[str(tmp_path / f"end{version}.proto")], message="t.M") for version in "12"
+    ]
+    declared = {"key": "Int64", **fields}
+    pipeline = make_pipeline("protobuf", section, fields=declared, identity={"fields": ["key"]})
+    types = {name: parse_type(text) for name, text in declared.items()}
+    demand_readable(schemas, types, pipeline.source.protobuf)
+    value = bytes([0x0A, 2, 8, 5, 0x48, 1]) if nested else bytes([8, 5, 0x48, 1])
+    told = Told(pipeline, schemas, [("1", value), ("2", bytes([0x48, 2]))], tmp_path)
+    assert [row["key"] for row in told.rows] == [1]
+    ((reason, detail),) = told.dead
+    (name,) = fields
+    assert reason == "missing_field"
+    assert detail.startswith(f"schema version 2, field '{name}' is declared as {fields[name]}, but t.")
+    assert detail.endswith(f" needs {needs}")
+    assert not list(judge_versions(pipeline, schemas, {"1"}))
+    (found,) = judge_versions(pipeline, schemas, {"1", "2"})
+    assert found.what.startswith(detail)
+    assert "every version" in found.advice
+    with pytest.raises(ConfigurationError, match=r"source\.fields: .* needs "):
+        demand_readable(schemas[1:], types, pipeline.source.protobuf)
+
+
 def test_a_path_is_found_by_the_numbers_of_its_steps():
     descriptor = describe_text(
         make_schema("1", files=[str(FOLDER / EVERYTHING[0])], message=EVERYTHING[1]).definition
