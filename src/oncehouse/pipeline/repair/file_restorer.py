@@ -24,6 +24,7 @@ from oncehouse.ledger.models import FileRef, KeyFile, Segment
 from oncehouse.ledger.stats.ledger_state import LedgerState, RegisteredKeyFile, read_state
 from oncehouse.ledger.storage import key_index
 from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.pipeline.checks.preflight import know_tables_if_there
 from oncehouse.pipeline.dedup.deduplicate import DUPLICATE_SCHEMA
 from oncehouse.pipeline.dedup.index_compaction import plan_rebuild, rebuild_task
 from oncehouse.pipeline.formats.factory import make_decoder
@@ -101,7 +102,19 @@ class Restorer:
         kafka = self._pipeline.source.kafka
         if kafka is None:
             raise PermanentError("the pipeline file names no Kafka to read from")
+        known = self._known_pipeline
+        try:
+            return read_epoch(known, self._catalog, kafka, self._state, epoch)
+        except PermanentError:
+            if not known.merging_fields:
+                raise
+        # Settled while its tables were not known to merge rows.
         return read_epoch(self._pipeline, self._catalog, kafka, self._state, epoch)
+
+    @cached_property
+    def _known_pipeline(self) -> Pipeline:
+        """As a run knows it: records without a field by which a table merges rows were dead letters."""
+        return know_tables_if_there(self._pipeline) or self._pipeline
 
     # Raw bytes, from Kafka
 
