@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
-from oncehouse.devstack.chaos.scenario_run import freeze, thaw
-from oncehouse.devstack.subprocesses import descendants, python_workers, signal_tree
+from chaos_processes import ended, freeze_whole
+from oncehouse.devstack.chaos.scenario_run import thaw
+from oncehouse.devstack.subprocesses import python_workers
 from oncehouse.ledger.catalog import epochs, leases
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.models import Stage
@@ -23,34 +20,13 @@ EVENTS = [make_event(number) for number in range(150)]
 LOOKING_SECONDS = 5.0
 
 
-@contextmanager
-def ended(*processes: subprocess.Popen[str]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                # One that is frozen would leave a frozen JVM behind.
-                signal_tree(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def state_of(pid: int) -> str:
-    """As the kernel calls it: T for a process that was stopped, Z for one that ended."""
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
-
-
 def freeze_and_wake(road: Road, *, defect: str = "") -> None:
     road.send(EVENTS[:60])
     frozen = road.spawn(defect=defect)
     with ended(frozen):
         wait_until(lambda: road.rows() or frozen.poll() is not None, "the first driver at work")
-        freeze(frozen)
+        freeze_whole(frozen)
         assert python_workers(frozen.pid), "it has workers, which hang with it"
-        wait_until(
-            lambda: {state_of(pid) for pid in (frozen.pid, *descendants(frozen.pid))} <= {"T", "Z"},
-            "the driver, its JVM and its workers to stand still",
-        )
         road.send(EVENTS[30:])
         # The lease of a process that is alive, if not well, has to run out first.
         wait_until(

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from late_world import push_token_out
-from test_drivers import ended, state_of
 
+from chaos_processes import ended, state_of
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.devstack.proxies.faults import HoldRequest
 from oncehouse.ledger.catalog import leases

@@ -99,6 +99,8 @@ SCENARIOS = (
     Scenario("random schedules", 19),
     Scenario("catalog loses transactions under a driver", 20),
     Scenario("catalog loses transactions before a start", 20),
+    Scenario("former holder wakes after the catalog failed over", 20),
+    Scenario("catalog forgets a lease that was given", 20),
     Scenario("foreign writers push the token out", 21),
     Scenario("INSERT paused before it is sent", 22),
     Scenario("INSERT held on its way", 22),

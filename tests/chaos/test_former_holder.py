@@ -1,0 +1,152 @@
+"""A driver that was frozen while its catalog failed over: another one has had the lease, and the catalog forgot it.
+
+The standby that is promoted has all that the first driver wrote, and nothing of the second. To the first it looks as
+if it still held its leases; only the marks among the ledger's files say otherwise.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from chaos_processes import ended, freeze_whole
+from oncehouse.cli.app import run_command
+from oncehouse.devstack.chaos.scenario_run import thaw
+from oncehouse.errors import CatalogBehindError, FencedError
+from oncehouse.ledger import leases, marks
+from oncehouse.ledger.catalog.batches import waiting_batches
+from oncehouse.ledger.storage.marks import Marks, read_marks
+from oncehouse.pipeline import lease_terms
+from postgres_pair import PostgresPair
+from road import Road, make_event, wait_until
+
+EVENTS = [make_event(number) for number in range(150)]
+
+
+@pytest.fixture
+def pair(tmp_path_factory) -> Iterator[PostgresPair]:
+    with PostgresPair(tmp_path_factory.mktemp("pair")) as started:
+        yield started
+
+
+@pytest.fixture
+def impatient_road(make_road, pair) -> Road:
+    return make_road(epoch={"max_rows": 30}, lease=2.0, ledger={"catalog": pair.url})
+
+
+def wait_for_end_of_leases(road: Road) -> None:
+    wait_until(
+        lambda: all(lease.expires_at < road.catalog.now() for lease in leases.list_leases(road.catalog)),
+        "the leases to run out",
+    )
+
+
+def repair(road: Road) -> None:
+    wait_for_end_of_leases(road)
+    road.age_marks()
+    assert run_command([*road.command_line("repair", "--apply")[3:]]) == 0
+
+
+def follow_and_lose(road: Road, pair: PostgresPair, first: subprocess.Popen[str]) -> None:
+    """The first driver stands still, a second delivers the rest, and the catalog forgets the second."""
+    wait_until(
+        lambda: first.poll() is not None or (len(road.rows()) == 60 and not waiting_batches(road.catalog)),
+        "the first driver to deliver",
+    )
+    freeze_whole(first)
+    pair.cut_off()
+    wait_for_end_of_leases(road)
+    road.send(EVENTS[60:120])
+    road.run()
+    road.assert_exact()
+    pair.fail_over()
+
+
+def wake_former_holder(road: Road, pair: PostgresPair, *, repaired: bool, defect: str = "") -> None:
+    road.send(EVENTS[:60])
+    first = road.spawn(defect=defect)
+    with ended(first):
+        follow_and_lose(road, pair, first)
+        if repaired:
+            repair(road)
+            road.send(EVENTS[120:])
+            road.run()
+        before = sorted(road.rows())
+        thaw(first)
+        wait_until(
+            lambda: first.poll() is not None or sorted(road.rows()) != before,
+            "the first driver to do something",
+        )
+        assert sorted(road.rows()) == before, "a former holder delivers rows again"
+        assert first.wait() == (FencedError if repaired else CatalogBehindError).exit_code, road.log()[-2000:]
+    if not repaired:
+        repair(road)
+    road.run()
+    road.assert_exact()
+
+
+@pytest.mark.scenario("former holder wakes after the catalog failed over")
+@pytest.mark.parametrize("repaired", [False, True])
+def test_a_driver_whose_successor_the_catalog_forgot_sends_nothing(impatient_road, pair, repaired):
+    wake_former_holder(impatient_road, pair, repaired=repaired)
+
+
+@pytest.mark.defect("former holder wakes after the catalog failed over")
+def test_a_former_holder_that_looks_at_no_mark_is_noticed(impatient_road, pair):
+    with pytest.raises(AssertionError, match="a former holder delivers rows again"):
+        wake_former_holder(impatient_road, pair, repaired=False, defect="marks not seen")
+
+
+def tokens(road: Road) -> list[int]:
+    return [lease.token for lease in leases.list_leases(road.catalog)]
+
+
+def forget_lease(road: Road, pair: PostgresPair) -> None:
+    """A driver takes its leases and stands still; the catalog forgets them, and a second driver works."""
+    road.send(EVENTS[:60])
+    road.run()
+    pair.cut_off()
+    before = tokens(road)
+    first = road.spawn()
+    with ended(first):
+        wait_until(
+            lambda: (
+                first.poll() is not None
+                or all(new > old for new, old in zip(tokens(road), before, strict=True))
+            ),
+            "the first driver to take its leases",
+        )
+        known = set(tokens(road))
+        wait_until(
+            lambda: (
+                first.poll() is not None
+                or set(read_marks(road.store, road.pipeline.pipeline).tokens.values()) == known
+            ),
+            "the leases to be marked",
+        )
+        freeze_whole(first)
+        given = tokens(road)
+        pair.fail_over()
+        assert tokens(road) == before, "the catalog has forgotten the leases"
+        road.send(EVENTS[60:])
+        road.run()
+        assert min(tokens(road)) > max(given), "a fencing token was given twice"
+        thaw(first)
+        assert first.wait(timeout=120) == FencedError.exit_code, road.log()[-2000:]
+    road.assert_exact()
+
+
+@pytest.mark.scenario("catalog forgets a lease that was given")
+def test_a_fencing_token_that_the_catalog_forgot_is_not_given_again(impatient_road, pair):
+    forget_lease(impatient_road, pair)
+
+
+@pytest.mark.defect("catalog forgets a lease that was given")
+def test_a_token_that_is_given_twice_is_noticed(impatient_road, pair, monkeypatch):
+    """Also where the second driver does not look for others' marks before it sends, which would stop it."""
+    monkeypatch.setattr(lease_terms, "read_marks", lambda *_: Marks(found=(), damaged=(), tokens={}))
+    monkeypatch.setattr(marks, "_demand_newest_term", lambda *_: None)
+    with pytest.raises(AssertionError, match="a fencing token was given twice"):
+        forget_lease(impatient_road, pair)

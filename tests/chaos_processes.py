@@ -1,0 +1,39 @@
+"""Drivers that are processes of their own: frozen as a whole, and gone when a test ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from oncehouse.devstack.chaos.scenario_run import freeze
+from oncehouse.devstack.subprocesses import descendants, signal_tree
+from road import wait_until
+
+
+@contextmanager
+def ended(*processes: subprocess.Popen[str]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                # One that is frozen would leave a frozen JVM behind.
+                signal_tree(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def state_of(pid: int) -> str:
+    """As the kernel calls it: T for a process that was stopped, Z for one that ended."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
+
+
+def freeze_whole(driver: subprocess.Popen[str]) -> None:
+    """With its JVM and its workers; returns when all of them stand still."""
+    freeze(driver)
+    wait_until(
+        lambda: {state_of(pid) for pid in (driver.pid, *descendants(driver.pid))} <= {"T", "Z"},
+        "the driver, its JVM and its workers to stand still",
+    )
