@@ -43,11 +43,19 @@ def list_unproven(catalog: Catalog) -> tuple[Batch, ...]:
     return unproven_batches(catalog)
 
 
-def settle_views(catalog: Catalog, found: Sequence[Batch]) -> None:
-    """The views of these batches were rebuilt, or found right."""
+def settle_views(catalog: Catalog, batch_ids: Collection[str]) -> tuple[Batch, ...]:
+    """The views of these batches were rebuilt, or found right; batches that became unproven since stay so."""
     from oncehouse.ledger.catalog import batches
 
-    batches.settle_views(catalog, [batch.batch_id for batch in found])
+    found = tuple(batch for batch in batches.unproven_batches(catalog) if batch.batch_id in batch_ids)
+    unknown = sorted(set(batch_ids) - {batch.batch_id for batch in found})
+    if unknown:
+        raise ConfigurationError(
+            f"Not among the batches whose views are unproven: {', '.join(unknown)}. Nothing was changed; "
+            "`oncehouse batches views` lists them."
+        )
+    batches.settle_views(catalog, batch_ids)
+    return found
 
 
 def plan_view_rebuilds(pipeline: Pipeline, tables: Collection[str]) -> dict[str, tuple[ViewRebuild, ...]]:

@@ -1,6 +1,7 @@
 """`oncehouse batches` on a real catalog: list, show, retry, and a ledger that is not there."""
 
 import json
+import shlex
 
 import pytest
 
@@ -84,3 +85,52 @@ def test_the_ledger_of_another_pipeline_is_not_taken_for_this_one(file, catalog,
     file.write_text(file.read_text().replace("pipeline: events", "pipeline: others"))
     assert run_command(["batches", "list", str(file)]) == 2
     assert "others has no ledger yet" in capsys.readouterr().err
+
+
+@pytest.fixture
+def unproven(catalog, monkeypatch):
+    """Makes the next of two loaded batches unproven, and returns its id. ClickHouse is not asked about its views."""
+    monkeypatch.setattr("oncehouse.monitoring.actions.plan_view_rebuilds", lambda *_: {})
+    register_epochs(catalog, 2)
+    waiting = [make_batch(part) for part in open_parts(catalog)]
+    token = take_lease(catalog, Stage.LOAD)
+    create_batches(catalog, token, waiting)
+
+    def load():
+        batch_id = waiting.pop(0).batch_id
+        finish_attempt(
+            catalog,
+            token,
+            start_attempt(catalog, token, batch_id),
+            status=BatchStatus.IN_CLICKHOUSE,
+            outcome="views unproven",
+            detail="the query log is off",
+        )
+        return batch_id
+
+    return load
+
+
+def test_the_command_that_the_list_prints_settles_the_views_of_the_listed_batches_alone(
+    file, catalog, unproven, capsys
+):
+    listed = unproven()
+    assert run_command(["batches", "views", str(file)]) == 0
+    program, *arguments = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    later = unproven()
+    assert program == "oncehouse"
+    assert run_command(arguments) == 0
+    assert "1 batches" in capsys.readouterr().out
+    assert find_batch(catalog, listed).reason is None
+    assert find_batch(catalog, later).reason == "the query log is off"
+
+
+def test_views_of_a_batch_that_is_not_listed_are_not_settled(file, catalog, unproven, capsys):
+    listed = unproven()
+    assert run_command(["batches", "views", str(file), "--done", listed, "--done", "nope"]) == 2
+    assert "unproven: nope. Nothing was changed" in capsys.readouterr().err
+    assert find_batch(catalog, listed).reason is not None
+    found = run_json(capsys, "batches", "views", str(file), "--done", listed)
+    assert [batch["batch_id"] for batch in found["batches"]] == [listed]
+    assert found["settled"]
+    assert run_json(capsys, "batches", "views", str(file))["batches"] == []

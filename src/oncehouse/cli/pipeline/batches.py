@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ from oncehouse.ledger.models import BatchStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from oncehouse.clickhouse.view_rebuild import ViewRebuild
     from oncehouse.ledger.models import Batch
@@ -97,9 +99,13 @@ def views(
     file: File = DEFAULT_FILE,
     *,
     done: Annotated[
-        bool,
-        typer.Option("--done", help="The views were rebuilt or found right: nothing is left to be done."),
-    ] = False,
+        list[str] | None,
+        typer.Option(
+            "--done",
+            metavar="BATCH",
+            help="The views of this batch of the list were rebuilt or found right; may be repeated.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show batches whose materialized views may lack their rows, and the statements that rebuild those views."""
@@ -107,16 +113,14 @@ def views(
 
     pipeline = load_pipeline(file)
     with open_ledger(pipeline) as catalog:
-        found = list_unproven(catalog)
-        if done:
-            settle_views(catalog, found)
+        found = settle_views(catalog, done) if done else list_unproven(catalog)
     rebuilds = {} if done else plan_view_rebuilds(pipeline, {batch.table for batch in found})
     if as_json:
-        show_json(UnprovenViews(batches=found, rebuilds=rebuilds, settled=done))
+        show_json(UnprovenViews(batches=found, rebuilds=rebuilds, settled=bool(done)))
     elif done:
         say(f"{len(found)} batches: their views count as rebuilt")
     else:
-        _show_views(found, rebuilds)
+        _show_views(file, found, rebuilds)
 
 
 @app.command()
@@ -138,7 +142,7 @@ def _row(batch: Batch) -> tuple[object, ...]:
     return batch.batch_id, batch.table, batch.status, batch.rows, batch.attempts, made, loaded, reason
 
 
-def _show_views(found: Sequence[Batch], rebuilds: Mapping[str, Sequence[ViewRebuild]]) -> None:
+def _show_views(file: Path, found: Sequence[Batch], rebuilds: Mapping[str, Sequence[ViewRebuild]]) -> None:
     show_table(
         ["batch", "table", "rows", "loaded (UTC)"],
         [(batch.batch_id, batch.table, batch.rows, spell_time(batch.loaded_at)) for batch in found],
@@ -157,9 +161,11 @@ def _show_views(found: Sequence[Batch], rebuilds: Mapping[str, Sequence[ViewRebu
             )
             for statement in rebuild.statements:
                 say(f"{statement};")
-    if rebuilds:
+    if found:
+        done = (option for batch in found for option in ("--done", batch.batch_id))
         say("")
-        say("When the views are right, `oncehouse batches views --done` says so.")
+        say("When the views have the rows of these batches, run:")
+        say(shlex.join(["oncehouse", "batches", "views", str(file), *done]))
 
 
 def _show(detail: BatchDetail) -> None:
