@@ -25,7 +25,7 @@ from oncehouse.clickhouse.errors import Kind
 from oncehouse.clickhouse.insert.deadline import SEND_WITHIN_SECONDS, Deadline, read_moment
 from oncehouse.clickhouse.insert.dedup_window import WindowNeeds
 from oncehouse.clickhouse.insert.insert_batch import encode_block, repeatable_settings
-from oncehouse.clickhouse.insert.session_fence import opening_settings, session_settings
+from oncehouse.clickhouse.insert.session_fence import explain_session, opening_settings, session_settings
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.clickhouse.preflight.requirements import Needs
 from oncehouse.clickhouse.preflight.table import judge_window
@@ -155,6 +155,13 @@ def send_rows(
 ) -> None:
     """One INSERT of one block under the token; nothing at all for no rows."""
     deadline = deadline or Deadline(began=read_moment(), seconds=SEND_WITHIN_SECONDS)
+    try:
+        _send(client, table, rows, token, deadline)
+    except OncehouseError as error:
+        raise explain_session(error) from error.__cause__
+
+
+def _send(client: Client, table: str, rows: Rows, token: str, deadline: Deadline) -> None:
     match rows:
         case pa.Table() | pa.RecordBatch():
             if (block := _as_block(rows)) is not None:

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from clickhouse_connect.driver import exceptions as driver
 
-from oncehouse.clickhouse.client import error_class
+from oncehouse.clickhouse.client import error_class, failure_of
 from oncehouse.clickhouse.errors import classify
 from oncehouse.clickhouse.insert import insert_batch as insert
 from oncehouse.clickhouse.insert.deadline import Deadline, Moment
@@ -23,7 +23,11 @@ from oncehouse.clickhouse.insert.insert_batch import (
     insert_batch,
     query_id,
 )
-from oncehouse.config.pipeline import ClickHouse
+from oncehouse.config.pipeline import ClickHouse, Retry
+from oncehouse.errors import ConfigurationError, TransientError
+from oncehouse.ledger.models import BatchStatus
+from oncehouse.messaging.clickhouse_handler import send_rows
+from oncehouse.pipeline.load.insert_task import judge
 
 BATCH = "0f8fad5b-d9cb-469f-a165-70867728950e"
 FIRST = InsertRequest(
@@ -360,3 +364,49 @@ def test_the_batch_column_costs_one_byte_a_row():
     column = batch_id_array(BATCH, 1_000_000)
     assert column.indices.nbytes == 1_000_000
     assert column[999_999].as_py() == BATCH
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"), [(372, "insert_sessions: false"), (373, "end the process or the connection")]
+)
+@pytest.mark.parametrize("attempt", [1, FEW_ATTEMPTS, 1000])
+def test_a_session_that_cannot_be_used_is_tried_again_however_often_and_names_the_remedy(
+    code, remedy, attempt
+):
+    failure = driver.DatabaseError(f"Code: {code}. Session", code=code)
+    outcome = insert_batch(FakeClient(failure=failure), replace(FIRST, attempt=attempt, session="mine"), ROWS)
+    verdict = judge(outcome, attempt=attempt, retry=Retry(), chance=1.0)
+    assert verdict.status is BatchStatus.RETRY
+    assert verdict.outcome == "unknown", "a proxy may have sent it twice"
+    assert 0 < verdict.wait_seconds <= Retry().longest
+    assert remedy in (verdict.detail or "")
+
+
+@pytest.mark.parametrize("call", ["opening", "insert"])
+@pytest.mark.parametrize(
+    ("code", "message", "raised", "remedy"),
+    [
+        (372, "Session not found", TransientError, "insert_sessions: false"),
+        (373, "Session is locked", TransientError, "end the process or the connection"),
+        (
+            36,
+            "Session timeout '180' is larger than max_session_timeout: 60",
+            ConfigurationError,
+            "Raise max_session_timeout",
+        ),
+    ],
+)
+def test_rows_of_a_consumer_or_a_sync_whose_session_cannot_be_used_name_the_remedy(
+    call, code, message, raised, remedy
+):
+    class Sessions(FakeClient):
+        def query(self, sql, parameters=None, settings=None):
+            self._record("opening")
+
+        def insert_lines(self, table, lines, settings, deadline=None):
+            self._record("insert")
+
+    failure = driver.DatabaseError(f"Code: {code}. DB::Exception: {message}", code=code)
+    with pytest.raises(raised, match=remedy) as told:
+        send_rows(Sessions(failure=failure, fails_on=call), "events", [{"n": 1}], token="one")
+    assert failure_of(told.value).code == code

@@ -32,7 +32,7 @@ from oncehouse.clickhouse.insert.outcome import (
     TryAgain,
 )
 from oncehouse.clickhouse.insert.session_fence import (
-    NOT_FOUND,
+    advise,
     end_session,
     keeping_settings,
     session_settings,
@@ -68,12 +68,6 @@ FEW_ATTEMPTS = 5
 """How often a failure of unknown nature, or rows that do not show up, are given another chance."""
 
 _UNBOUNDED = 1 << 40
-_SESSION_GONE = (
-    "The server does not know the session of this attempt: the INSERT came too late or twice, the server was started "
-    "again meanwhile, or a balancer sent it to another server than the session. It is tried again. If each attempt "
-    "ends like this, let all clients, those on executors too, reach the same server (a balancer that goes by the "
-    "client's address is not enough), or set clickhouse.insert_sessions: false."
-)
 
 
 class Step(StrEnum):
@@ -334,9 +328,7 @@ def _judge(
     again = failure.kind is Kind.TRANSIENT or (
         failure.kind is Kind.UNLISTED and request.attempt < FEW_ATTEMPTS
     )
-    text = f"batch {request.batch_id} for {request.table}: {message}"
-    if failure.code == NOT_FOUND and request.session is not None:
-        text = f"{text}\n{_SESSION_GONE}"
+    text = f"batch {request.batch_id} for {request.table}: {message}{advise(failure.code)}"
     if again:
         return TryAgain(
             message=text,

@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 NOT_FOUND = 372
 IN_USE = 373
 _INVALID = 36
+_ADVICE = {
+    NOT_FOUND: "The server does not know the session of this attempt: the INSERT came too late or twice, the server "
+    "was started again meanwhile, or a balancer sent it to another server than the session. It is tried again. If each "
+    "attempt ends like this, let all clients, those on executors too, reach the same server (a balancer that goes by "
+    "the client's address is not enough), or set clickhouse.insert_sessions: false (insert_sessions in Python).",
+    IN_USE: "Another request holds the session that this attempt needs, most likely an INSERT of the same rows that is "
+    "still arriving at the server. It is tried again. If each attempt ends like this, end the process or the "
+    "connection that sends it: a proxy may hold it open.",
+}
 _LIMIT = "max_session_timeout"
 
 
@@ -45,6 +54,22 @@ def explain_refusal(error: OncehouseError) -> OncehouseError:
     )
     explained.__cause__ = error.__cause__
     return explained
+
+
+def advise(code: int | None) -> str:
+    """A line on what to do about a request whose session could not be used; empty for other codes."""
+    return f"\n{_ADVICE[code]}" if code in _ADVICE else ""
+
+
+def explain_session(error: OncehouseError) -> OncehouseError:
+    """The same error, with the remedy where the session is what it failed for."""
+    explained = explain_refusal(error)
+    advice = advise(failure_of(error).code)
+    if explained is not error or not advice:
+        return explained
+    advised = type(error)(f"{error}{advice}")
+    advised.__cause__ = error.__cause__
+    return advised
 
 
 def session_settings(session: str) -> Mapping[str, Any]:
@@ -68,7 +93,8 @@ def end_session(client: Client, session: str) -> None:
                 return
             case code if code == IN_USE:
                 raise TransientError(
-                    f"the INSERT of the earlier attempt {session} is still arriving at the server; it is waited for"
+                    f"the INSERT of the earlier attempt {session} is still arriving at the server; it is waited for. "
+                    "If each attempt ends like this, end the connection that sends it: a proxy may hold it open."
                 ) from None
             case _:
                 raise
