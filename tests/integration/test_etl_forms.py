@@ -22,12 +22,18 @@ from oncehouse.etl.quality.expectation_file import ExpectationSection, make_expe
 from oncehouse.etl.quality.expectations import Outcome, judge, measure_sql
 from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
 from oncehouse.etl.scheduler.step_runner import Done
+from oncehouse.etl.state import backfill_transitions as lanes
 from oncehouse.etl.state import transitions
+from oncehouse.etl.state import transitions as offsets
 from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
-from oncehouse.etl.state.models import Expectation, Template, Topic
+from oncehouse.etl.state.models import Expectation, Position, Template, Topic
+from oncehouse.etl.state.position import MAX_ID, START
 from oncehouse.etl.steps.operations import Execute, Insert
 
 IN_RANGE = """(pos, id) > ({last_time:DateTime64(3)}, {last_id:UInt64})
+    AND (pos, id) <= ({next_time:DateTime64(3)}, {next_id:UInt64})"""
+
+WHOLE_DAYS = """pos >= toStartOfDay({last_time:DateTime64(3)})
     AND (pos, id) <= ({next_time:DateTime64(3)}, {next_id:UInt64})"""
 
 
@@ -208,6 +214,28 @@ def test_a_rebuilt_table_that_is_not_what_was_expected_is_not_put_in_place(place
     assert place.facts() == (5, 5)
     place.forgive()
     assert isinstance(place.run(replace(topic, expect=(replace(NO_NULLS, otherwise="warn"),)))[0], Done)
+    assert place.facts() == (10, 10)
+
+
+def test_a_back_fill_of_a_range_builds_what_comes_after_a_seek_into_the_future(place):
+    place.write("days.sql", f"SELECT * FROM {{db}}.stage WHERE {WHOLE_DAYS}")
+    topic = place.topic(template=Template.RANGE, transform="days.sql", range_column="pos")
+    place.add(1, 5)
+    offsets.seek(place.store, "Fact", Position(time_ms=1_900_000_000_000, id=MAX_ID))
+    lanes.order_backfill(
+        place.store,
+        topic,
+        after=START,
+        upto=None,
+        every_seconds=0,
+        maxstep_rows=None,
+        is_emptied=False,
+        lease_seconds=60,
+    )
+    place.run(topic)
+    assert place.facts() == (5, 5)
+    place.add(6, 5)
+    place.run(topic)
     assert place.facts() == (10, 10)
 
 

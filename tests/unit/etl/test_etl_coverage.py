@@ -18,7 +18,7 @@ from oncehouse.etl.state.coverage import (
     note_counts,
     uncover,
 )
-from oncehouse.etl.state.models import Late, Offset, Topic
+from oncehouse.etl.state.models import Late, Offset, Template, Topic
 from oncehouse.etl.state.next_backfill import next_side
 from oncehouse.etl.state.position import MAX_ID, START, Position, before
 from oncehouse.etl.state.topic_state import (
@@ -171,6 +171,50 @@ def test_a_lane_that_failed_rests_and_a_repair_comes_before_a_back_fill():
     assert lane(resting) is Lane.BACKFILL
     assert lane(with_job(resting, Lane.BACKFILL, job)) is None
     assert lane(with_job(resting, Lane.BACKFILL, job), now_ms=5000) is Lane.REPAIR
+
+
+DAYS = Topic(
+    topic="Fact", dst="dwh.fact", depends_on=("stage.main",), template=Template.RANGE, late=Late.REPAIR
+)
+
+
+def segment(after: int, upto: int, *, late: int = 0) -> Segment:
+    return Segment(after=at(after) if after else START, upto=at(upto), rows=5, late=late)
+
+
+@pytest.mark.parametrize(
+    ("covered", "settled", "filled"),
+    [
+        ((), 40, (0, 40)),  # after a seek into the future: rows that come after 40 are left for later
+        (((0, 40),), 60, (40, 60)),
+        (((0, 40),), 40, None),
+        (((20, 99),), 50, (0, 99)),  # partitions of the gap may have rows of the covered range
+        (((20, 99),), 99, (0, 99)),
+        (((20, 50),), 70, (0, 70)),
+        (((20, 30), (60, 99)), 50, None),  # the source was set back behind a gap
+    ],
+)
+def test_a_back_fill_of_a_range_ends_where_rows_may_still_come(covered, settled, filled):
+    segments = tuple(segment(*one) for one in covered)
+    book = with_job(Book(segments=segments), Lane.BACKFILL, Job(after=START, upto=at(99)))
+    side = next_side(DAYS, Offset(topic="Fact", last=at(99), next=at(99), book=book), at(settled), 1)
+    expected = None if filled is None else (START if not filled[0] else at(filled[0]), at(filled[1]))
+    assert (side and (side.after, side.upto)) == expected
+
+
+def test_the_growing_gap_of_a_range_is_filled_no_more_often_than_its_forward_runs_go_on():
+    topic = replace(DAYS, repeat_seconds=60)
+    book = with_job(Book(), Lane.BACKFILL, Job(after=START, upto=at(99), ran_ms=1000))
+    offset = Offset(topic="Fact", last=at(99), next=at(99), book=book)
+    assert next_side(topic, offset, at(40), 60_999) is None
+    assert next_side(topic, offset, at(40), 61_000) is not None
+
+
+def test_a_repair_of_a_range_covers_nothing_that_was_not_covered():
+    book = Book(segments=(segment(0, 20, late=1), segment(20, 50)))
+    side = next_side(DAYS, Offset(topic="Fact", last=at(99), next=at(99), book=book), at(60), 1)
+    assert side is not None
+    assert (side.lane, side.after, side.upto) == (Lane.REPAIR, START, at(50))
 
 
 def test_a_whole_rebuild_ends_a_failed_repair_and_leaves_a_range_that_was_begun():

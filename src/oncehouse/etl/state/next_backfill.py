@@ -39,12 +39,13 @@ def next_side(topic: Topic, offset: Offset, settled: Position | None, now_ms: in
         return None
     if job.opened is not None:
         return _again(topic, offset, Lane.BACKFILL, job.opened)
-    if now_ms < job.ran_ms + job.every_seconds * 1000:
+    is_range = topic.template is Template.RANGE
+    # After a seek into the future the gap of a range grows with its source, as its forward runs would go on.
+    every_seconds = max(job.every_seconds, topic.repeat_seconds) if is_range else job.every_seconds
+    if now_ms < job.ran_ms + every_seconds * 1000:
         return None
     for after, upto in find_gaps(offset.book.segments, job.after, min(job.upto, offset.reached)):
-        end = min(upto, settled)
-        if topic.template is Template.RANGE:  # its partitions are built whole, up to where it has come
-            end = offset.reached
+        end = _end_of_range(offset, after, settled) if is_range else min(upto, settled)
         return _side(topic, offset, Lane.BACKFILL, after, end) if after < end else None
     return None
 
@@ -73,9 +74,19 @@ def _next_repair(topic: Topic, offset: Offset, now_ms: int) -> Side | None:
     for segment in offset.book.segments:
         if segment.late:
             # What is rebuilt is rebuilt whole from there on; a step takes the late rows alone.
-            upto = segment.upto if topic.template is Template.STEP else offset.reached
+            upto = segment.upto if topic.template is Template.STEP else offset.book.segments[-1].upto
             return _side(topic, offset, Lane.REPAIR, segment.after, upto)
     return None
+
+
+def _end_of_range(offset: Offset, after: Position, settled: Position) -> Position:
+    """Partitions are built whole: at least up to the last row that is covered. What the topic has passed beyond that
+    is covered as far as nothing comes any more; `after` itself where the gaps in between have not come so far."""
+    segments = offset.book.segments
+    covered = segments[-1].upto if segments else START
+    if any(upto > settled for _, upto in find_gaps(segments, after, covered)):
+        return after
+    return max(covered, min(settled, offset.reached))
 
 
 def _rests(job: Job, now_ms: int) -> bool:
