@@ -255,6 +255,18 @@ def test_a_view_that_refuses_a_row_stops_the_partition_and_doubles_nothing(world
     assert broker.committed("g", "t") == 20
 
 
+def test_two_groups_that_write_to_one_table_take_nothing_from_each_other(world):
+    world.create()
+    broker = MemoryBroker({"t": 1})
+    for number in range(20):
+        broker.send("t", json.dumps({"id": number, "name": "n"}).encode())
+    for group in ("a", "b"):
+        consumer = Consumer(group=group, broker=broker)
+        consumer.batch("t")(world.handler(lambda batch: [json.loads(value) for value in batch.values]))
+        consumer.run_until_idle(for_seconds=30)
+    assert world.ask("SELECT count(), uniqExact(id) FROM {database}.events") == [(40, 20)]
+
+
 def test_after_a_failure_that_nobody_has_listed_no_batch_is_taken_apart():
     from clickhouse_connect.driver.exceptions import DatabaseError
 

@@ -1,10 +1,10 @@
 """A ready handler for the batch consumer: the rows of a batch as one INSERT that may be repeated.
 
 Holds: one batch is one block under the batch's own token, so a batch that comes again adds nothing, in the table and in
-its materialized views; it leaves in time or not at all, and the server runs it in a session of its own, once; before
-the first insert the table is asked whether it remembers tokens for long enough. `rows`
-must give the same rows for the same batch. Errors are sorted for the consumer: what passes by itself, what is wrong
-with the batch's own rows, and what no batch can help.
+its materialized views, and groups that write to one table do not take each other's rows for repeats; it leaves in time
+or not at all, and the server runs it in a session of its own, once; before the first insert the table is asked whether
+it remembers tokens for long enough. `rows` must give the same rows for the same batch. Errors are sorted for the
+consumer: what passes by itself, what is wrong with the batch's own rows, and what no batch can help.
 """
 
 from __future__ import annotations
@@ -121,10 +121,12 @@ class ClickHouseHandler:
         # From here on, so that one who stands still with the batch in hand does not send it when others have.
         deadline = Deadline(began=read_moment(), seconds=self._send_within)
         rows = self._rows(batch)
+        # A consumer's own batch may name its group there: another group's rows are not this one's repeat.
+        token: str = getattr(batch, "insert_token", batch.token)
         try:
-            send_rows(self.client, self.table, rows, token=batch.token, deadline=deadline)
+            send_rows(self.client, self.table, rows, token=token, deadline=deadline)
         except OncehouseError as error:
-            raise judge_refusal(error, f"{self.table}: batch {batch.token}") from error
+            raise judge_refusal(error, f"{self.table}: batch {token}") from error
 
     def check(self) -> None:
         """Refuse a table that would take a repeated batch twice. Done before the first insert; may be asked earlier."""

@@ -24,6 +24,7 @@ class Batch(Sequence[Message]):
         attempt: int = 1,
         is_cancelled: Callable[[], bool] = lambda: False,
         source: str | None = None,
+        group: str | None = None,
     ) -> None:
         self.topic = topic
         self.source = source
@@ -33,6 +34,8 @@ class Batch(Sequence[Message]):
         self.last_offset = last_offset
         self.attempt = attempt
         """From 1; more after the handler failed on these very records."""
+        self.group = group
+        """The consumer group, where insert tokens name it; None in partitions that it began with 0.1.0."""
         self._records = records
         self._is_cancelled = is_cancelled
 
@@ -40,6 +43,11 @@ class Batch(Sequence[Message]):
     def token(self) -> str:
         """Names these records. A batch that comes again (retry, crash, another consumer) has its token again."""
         return f"{self.topic}/{self.partition}/{self.first_offset}-{self.last_offset}"
+
+    @property
+    def insert_token(self) -> str:
+        """The token under which a destination that several groups write to takes this group's rows once."""
+        return self.token if self.group is None else f"{self.group}/{self.token}"
 
     @property
     def values(self) -> list[bytes | None]:

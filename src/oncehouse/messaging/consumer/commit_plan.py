@@ -1,7 +1,8 @@
 """Where the next batches end, as it is written beside a committed offset.
 
 A batch is handed out only after its end stands in Kafka, so that whoever takes the partition over after a crash cuts
-the same batches, and their tokens come again. The text is `oncehouse:` and the ends as steps from the offset.
+the same batches, and their tokens come again. The text is a prefix and the ends as steps from the offset. The prefix
+says whether insert tokens name the group: a partition keeps the kind that it began with, so no batch changes its token.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+# Of partitions that a group began with 0.1.0, whose tokens do not name it.
 _PREFIX = "oncehouse:"
+_GROUP_PREFIX = "oncehouse+group:"
 # Kafka keeps at most 4,096 bytes beside an offset (offset.metadata.max.bytes); 64 steps of 19 digits fit.
 MAX_ENDS = 64
 
@@ -24,6 +27,8 @@ class Position:
     """Kafka's, of the record before the offset; None where it is not known."""
     is_ours: bool = field(default=True, compare=False)
     """Whether a consumer of ours wrote it. Other clients commit leader epochs that no record may have."""
+    names_group: bool = field(default=False, compare=False)
+    """Whether the insert tokens of the partition's batches name the group."""
 
 
 def write_plan(position: Position) -> str:
@@ -31,18 +36,23 @@ def write_plan(position: Position) -> str:
     if position.offset is None:
         return ""
     steps = pairwise((position.offset, *position.ends))
-    return _PREFIX + ",".join(str(after - before) for before, after in steps)
+    return (_GROUP_PREFIX if position.names_group else _PREFIX) + ",".join(
+        str(after - before) for before, after in steps
+    )
 
 
 def read_plan(offset: int | None, metadata: str | None) -> Position:
     """What `write_plan` wrote; anything else beside an offset is somebody else's and means no plan."""
-    if offset is None or not (metadata or "").startswith(_PREFIX):
+    text = metadata or ""
+    prefix = next((known for known in (_PREFIX, _GROUP_PREFIX) if text.startswith(known)), None)
+    if offset is None or prefix is None:
         return Position(offset=offset, is_ours=False)
+    names_group = prefix == _GROUP_PREFIX
     ends: list[int] = []
     last = offset
-    for step in (metadata or "").removeprefix(_PREFIX).split(","):
+    for step in text.removeprefix(prefix).split(","):
         if not (step.isascii() and step.isdigit() and len(step) < 20) or (ends and int(step) == 0):
-            return Position(offset=offset)
+            return Position(offset=offset, names_group=names_group)
         last += int(step)
         ends.append(last)
-    return Position(offset=offset, ends=tuple(ends))
+    return Position(offset=offset, ends=tuple(ends), names_group=names_group)

@@ -178,6 +178,8 @@ class HandOut:
     without: frozenset[int]
     """Offsets that were put aside already."""
     attempt: int
+    names_group: bool = False
+    """Whether the batch's insert token names the group."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,6 +30,7 @@ class Handling:
     def __init__(
         self,
         *,
+        group: str,
         feed: Callable[[ev.Event], None],
         lanes: Lanes,
         workers: Mapping[str, Workers],
@@ -38,6 +39,7 @@ class Handling:
         metrics: Metrics,
         times: TimeSums,
     ) -> None:
+        self._group = group
         self._feed = feed
         self._lanes = lanes
         self._workers = workers
@@ -165,6 +167,7 @@ class Handling:
                 attempt=action.attempt,
                 is_cancelled=lambda: flag.is_up,
                 source=self._subscriptions[topic].source_of(topic),
+                group=self._group if action.names_group else None,
             ),
             done=done,
             flag=flag,

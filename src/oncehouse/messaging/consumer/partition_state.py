@@ -84,6 +84,7 @@ class PartitionState:
     closed: deque[Work] = field(default_factory=deque)
     done: int | None = field(init=False)
     _prepared: bool = field(init=False)
+    _names_group: bool = field(init=False)
     _done_epoch: int | None = None
     """Kafka's leader epoch of the record before `done`."""
     _number: int = 0
@@ -109,6 +110,8 @@ class PartitionState:
         self.done = self.start.offset
         # What another client committed is not committed again as if it were ours.
         self._done_epoch = self.start.leader_epoch if self.start.is_ours else None
+        # A batch of an older oncehouse may be under way wherever something was committed: it keeps its token.
+        self._names_group = self.start.names_group or self.start.offset is None
         self._expected = self.start.offset or 0
         self._planned = deque(self.start.ends)
         self._acked = self.start
@@ -200,6 +203,7 @@ class PartitionState:
             records=work.records,
             without=work.without,
             attempt=self._failures + 1,
+            names_group=self._names_group,
         )
 
     def _start_task(self, now: float) -> Ticket:
@@ -310,10 +314,16 @@ class PartitionState:
     def _ends(self) -> tuple[int, ...]:
         return (*(work.end for work in self.closed), *self._planned)[:MAX_ENDS]
 
+    @property
+    def _position(self) -> Position:
+        return Position(
+            offset=self.done, ends=self._ends, leader_epoch=self._done_epoch, names_group=self._names_group
+        )
+
     def commit(self, now: float) -> Commit | None:
         if self._in_flight is not None or self.done is None or now < self._commit_hold_until:
             return None
-        position = Position(offset=self.done, ends=self._ends, leader_epoch=self._done_epoch)
+        position = self._position
         if self.done == self._acked.offset and set(position.ends) <= set(self._acked.ends):
             return None
         self._in_flight = position
@@ -323,7 +333,7 @@ class PartitionState:
         """What is left to commit when the partition leaves."""
         if self.done is None or self.done == self._acked.offset:
             return None
-        return Position(offset=self.done, ends=self._ends, leader_epoch=self._done_epoch)
+        return self._position
 
     def end_commit(self, position: Position) -> list[Action]:
         settled: list[Action] = []

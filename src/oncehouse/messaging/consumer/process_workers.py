@@ -181,12 +181,13 @@ def pack(batch: Batch) -> bytes:
         batch.last_offset,
         batch.attempt,
         batch.source,
+        batch.group,
     )
     return pickle.dumps((where, messages), protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def unpack(packed: bytes) -> Batch:
-    (topic, partition, first, last, attempt, source), messages = pickle.loads(packed)  # noqa: S301 - the parent wrote it
+    (topic, partition, first, last, attempt, source, group), messages = pickle.loads(packed)  # noqa: S301 - the parent wrote it
     raw = [MemoryRecord(topic, partition, *message) for message in messages]
     return Batch(
         Records(raw),
@@ -196,6 +197,7 @@ def unpack(packed: bytes) -> Batch:
         last_offset=last,
         attempt=attempt,
         source=source,
+        group=group,
     )
 
 

@@ -89,6 +89,7 @@ class Runner:
         )
         self.times = TimeSums()
         self._handling = Handling(
+            group=self._group,
             feed=self.feed,
             lanes=Lanes(crew),
             workers=workers,

@@ -585,11 +585,13 @@ def test_the_leader_epoch_of_another_clients_commit_is_not_committed_as_ours(is_
 @given(
     st.integers(0, 2**62),
     st.lists(st.integers(0, 2**40), max_size=MAX_ENDS).map(sorted).map(dict.fromkeys).map(tuple),
+    st.booleans(),
 )
-def test_a_plan_reads_back_and_fits_beside_an_offset(offset, steps):
-    position = Position(offset=offset, ends=tuple(offset + step for step in steps))
+def test_a_plan_reads_back_and_fits_beside_an_offset(offset, steps, names_group):
+    position = Position(offset=offset, ends=tuple(offset + step for step in steps), names_group=names_group)
     text = write_plan(position)
     assert read_plan(offset, text) == position
+    assert read_plan(offset, text).names_group is names_group
     assert len(text) < 4096
 
 

@@ -15,6 +15,7 @@ from oncehouse.common.backoff import Backoff
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.messaging.clock import SystemClock
 from oncehouse.messaging.consumer import Batch, Consumer, MemoryBroker, MemoryMetrics
+from oncehouse.messaging.consumer.process_workers import pack, unpack
 from oncehouse.messaging.failure_policy import Failure, Shelf
 from oncehouse.messaging.retries.retry_topics import RetryTopics
 
@@ -473,3 +474,53 @@ def test_retries_that_are_none_are_refused(retries):
     consumer = Consumer(broker=MemoryBroker({"events": 1}), group="g")
     with pytest.raises(ConfigurationError, match=r"give RetryTopics\(delays"):
         consumer.batch("events", retries=retries)
+
+
+# Tokens that name the group.
+
+
+def read_insert_tokens(broker: MemoryBroker, group: str, *, fails: bool = False) -> list[str]:
+    tokens: list[str] = []
+    consumer = Consumer(group=group, broker=broker)
+
+    @consumer.batch("events", size=5)
+    def handle(batch: Batch) -> None:
+        tokens.append(batch.insert_token)
+        if fails:
+            raise TransientError("away")
+
+    if fails:
+        consumer.run_until_idle(for_seconds=0.01)
+    else:
+        consumer.run_until_idle()
+    return tokens
+
+
+def test_two_groups_have_tokens_of_their_own_which_come_again():
+    broker = MemoryBroker({"events": 1})
+    fill(broker, 10)
+    failed = read_insert_tokens(broker, "a", fails=True)
+    assert set(failed) == {"a/events/0/0-4"}
+    assert read_insert_tokens(broker, "a") == ["a/events/0/0-4", "a/events/0/5-9"]
+    assert read_insert_tokens(broker, "b") == ["b/events/0/0-4", "b/events/0/5-9"]
+    fill(broker, 10)
+    assert read_insert_tokens(broker, "a") == ["a/events/0/10-14", "a/events/0/15-19"]
+
+
+def test_a_partition_that_a_group_began_with_an_older_version_keeps_its_tokens():
+    broker = MemoryBroker({"events": 1})
+    fill(broker, 10)
+    broker._group("a").committed["events", 0] = (0, "oncehouse:2,3")  # as 0.1.0 wrote it
+    assert read_insert_tokens(broker, "a") == ["events/0/0-2", "events/0/3-5", "events/0/6-9"]
+    fill(broker, 10)
+    assert read_insert_tokens(broker, "a") == ["events/0/10-14", "events/0/15-19"]
+
+
+def test_a_batch_in_a_process_of_its_own_has_the_token_of_its_group():
+    broker = MemoryBroker({"events": 1})
+    fill(broker, 5)
+    seen: list[Batch] = []
+    consumer = Consumer(group="a", broker=broker)
+    consumer.batch("events")(seen.append)
+    consumer.run_until_idle()
+    assert unpack(pack(seen[0])).insert_token == seen[0].insert_token == "a/events/0/0-4"
