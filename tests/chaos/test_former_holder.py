@@ -15,10 +15,11 @@ from chaos_processes import ended, freeze_whole
 from oncehouse.cli.app import run_command
 from oncehouse.devstack.chaos.scenario_run import thaw
 from oncehouse.errors import CatalogBehindError, FencedError
-from oncehouse.ledger import leases, marks
+from oncehouse.ledger import take_lease
+from oncehouse.ledger.catalog import leases
 from oncehouse.ledger.catalog.batches import waiting_batches
+from oncehouse.ledger.storage import marks
 from oncehouse.ledger.storage.marks import Marks, read_marks
-from oncehouse.pipeline import lease_terms
 from postgres_pair import PostgresPair
 from road import Road, make_event, wait_until
 
@@ -146,7 +147,7 @@ def test_a_fencing_token_that_the_catalog_forgot_is_not_given_again(impatient_ro
 @pytest.mark.defect("catalog forgets a lease that was given")
 def test_a_token_that_is_given_twice_is_noticed(impatient_road, pair, monkeypatch):
     """Also where the second driver does not look for others' marks before it sends, which would stop it."""
-    monkeypatch.setattr(lease_terms, "read_marks", lambda *_: Marks(found=(), damaged=(), tokens={}))
+    monkeypatch.setattr(take_lease, "read_marks", lambda *_: Marks(found=(), damaged=(), tokens={}))
     monkeypatch.setattr(marks, "_demand_newest_term", lambda *_: None)
     with pytest.raises(AssertionError, match="a fencing token was given twice"):
         forget_lease(impatient_road, pair)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from debezium_examples import FIELDS, FIRST_OFFSET, MYSQL, POSTGRES, column, decode, describe, write
 from fuzzing import examples
-from oncehouse.pipeline.decoding import Decoded
+from oncehouse.pipeline.formats.base import Decoded
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

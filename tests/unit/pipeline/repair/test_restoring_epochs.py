@@ -6,7 +6,7 @@ import pytest
 
 from oncehouse.config import Pipeline
 from oncehouse.errors import PermanentError
-from oncehouse.pipeline import restoring
+from oncehouse.pipeline.repair import file_restorer
 from oncehouse.pipeline.repair.file_restorer import Restorer
 
 MERGING = (("shop.events", "version"),)
@@ -44,8 +44,8 @@ def read(pipeline, monkeypatch):
             return "the epoch"
 
         known = pipeline.with_merging_fields(MERGING) if seen else None
-        monkeypatch.setattr(restoring, "know_tables_if_there", lambda _: known)
-        monkeypatch.setattr(restoring, "read_epoch", read_epoch)
+        monkeypatch.setattr(file_restorer, "know_tables_if_there", lambda _: known)
+        monkeypatch.setattr(file_restorer, "read_epoch", read_epoch)
         monkeypatch.setattr(Restorer, "_state", None)
         restorer = Restorer(pipeline, None, 1)
         if settled is None:

@@ -8,14 +8,16 @@ from types import SimpleNamespace
 import pytest
 
 from oncehouse import Sink
-from oncehouse.clickhouse.describe import Column, TableFacts
+from oncehouse.clickhouse.table_info import Column, TableFacts
 from oncehouse.config import Pipeline
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.records import FileFormat
-from oncehouse.pipeline import importing, prepare, run, sink
-from oncehouse.pipeline.frames import choose_columns
-from oncehouse.pipeline.importing import import_files, make_job
-from oncehouse.pipeline.read_planning import plan_reading
+from oncehouse.ledger.models import FileFormat
+from oncehouse.pipeline import run
+from oncehouse.pipeline.checks import preflight
+from oncehouse.pipeline.external import file_import, sink
+from oncehouse.pipeline.external.dataframe_ingest import choose_columns
+from oncehouse.pipeline.external.file_import import import_files, make_job
+from oncehouse.pipeline.ingest.read_plan import plan_reading
 
 FIELDS = {"id": "UInt64", "customer": "Nullable(String)", "note": "Nullable(String)"}
 MERGING = TableFacts(
@@ -54,10 +56,10 @@ def started(monkeypatch):
         found.append(pipeline)
         raise ConfigurationError("far enough")
 
-    monkeypatch.setattr(prepare, "read_tables", lambda _: {"shop.events": MERGING})
+    monkeypatch.setattr(preflight, "read_tables", lambda _: {"shop.events": MERGING})
     monkeypatch.setattr(run, "demand_ready", lambda *_, **__: True)
     monkeypatch.setattr(run, "adopt", lambda *_: None)
-    for module in (importing, run, sink):
+    for module in (file_import, run, sink):
         monkeypatch.setattr(module, "Stages", make)
     return found
 
