@@ -26,7 +26,7 @@ from typing import Any
 import psycopg
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.config.pipeline import ClickHouse
+from oncehouse.config import ClickHouse
 from oncehouse.devstack.stack import Stack
 from oncehouse.devstack.subprocesses import ONCEHOUSE, last_words
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError

@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.config.pipeline import ClickHouse
+from oncehouse.config import ClickHouse
 from oncehouse.devstack.stack import Stack
 from shop import HOUR_MS, START_MS, Row, Shop, expect_facts, make_shop
 
