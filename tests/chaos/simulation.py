@@ -69,6 +69,8 @@ from oncehouse.pipeline.stages.supervisor import take_lease
 
 TOPIC = "events"
 PARTITIONS = 2
+WAIT_SECONDS = 4000
+"""Longer than an INSERT may be on its way."""
 MOST_LOADS = 500
 STAGES = {
     "settle": Stage.INGEST,
@@ -531,6 +533,11 @@ class Simulation:
             self.clickhouse.delete_batch(batch.batch_id)
         requests.add_request(self.catalog, RequestKind.REFILL_TABLE, {"table": TABLE})
         self.perform()
+        if requests.open_requests(self.catalog):
+            # Without sessions the request waits until nothing that was sent can still arrive.
+            self.deliver()
+            self.pass_time(WAIT_SECONDS)
+            self.perform()
 
     def first_seen(self) -> dict[int, str]:
         """Of each id the first arrival, by the ledger's own ranges: epochs in order, positions within."""
