@@ -30,11 +30,12 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.marks import Sending, write_mark
 from oncehouse.pipeline.external.dataframe_rows import FrameRows
 from oncehouse.pipeline.formats.dataframe import FrameFormat, schema_of
-from oncehouse.pipeline.ingest.epoch import SMALL_EPOCH_RECORDS, EpochInput, run_tasks, settle
+from oncehouse.pipeline.ingest.epoch import SMALL_EPOCH_RECORDS, EpochInput, settle
 from oncehouse.pipeline.ingest.manifest import MANIFEST_SCHEMA, ReadPlan, TaskManifest
 from oncehouse.pipeline.ingest.part_files import PARTITIONS, epoch_path, topic_of
 from oncehouse.pipeline.ingest.read_task import ReadTask
 from oncehouse.pipeline.spark.job_errors import naming_own_errors
+from oncehouse.pipeline.spark.tasks import run_tasks
 from oncehouse.pipeline.stages.ingest_stage import Deciding
 
 if TYPE_CHECKING:

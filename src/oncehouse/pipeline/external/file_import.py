@@ -33,12 +33,13 @@ from oncehouse.pipeline.external.import_manifest import (
 from oncehouse.pipeline.external.import_reader import ImportPlan, import_task
 from oncehouse.pipeline.formats.dataframe import FrameFormat, schema_of
 from oncehouse.pipeline.formats.json.format import JsonFormat
-from oncehouse.pipeline.ingest.epoch import EpochInput, run_tasks, settle
+from oncehouse.pipeline.ingest.epoch import EpochInput, settle
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.ingest.part_files import topic_of
 from oncehouse.pipeline.progress import Progress
 from oncehouse.pipeline.run import keep_quiet, prepare
 from oncehouse.pipeline.spark.job_errors import naming_own_errors
+from oncehouse.pipeline.spark.tasks import run_tasks
 from oncehouse.pipeline.stages.ingest_stage import Deciding
 from oncehouse.pipeline.stages.progress_reporter import Report, RunResult
 from oncehouse.pipeline.stages.supervisor import Stages

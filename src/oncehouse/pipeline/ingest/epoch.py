@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -55,6 +55,7 @@ from oncehouse.pipeline.schema.evolution import meet_new_fields
 from oncehouse.pipeline.schema.identity_guard import remembered
 from oncehouse.pipeline.spark.arrow_batches import OutsizeRecordError, cutting, demand_usual, hand_over
 from oncehouse.pipeline.spark.job_errors import naming_own_errors
+from oncehouse.pipeline.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -245,17 +246,6 @@ def decide_task(plan: DecidePlan) -> Decision:
     context = TaskContext.get()
     attempt = f"{context.taskAttemptId() if context else 0}-{uuid.uuid4().hex[:8]}"
     return decide(replace(plan, out=f"{plan.out}-{attempt}"))
-
-
-def run_tasks(spark: SparkSession, work: Any, plans: Sequence[Any]) -> list[Any]:
-    """One Spark task a plan."""
-    return spark.sparkContext.parallelize(plans, len(plans)).map(work).collect()
-
-
-def run_tasks_aside(spark: SparkSession, work: Any, plans: Sequence[Any]) -> list[Any]:
-    """The same on half of the cores: a task that has a core keeps it to its end, whoever waits for one."""
-    slices = min(len(plans), max(1, spark.sparkContext.defaultParallelism // 2))
-    return spark.sparkContext.parallelize(plans, slices).map(work).collect()
 
 
 def assemble(

@@ -41,10 +41,10 @@ from oncehouse.ledger.models import Attempt, Batch, BatchStatus, LoadPart, Stage
 from oncehouse.ledger.storage.file_store import NO_SPACE, FileStore
 from oncehouse.ledger.storage.marks import Sending, write_mark
 from oncehouse.pipeline.dedup.deduplicate import live_events
-from oncehouse.pipeline.ingest.epoch import run_tasks
 from oncehouse.pipeline.ingest.part_files import EVENT_COLUMN, read_rows
 from oncehouse.pipeline.load.attempt import Opened, is_doubtful, open_attempt, open_sessions
 from oncehouse.pipeline.load.insert_rate import Answer
+from oncehouse.pipeline.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,8 +24,8 @@ from oncehouse.ledger.storage import key_index
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import Keys
 from oncehouse.pipeline.dedup.deduplicate import DUPLICATE_SCHEMA
-from oncehouse.pipeline.ingest.epoch import run_tasks
 from oncehouse.pipeline.ingest.part_files import read_columns, read_rows
+from oncehouse.pipeline.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

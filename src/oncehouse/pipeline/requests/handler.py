@@ -35,7 +35,7 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dead_letters.filter import Selection
 from oncehouse.pipeline.dedup.index_compaction import rebuild
 from oncehouse.pipeline.ingest.dead_letter_files import may_hold
-from oncehouse.pipeline.ingest.epoch import EpochInput, run_tasks, settle
+from oncehouse.pipeline.ingest.epoch import EpochInput, settle
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.load.absence_proof import end_parked
 from oncehouse.pipeline.requests.dead_letter_replay import ReplayPlan, group_files, replay
@@ -44,6 +44,7 @@ from oncehouse.pipeline.requests.table_refill import gone_batches, refill
 from oncehouse.pipeline.schema.discovery import learn_schemas
 from oncehouse.pipeline.schema.identity_guard import refuse_start, under_asked_rule, under_ledgers_rule
 from oncehouse.pipeline.spark.job_errors import naming_own_errors
+from oncehouse.pipeline.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

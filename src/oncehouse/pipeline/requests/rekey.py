@@ -32,12 +32,12 @@ from oncehouse.pipeline.dedup.index_compaction import AGE_SHARE, RebuildPlan, re
 from oncehouse.pipeline.dedup.payload_hash import hash_payloads
 from oncehouse.pipeline.dedup.unique_id import refuse_nameless, unique_ids
 from oncehouse.pipeline.formats.factory import make_decoder
-from oncehouse.pipeline.ingest.epoch import run_tasks, run_tasks_aside
 from oncehouse.pipeline.ingest.manifest import ReadPlan
 from oncehouse.pipeline.ingest.read_plan import read_plan
 from oncehouse.pipeline.ingest.redecode import decode_again, tell_place
 from oncehouse.pipeline.schema.identity_guard import identity_of, spell_section
 from oncehouse.pipeline.schema.required_fields import reject_versions
+from oncehouse.pipeline.spark.tasks import run_tasks, run_tasks_on_half
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,7 +149,7 @@ class Rekeying:
         planned = plan_round(self._count_left(), self._before)
         if planned is None:
             return not self.forget_lost()
-        taken = self._prepare(self._choose(planned.times), run_tasks_aside if planned.aside else run_tasks)
+        taken = self._prepare(self._choose(planned.times), run_tasks_on_half if planned.aside else run_tasks)
         self._before = replace(planned, taken=taken)
         return False
 

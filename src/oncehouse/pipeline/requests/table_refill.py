@@ -32,13 +32,13 @@ from oncehouse.pipeline.dedup.identity_rule import Rule
 from oncehouse.pipeline.dedup.unique_id import unique_ids
 from oncehouse.pipeline.formats.base import Decoded, Places
 from oncehouse.pipeline.formats.factory import make_decoder
-from oncehouse.pipeline.ingest.epoch import run_tasks
 from oncehouse.pipeline.ingest.manifest import PartManifest, ReadPlan
 from oncehouse.pipeline.ingest.part_files import PartFile, epoch_path, route
 from oncehouse.pipeline.ingest.read_plan import shaped_plan
 from oncehouse.pipeline.ingest.redecode import decode_again, tell_place
 from oncehouse.pipeline.schema.identity_guard import identity_of
 from oncehouse.pipeline.schema.required_fields import refused_versions, reject_versions
+from oncehouse.pipeline.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
