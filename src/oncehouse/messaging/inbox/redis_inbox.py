@@ -1,8 +1,9 @@
-"""`RedisInbox`: a cheaper memory of handled messages, in Redis, with a weaker promise than a database's.
+"""`RedisInbox`: remembers handled messages in Redis, which is cheaper than a database and promises less.
 
-A message is *claimed* for a short time, handled, and then noted as *done* for as long as is kept. Effects and note are
-two things: a worker that dies between them, a handler slower than its claim, or a Redis that forgets makes a message
-run twice. None is lost: only what ran to its end is noted, and what is claimed elsewhere is refused, not skipped.
+A message is *claimed* for a short time, handled, and then recorded as *done* for as long as `keep` says. The handler's
+effects and that record are not one transaction: if a worker dies between them, a handler outlasts its claim, or Redis
+loses data, the message is handled twice. No message is lost: only a handler that returned is recorded, and a message
+that another process has claimed is refused, not skipped.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import functools
 import inspect
 import secrets
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -29,12 +30,12 @@ from oncehouse.messaging.inbox.ids import (
     check_keep,
     check_sources,
 )
-from oncehouse.messaging.inbox.once import Counter, Counts, delivery_of
+from oncehouse.messaging.inbox.once import Counter, Counts, Delivery, delivery_of
 from oncehouse.messaging.message import Message
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
-# One key a script, so that a cluster can run them wherever the key is. A claim is known by its random value.
+# One key per script, so that a Redis cluster can run each on the node of its key. A claim's value is a random token.
 _CLAIM = """
 local held = redis.call('GET', KEYS[1])
 if held then return held end
@@ -49,8 +50,8 @@ if held == ARGV[1] or not held then
 end
 return 0
 """
-# What 0.1 wrote is only read.
-_KNOWN = """
+# Ids as version 0.1 wrote them are only read.
+_LOOK_UP = """
 return redis.call('GET', KEYS[1]) or ''
 """
 _RELEASE = """
@@ -61,7 +62,7 @@ _DONE = b"done"
 
 
 class RedisInbox:
-    """Remembers in Redis. `client` is `redis.Redis` for plain handlers and `redis.asyncio.Redis` for async ones."""
+    """`client` is a `redis.Redis` for plain handlers, a `redis.asyncio.Redis` for async ones."""
 
     def __init__(self, client: redis.Redis | redis.asyncio.Redis, *, prefix: str = "oncehouse:inbox") -> None:
         self._client = client
@@ -77,7 +78,7 @@ class RedisInbox:
 
     @property
     def overrun(self) -> int:
-        """Messages whose claim ran out before their handler ended: another may have handled them too."""
+        """Messages whose claim expired before their handler ended: another process may have handled them too."""
         return self._overrun
 
     def _count_overrun(self, count: int) -> None:
@@ -94,18 +95,19 @@ class RedisInbox:
     ) -> Callable[[HandlerT], HandlerT]:
         """Wrap a handler `(message)` or `(messages)`, plain or async.
 
-        `keep` is for how long a handled message is known. `claim` is how long one being handled is kept from others:
-        longer than the handler ever takes. While another has it, TransientError says so: try again, commit nothing.
-        `sources` names topics whose ids are those of another topic, such as {"orders-mirror": "orders"}.
+        `keep` is how long a handled message is remembered. `claim` is how long a message under way is kept from other
+        processes; it must exceed the handler's longest run. While another process holds a message, the wrapped handler
+        raises TransientError: retry, and do not commit.
+        `sources` maps topics to the topic whose ids they share, such as {"orders-mirror": "orders"}.
         """
         check_consumer(consumer)
-        once = _Once(
+        options = _Options(
             consumer=consumer,
             prefix=f"{self._prefix}:{consumer}:",
             keep_ms=_milliseconds(check_keep(keep)),
             claim_ms=_milliseconds(check_keep(claim, what="claim")),
             counter=self._counter,
-            overrun=self._count_overrun,
+            count_overrun=self._count_overrun,
             sources=check_sources(sources),
         )
         self._counter.register(consumer)
@@ -117,7 +119,7 @@ class RedisInbox:
                     f"Inbox of {consumer}: a plain handler needs redis.Redis, an async one redis.asyncio.Redis"
                 )
             wrap = _wrap_async if is_async else _wrap_plain
-            wrapped: Any = wrap(self._client, once, handler)
+            wrapped: Any = wrap(self._client, options, handler)
             return wrapped  # type: ignore[no-any-return]
 
         return decorate
@@ -128,150 +130,174 @@ def _milliseconds(seconds: float) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
-    """Scripts, each run for one key."""
-
-    calls: tuple[tuple[str, str], ...]
-    arguments: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Handle:
-    argument: Message | list[Message]
-
-
-Steps = Generator[Ask | Handle, Any, Any]
-
-
-@dataclass(kw_only=True)
-class _Once:
-    """What is asked of Redis and of the handler, in order; it does neither by itself."""
-
+class _Options:
     consumer: str
     prefix: str
     keep_ms: str
     claim_ms: str
     counter: Counter
-    overrun: Callable[[int], None]
+    count_overrun: Callable[[int], None]
     sources: Sources
 
-    def steps(self, given: Message | Iterable[Message]) -> Steps:
-        delivery, mark = delivery_of(given, self.sources), secrets.token_hex(16)
-        identities = {one.id: one for one in delivery.ids}
-        ids = list(identities)
-        try:
-            mine = yield from self._claim(list(identities.values()), mark)
-        except redis.RedisError as error:
-            # Some may be claimed by now: given back, they need not wait until their claim runs out.
-            with suppress(redis.RedisError):
-                yield self._ask(_RELEASE, ids, mark)
+
+@dataclass(frozen=True, kw_only=True)
+class _Scripts:
+    """Scripts, each run for one key, all with the same arguments."""
+
+    calls: tuple[tuple[str, str], ...]
+    arguments: tuple[str, ...]
+
+    def add_to(self, pipeline: Any) -> Any:
+        for script, key in self.calls:
+            pipeline.eval(script, 1, key, *self.arguments)
+        return pipeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Claims:
+    """What the answers to the claim scripts mean."""
+
+    claimed: tuple[str, ...]
+    """Ids to be handled by this call."""
+    released: tuple[str, ...]
+    """Ids that were claimed and are not to be handled."""
+    busy: str | None
+    """An id that another process is handling."""
+
+
+class _HandlerCall:
+    """One call of a wrapped handler: builds scripts and reads their answers. The wrappers run them."""
+
+    def __init__(self, options: _Options, messages: Message | Iterable[Message]) -> None:
+        self._options = options
+        self._delivery: Delivery = delivery_of(messages, options.sources)
+        self._token = secrets.token_hex(16)
+        self._identities = {one.id: one for one in self._delivery.ids}
+
+    def claim(self) -> _Scripts:
+        calls = [(_CLAIM, new) for new in self._identities]
+        calls += [(_LOOK_UP, earlier) for _, earlier in _list_earlier_ids(self._identities)]
+        return self._scripts(calls, self._token, self._options.claim_ms)
+
+    def read_claims(self, answers: Sequence[Any]) -> _Claims:
+        return _read_claims(self._identities, answers)
+
+    def release(self, ids: Iterable[str] | None = None) -> _Scripts:
+        return self._scripts([(_RELEASE, one) for one in ids or self._identities], self._token)
+
+    def finish(self, ids: Iterable[str]) -> _Scripts:
+        return self._scripts([(_FINISH, one) for one in ids], self._token, self._options.keep_ms)
+
+    def select_new(self, claims: _Claims) -> Message | list[Message] | None:
+        """The handler's argument, or None where every message is a repeat. Raises TransientError for a busy one."""
+        if claims.busy is not None:
             raise TransientError(
-                f"Inbox of {self.consumer}: Redis does not answer ({error}); nothing was handled, try again"
-            ) from error
-        fresh = delivery.fresh(set(mine))
-        self.counter.add(self.consumer, handled=len(fresh), repeated=len(delivery.messages) - len(fresh))
-        if not fresh:
+                f"Inbox of {self._options.consumer}: message {claims.busy} is being handled elsewhere; try again, and "
+                "commit nothing until then"
+            )
+        new = self._delivery.fresh(set(claims.claimed))
+        repeated = len(self._delivery.messages) - len(new)
+        self._options.counter.add(self._options.consumer, handled=len(new), repeated=repeated)
+        return self._delivery.argument(new) if new else None
+
+    def count_overrun(self, answers: Sequence[int]) -> None:
+        self._options.count_overrun(list(answers).count(0))
+
+    def wrap_error(self, error: redis.RedisError) -> TransientError:
+        return TransientError(
+            f"Inbox of {self._options.consumer}: Redis does not answer ({error}); nothing was handled, try again"
+        )
+
+    def _scripts(self, calls: Iterable[tuple[str, str]], *arguments: str) -> _Scripts:
+        prefix = self._options.prefix
+        return _Scripts(calls=tuple((script, prefix + one) for script, one in calls), arguments=arguments)
+
+
+def _list_earlier_ids(identities: Mapping[str, Identity]) -> list[tuple[str, str]]:
+    """Each id with the other ids under which its message may have been recorded."""
+    return [
+        (one.id, earlier)
+        for one in identities.values()
+        for earlier in sorted({one.before, one.repeats} - {one.id})
+    ]
+
+
+def _read_claims(identities: Mapping[str, Identity], answers: Sequence[Any]) -> _Claims:
+    """`answers`: one per id, then one per earlier id; empty where the key did not exist."""
+    held = [answer.encode() if isinstance(answer, str) else answer for answer in answers]
+    own = dict(zip(identities, held[: len(identities)], strict=True))
+    holders = {one: [value] if value else [] for one, value in own.items()}
+    for (one, _), value in zip(_list_earlier_ids(identities), held[len(identities) :], strict=True):
+        holders[one] += [value] if value else []
+    free = [one for one, values in holders.items() if not values]
+    busy = next((one for one, values in holders.items() if values and _DONE not in values), None)
+    released = [one for one, value in own.items() if not value and (busy is not None or one not in free)]
+    return _Claims(claimed=tuple(free), released=tuple(released), busy=busy)
+
+
+def _wrap_plain(client: Any, options: _Options, handler: Callable[..., Any]) -> Any:
+    def execute(scripts: _Scripts) -> Any:
+        return scripts.add_to(client.pipeline(transaction=False)).execute()
+
+    @functools.wraps(handler)
+    def run(messages: Message | Iterable[Message]) -> Any:
+        call = _HandlerCall(options, messages)
+        try:
+            claims = call.read_claims(execute(call.claim()))
+            if claims.released:
+                execute(call.release(claims.released))
+        except redis.RedisError as error:
+            # Some keys may be claimed: released now, they need not wait until the claim expires.
+            with suppress(redis.RedisError):
+                execute(call.release())
+            raise call.wrap_error(error) from error
+        if (argument := call.select_new(claims)) is None:
             return None
         failpoints.reach("redis_inbox.claimed")
         try:
-            result = yield Handle(argument=delivery.argument(fresh))
+            result = handler(argument)
         except BaseException:
-            with suppress(redis.RedisError):  # the claim runs out by itself
-                yield self._ask(_RELEASE, mine, mark)
+            with suppress(redis.RedisError):  # the claim expires by itself
+                execute(call.release(claims.claimed))
             raise
         failpoints.reach("redis_inbox.handled")
-        yield from self._finish(mine, mark)
+        # The effects exist, whether or not Redis can record them; without the record they may be repeated.
+        with suppress(redis.RedisError):
+            call.count_overrun(execute(call.finish(claims.claimed)))
         return result
 
-    def _claim(self, ids: Sequence[Identity], mark: str) -> Generator[Ask, Any, list[str]]:
-        old = [(one.id, known) for one in ids for known in {one.before, one.repeats} - {one.id}]
-        calls = [(_CLAIM, one.id) for one in ids] + [(_KNOWN, known) for _, known in old]
-        answers = yield self._calls(calls, mark, self.claim_ms)
-        held = [answer.encode() if isinstance(answer, str) else answer for answer in answers]
-        claimed = {one.id: by for one, by in zip(ids, held[: len(ids)], strict=True)}
-        holders = {one: [by] if by else [] for one, by in claimed.items()}
-        for (one, _), by in zip(old, held[len(ids) :], strict=True):
-            holders[one] += [by] if by else []
-        mine = [one for one, by in holders.items() if not by]
-        busy = next((one for one, by in holders.items() if by and _DONE not in by), None)
-        given_back = [one for one, by in claimed.items() if not by and (busy is not None or one not in mine)]
-        if given_back:
-            yield self._ask(_RELEASE, given_back, mark)
-        if busy is not None:
-            raise TransientError(
-                f"Inbox of {self.consumer}: message {busy} is being handled elsewhere; try again, and commit nothing "
-                "until then"
-            )
-        return mine
+    return run
 
-    def _finish(self, mine: Sequence[str], mark: str) -> Generator[Ask, Any, None]:
-        # The effects are there, whatever Redis says now; that they may come again is what is not promised.
+
+def _wrap_async(client: Any, options: _Options, handler: Callable[..., Any]) -> Any:
+    """As `_wrap_plain`, awaiting Redis and the handler."""
+
+    async def execute(scripts: _Scripts) -> Any:
+        return await scripts.add_to(client.pipeline(transaction=False)).execute()
+
+    @functools.wraps(handler)
+    async def run(messages: Message | Iterable[Message]) -> Any:
+        call = _HandlerCall(options, messages)
+        try:
+            claims = call.read_claims(await execute(call.claim()))
+            if claims.released:
+                await execute(call.release(claims.released))
+        except redis.RedisError as error:
+            with suppress(redis.RedisError):
+                await execute(call.release())
+            raise call.wrap_error(error) from error
+        if (argument := call.select_new(claims)) is None:
+            return None
+        failpoints.reach("redis_inbox.claimed")
+        try:
+            result = await handler(argument)
+        except BaseException:
+            with suppress(redis.RedisError):
+                await execute(call.release(claims.claimed))
+            raise
+        failpoints.reach("redis_inbox.handled")
         with suppress(redis.RedisError):
-            noted = yield self._ask(_FINISH, mine, mark, self.keep_ms)
-            self.overrun(list(noted).count(0))
-
-    def _ask(self, script: str, ids: Sequence[str], *arguments: str) -> Ask:
-        return self._calls([(script, one) for one in ids], *arguments)
-
-    def _calls(self, calls: Sequence[tuple[str, str]], *arguments: str) -> Ask:
-        return Ask(calls=tuple((script, self.prefix + one) for script, one in calls), arguments=arguments)
-
-
-def _fill(pipe: Any, ask: Ask) -> Any:
-    for script, key in ask.calls:
-        pipe.eval(script, 1, key, *ask.arguments)
-    return pipe
-
-
-def _wrap_plain(client: Any, once: _Once, handler: Callable[..., Any]) -> Any:
-    def perform(step: Ask | Handle) -> Any:
-        if isinstance(step, Handle):
-            return handler(step.argument)
-        return _fill(client.pipeline(transaction=False), step).execute()
-
-    @functools.wraps(handler)
-    def run(given: Message | Iterable[Message]) -> Any:
-        steps = once.steps(given)
-        go_on: Callable[[], Ask | Handle] = functools.partial(next, steps)
-        with _returned() as returned:
-            while True:
-                step = go_on()
-                try:
-                    go_on = functools.partial(steps.send, perform(step))
-                except BaseException as error:  # noqa: BLE001 - thrown into the steps, which let it out again
-                    go_on = functools.partial(steps.throw, error)
-        return returned[0]
+            call.count_overrun(await execute(call.finish(claims.claimed)))
+        return result
 
     return run
-
-
-def _wrap_async(client: Any, once: _Once, handler: Callable[..., Any]) -> Any:
-    async def perform(step: Ask | Handle) -> Any:
-        if isinstance(step, Handle):
-            return await handler(step.argument)
-        return await _fill(client.pipeline(transaction=False), step).execute()
-
-    @functools.wraps(handler)
-    async def run(given: Message | Iterable[Message]) -> Any:
-        steps = once.steps(given)
-        go_on: Callable[[], Ask | Handle] = functools.partial(next, steps)
-        with _returned() as returned:
-            while True:
-                step = go_on()
-                try:
-                    go_on = functools.partial(steps.send, await perform(step))
-                except BaseException as error:  # noqa: BLE001 - thrown into the steps, which let it out again
-                    go_on = functools.partial(steps.throw, error)
-        return returned[0]
-
-    return run
-
-
-@contextmanager
-def _returned() -> Iterator[list[Any]]:
-    """What the steps return when they are through."""
-    returned: list[Any] = []
-    try:
-        yield returned
-    except StopIteration as end:
-        returned.append(end.value)
