@@ -19,11 +19,12 @@ from figures import write
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.stack import Stack
+from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.scheduler import Scheduler
 from oncehouse.etl.scheduler.step_runner import Done
 from oncehouse.etl.state import transitions
 from oncehouse.etl.state.clickhouse_store import KeeperMapOffsets, RocksDbOffsets
-from oncehouse.etl.state.models import Position, Topic
+from oncehouse.etl.state.position import Position
 from oncehouse.etl.state.topic_lease import Worker
 from oncehouse.etl.state.transitions import OffsetStore
 

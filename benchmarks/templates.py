@@ -7,8 +7,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from oncehouse.etl.state.models import Topic
-from oncehouse.etl.steps.user_templates import render_template
+from oncehouse.etl.lineage.topic import Topic
+from oncehouse.etl.lineage.user_templates import render_template
 
 REPEATS = 200
 TEXT = """\

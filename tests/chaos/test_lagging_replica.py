@@ -22,10 +22,10 @@ from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.devstack.proxies.faults import DropAnswer
 from oncehouse.devstack.proxies.replica_stand_in import ReplicaStandIn
 from oncehouse.errors import TransientError
+from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.scheduler import Scheduler
 from oncehouse.etl.state.coverage import count_late
 from oncehouse.etl.state.declarations import declare
-from oncehouse.etl.state.models import Topic
 from oncehouse.etl.state.position import MAX_ID, Position
 from oncehouse.etl.state.topic_lease import Worker
 from oncehouse.etl.steps import source_rows

@@ -11,11 +11,11 @@ from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
 from oncehouse.clickhouse.client import Client
 from oncehouse.common import failpoints
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.etl.scheduler.due_steps import Due
+from oncehouse.etl.lineage.topic import Check, Expectation, Template
 from oncehouse.etl.state import backfill_transitions, topic_lease, transitions
-from oncehouse.etl.state.models import START, Check, Expectation, Position, Template
+from oncehouse.etl.state.decision import Due
 from oncehouse.etl.state.next_backfill import Side, open_gaps
-from oncehouse.etl.state.position import before
+from oncehouse.etl.state.position import START, Position, before
 from oncehouse.etl.state.topic_state import Lane
 
 MIDDLE = before(BASE_MS + 100)

@@ -16,9 +16,10 @@ import pytest
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.preflight.check import Level
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.etl.lineage.check import inspect_lineage
+from oncehouse.etl.lineage.expectation_file import ExpectationSection, make_expectation
+from oncehouse.etl.lineage.topic import Expectation, Template, Topic
+from oncehouse.etl.preflight.lineage_check import inspect_lineage
 from oncehouse.etl.quality.check_log import check_log_ddl, read_checks, read_latest_checks
-from oncehouse.etl.quality.expectation_file import ExpectationSection, make_expectation
 from oncehouse.etl.quality.expectations import Outcome, judge, measure_sql
 from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
 from oncehouse.etl.scheduler.step_runner import Done
@@ -26,8 +27,7 @@ from oncehouse.etl.state import backfill_transitions as lanes
 from oncehouse.etl.state import transitions
 from oncehouse.etl.state import transitions as offsets
 from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
-from oncehouse.etl.state.models import Expectation, Position, Template, Topic
-from oncehouse.etl.state.position import MAX_ID, START
+from oncehouse.etl.state.position import MAX_ID, START, Position
 from oncehouse.etl.steps.operations import Execute, Insert
 
 IN_RANGE = """(pos, id) > ({last_time:DateTime64(3)}, {last_id:UInt64})
@@ -358,7 +358,7 @@ from pathlib import Path
 from oncehouse.clickhouse.client import connect
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
-from oncehouse.etl.state.models import Topic
+from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.scheduler import Scheduler
 url, database, folder, prefix = sys.argv[1:]
 client = connect(ClickHouse(url=url))

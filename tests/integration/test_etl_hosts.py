@@ -16,15 +16,16 @@ from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, make_shop, 
 from oncehouse.clickhouse.client import connect
 from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.etl.scheduler import stale_queries, step_runner
+from oncehouse.etl.scheduler import step_runner
 from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
 from oncehouse.etl.scheduler.step_runner import Done
 from oncehouse.etl.state import topic_lease, transitions
 from oncehouse.etl.state.clickhouse_store import KeeperMapOffsets
-from oncehouse.etl.state.models import Position
+from oncehouse.etl.state.position import Position
 from oncehouse.etl.state.sql_store import CatalogOffsets
 from oncehouse.etl.state.topic_lease import Worker
 from oncehouse.etl.state.transitions import OffsetStore
+from oncehouse.etl.steps import stale_queries
 from oncehouse.etl.steps.operations import Insert, Operation
 from oncehouse.etl.steps.step_planner import StepPlanner
 from oncehouse.ledger.catalog.database import Catalog

@@ -13,12 +13,12 @@ import pytest
 from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
 from oncehouse.common import failpoints
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.scheduler.due_steps import Waiting
+from oncehouse.etl.lineage.topic import Check, Expectation, Late, Template, Topic
 from oncehouse.etl.scheduler.late_rows import read_insertions
 from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
 from oncehouse.etl.state import topic_lease, transitions
 from oncehouse.etl.state.coverage import count_late
-from oncehouse.etl.state.models import Check, Expectation, Late, Template, Topic
+from oncehouse.etl.state.decision import Waiting
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,10 @@ from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.preflight.check import Level
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.lineage.check import inspect_lineage
-from oncehouse.etl.lineage.model import compare_lineage
+from oncehouse.etl.lineage.graph import compare_lineage
 from oncehouse.etl.lineage.table import as_stored, read_lineage, write_lineage
-from oncehouse.etl.state.models import Check, Expectation, Otherwise, Template, Topic
+from oncehouse.etl.lineage.topic import Check, Expectation, Otherwise, Template, Topic
+from oncehouse.etl.preflight.lineage_check import inspect_lineage
 from oncehouse.etl.step_log import LogRow, log_ddl, plan_log_view, read_log
 
 

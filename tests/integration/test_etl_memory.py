@@ -12,11 +12,11 @@ import pytest
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.config.pipeline import ClickHouse
+from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.scheduler import Busy, Failed, Scheduler
 from oncehouse.etl.scheduler.step_runner import Done
 from oncehouse.etl.state import transitions
 from oncehouse.etl.state.clickhouse_store import KeeperMapOffsets
-from oncehouse.etl.state.models import Topic
 from oncehouse.etl.state.topic_lease import Worker
 
 TRANSFORM = """SELECT pos, id FROM {db}.stage WHERE (pos, id) > ({last_time:DateTime64(3)}, {last_id:UInt64})

@@ -14,7 +14,8 @@ from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.state import topic_lease, transitions
 from oncehouse.etl.state.clickhouse_store import KeeperMapOffsets, RocksDbOffsets
-from oncehouse.etl.state.models import START, Offset, Position
+from oncehouse.etl.state.models import Offset
+from oncehouse.etl.state.position import START, Position
 from oncehouse.etl.state.sql_store import CatalogOffsets
 from oncehouse.etl.state.topic_lease import MutexError, Worker
 from oncehouse.etl.state.transitions import OffsetStore

@@ -12,10 +12,10 @@ import pytest
 
 from etl_world import BASE_MS, BOUND, FROM_OFFSETS, Shop, open_shop
 from oncehouse.cli.app import run_command
-from oncehouse.etl.scheduler.due_steps import Waiting
+from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.scheduler import Scheduler
+from oncehouse.etl.state.decision import Waiting
 from oncehouse.etl.state.declarations import declare
-from oncehouse.etl.state.models import Topic
 from oncehouse.etl.state.position import MAX_ID, Position
 
 

@@ -10,12 +10,12 @@ import pytest
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.etl.scheduler.due_steps import Resume
+from oncehouse.etl.lineage.topic import Template, Topic
 from oncehouse.etl.scheduler.scheduler import Failed, Outcome, Scheduler
 from oncehouse.etl.scheduler.step_runner import Done, Runner
 from oncehouse.etl.state import transitions
 from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
-from oncehouse.etl.state.models import Template, Topic
+from oncehouse.etl.state.decision import Resume
 from oncehouse.etl.state.topic_lease import MutexError, Worker
 from oncehouse.etl.steps import operation_builder
 from oncehouse.etl.steps.operations import Exchange, Insert, ReplacePartitions, WriteLast

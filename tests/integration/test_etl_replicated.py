@@ -16,10 +16,10 @@ import pytest
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.config.pipeline import ClickHouse
-from oncehouse.etl.quality.server_check import inspect_server
+from oncehouse.etl.lineage.topic import Late, Template, Topic
+from oncehouse.etl.preflight.server_check import inspect_server
 from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
 from oncehouse.etl.state.clickhouse_store import KeeperMapOffsets
-from oncehouse.etl.state.models import Late, Template, Topic
 from oncehouse.etl.steps.replication import Spread, read_spreads
 
 COLUMNS = "(pos DateTime64(3), id UInt64)"

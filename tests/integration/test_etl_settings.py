@@ -15,9 +15,9 @@ from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import OncehouseError, PermanentError
-from oncehouse.etl.quality.server_check import inspect_server
+from oncehouse.etl.preflight.server_check import inspect_server
 from oncehouse.etl.scheduler.scheduler import Failed
-from oncehouse.etl.state.models import Position
+from oncehouse.etl.state.position import Position
 from oncehouse.etl.steps import exact_settings
 from oncehouse.etl.steps.exact_settings import insert_settings
 from oncehouse.etl.steps.source_ranges import count_range, read_sources

@@ -14,10 +14,10 @@ from oncehouse.clickhouse.client import connect
 from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import OncehouseError, PermanentError
+from oncehouse.etl.lineage.topic import Late
 from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
 from oncehouse.etl.state import transitions
 from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
-from oncehouse.etl.state.models import Late
 from oncehouse.etl.steps import late_row_repair, operation_builder
 from oncehouse.etl.steps.operations import Freeze
 

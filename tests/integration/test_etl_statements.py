@@ -9,8 +9,8 @@ import pytest
 
 from etl_world import Shop, open_shop
 from oncehouse.etl.lineage.files import load_lineage
+from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.scheduler import Failed
-from oncehouse.etl.state.models import Topic
 
 
 @pytest.fixture
@@ -84,6 +84,6 @@ def test_a_statement_that_fails_is_named_by_topic_and_number_and_the_step_runs_a
 
 
 def resume(scheduler, shop, topic):
-    from oncehouse.etl.scheduler.due_steps import Resume
+    from oncehouse.etl.state.decision import Resume
 
     return Resume(topic=topic, offset=shop.offset())

@@ -17,12 +17,12 @@ import pytest
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import PermanentError
-from oncehouse.etl.scheduler.due_steps import Due, Waiting
+from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.scheduler import Failed, Scheduler
 from oncehouse.etl.scheduler.step_runner import Done, Runner
 from oncehouse.etl.state import transitions
 from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
-from oncehouse.etl.state.models import Topic
+from oncehouse.etl.state.decision import Due, Waiting
 from oncehouse.etl.state.topic_lease import MutexError, Worker
 from oncehouse.etl.state.transitions import OffsetStore
 from oncehouse.etl.steps.operations import Insert, WriteLast, WriteNext
@@ -41,7 +41,7 @@ from pathlib import Path
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
-from oncehouse.etl.state.models import Topic
+from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.scheduler import Scheduler
 
 url, database, in_insert = sys.argv[1:]

@@ -9,7 +9,7 @@ import pytest
 from oncehouse.clickhouse.client import connect
 from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
 from oncehouse.etl.state.declarations import declare, withdraw
-from oncehouse.etl.state.models import START, Position
+from oncehouse.etl.state.position import START, Position
 from oncehouse.ledger.models import BatchStatus
 from road import Road, make_event, wait_until
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.config.pipeline import ClickHouse
+from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.scheduler import Scheduler
 from oncehouse.etl.scheduler.step_runner import Done, Runner
 from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
-from oncehouse.etl.state.models import Offset, Topic
+from oncehouse.etl.state.models import Offset
 from oncehouse.etl.state.sql_store import CatalogOffsets
 from oncehouse.etl.state.topic_lease import Worker
 from oncehouse.etl.state.transitions import OffsetStore

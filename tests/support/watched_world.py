@@ -24,7 +24,7 @@ from inbox_examples import message
 from ledger_examples import IDENTITY, make_batch, make_file, put_letters
 from oncehouse.etl.open import open_etl, read_offsets
 from oncehouse.etl.state import transitions as etl_offsets
-from oncehouse.etl.state.models import Position
+from oncehouse.etl.state.position import Position
 from oncehouse.etl.state.topic_lease import Worker, blank
 from oncehouse.etl.status import GapStatus, TopicStatus
 from oncehouse.ledger.catalog import schema

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from oncehouse.config.problems import nearest
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.etl.lineage.files import load_lineage
-from oncehouse.etl.lineage.model import is_source
+from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.settings import EtlSettings, load_settings
-from oncehouse.etl.state.models import Topic
 from oncehouse.ledger.open import may_exist
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ class Etl:
     @property
     def work(self) -> tuple[Topic, ...]:
         """The topics that are built here."""
-        return tuple(topic for topic in self.lineage if not is_source(topic))
+        return tuple(topic for topic in self.lineage if not topic.is_source)
 
     @property
     def folder(self) -> Path:
@@ -57,7 +56,7 @@ def name_transforms(lineage: Sequence[Topic], database: str) -> tuple[Topic, ...
     """Every topic with its transform spelt out: the view in the scheduler's own database when left out."""
     return tuple(
         topic
-        if is_source(topic) or topic.transform is not None or topic.template_file is not None
+        if topic.is_source or topic.transform is not None or topic.template_file is not None
         else replace(topic, transform=f"{database}.{topic.topic}Transform")
         for topic in lineage
     )
@@ -116,7 +115,7 @@ def find_topic(etl: Etl, name: str) -> Topic:
 
 def find_source(etl: Etl, name: str) -> Topic:
     """A topic that only declares a source, by its name."""
-    return _find([topic for topic in etl.lineage if is_source(topic)], name, "that is a source")
+    return _find([topic for topic in etl.lineage if topic.is_source], name, "that is a source")
 
 
 def _find(topics: Sequence[Topic], name: str, which: str) -> Topic:

@@ -16,11 +16,13 @@ from oncehouse.config.field_types import Count, Name, Seconds
 from oncehouse.config.file_loader import PlaceKind, parse_section, read_text
 from oncehouse.config.pipeline import ClickHouse, Section
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.state.models import AHEAD_SECONDS, LATE_EVERY_SECONDS
 
 if TYPE_CHECKING:
     import os
 
+LATE_EVERY_SECONDS = 60.0
+AHEAD_SECONDS = 86400.0
+"""Rows of a source that are further in the future than this are not taken for its time."""
 _PATHS: tuple[tuple[tuple[str, ...], PlaceKind], ...] = (
     (("lineage",), "folder"),
     (("offsets", "catalog"), "sqlite"),

@@ -8,16 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from oncehouse.etl.lineage.topic import Late, Template
 from oncehouse.etl.open import Etl, read_offsets
-from oncehouse.etl.state.models import START, Late, Offset, Position, Template
+from oncehouse.etl.state.models import Offset
+from oncehouse.etl.state.position import START, Position
 from oncehouse.etl.state.topic_lease import failures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from oncehouse.etl.lineage.topic import Topic
     from oncehouse.etl.quality.check_log import CheckRow
-    from oncehouse.etl.scheduler.due_steps import Decision
-    from oncehouse.etl.state.models import SourceState, Topic
+    from oncehouse.etl.state.decision import Decision
+    from oncehouse.etl.state.models import SourceState
     from oncehouse.etl.state.transitions import Snapshot
 
 
@@ -160,7 +163,8 @@ def _add_checks(etl: Etl, described: Iterable[TopicStatus]) -> list[TopicStatus]
 
 def _look_closer(etl: Etl, decision: Decision) -> Decision:
     """A topic may be due by its times and yet have no row up to there: its new ones wait for a slower source."""
-    from oncehouse.etl.scheduler.due_steps import Due, wait_for_rows
+    from oncehouse.etl.scheduler.due_steps import wait_for_rows
+    from oncehouse.etl.state.decision import Due
     from oncehouse.etl.steps.source_ranges import find_range
 
     topic = decision.topic

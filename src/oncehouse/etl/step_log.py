@@ -17,7 +17,7 @@ from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
-    from oncehouse.etl.state.models import Topic
+    from oncehouse.etl.lineage.topic import Topic
 
 QUERY_LOG_DAYS = 7
 """`LogExt` looks this far back in the query log, which may be large."""

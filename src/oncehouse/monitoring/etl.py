@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from oncehouse.common.formatting import spell_duration
 from oncehouse.etl.lineage.svg import draw_svg
-from oncehouse.etl.state.models import Topic
+from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.state.position import spell_position_time
 from oncehouse.etl.status import TopicStatus
 from oncehouse.etl.status_text import list_notes, spell_behind, spell_now, spell_position

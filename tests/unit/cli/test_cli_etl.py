@@ -15,12 +15,12 @@ from oncehouse.cli.etl.topic_commands import parse_position
 from oncehouse.clickhouse.client import Client
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.etl.lineage.model import compare_lineage
+from oncehouse.etl.lineage.graph import compare_lineage
 from oncehouse.etl.lineage.table import as_stored
 from oncehouse.etl.quality.check_log import CheckRow
 from oncehouse.etl.quality.expectations import Outcome
 from oncehouse.etl.state.clickhouse_store import KeeperMapOffsets
-from oncehouse.etl.state.models import START, Position
+from oncehouse.etl.state.position import START, Position
 from oncehouse.etl.status import TopicStatus
 from oncehouse.etl.status_text import list_notes, spell_position
 

@@ -16,8 +16,8 @@ from oncehouse.cli import app as command_line
 from oncehouse.config.base import Section
 from oncehouse.config.file_loader import json_schema
 from oncehouse.errors import OncehouseError
+from oncehouse.etl.lineage.expectation_file import ExpectationSection
 from oncehouse.etl.lineage.files import TopicSection
-from oncehouse.etl.quality.expectation_file import ExpectationSection
 from oncehouse.etl.settings import EtlSettings, Offsets
 from oncehouse.messaging.settings import MessagingSettings
 from oncehouse.sync.model import settings as sync_settings

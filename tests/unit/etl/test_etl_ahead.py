@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from oncehouse.errors import TransientError
-from oncehouse.etl.scheduler.due_steps import Due
+from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.lookahead import LookAhead
-from oncehouse.etl.state.models import START, Position, Topic
+from oncehouse.etl.state.decision import Due
+from oncehouse.etl.state.position import START, Position, Range
 from oncehouse.etl.state.topic_lease import blank
-from oncehouse.etl.steps.source_ranges import Range
 
 TOPIC = Topic(topic="Fact", dst="dwh.fact", depends_on=("stage.main",), maxstep_rows=10)
 DONE = Range(last=START, next=Position(time_ms=10, id=1), rows=10, is_cut=True)

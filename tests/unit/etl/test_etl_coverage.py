@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oncehouse.etl.lineage.topic import Late, Template, Topic
 from oncehouse.etl.state.coverage import (
     MOST_SEGMENTS,
     Segment,
@@ -18,7 +19,7 @@ from oncehouse.etl.state.coverage import (
     note_counts,
     uncover,
 )
-from oncehouse.etl.state.models import Late, Offset, Template, Topic
+from oncehouse.etl.state.models import Offset
 from oncehouse.etl.state.next_backfill import next_side
 from oncehouse.etl.state.position import MAX_ID, START, Position, before
 from oncehouse.etl.state.topic_state import (

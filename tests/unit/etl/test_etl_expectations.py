@@ -5,12 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.quality.expectation_file import (
+from oncehouse.etl.lineage.expectation_file import (
     ExpectationSection,
     make_expectation,
     read_expectation,
     write_expectation,
 )
+from oncehouse.etl.lineage.topic import Check, Expectation, Otherwise, Template, Topic
 from oncehouse.etl.quality.expectations import (
     Outcome,
     check_columns,
@@ -19,8 +20,7 @@ from oncehouse.etl.quality.expectations import (
     measure_sql,
     spell_expectation,
 )
-from oncehouse.etl.state.models import Check, Expectation, Otherwise, Position, Template, Topic
-from oncehouse.etl.steps.source_ranges import Range
+from oncehouse.etl.state.position import Position, Range
 
 
 def expect(**keys) -> Expectation:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from oncehouse.etl.lineage.svg import draw_svg
 from oncehouse.etl.lineage.svg_layout import BOX_HEIGHT, find_columns, lay_out
+from oncehouse.etl.lineage.topic import Template, Topic
 from oncehouse.etl.lineage.tree import draw_tree
-from oncehouse.etl.state.models import Template, Topic
 
 SVG = "{http://www.w3.org/2000/svg}"
 SHOP = (

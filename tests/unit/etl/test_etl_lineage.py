@@ -9,9 +9,14 @@ from hypothesis import strategies as st
 
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.lineage.files import TopicSection, load_lineage
-from oncehouse.etl.lineage.model import Change, check_lineage, compare_lineage, is_source, order_topics
+from oncehouse.etl.lineage.graph import (
+    Change,
+    check_lineage,
+    compare_lineage,
+    order_topics,
+)
+from oncehouse.etl.lineage.topic import Check, Expectation, Otherwise, Template, Topic
 from oncehouse.etl.settings import EtlSettings, Offsets, load_settings, parse_settings
-from oncehouse.etl.state.models import Check, Expectation, Otherwise, Template, Topic
 
 REFERENCE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "etl.md"
 
@@ -51,7 +56,7 @@ def step(name: str, *sources: str) -> Topic:
 
 def test_every_key_of_a_line_arrives(tmp_path):
     orders, _payments, paid = load_lineage(folder_with(tmp_path, shop=SHOP))
-    assert is_source(orders)
+    assert orders.is_source
     assert paid == Topic(
         topic="PaidOrders",
         dst="dwh.paid_orders",

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.state.models import Topic
-from oncehouse.etl.steps.sql_text import split_statements
-from oncehouse.etl.steps.user_templates import Sql, in_range, render_template
+from oncehouse.etl.lineage.sql_text import split_statements
+from oncehouse.etl.lineage.topic import Topic
+from oncehouse.etl.lineage.user_templates import Sql, in_range, render_template
 
 TOPIC = Topic(
     topic="Orders",
@@ -130,7 +130,7 @@ def test_no_text_comes_out_of_its_parameter(text):
     file = Path(__file__).with_name("word.sql.j2")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "oncehouse.etl.steps.user_templates.read_text", lambda *_, **__: "SELECT {{ parameters.word }}"
+            "oncehouse.etl.lineage.user_templates.read_text", lambda *_, **__: "SELECT {{ parameters.word }}"
         )
         filled = render_template(topic, file, transform=None)
     assert (filled.select, filled.bound) == ("SELECT {value_0:String}", {"value_0": text})

@@ -9,19 +9,13 @@ import pytest
 
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.quality.server_check import judge_declarations
-from oncehouse.etl.scheduler.due_steps import Due, Paused, Resume, Waiting, due_steps, retry_seconds
+from oncehouse.etl.lineage.topic import Check, Expectation, Template, Topic
+from oncehouse.etl.preflight.server_check import judge_declarations
+from oncehouse.etl.scheduler.due_steps import due_steps, retry_seconds
 from oncehouse.etl.state import transitions
-from oncehouse.etl.state.models import (
-    START,
-    Check,
-    Expectation,
-    Offset,
-    Position,
-    SourceState,
-    Template,
-    Topic,
-)
+from oncehouse.etl.state.decision import Due, Paused, Resume, Waiting
+from oncehouse.etl.state.models import Offset, SourceState
+from oncehouse.etl.state.position import START, Position, Range
 from oncehouse.etl.state.topic_lease import MORE, PAUSED, SIZING, MutexError, Worker, blank
 from oncehouse.etl.state.topic_state import Book
 from oncehouse.etl.state.transitions import Decide, Snapshot
@@ -39,7 +33,7 @@ from oncehouse.etl.steps.operations import (
     WriteLast,
     WriteNext,
 )
-from oncehouse.etl.steps.source_ranges import Range, tables_to_ask
+from oncehouse.etl.steps.source_ranges import tables_to_ask
 from oncehouse.etl.steps.transforms import Transform, bind, find_transform
 
 TOPIC = Topic(topic="Orders", dst="dwh.orders", depends_on=("stage.orders", "stage.customers"))

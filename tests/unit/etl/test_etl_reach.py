@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.errors import PermanentError
-from oncehouse.etl.scheduler.due_steps import Due, Empty, Waiting, due_steps
+from oncehouse.etl.lineage.topic import Template, Topic
+from oncehouse.etl.scheduler.due_steps import due_steps
 from oncehouse.etl.scheduler.topic_bound import Reaches, decisive_tables, find_declared
+from oncehouse.etl.state.decision import Due, Empty, Waiting
 from oncehouse.etl.state.declarations import declare, withdraw
-from oncehouse.etl.state.models import Offset, SourceState, Template, Topic
+from oncehouse.etl.state.models import Offset, SourceState
 from oncehouse.etl.state.position import MAX_ID, START, Position
 from oncehouse.etl.state.topic_lease import INSERTING, blank
 

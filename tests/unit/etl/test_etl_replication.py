@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncehouse.etl.state.models import Late, Template, Topic
+from oncehouse.etl.lineage.topic import Late, Template, Topic
 from oncehouse.etl.steps.replication import Spread, explain_one_sided
 
 REPLICATED, PLAIN = "ReplicatedReplacingMergeTree", "MergeTree"

@@ -11,10 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oncehouse.etl.scheduler.due_steps import Due, Resume, due_steps
+from oncehouse.etl.lineage.topic import Check, Expectation, Topic
+from oncehouse.etl.scheduler.due_steps import due_steps
 from oncehouse.etl.scheduler.topic_bound import Reaches
 from oncehouse.etl.state import topic_lease, transitions
-from oncehouse.etl.state.models import Check, Expectation, Offset, Position, SourceState, Topic
+from oncehouse.etl.state.decision import Due, Resume
+from oncehouse.etl.state.models import Offset, SourceState
+from oncehouse.etl.state.position import Position, Range
 from oncehouse.etl.state.topic_lease import Worker, blank
 from oncehouse.etl.state.transitions import Snapshot
 from oncehouse.etl.steps.operation_builder import step_operations
@@ -28,7 +31,6 @@ from oncehouse.etl.steps.operations import (
     WriteLast,
     WriteNext,
 )
-from oncehouse.etl.steps.source_ranges import Range
 from oncehouse.etl.steps.transforms import Transform
 
 MAIN, OTHER = "stage.main", "stage.other"

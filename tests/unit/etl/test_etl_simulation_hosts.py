@@ -13,13 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_etl_simulation import LEASE_MS, MemoryOffsets
 
-from oncehouse.etl.scheduler.due_steps import Due, Resume, due_steps
+from oncehouse.etl.lineage.topic import Topic
+from oncehouse.etl.scheduler.due_steps import due_steps
 from oncehouse.etl.state import transitions
-from oncehouse.etl.state.models import Offset, Position, SourceState, Topic
+from oncehouse.etl.state.decision import Due, Resume
+from oncehouse.etl.state.models import Offset, SourceState
+from oncehouse.etl.state.position import Position, Range
 from oncehouse.etl.state.topic_lease import MutexError, Worker
 from oncehouse.etl.steps.operation_builder import step_operations
 from oncehouse.etl.steps.operations import Insert, WriteLast, WriteNext
-from oncehouse.etl.steps.source_ranges import Range
 from oncehouse.etl.steps.transforms import Transform
 
 STAGE = "stage.main"

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from test_etl_simulation import LEASE_MS, MAIN, OTHER, CrashError, MemoryOffsets
 
 from oncehouse.errors import OncehouseError, PermanentError
-from oncehouse.etl.scheduler.due_steps import Due, Empty, Resume, due_steps
+from oncehouse.etl.lineage.topic import Late, Topic
+from oncehouse.etl.scheduler.due_steps import due_steps
 from oncehouse.etl.scheduler.late_rows import segments_in_reach
 from oncehouse.etl.state import backfill_transitions, coverage, topic_lease, transitions
-from oncehouse.etl.state.models import Late, Offset, SourceState, Topic
+from oncehouse.etl.state.decision import Due, Empty, Resume
+from oncehouse.etl.state.models import Offset, SourceState
 from oncehouse.etl.state.next_backfill import Side, open_gaps
-from oncehouse.etl.state.position import START, Position
+from oncehouse.etl.state.position import START, Position, Range
 from oncehouse.etl.state.topic_lease import MutexError, Worker
 from oncehouse.etl.state.topic_state import Lane, Opened
 from oncehouse.etl.steps import backfill_planner, operation_builder
@@ -34,7 +36,6 @@ from oncehouse.etl.steps.operations import (
     WriteNext,
     WriteSide,
 )
-from oncehouse.etl.steps.source_ranges import Range
 from oncehouse.etl.steps.transforms import Transform
 
 TRANSFORM = Transform(name="t", select="SELECT 1", offsets_table=None, has_range=True)

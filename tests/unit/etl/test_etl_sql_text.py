@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.etl.steps.sql_text import UnclosedError, split_statements
+from oncehouse.etl.lineage.sql_text import UnclosedError, split_statements
 
 WHOLE = (
     "SELECT 'a;b', 'it''s;', 'x\\';', \"c;\", `d``;`",

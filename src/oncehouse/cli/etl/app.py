@@ -19,14 +19,14 @@ from oncehouse.cli.pager import paged
 from oncehouse.clickhouse.identifiers import quote
 from oncehouse.common.json_documents import Answer
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.lineage.model import Change, compare_lineage
+from oncehouse.etl.lineage.graph import Change, compare_lineage
 from oncehouse.etl.lineage.svg import draw_svg
 from oncehouse.etl.lineage.tree import draw_tree
 from oncehouse.etl.status_text import spell_now
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.preflight.check import Finding
-    from oncehouse.etl.state.models import Topic
+    from oncehouse.etl.lineage.topic import Topic
 
 app = typer.Typer(
     no_args_is_help=True, help="Fact tables out of Stage tables, step by step, inside ClickHouse."
@@ -103,8 +103,8 @@ def check(file: SettingsFile = DEFAULT_SETTINGS, *, as_json: AsJson = False) -> 
     """Look at the files, the tables and the views; exit 2 when something has to be put right first."""
     from oncehouse.clickhouse.preflight.check import Level
     from oncehouse.clickhouse.preflight.replica_reads import inspect_reads
-    from oncehouse.etl.lineage.check import inspect_lineage
-    from oncehouse.etl.quality.server_check import inspect_server, judge_declarations
+    from oncehouse.etl.preflight.lineage_check import inspect_lineage
+    from oncehouse.etl.preflight.server_check import inspect_server, judge_declarations
 
     with open_etl(file) as etl:
         named = {table for topic in etl.work for table in (topic.dst, *topic.depends_on)}

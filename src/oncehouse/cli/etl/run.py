@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from oncehouse.errors import OncehouseError
     from oncehouse.etl.scheduler.scheduler import Failed, Round, Scheduler
     from oncehouse.etl.scheduler.step_runner import Done
-    from oncehouse.etl.state.models import Position
+    from oncehouse.etl.state.position import Position
     from oncehouse.etl.steps.step_planner import Step
 
 FAILED_EXIT_CODE = 1

@@ -23,14 +23,15 @@ from oncehouse.cli.output import say, show_json
 from oncehouse.common.json_documents import Answer, Inlined
 from oncehouse.config.field_types import parse_duration
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.state.models import START, Offset, Position, Template
-from oncehouse.etl.state.position import MAX_ID, before
+from oncehouse.etl.lineage.topic import Template
+from oncehouse.etl.state.models import Offset
+from oncehouse.etl.state.position import MAX_ID, START, Position, before
 from oncehouse.etl.status_text import spell_position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from oncehouse.etl.state.models import Topic
+    from oncehouse.etl.lineage.topic import Topic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +54,8 @@ def seek(
     as_json: AsJson = False,
 ) -> None:
     """Let the topic go on after POSITION. Rows that it has already built are not taken back: delete them first."""
-    from oncehouse.etl.scheduler.stale_queries import end_inserts
     from oncehouse.etl.state import topic_lease, transitions
+    from oncehouse.etl.steps.stale_queries import end_inserts
 
     wanted = parse_position(position)
     with open_etl(file) as etl:

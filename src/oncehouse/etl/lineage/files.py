@@ -20,11 +20,11 @@ from oncehouse.config.pipeline import Section
 from oncehouse.config.problems import Problem, explain, nearest
 from oncehouse.config.yaml_reader import Document, UnreadableError, read_yaml
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.lineage.model import check_lineage
-from oncehouse.etl.quality.expectation_file import ExpectationSection, Share, make_expectation
-from oncehouse.etl.state.models import GATE_SHARE, LATE_WITHIN_SECONDS, Late, Template, Topic
-from oncehouse.etl.steps.sql_text import split_statements
-from oncehouse.etl.steps.user_templates import TEMPLATE_FILE, is_template_file, rehearse_template
+from oncehouse.etl.lineage.expectation_file import ExpectationSection, Share, make_expectation
+from oncehouse.etl.lineage.graph import check_lineage
+from oncehouse.etl.lineage.sql_text import split_statements
+from oncehouse.etl.lineage.topic import GATE_SHARE, LATE_WITHIN_SECONDS, Late, Template, Topic
+from oncehouse.etl.lineage.user_templates import TEMPLATE_FILE, is_template_file, rehearse_template
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
-from oncehouse.etl.lineage.model import is_source
 from oncehouse.etl.lineage.svg_layout import BOX_HEIGHT, Box, Line, lay_out
+from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.lineage.tree import describe_topic
-from oncehouse.etl.state.models import Topic
 
 _LONGEST, _LONGEST_NOTE = 34, 42
 _CHARACTER_WIDTH, _NOTE_WIDTH = 7.3, 6.1  # of the 12 px and 10 px monospace below
@@ -104,7 +103,7 @@ def _draw_box(box: Box, state: str) -> str:
     topic, x = box.topic, f"{box.left + 12:.0f}"
     full = [topic.topic, topic.dst, describe_topic(topic), state, topic.comment]
     title = "\n".join(dict.fromkeys(text for text in full if text))
-    kind = "source" if is_source(topic) else state.split(maxsplit=1)[0].strip(":,") if state else ""
+    kind = "source" if topic.is_source else state.split(maxsplit=1)[0].strip(":,") if state else ""
     known = kind if kind in {"source", "failed", "paused", "due", "resume", "waiting"} else ""
     return (
         f'<g class="{known}"><title>{escape(title)}</title>'

@@ -13,8 +13,8 @@ from itertools import pairwise
 from operator import itemgetter
 from statistics import fmean
 
-from oncehouse.etl.lineage.model import makers_by_table, order_topics
-from oncehouse.etl.state.models import Topic
+from oncehouse.etl.lineage.graph import makers_by_table, order_topics
+from oncehouse.etl.lineage.topic import Topic
 
 BOX_HEIGHT = 58
 MARGIN = 20

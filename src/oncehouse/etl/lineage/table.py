@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from oncehouse.clickhouse.identifiers import quote
 from oncehouse.clickhouse.table_info import describe_table
-from oncehouse.etl.quality.expectation_file import read_expectation, write_expectation
-from oncehouse.etl.state.models import Late, Template, Topic
+from oncehouse.etl.lineage.expectation_file import read_expectation, write_expectation
+from oncehouse.etl.lineage.topic import Late, Template, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

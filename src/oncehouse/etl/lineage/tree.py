@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from oncehouse.config.field_types import format_duration
-from oncehouse.etl.lineage.model import is_source, makers_by_table
-from oncehouse.etl.state.models import Topic
+from oncehouse.etl.lineage.graph import makers_by_table
+from oncehouse.etl.lineage.topic import Topic
 
 
 def describe_topic(topic: Topic) -> str:
     """What a topic is, in a few words."""
-    if is_source(topic):
+    if topic.is_source:
         return "source"
     words = [str(topic.template)]
     if topic.template_file is not None:

@@ -17,7 +17,7 @@ from oncehouse.etl.step_log import BUFFER
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
-    from oncehouse.etl.steps.source_ranges import Range
+    from oncehouse.etl.state.position import Range
 
 _UNKNOWN_TABLE = 60
 _STORE = """\

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from oncehouse.clickhouse.identifiers import quote
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.etl.state.models import Check, Expectation, Otherwise, Template, Topic, Value
+from oncehouse.etl.lineage.topic import Check, Expectation, Otherwise, Template, Topic, Value
 
 if TYPE_CHECKING:
-    from oncehouse.etl.steps.source_ranges import Range
+    from oncehouse.etl.state.position import Range
 
 
 class ExpectationError(PermanentError):

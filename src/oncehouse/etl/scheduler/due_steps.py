@@ -1,82 +1,22 @@
 """Which topics are due, decided from lineage, offsets, what the sources hold, and the time: pure, no I/O.
 
-No step goes past what its slowest source may still bring, nor past now less the delay (`reach.py`). A range that was
-begun and not finished comes before all else, unchanged. What cannot run says why.
+No step goes past what its slowest source may still bring, nor past now less the delay (`topic_bound.py`). A range
+that was begun and not finished comes before all else, unchanged. What cannot run says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from oncehouse.etl.lineage.model import is_source
+from oncehouse.etl.lineage.topic import Template, Topic
 from oncehouse.etl.scheduler.topic_bound import Bound, Reaches
 from oncehouse.etl.state.coverage import count_late
-from oncehouse.etl.state.models import Offset, Position, SourceState, Template, Topic
-from oncehouse.etl.state.next_backfill import Side, is_stopped, next_side, retry_seconds
-from oncehouse.etl.state.position import MAX_ID, spell_position_time
+from oncehouse.etl.state.decision import Decision, Due, Empty, Paused, Resume, Waiting
+from oncehouse.etl.state.models import Offset, SourceState
+from oncehouse.etl.state.next_backfill import is_stopped, next_side, retry_seconds
+from oncehouse.etl.state.position import Position, spell_position_time
 from oncehouse.etl.state.topic_lease import LEASE_SECONDS, MORE, PAUSED, SIZING, blank, failures, is_held
-
-
-@dataclass(frozen=True, kw_only=True)
-class Due:
-    """Rows after `offset.last` up to (`upper_ms`, `upper_id`) may be read."""
-
-    topic: Topic
-    offset: Offset
-    upper_ms: int
-    upper_id: int = MAX_ID
-    limit: str = field(default="", compare=False)
-    """What keeps it from going further, in words."""
-    is_delayed: bool = field(default=False, compare=False)
-    """That is its delay, so it may go further with every moment."""
-
-    @property
-    def upper(self) -> Position:
-        return Position(time_ms=self.upper_ms, id=self.upper_id)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Empty:
-    """A range in which a topic's main source was found to have no rows."""
-
-    last: Position
-    upper: Position
-    first: Position | None = None
-    """The first row after it; None where that is of no use."""
-
-    def covers(self, due: Due) -> bool:
-        """Whether looking again is in vain. Behind a slow source rows may come in before the first one."""
-        if due.offset.last != self.last:
-            return False
-        return due.upper == self.upper or (
-            due.is_delayed and self.first is not None and due.upper < self.first
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resume:
-    """An open range: it runs again unchanged."""
-
-    topic: Topic
-    offset: Offset
-
-
-@dataclass(frozen=True, kw_only=True)
-class Waiting:
-    topic: Topic
-    offset: Offset
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Paused:
-    topic: Topic
-    offset: Offset
-
-
-Decision = Due | Resume | Side | Waiting | Paused
 
 
 def due_steps(
@@ -97,7 +37,7 @@ def due_steps(
     `known_empty`: topics, and where their source was found to have no rows. `declared`: source tables, and how far
     they have come by what their loaders say.
     """
-    built = {topic.topic for topic in topics if not is_source(topic)}
+    built = {topic.topic for topic in topics if not topic.is_source}
     # What a pipeline declared of a topic that is built is not how far that topic has come.
     sound = {
         name: offset

@@ -15,9 +15,10 @@ from typing import Any
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.identifiers import quote_table, split_table
 from oncehouse.clickhouse.replica_sync import read_in_step
+from oncehouse.etl.lineage.topic import Late, Topic
 from oncehouse.etl.state import coverage, transitions
 from oncehouse.etl.state.coverage import Segment
-from oncehouse.etl.state.models import Late, Offset, Topic
+from oncehouse.etl.state.models import Offset
 from oncehouse.etl.state.topic_lease import MutexError
 from oncehouse.etl.state.transitions import OffsetStore
 

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
-from oncehouse.etl.scheduler.due_steps import Due
-from oncehouse.etl.state.models import Topic
-from oncehouse.etl.state.position import Position
-from oncehouse.etl.steps.source_ranges import Range
+from oncehouse.etl.lineage.topic import Topic
+from oncehouse.etl.state.decision import Due
+from oncehouse.etl.state.position import Position, Range
 
 Find = Callable[[Topic, Position, Position], Range | None]
 """(topic, after which position, up to which) → its next range."""

@@ -21,17 +21,19 @@ from typing import Self
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.errors import OncehouseError, TransientError
-from oncehouse.etl.lineage.model import is_source
+from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.quality.check_log import write_checks
-from oncehouse.etl.scheduler.due_steps import Decision, Due, Empty, Resume, due_steps
+from oncehouse.etl.scheduler.due_steps import due_steps
 from oncehouse.etl.scheduler.heartbeat import Heartbeat
 from oncehouse.etl.scheduler.late_rows import LateWatch
 from oncehouse.etl.scheduler.lookahead import LookAhead
 from oncehouse.etl.scheduler.step_runner import Done, Runner, note_nowhere
 from oncehouse.etl.scheduler.topic_bound import decisive_tables, find_declared
+from oncehouse.etl.settings import AHEAD_SECONDS, LATE_EVERY_SECONDS
 from oncehouse.etl.state.backfill_transitions import put_off
-from oncehouse.etl.state.models import AHEAD_SECONDS, LATE_EVERY_SECONDS, Position, Topic
+from oncehouse.etl.state.decision import Decision, Due, Empty, Resume
 from oncehouse.etl.state.next_backfill import Side
+from oncehouse.etl.state.position import Position
 from oncehouse.etl.state.topic_lease import MutexError, Worker
 from oncehouse.etl.state.transitions import OffsetStore, Snapshot
 from oncehouse.etl.steps.source_ranges import Sources, find_range, hold_back, read_sources, tables_to_ask
@@ -93,7 +95,7 @@ class Scheduler:
         `ahead_seconds`: rows of a source that are further in the future are left alone until their time has come.
         """
         self._lineage = tuple(topics)
-        self.topics = tuple(topic for topic in topics if not is_source(topic))
+        self.topics = tuple(topic for topic in topics if not topic.is_source)
         self.worker = worker or Worker(hostid=unique_hostid())
         self._client = client
         self._store = store

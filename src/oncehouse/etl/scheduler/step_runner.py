@@ -22,12 +22,12 @@ from oncehouse.etl.quality.expectations import (
     explain_stop,
     judge,
 )
-from oncehouse.etl.scheduler.due_steps import Due, Resume
-from oncehouse.etl.scheduler.stale_queries import end_inserts
 from oncehouse.etl.state import topic_lease, transitions
 from oncehouse.etl.state.backfill_transitions import begin_side
+from oncehouse.etl.state.decision import Due, Resume
 from oncehouse.etl.state.models import Offset
 from oncehouse.etl.state.next_backfill import Side
+from oncehouse.etl.state.position import Range
 from oncehouse.etl.state.topic_lease import INSERTING, Worker
 from oncehouse.etl.state.transitions import OffsetStore
 from oncehouse.etl.steps.late_row_repair import drop_left, freeze
@@ -48,7 +48,7 @@ from oncehouse.etl.steps.operations import (
     WriteSide,
 )
 from oncehouse.etl.steps.range_sizing import Sizing
-from oncehouse.etl.steps.source_ranges import Range
+from oncehouse.etl.steps.stale_queries import end_inserts
 from oncehouse.etl.steps.step_planner import Step, StepPlanner
 from oncehouse.etl.steps.table_executor import TableWork
 from oncehouse.etl.steps.transform_cache import Preparation

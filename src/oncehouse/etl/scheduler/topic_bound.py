@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from oncehouse.etl.lineage.model import is_source
-from oncehouse.etl.state.models import Offset, SourceState, Template, Topic
+from oncehouse.etl.lineage.topic import Template, Topic
+from oncehouse.etl.state.models import Offset, SourceState
 from oncehouse.etl.state.position import MAX_ID, START, Position, before
 
 
@@ -43,7 +43,7 @@ def find_declared(lineage: Iterable[Topic], offsets: Mapping[str, Offset]) -> di
     return {
         topic.dst: offsets[topic.topic].last
         for topic in lineage
-        if is_source(topic) and topic.topic in offsets and offsets[topic.topic].last > START
+        if topic.is_source and topic.topic in offsets and offsets[topic.topic].last > START
     }
 
 
@@ -55,7 +55,7 @@ def decisive_tables(topics: Sequence[Topic], declared: Mapping[str, Position]) -
     """
     if not declared:
         return set()
-    builders = {topic.dst for topic in topics if not is_source(topic)}
+    builders = {topic.dst for topic in topics if not topic.is_source}
     return {
         *declared,
         *(topic.depends_on[0] for topic in topics if topic.depends_on and topic.depends_on[0] in builders),
@@ -75,7 +75,7 @@ class Reaches:
         declared: Mapping[str, Position] = MappingProxyType({}),
     ) -> None:
         """`clock_ms` is ClickHouse's time, not later than that at which the sources were read."""
-        self._builders = {topic.dst: topic for topic in topics if not is_source(topic)}
+        self._builders = {topic.dst: topic for topic in topics if not topic.is_source}
         self._offsets = offsets
         self._sources = sources
         self._clock_ms = clock_ms

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oncehouse.errors import ConfigurationError, PermanentError
+from oncehouse.etl.lineage.topic import Template, Topic
 from oncehouse.etl.state import topic_state as books
 from oncehouse.etl.state.coverage import find_gaps, uncover
-from oncehouse.etl.state.models import Offset, Template, Topic
+from oncehouse.etl.state.models import Offset
 from oncehouse.etl.state.position import Position
 from oncehouse.etl.state.topic_lease import INSERTING, MutexError, Worker, check_free, check_unmoved
 from oncehouse.etl.state.topic_state import Job, Lane, Opened, end_jobs, with_job

@@ -18,7 +18,8 @@ from typing import Any
 from oncehouse.clickhouse.client import Client, failure_of
 from oncehouse.clickhouse.identifiers import quote_table, split_table
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
-from oncehouse.etl.state.models import Offset, Position
+from oncehouse.etl.state.models import Offset
+from oncehouse.etl.state.position import Position
 from oncehouse.etl.state.topic_lease import blank
 from oncehouse.etl.state.topic_state import read_book, write_book
 from oncehouse.etl.state.transitions import Decide, Snapshot

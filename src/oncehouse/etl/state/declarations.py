@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oncehouse.errors import PermanentError
-from oncehouse.etl.state.models import START, Offset, Position
+from oncehouse.etl.state.models import Offset
+from oncehouse.etl.state.position import START, Position
 from oncehouse.etl.state.transitions import OffsetStore
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from oncehouse.etl.lineage.topic import Late, Template, Topic
 from oncehouse.etl.state.coverage import count_late, find_gaps
-from oncehouse.etl.state.models import Late, Offset, Template, Topic
+from oncehouse.etl.state.models import Offset
 from oncehouse.etl.state.position import START, Position
 from oncehouse.etl.state.topic_state import Job, Lane, Opened
 

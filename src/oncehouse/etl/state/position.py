@@ -1,4 +1,7 @@
-"""Positions: where a row of a source stands, by its time and its id. Nothing here does I/O."""
+"""Positions: where a row of a source stands, by its time and its id; ranges between two of them. Pure.
+
+A step covers the rows after `last` up to and including `next` of the topic's main source.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,20 @@ class Position:
 
 
 START = Position(time_ms=0, id=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Rows after `last` up to and including `next`."""
+
+    last: Position
+    next: Position
+    rows: int
+    """Rows of the main source in it."""
+    is_cut: bool
+    """There may be more rows that could be read at once."""
+    splits_time: bool = False
+    """There are, or may be, more rows of the time at which it ends."""
 
 
 def before(time_ms: int) -> Position:

@@ -11,7 +11,8 @@ from dataclasses import replace
 from sqlalchemy import BigInteger, Column, Connection, MetaData, String, Table, Text, insert, select, update
 from sqlalchemy.engine import Row
 
-from oncehouse.etl.state.models import Offset, Position
+from oncehouse.etl.state.models import Offset
+from oncehouse.etl.state.position import Position
 from oncehouse.etl.state.topic_lease import blank
 from oncehouse.etl.state.topic_state import read_book, write_book
 from oncehouse.etl.state.transitions import Decide, Snapshot

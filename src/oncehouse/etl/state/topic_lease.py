@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 
 from oncehouse.errors import PermanentError
-from oncehouse.etl.state.models import START, Offset
+from oncehouse.etl.state.models import Offset
+from oncehouse.etl.state.position import START
 
 LEASE_SECONDS = 60.0
 PAUSED = "paused"

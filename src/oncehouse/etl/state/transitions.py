@@ -14,8 +14,8 @@ from typing import Protocol
 from oncehouse.errors import PermanentError
 from oncehouse.etl.state import topic_state as books
 from oncehouse.etl.state.coverage import Segment, count_late, uncover
-from oncehouse.etl.state.models import START, Offset, Position
-from oncehouse.etl.state.position import MAX_ID
+from oncehouse.etl.state.models import Offset
+from oncehouse.etl.state.position import MAX_ID, START, Position
 from oncehouse.etl.state.topic_lease import (
     DONE,
     INSERTING,

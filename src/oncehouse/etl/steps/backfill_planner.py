@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from oncehouse.clickhouse.client import Client
-from oncehouse.etl.state.models import Template, Topic
+from oncehouse.etl.lineage.topic import Template, Topic
 from oncehouse.etl.state.next_backfill import Side
+from oncehouse.etl.state.position import Range
 from oncehouse.etl.state.topic_state import Lane, Opened
 from oncehouse.etl.steps.late_row_repair import check_repairable, find_end
 from oncehouse.etl.steps.operation_builder import (
@@ -21,7 +22,7 @@ from oncehouse.etl.steps.operation_builder import (
     step_operations,
 )
 from oncehouse.etl.steps.operations import MarkCovered, Operation, WriteSide
-from oncehouse.etl.steps.source_ranges import Range, count_range, find_range
+from oncehouse.etl.steps.source_ranges import count_range, find_range
 from oncehouse.etl.steps.transforms import Transform
 
 _VIEW_ROWS = 131_072

@@ -15,7 +15,7 @@ from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.etl.state.models import Template, Topic
+from oncehouse.etl.lineage.topic import Template, Topic
 from oncehouse.etl.state.topic_state import Opened
 from oncehouse.etl.steps.source_ranges import count_range
 

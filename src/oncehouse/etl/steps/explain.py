@@ -8,7 +8,7 @@ from typing import Any
 
 from oncehouse.clickhouse.identifiers import quote_table
 from oncehouse.etl.quality.expectations import spell_expectation
-from oncehouse.etl.state.models import START, Position
+from oncehouse.etl.state.position import START, Position
 from oncehouse.etl.state.topic_lease import INSERTING
 from oncehouse.etl.steps.operation_builder import BLOCK_ROWS
 from oncehouse.etl.steps.operations import (

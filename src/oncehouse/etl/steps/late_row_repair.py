@@ -15,7 +15,7 @@ from oncehouse.clickhouse.identifiers import TableName, quote_table, split_table
 from oncehouse.clickhouse.replica_sync import read_in_step, write_in_step
 from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.etl.state.models import Topic
+from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.state.position import Position
 from oncehouse.etl.steps.operation_builder import late_condition
 from oncehouse.etl.steps.operations import Freeze

@@ -13,8 +13,9 @@ from types import MappingProxyType
 from typing import Any
 
 from oncehouse.clickhouse.identifiers import quote_table
+from oncehouse.etl.lineage.topic import Check, Template, Topic
 from oncehouse.etl.quality.expectations import measure_sql
-from oncehouse.etl.state.models import Check, Position, Template, Topic
+from oncehouse.etl.state.position import Position, Range
 from oncehouse.etl.state.topic_lease import DONE, INSERTING, MORE, SIZING
 from oncehouse.etl.state.topic_state import Lane, Opened
 from oncehouse.etl.steps.exact_settings import insert_settings
@@ -33,7 +34,6 @@ from oncehouse.etl.steps.operations import (
     WriteNext,
     WriteSide,
 )
-from oncehouse.etl.steps.source_ranges import Range
 from oncehouse.etl.steps.transforms import Transform, bind, bind_guard, insert_sql
 
 ASIDE = "_aside_"

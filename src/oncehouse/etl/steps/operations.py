@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from oncehouse.etl.state.models import Expectation, Position
+from oncehouse.etl.lineage.topic import Expectation
+from oncehouse.etl.state.position import Position
 from oncehouse.etl.state.topic_state import Lane, Opened
 
 

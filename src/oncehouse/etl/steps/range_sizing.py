@@ -7,10 +7,11 @@ from dataclasses import replace
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.errors import PermanentError
-from oncehouse.etl.state.models import Position, Topic
+from oncehouse.etl.lineage.topic import Topic
+from oncehouse.etl.state.position import Position, Range
 from oncehouse.etl.steps.operation_builder import bind_select, late_condition
 from oncehouse.etl.steps.operations import Freeze
-from oncehouse.etl.steps.source_ranges import Range, count_range, find_range
+from oncehouse.etl.steps.source_ranges import count_range, find_range
 from oncehouse.etl.steps.transforms import Transform
 
 _SURE_FAN_OUT = 64

@@ -14,7 +14,7 @@ from oncehouse.clickhouse.client import failure_of
 from oncehouse.clickhouse.identifiers import split_table
 from oncehouse.clickhouse.table_info import ACCESS_DENIED
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.state.models import Late, Template, Topic
+from oncehouse.etl.lineage.topic import Late, Template, Topic
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client

@@ -15,9 +15,9 @@ from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.complete_results import WHOLE_ANSWERS
 from oncehouse.clickhouse.identifiers import quote_table
 from oncehouse.clickhouse.replica_sync import read_in_step
-from oncehouse.etl.lineage.model import is_source
-from oncehouse.etl.state.models import Position, SourceState, Topic
-from oncehouse.etl.state.position import MAX_ID
+from oncehouse.etl.lineage.topic import Topic
+from oncehouse.etl.state.models import SourceState
+from oncehouse.etl.state.position import MAX_ID, Position, Range
 
 _CLOCK = "toUnixTimestamp64Milli(now64(3))"
 _CLOCK_NUMBER = 65_535
@@ -37,23 +37,9 @@ IN_RANGE = """pos >= fromUnixTimestamp64Milli({last_ms:Int64})
     AND (toUnixTimestamp64Milli(toDateTime64(pos, 3)), id) <= ({upper_ms:Int64}, {next_id:UInt64})"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Range:
-    """Rows after `last` up to and including `next`."""
-
-    last: Position
-    next: Position
-    rows: int
-    """Rows of the main source in it."""
-    is_cut: bool
-    """There may be more rows that could be read at once."""
-    splits_time: bool = False
-    """There are, or may be, more rows of the time at which it ends."""
-
-
 def tables_to_ask(topics: Sequence[Topic]) -> tuple[str, ...]:
     """Tables that no topic builds, and every main source."""
-    built = {topic.dst for topic in topics if not is_source(topic)}
+    built = {topic.dst for topic in topics if not topic.is_source}
     asked: dict[str, None] = {}
     for topic in topics:
         for number, table in enumerate(topic.depends_on):

@@ -14,10 +14,10 @@ from oncehouse.clickhouse.identifiers import quote_table
 from oncehouse.clickhouse.replica_sync import write_in_step
 from oncehouse.clickhouse.table_engines import read_engines
 from oncehouse.errors import OncehouseError, TransientError
-from oncehouse.etl.state.models import Template, Topic
-from oncehouse.etl.state.position import spell_position_time
+from oncehouse.etl.lineage.topic import Template, Topic
+from oncehouse.etl.state.position import Range, spell_position_time
 from oncehouse.etl.steps.operations import Insert, Operation
-from oncehouse.etl.steps.source_ranges import Range, between, count_range
+from oncehouse.etl.steps.source_ranges import between, count_range
 from oncehouse.etl.steps.transforms import Transform
 
 _THROWN = 395

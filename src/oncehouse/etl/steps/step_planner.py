@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.scheduler.due_steps import Due, Resume
+from oncehouse.etl.lineage.topic import Template, Topic
 from oncehouse.etl.state import topic_lease
-from oncehouse.etl.state.models import START, Offset, Position, Template, Topic
+from oncehouse.etl.state.decision import Due, Resume
+from oncehouse.etl.state.models import Offset
 from oncehouse.etl.state.next_backfill import Side
+from oncehouse.etl.state.position import START, Position, Range
 from oncehouse.etl.state.topic_lease import INSERTING
 from oncehouse.etl.state.topic_state import Lane, Opened
 from oncehouse.etl.state.transitions import OffsetStore
@@ -32,7 +34,7 @@ from oncehouse.etl.steps.operations import (
     WriteNext,
 )
 from oncehouse.etl.steps.range_sizing import Sizing
-from oncehouse.etl.steps.source_ranges import Range, find_range, splits_time
+from oncehouse.etl.steps.source_ranges import find_range, splits_time
 from oncehouse.etl.steps.source_rows import require_rows
 from oncehouse.etl.steps.transform_cache import Preparation, Prepared
 

@@ -12,10 +12,9 @@ from functools import partial
 from oncehouse.clickhouse.client import Client, failure_of
 from oncehouse.common import failpoints
 from oncehouse.errors import OncehouseError, PermanentError
-from oncehouse.etl.scheduler.stale_queries import make_query_id
+from oncehouse.etl.lineage.topic import Template
 from oncehouse.etl.state import topic_lease, transitions
 from oncehouse.etl.state.backfill_transitions import mark_covered
-from oncehouse.etl.state.models import Template
 from oncehouse.etl.state.topic_lease import Worker
 from oncehouse.etl.state.transitions import OffsetStore
 from oncehouse.etl.steps import table_swap
@@ -39,6 +38,7 @@ from oncehouse.etl.steps.operations import (
 )
 from oncehouse.etl.steps.range_sizing import Sizing
 from oncehouse.etl.steps.source_rows import insert_range
+from oncehouse.etl.steps.stale_queries import make_query_id
 from oncehouse.etl.steps.step_planner import Step
 
 _TOO_MANY_PARTS = 252

@@ -13,8 +13,8 @@ from pathlib import Path
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.table_info import TableFacts
 from oncehouse.errors import ConfigurationError
+from oncehouse.etl.lineage.topic import Template, Topic
 from oncehouse.etl.quality.expectations import check_columns
-from oncehouse.etl.state.models import Template, Topic
 from oncehouse.etl.steps.destination_check import check_destination
 from oncehouse.etl.steps.replication import require_reach
 from oncehouse.etl.steps.transforms import Transform, Version, find_transform, read_columns, read_version

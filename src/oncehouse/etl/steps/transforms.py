@@ -16,9 +16,10 @@ from typing import Any
 from oncehouse.clickhouse.client import Client
 from oncehouse.clickhouse.identifiers import quote, quote_table, split_table
 from oncehouse.errors import ConfigurationError
-from oncehouse.etl.state.models import START, Position, Topic
-from oncehouse.etl.steps.sql_text import UnclosedError, split_statements
-from oncehouse.etl.steps.user_templates import RANGE_PARAMETERS, Sql, render_template
+from oncehouse.etl.lineage.sql_text import UnclosedError, split_statements
+from oncehouse.etl.lineage.topic import Topic
+from oncehouse.etl.lineage.user_templates import RANGE_PARAMETERS, Sql, render_template
+from oncehouse.etl.state.position import START, Position
 
 _PARAMETER = re.compile(r"\{\s*(\w+)\s*:")
 

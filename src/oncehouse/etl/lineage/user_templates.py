@@ -20,8 +20,8 @@ from jinja2 import nodes, sandbox
 from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.config.file_loader import read_text
 from oncehouse.errors import ConfigurationError, OncehouseError
-from oncehouse.etl.state.models import Topic
-from oncehouse.etl.steps.sql_text import Statement, UnclosedError, split_statements
+from oncehouse.etl.lineage.sql_text import Statement, UnclosedError, split_statements
+from oncehouse.etl.lineage.topic import Topic
 
 TEMPLATE_FILE = ".sql.j2"
 RANGE_PARAMETERS = {

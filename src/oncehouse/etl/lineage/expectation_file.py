@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, StrictFloat, StrictInt, StrictStr, 
 from oncehouse.config.field_types import Name, refuse_repeats
 from oncehouse.config.pipeline import Section
 from oncehouse.config.problems import nearest
-from oncehouse.etl.state.models import Check, Expectation, Otherwise
+from oncehouse.etl.lineage.topic import Check, Expectation, Otherwise
 
 _PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
 _NUMBERS = (Check.ROWS, Check.ROWS_PER_SOURCE_ROW, Check.NULL_SHARE)

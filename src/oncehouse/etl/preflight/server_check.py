@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from oncehouse.clickhouse.preflight.finding import Finding, Level
 from oncehouse.clickhouse.preflight.server import judge_forced, judge_readonly
 from oncehouse.clickhouse.server_info import read_forced_settings, read_readonly
-from oncehouse.etl.lineage.model import is_source
-from oncehouse.etl.state.models import Offset, Topic
+from oncehouse.etl.lineage.topic import Topic
+from oncehouse.etl.state.models import Offset
 from oncehouse.etl.steps.exact_settings import required_settings
 from oncehouse.etl.steps.replication import Spread, explain_one_sided, read_spreads
 
@@ -21,7 +21,7 @@ def inspect_server(
     client: Client, lineage: Sequence[Topic], *, has_local_offsets: bool
 ) -> tuple[Finding, ...]:
     """`has_local_offsets`: positions are kept in a table of one server (EmbeddedRocksDB)."""
-    spreads = read_spreads(client, [topic.dst for topic in lineage if not is_source(topic)])
+    spreads = read_spreads(client, [topic.dst for topic in lineage if not topic.is_source])
     return (
         *_judge_user(client),
         *(finding for topic in lineage for finding in judge_spread(topic, spreads.get(topic.dst))),
@@ -40,7 +40,7 @@ def _judge_user(client: Client) -> Iterator[Finding]:
 def judge_declarations(lineage: Sequence[Topic], offsets: Mapping[str, Offset]) -> Iterator[Finding]:
     for topic in lineage:
         row = offsets.get(topic.topic)
-        if row is not None and row.is_pipeline_declaration and not is_source(topic):
+        if row is not None and row.is_pipeline_declaration and not topic.is_source:
             yield Finding(
                 level=Level.ERROR,
                 where=topic.topic,
@@ -51,7 +51,7 @@ def judge_declarations(lineage: Sequence[Topic], offsets: Mapping[str, Offset]) 
 
 
 def judge_spread(topic: Topic, spread: Spread | None) -> Iterator[Finding]:
-    one_sided = None if spread is None or is_source(topic) else explain_one_sided(topic, spread)
+    one_sided = None if spread is None or topic.is_source else explain_one_sided(topic, spread)
     if one_sided is not None:
         what, advice = one_sided
         yield Finding(level=Level.ERROR, where=topic.topic, what=what, advice=advice)

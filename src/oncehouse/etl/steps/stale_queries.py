@@ -12,7 +12,7 @@ import uuid
 
 from oncehouse.clickhouse.client import Client
 from oncehouse.errors import TransientError
-from oncehouse.etl.state.models import Topic
+from oncehouse.etl.lineage.topic import Topic
 
 _PATIENCE_SECONDS = 60.0
 

@@ -18,10 +18,9 @@ from oncehouse.clickhouse.identifiers import quote_table, split_table
 from oncehouse.clickhouse.preflight.check import Finding, Level
 from oncehouse.config.problems import nearest
 from oncehouse.errors import ConfigurationError, PermanentError
-from oncehouse.etl.lineage.model import is_source
-from oncehouse.etl.lineage.table_info import TableState, read_tables, window_setting
+from oncehouse.etl.lineage.topic import Late, Template, Topic
+from oncehouse.etl.preflight.table_info import TableState, read_tables, window_setting
 from oncehouse.etl.quality.expectations import check_columns
-from oncehouse.etl.state.models import Late, Template, Topic
 from oncehouse.etl.steps.destination_check import LEAST_BLOCKS
 from oncehouse.etl.steps.late_row_repair import KEEPING_ENGINES
 from oncehouse.etl.steps.transforms import find_transform, read_columns
@@ -58,7 +57,7 @@ def _try_transform(
     """Files, templates and what expectations look at: ClickHouse itself says whether it understands them."""
     view = transform_view(topic, database)
     is_written = topic.template_file is not None or (topic.transform or "").endswith(".sql")
-    if is_source(topic) or not (is_written or topic.expect) or (view is not None and view not in tables):
+    if topic.is_source or not (is_written or topic.expect) or (view is not None and view not in tables):
         return
     named = topic if is_written or view is None else replace(topic, transform=view)
     try:
@@ -74,7 +73,7 @@ def _try_transform(
 
 def transform_view(topic: Topic, database: str) -> str | None:
     """The view that yields the topic's rows; None for a source, a file of SQL, and a template that says all."""
-    if is_source(topic) or (topic.transform is None and topic.template_file is not None):
+    if topic.is_source or (topic.transform is None and topic.template_file is not None):
         return None
     if topic.transform is None:
         return f"{database}.{topic.topic}Transform"
@@ -83,7 +82,7 @@ def transform_view(topic: Topic, database: str) -> str | None:
 
 def judge_topic(topic: Topic, tables: Mapping[str, TableState], database: str) -> Iterable[Finding]:
     """Everything that stands in a topic's way; a source is judged by the topics that read it."""
-    if is_source(topic):
+    if topic.is_source:
         if topic.dst not in tables:
             yield _error(topic, f"the source {topic.dst} does not exist", "create it, or correct its dst")
         return

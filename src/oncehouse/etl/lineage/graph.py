@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from graphlib import CycleError, TopologicalSorter
 
 from oncehouse.config.problems import nearest
-from oncehouse.etl.state.models import GATE_SHARE, Check, Template, Topic
+from oncehouse.etl.lineage.topic import GATE_SHARE, Check, Template, Topic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +39,6 @@ def check_lineage(lineage: Sequence[Topic]) -> tuple[LineageProblem, ...]:
     problems = [*_find_repeats(lineage), *_find_unknown_sources(lineage), *_find_wrong_keys(lineage)]
     # Cycles are looked for last and only in what is otherwise sound: a repeated dst would make false ones.
     return tuple(problems or _find_cycle(lineage))
-
-
-def is_source(topic: Topic) -> bool:
-    """Whether the line only declares a table that somebody else fills."""
-    return not topic.depends_on and topic.template != Template.RELOAD
 
 
 def makers_by_table(lineage: Iterable[Topic]) -> dict[str, Topic]:
@@ -147,7 +142,7 @@ def _find_misplaced(topic: Topic) -> Iterable[tuple[str, str]]:
     if topic.parameters and topic.template_file is None:
         yield "parameters", "are for a template of your own; name its file as `template`"
     has_work = topic.transform is not None or topic.template_file is not None or topic.expect
-    if is_source(topic) and (has_work or template != Template.STEP):
+    if topic.is_source and (has_work or template != Template.STEP):
         yield (
             "depends_on",
             "is missing: a line without it only declares a source, and this one has work to do",
