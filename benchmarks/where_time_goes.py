@@ -49,7 +49,7 @@ _TASK = (
     ("oncehouse.pipeline.ingest.read_task", "write_blocks", "read: raw bytes to a file"),
     ("oncehouse.pipeline.ingest.read_task", "write_keys", "read: key file"),
     ("oncehouse.ledger.storage.file_store", "checksum", "files: checksum"),
-    ("oncehouse.ledger.storage.file_store", "quick_checksum", "files: quick checksum"),
+    ("oncehouse.ledger.storage.file_store", "checksum", "files: checksum"),
     ("oncehouse.ledger.storage.file_store", "_sync", "files: fsync"),
     ("oncehouse.pipeline.dedup.deduplicate", "decide", "decide: the rest"),
     ("oncehouse.pipeline.dedup.deduplicate", "_gather", "decide: gather and sort keys"),

@@ -13,7 +13,6 @@ from sqlalchemy import event, text, update
 
 from ledger_examples import (
     IDENTITY,
-    come_from_release,
     make_file,
     make_registration,
     make_segment,
@@ -163,17 +162,6 @@ def test_an_epoch_with_ids_of_another_rule_is_refused(catalog, token):
     with pytest.raises(ConfigurationError, match="identity rule has changed"):
         register(catalog, token, replace(mine, identity=OTHER))
     register(catalog, token, mine)
-
-
-def test_what_was_prepared_is_forgotten_when_an_older_oncehouse_gets_the_catalog(catalog, token):
-    prepare(catalog, token)
-    for lease in leases.list_leases(catalog):
-        leases.release(catalog, lease)
-    come_from_release(catalog)
-    catalog.give_back(1)
-    catalog.prepare()
-    assert len(list_unprepared(catalog, 1, limit=9)) == 2
-    assert [found.request for found in requests.open_requests(catalog)] == [1]
 
 
 def test_the_first_that_are_left_are_listed_and_all_of_them_counted(catalog, token):

@@ -10,14 +10,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from sqlalchemy import delete, insert
 
-from oncehouse.common.database import DatabaseClock
 from oncehouse.ledger.catalog.batches import NewBatch
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.leases import acquire
 from oncehouse.ledger.catalog.registration import register
-from oncehouse.ledger.catalog.schema import upgrades
 from oncehouse.ledger.models import (
     Counts,
     DeadLetterFile,
@@ -39,14 +36,6 @@ TOPIC = "orders"
 TOPIC_ID = "topic-1"
 TABLE = "shop.orders"
 IDENTITY = Identity(fingerprint="sha256:id(order_id)", buckets=16)
-
-
-def come_from_release(catalog: Catalog, *, days_ago: float = 0.0) -> None:
-    """As if 0.1.0 had made the catalog, and an upgrade so long ago had brought it here."""
-    with catalog.engine.begin() as connection:
-        upgraded_at = DatabaseClock() - days_ago * 86_400
-        connection.execute(delete(upgrades).where(upgrades.c.version == 2))
-        connection.execute(insert(upgrades).values(version=2, oncehouse="0.2.0", upgraded_at=upgraded_at))
 
 
 def make_file(path: str) -> FileRef:

@@ -1,4 +1,4 @@
-"""`oncehouse upgrade`: what is missing, doing it, and giving the catalog back."""
+"""`oncehouse upgrade`: what is missing, and doing it."""
 
 import json
 import re
@@ -63,21 +63,12 @@ def test_it_upgrades_and_then_finds_nothing_to_do(old_file, capsys):
     assert f"the catalog has version {VERSION}, which this oncehouse works with" in capsys.readouterr().out
 
 
-def test_it_gives_the_catalog_back_to_the_release(old_file, capsys):
-    run_command(["upgrade", str(old_file)])
-    assert run_command(["upgrade", str(old_file), "--give-back", "1"]) == 0
-    assert f"given back: version 1 in place of {VERSION}" in capsys.readouterr().out
-    assert version_of(old_file) == 1
-
-
-def test_whoever_is_at_work_is_named_and_keeps_the_catalog_from_being_given_back(file, catalog, capsys):
+def test_processes_at_work_are_named(file, catalog, capsys):
     take_lease(catalog)
     assert run_command(["upgrade", str(file), "--plan"]) == 0
     assert ["events", "ingest", "this", "test"] in [
         line.split() for line in capsys.readouterr().out.splitlines()
     ]
-    assert run_command(["upgrade", str(file), "--give-back", "1"]) == 4
-    assert "Stop all processes that work with this catalog first" in capsys.readouterr().err
 
 
 def test_commands_that_look_say_that_the_catalog_is_to_be_upgraded(old_file, capsys):
@@ -109,8 +100,3 @@ def test_a_newer_catalog_is_refused(file, catalog, capsys):
         connection.exec_driver_sql(f"UPDATE oncehouse_ledger SET version = {VERSION + 1}")
     assert run_command(["upgrade", str(file)]) == 2
     assert f"has version {VERSION + 1}, this oncehouse" in capsys.readouterr().err
-
-
-def test_a_plan_and_giving_back_contradict_each_other(file, catalog, capsys):
-    assert run_command(["upgrade", str(file), "--plan", "--give-back", "1"]) == 2
-    assert "contradict" in capsys.readouterr().err

@@ -40,7 +40,6 @@ from oncehouse.ledger.storage.key_index import Keys, write_keys
 from oncehouse.monitoring.record_trace import Fate, RecordTrace, trace_record
 from oncehouse.pipeline.dedup.deduplicate import DUPLICATE_SCHEMA
 from oncehouse.pipeline.formats.base import HEADERS
-from oncehouse.pipeline.ingest.manifest import Form
 from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, RAW_SCHEMA, write_blocks, write_letters
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
@@ -88,7 +87,7 @@ def put_key_file(store: FileStore, epoch: int, places: list[tuple[int, int]]) ->
         ordinal=0,
         events=count,
         keys=store.put(f"keys-{epoch}", lambda path: write_keys(path, keys)),
-        raw=store.put(f"raw-{epoch}.arrow", lambda path: write_blocks(path, [raw(places)], Form.ARROW)),
+        raw=store.put(f"raw-{epoch}.arrow", lambda path: write_blocks(path, [raw(places)])),
     )
 
 

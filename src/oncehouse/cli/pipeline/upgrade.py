@@ -1,4 +1,4 @@
-"""`oncehouse upgrade`: the catalog of an older oncehouse brought to this one's tables, and given back if need be."""
+"""`oncehouse upgrade`: the catalog of an older oncehouse brought to this one's tables."""
 
 from __future__ import annotations
 
@@ -33,24 +33,12 @@ def upgrade(
     plan: Annotated[
         bool, typer.Option("--plan", help="Show version, missing steps and who is at work; change nothing.")
     ] = False,
-    give_back: Annotated[
-        int | None,
-        typer.Option(
-            "--give-back",
-            metavar="VERSION",
-            help="Let the older oncehouse of that version work with the catalog again.",
-        ),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring the ledger's catalog to this oncehouse's version; `run` does so by itself."""
-    if plan and give_back is not None:
-        raise ConfigurationError("--plan and --give-back contradict each other; choose one")
     with open_catalog(load_pipeline(file)) as catalog:
         before = _look(catalog)
-        if give_back is not None:
-            catalog.give_back(give_back)
-        elif not plan:
+        if not plan:
             catalog.prepare()
         after = _look(catalog)
     if as_json:
@@ -102,11 +90,6 @@ def _tell_fence(fences: bool) -> str:
 def _tell_version(before: Standing, after: Standing) -> str:
     if before.version < after.version:
         return f"the catalog was upgraded from version {before.version} to {after.version}"
-    if before.version > after.version:
-        return (
-            f"the catalog was given back: version {after.version} in place of {before.version}; nothing is lost, and "
-            "the next upgrade finds what was added"
-        )
     if after.steps:
         return f"the catalog has version {after.version}, this oncehouse works with {after.wanted}; nothing was changed"
     return f"the catalog has version {after.version}, which this oncehouse works with"

@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -28,7 +27,6 @@ from oncehouse.errors import (
     CorruptFileError,
     FencedError,
     FullDiskError,
-    LeaseHeldError,
     PermanentError,
     TransientError,
 )
@@ -37,7 +35,7 @@ from oncehouse.ledger.catalog.migrations import Upgrade
 from oncehouse.ledger.catalog.monotonic_clock import SteadyClock
 from oncehouse.ledger.catalog.schema import leases, ledger_version, pipelines
 from oncehouse.ledger.lease_terms import Terms
-from oncehouse.ledger.models import Identity, Stage, spell_holder, spell_rule
+from oncehouse.ledger.models import Identity, Stage, spell_rule
 
 _log = logging.getLogger("oncehouse.ledger")
 
@@ -97,28 +95,6 @@ class Catalog:
                 _log, logging.INFO, "catalog upgraded", version_before=upgrade.before, version=upgrade.after
             )
         return upgrade
-
-    def give_back(self, version: int) -> None:
-        """Let an older oncehouse work with the catalog again."""
-
-        def run(connection: Connection) -> None:
-            database.take_turn(connection)
-            # Only columns of the first release: the catalog may be of any version.
-            named = select(leases.c.pipeline, leases.c.stage, leases.c.holder)
-            if held := connection.execute(named.where(leases.c.expires_at > self.clock)).first():
-                raise LeaseHeldError(
-                    f"Pipeline {held.pipeline}: the stage {held.stage} is run by {spell_holder(held.holder)}. Stop all "
-                    "processes that work with this catalog first; nothing was changed."
-                )
-            migrations.give_back(connection, version)
-
-        self._retry(lambda: self._transaction(run))
-
-    @cached_property
-    def has_way_back(self) -> bool:
-        """Whether what is written must be such that the oncehouse that made the catalog, an older one, can read it."""
-        with self.read() as connection:
-            return migrations.has_way_back(connection)
 
     def version(self) -> int:
         """0: there are no tables."""

@@ -1,9 +1,8 @@
 """Steps that bring the catalog of an older oncehouse to today's tables: numbered, forward only, one transaction.
 
 A step that a release has had is never changed again, so it spells its columns itself instead of taking those of
-`tables.py`, which are today's. It only adds (tables, indexes, columns that may be null) and does nothing where that is
-there already: what it did once may stand when a ledger that was given back to an older oncehouse comes again. A
-process of an older oncehouse can then go on beside it; a step that it could not live with says `fences`.
+`schema.py`, which are today's. It only adds (tables, indexes, columns that may be null), so that a process of an older
+oncehouse can go on next to it; a step that such a process cannot live with says `fences`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    delete,
     insert,
     inspect,
     select,
@@ -38,12 +36,6 @@ from oncehouse.common.database import DatabaseClock
 from oncehouse.errors import ConfigurationError, UpgradeNeededError
 from oncehouse.ledger.catalog.schema import VERSION, leases, ledger_version, metadata, upgrades
 
-OLDEST = 1
-"""The version of the first release."""
-
-WAY_BACK_DAYS = 30
-"""For so long after the upgrade files are written as 0.1.0 reads them, and the catalog can be given back to it."""
-
 # A table that somebody reads for long is waited for in short turns, because whoever comes meanwhile waits behind us.
 _LOCK_SECONDS = 5
 
@@ -57,8 +49,6 @@ class Step:
     change: Callable[[Connection], None]
     fences: bool = False
     """Whether processes of an older oncehouse, which may be at work, must not write any more."""
-    forget: Callable[[Connection], None] | None = None
-    """What must go before an older oncehouse gets the catalog, because it would not keep it up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +103,6 @@ def _prepare_rules(connection: Connection) -> None:
     ).create(connection, checkfirst=True)
 
 
-def _forget_prepared(connection: Connection) -> None:
-    """An older oncehouse sweeps the files of a change under way; the request stays, and is performed in its way."""
-    for table in ("oncehouse_rekeyed_files", "oncehouse_rekeyed_segments"):
-        connection.execute(text(f"DELETE FROM {table}"))  # noqa: S608 - constants
-
-
 def add_column(connection: Connection, table: str, column: str, kind: TypeEngine[Any]) -> None:
     """A column that may be null: rows of older processes have none."""
     if column not in {found["name"] for found in inspect(connection).get_columns(table)}:
@@ -153,12 +137,13 @@ STEPS: tuple[Step, ...] = (
         version=2,
         what="the catalog remembers which oncehouse brought it to which version",
         change=_add_upgrades,
+        # From here on files of events are written in a form that 0.1.0 cannot read.
+        fences=True,
     ),
     Step(
         version=3,
         what="another identity rule is prepared while the pipeline runs",
         change=_prepare_rules,
-        forget=_forget_prepared,
     ),
     Step(
         version=4,
@@ -254,41 +239,6 @@ def migrate(connection: Connection) -> Upgrade | None:
 
 
 def _remember(connection: Connection, version: int) -> None:
-    connection.execute(delete(upgrades).where(upgrades.c.version == version))
     connection.execute(
         insert(upgrades).values(version=version, oncehouse=__version__, upgraded_at=DatabaseClock())
     )
-
-
-def has_way_back(connection: Connection) -> bool:
-    """Whether 0.1.0 may have to read the ledger again: it made it, and was replaced not long ago."""
-    asked = select(upgrades.c.version, DatabaseClock() - upgrades.c.upgraded_at).order_by(upgrades.c.version)
-    first = connection.execute(asked).first()
-    return first is not None and first[0] == OLDEST + 1 and float(first[1]) < WAY_BACK_DAYS * 86_400
-
-
-def give_back(connection: Connection, version: int) -> None:
-    """Let the oncehouse of an older version work with the catalog again: what was added stays, and it looks past it."""
-    found = read_version(connection)
-    if not OLDEST <= version < found:
-        older = "no older one" if found == OLDEST else f"{OLDEST} to {found - 1}"
-        raise ConfigurationError(
-            f"The ledger's catalog has version {found}; it can be given back to {older}, not to {version}."
-        )
-    if hard := next((step for step in steps_after(version) if step.fences), None):
-        raise ConfigurationError(
-            f"Step {hard.version} ({hard.what}) is one that an older oncehouse cannot live with, so the catalog cannot "
-            "be given back. Restore a backup from before the upgrade, then let `oncehouse repair` bring it up to date."
-        )
-    if not has_way_back(connection):
-        raise ConfigurationError(
-            f"This oncehouse made the ledger, or has worked with it for more than {WAY_BACK_DAYS} days: its files are "
-            "written in a form that an older one cannot read, so the catalog cannot be given back. Nothing was changed."
-        )
-    for step in steps_after(version):
-        if step.version <= found and step.forget is not None:
-            step.forget(connection)
-    connection.execute(update(ledger_version).values(version=version))
-    connection.execute(delete(upgrades).where(upgrades.c.version > version))
-    # A process of today's that was overlooked must not write beside the older one.
-    connection.execute(update(leases).values(token=leases.c.token + 1))

@@ -28,7 +28,7 @@ from oncehouse.errors import CorruptFileError, FullDiskError, TransientError
 from oncehouse.ledger.catalog import schema
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.models import Stage
-from oncehouse.ledger.storage.checksums import checksum
+from oncehouse.ledger.storage.checksums import sha256_checksum
 from oncehouse.ledger.storage.file_store import FileStore
 
 KEPT = 3
@@ -64,7 +64,7 @@ def write_snapshot(catalog: Catalog, store: FileStore) -> SnapshotFile:
                 _copy_out(source, copy, catalog.pipeline)
         except (sqlite3.Error, OSError) as error:
             raise TransientError(f"No snapshot of the catalog could be written: {error}") from error
-        digest, taken_ms = checksum(copy)[:32], int(now * 1000)
+        digest, taken_ms = sha256_checksum(copy)[:32], int(now * 1000)
         name = f"snapshot-{token:012d}-{last:010d}-{taken_ms:013d}-{digest}.db"
         path = f"{catalog.pipeline}/catalog/{name}"
         store.put(path, lambda target: Path(target).write_bytes(copy.read_bytes()))

@@ -1,7 +1,7 @@
 """Checksums of the ledger's files: they find damage, not forgery.
 
-There are two kinds, told apart by how they begin. SHA-256 over the file is what every oncehouse knows. A quick one, for
-what is written with every epoch, is XXH3 over each block of the file and SHA-256 over these hashes.
+A checksum is XXH3 over each block of the file and SHA-256 over these hashes, and begins with `xxh3-`. Files of
+0.1.0 have SHA-256 over the whole file, without a prefix; they are read, not written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from oncehouse.common.hashing import xxh3_hashes
 BLOCK_BYTES = 1 << 22
 # Several blocks at once: what a call costs besides hashing is most of it for one.
 _PIECE_BYTES = 8 * BLOCK_BYTES
-_QUICK = "xxh3-"
+_PREFIX = "xxh3-"
 
 
 class Digest(Protocol):
@@ -30,7 +30,7 @@ class Digest(Protocol):
     def hexdigest(self) -> str: ...
 
 
-class _QuickDigest:
+class _BlockDigest:
     def __init__(self) -> None:
         self._hashes = bytearray()
 
@@ -38,16 +38,16 @@ class _QuickDigest:
         self._hashes += _hash_blocks(pa.py_buffer(block))
 
     def hexdigest(self) -> str:
-        return _QUICK + hashlib.sha256(self._hashes).hexdigest()
+        return _PREFIX + hashlib.sha256(self._hashes).hexdigest()
 
 
-def checksum(path: Path) -> str:
+def sha256_checksum(path: Path) -> str:
     with path.open("rb", buffering=0) as source:
         return hashlib.file_digest(source, "sha256").hexdigest()
 
 
-def quick_checksum(path: Path) -> str:
-    digest = _QuickDigest()
+def checksum(path: Path) -> str:
+    digest = _BlockDigest()
     # Not mapped: a sector that cannot be read would end the process in place of an error.
     with pa.OSFile(str(path)) as source:
         while (piece := source.read_buffer(_PIECE_BYTES)).size:
@@ -57,12 +57,12 @@ def quick_checksum(path: Path) -> str:
 
 def checksum_like(known: str, path: Path) -> str:
     """Of the kind of a known one, to be compared with it."""
-    return quick_checksum(path) if known.startswith(_QUICK) else checksum(path)
+    return checksum(path) if known.startswith(_PREFIX) else sha256_checksum(path)
 
 
 def digest_like(known: str) -> Digest:
     """The same for a file that comes in blocks of BLOCK_BYTES, as `read_blocks` gives them."""
-    return _QuickDigest() if known.startswith(_QUICK) else hashlib.sha256()
+    return _BlockDigest() if known.startswith(_PREFIX) else hashlib.sha256()
 
 
 def read_blocks(source: Any) -> Iterator[bytes]:

@@ -29,7 +29,6 @@ from oncehouse.ledger.storage.checksums import (
     checksum,
     checksum_like,
     digest_like,
-    quick_checksum,
     read_blocks,
 )
 from oncehouse.ledger.storage.file_cache import machine_cache
@@ -53,20 +52,16 @@ class FileStore:
         if not self._remote:
             self._folder = Path(root.removeprefix("file://"))
 
-    def put(self, path: str, write: Callable[[str], object], *, quick: bool = False) -> FileRef:
-        """Let `write` fill a local file, make it durable, and return what the catalog has to remember.
-
-        `quick`: its checksum, which 0.1.0 does not know.
-        """
-        summed = quick_checksum if quick else checksum
+    def put(self, path: str, write: Callable[[str], object]) -> FileRef:
+        """Let `write` fill a local file, make it durable, and return what the catalog has to remember."""
         if self._remote:
-            return self._upload(path, write, summed)
+            return self._upload(path, write)
         target = self._folder / path
         try:
             make_private_folder(target.parent)
             make_private_file(target)
             write(str(target))
-            ref = FileRef(path=path, size_bytes=target.stat().st_size, checksum=summed(target))
+            ref = FileRef(path=path, size_bytes=target.stat().st_size, checksum=checksum(target))
             _sync(target)
         except OSError as error:
             target.unlink(missing_ok=True)
@@ -231,13 +226,13 @@ class FileStore:
             raise ConfigurationError(f"ledger.files: {self._shown!r} cannot be opened: {error}") from error
         return filesystem, prefix.rstrip("/")
 
-    def _upload(self, path: str, write: Callable[[str], object], summed: Callable[[Path], str]) -> FileRef:
+    def _upload(self, path: str, write: Callable[[str], object]) -> FileRef:
         filesystem, prefix = self._filesystem()
         with tempfile.TemporaryDirectory(prefix="oncehouse-") as folder:
             local = Path(folder) / "file"
             try:
                 write(str(local))
-                ref = FileRef(path=path, size_bytes=local.stat().st_size, checksum=summed(local))
+                ref = FileRef(path=path, size_bytes=local.stat().st_size, checksum=checksum(local))
                 with local.open("rb") as source, filesystem.open_output_stream(f"{prefix}/{path}") as target:
                     shutil.copyfileobj(source, target, BLOCK_BYTES)
             except OSError as error:

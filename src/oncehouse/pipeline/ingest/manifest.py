@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
 from typing import Any
 
 from oncehouse.column_types.types import ColumnType
@@ -19,24 +18,6 @@ from oncehouse.pipeline.spark.arrow_batches import Counted
 from oncehouse.pipeline.transform.plan import ShapePlan
 
 MANIFEST_SCHEMA = "manifest string"
-
-
-class Form(StrEnum):
-    """In which form parts and raw bytes are written; how a file's name ends."""
-
-    ARROW = "arrow"
-    PARQUET = "parquet"
-    """What 0.1.0 can read too."""
-
-    @classmethod
-    def of(cls, path: str) -> Form:
-        """Of a file that is there, also of a pack, by how its name ends."""
-        return cls(path.rpartition(".")[2])
-
-    @property
-    def quick(self) -> bool:
-        """Whether its files have quick checksums, which 0.1.0 does not know either."""
-        return self is Form.ARROW
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +56,6 @@ class ReadPlan:
     shape: ShapePlan | None = None
     counted: Counted | None = None
     """How records are handed over; None: in blocks that are weighed."""
-    form: Form = Form.ARROW
     refused: Mapping[str, str] = field(default_factory=dict)
     """Versions of the schema that lack a field which ids or tables depend on, each with what it lacks."""
     needs_value: bool = False

@@ -1,9 +1,8 @@
 """Files of the road: the columns of parts, raw bytes and dead letters, how they are written and read again.
 
 Parts and raw bytes are Arrow files, which cost least to write and to read, and are compared whole with their checksum.
-Packs of them, dead letters, and whatever an oncehouse may have to read that knows nothing else are Parquet, each page
-with a checksum of its own. Which rows go where is decided in `reading.py`; where a file lies and whether it exists is
-the ledger's business.
+Packs of them, dead letters, and parts and raw bytes that 0.1.0 wrote are Parquet, each page with a checksum of its own.
+Which rows go where is decided in `read_task.py`; where a file lies and whether it exists is the ledger's business.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from oncehouse.ledger.models import FileRef
 from oncehouse.ledger.storage.file_store import REPAIR_ADVICE, FileStore
 from oncehouse.ledger.storage.key_index import UInt32, UInt64
 from oncehouse.pipeline.formats.base import HEADERS
-from oncehouse.pipeline.ingest.manifest import Form, PartManifest, TablePlan
+from oncehouse.pipeline.ingest.manifest import PartManifest, TablePlan
 
 EVENT_COLUMN = "_event"
 
@@ -56,8 +55,6 @@ def topic_of(query: str) -> str:
     return f"{_QUERY_PREFIX}{query}"
 
 
-# A block of records is handed to the encoder at once.
-_AT_ONCE_ROWS = 1 << 16
 # A reader of letters holds one row group at a time.
 _GROUP_ROWS = 10_000
 _GROUP_BYTES = 8 << 20
@@ -80,9 +77,8 @@ def write_letters(path: str, table: pa.Table) -> None:
 class PartFile:
     """A part being gathered: the rows of one table, each with the number of its event."""
 
-    def __init__(self, table: TablePlan, fields: Mapping[str, ColumnType], form: Form) -> None:
+    def __init__(self, table: TablePlan, fields: Mapping[str, ColumnType]) -> None:
         self._table = table
-        self._form = form
         self._schema = part_schema(table, fields)
         self._blocks: list[pa.Table] = []
         self.rows = 0
@@ -108,7 +104,7 @@ class PartFile:
         )
 
     def write(self, path: str) -> None:
-        write_blocks(path, self._blocks, self._form)
+        write_blocks(path, self._blocks)
 
 
 def name_shape(schema: pa.Schema) -> str:
@@ -124,28 +120,12 @@ def part_schema(table: TablePlan, fields: Mapping[str, ColumnType]) -> pa.Schema
     return pa.schema(columns)
 
 
-def write_blocks(path: str, blocks: list[pa.Table], form: Form) -> None:
+def write_blocks(path: str, blocks: list[pa.Table]) -> None:
     """By one thread: there is a task for every core already."""
     rows = pa.concat_tables(blocks).unify_dictionaries()
-    if form is Form.PARQUET:
-        _write_parquet(path, rows)
-        return
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, rows.schema, options=options) as writer:
         writer.write_table(rows)
-
-
-def _write_parquet(path: str, rows: pa.Table) -> None:
-    pq.write_table(
-        rows,
-        path,
-        compression="lz4",
-        row_group_size=_AT_ONCE_ROWS,
-        write_batch_size=_AT_ONCE_ROWS,
-        use_dictionary=False,
-        write_statistics=False,
-        write_page_checksum=True,
-    )
 
 
 def raw_columns(topics: tuple[str, ...], block: pa.RecordBatch, schemas: pa.Array | None) -> list[pa.Array]:
@@ -224,7 +204,7 @@ def _naming_damage(file: FileRef) -> Iterator[None]:
 
 
 def _is_arrow(file: FileRef) -> bool:
-    return file.path.endswith(f".{Form.ARROW}")
+    return file.path.endswith(".arrow")
 
 
 def _read_arrow(store: FileStore, file: FileRef, columns: Sequence[str] | None) -> pa.Table:

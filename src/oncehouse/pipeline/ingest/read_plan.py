@@ -13,7 +13,7 @@ from oncehouse.ledger.catalog import query_batches
 from oncehouse.ledger.catalog.known_schemas import list_schemas
 from oncehouse.pipeline.dedup.identity_rule import rule_of
 from oncehouse.pipeline.formats.factory import format_of
-from oncehouse.pipeline.ingest.manifest import Form, ReadPlan, TablePlan
+from oncehouse.pipeline.ingest.manifest import ReadPlan, TablePlan
 from oncehouse.pipeline.ingest.part_files import topic_of
 from oncehouse.pipeline.schema.evolution import current
 from oncehouse.pipeline.schema.required_fields import (
@@ -64,7 +64,6 @@ def read_plan(pipeline: Pipeline, catalog: Catalog, *, epoch: int, token: int, w
     return replace(
         plan,
         topics=(*plan.topics, *(topic_of(name) for name in query_batches.list_queries(catalog))),
-        form=Form.PARQUET if catalog.has_way_back else Form.ARROW,
     )
 
 

@@ -211,7 +211,7 @@ class _Chunk:
         self._raw: list[pa.Table] = []
         self._keys: list[tuple[UInt64, ...]] = []
         self._routes: list[UInt32] = []
-        self._parts = [PartFile(table, plan.columns, plan.form) for table in plan.tables]
+        self._parts = [PartFile(table, plan.columns) for table in plan.tables]
 
     @property
     def is_full(self) -> bool:
@@ -244,19 +244,13 @@ class _Chunk:
         for number, part in enumerate(self._parts):
             if not part.rows:
                 continue
-            file = self._store.put(f"{base}.{number}.part.{plan.form}", part.write, quick=plan.form.quick)
+            file = self._store.put(f"{base}.{number}.part.arrow", part.write)
             parts.append(part.manifest(number, file))
         return ChunkManifest(
             first=self._first,
             events=self._events,
-            keys=self._store.put(
-                f"{base}.keys.arrow", lambda target: write_keys(target, keys), quick=plan.form.quick
-            ),
-            raw=self._store.put(
-                f"{base}.raw.{plan.form}",
-                lambda target: write_blocks(target, self._raw, plan.form),
-                quick=plan.form.quick,
-            ),
+            keys=self._store.put(f"{base}.keys.arrow", lambda target: write_keys(target, keys)),
+            raw=self._store.put(f"{base}.raw.arrow", lambda target: write_blocks(target, self._raw)),
             parts=tuple(parts),
         )
 

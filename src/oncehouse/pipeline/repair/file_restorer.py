@@ -28,7 +28,6 @@ from oncehouse.pipeline.checks.preflight import know_tables_if_there
 from oncehouse.pipeline.dedup.deduplicate import DUPLICATE_SCHEMA
 from oncehouse.pipeline.dedup.index_compaction import plan_rebuild, rebuild_task
 from oncehouse.pipeline.formats.factory import make_decoder
-from oncehouse.pipeline.ingest.manifest import Form
 from oncehouse.pipeline.ingest.part_files import (
     epoch_path,
     read_rows,
@@ -130,12 +129,7 @@ class Restorer:
             if key_file.key_file not in wanted:
                 continue
             blocks = [mine.slice(at, _BLOCK_ROWS) for at in range(0, mine.num_rows, _BLOCK_ROWS)]
-            form = self._plain_plan.form
-            new = self._store.put(
-                self._path(epoch, f"raw.{form}"),
-                partial(write_blocks, blocks=blocks, form=form),
-                quick=form.quick,
-            )
+            new = self._store.put(self._path(epoch, "raw.arrow"), partial(write_blocks, blocks=blocks))
             self._demand_same_ids(key_file, new)
             restored.append(Restored(column="raw", old=key_file.raw, new=new))
         return self._enter(restored)
@@ -247,7 +241,7 @@ class Restorer:
         for repair in repairs:
             part = next(found for found in self._state.parts if found.part == repair.name)
             source = self._find(part.key_file)
-            new = maker.make(part, source, self._path(source.epoch, f"part.{Form.of(part.file.path)}"))
+            new = maker.make(part, source, self._path(source.epoch, "part.arrow"))
             restored.append(Restored(column="part", old=part.file, new=new))
         return self._enter(restored)
 

@@ -20,7 +20,6 @@ from oncehouse.ledger.models import BatchStatus, FileRef, Part
 from oncehouse.pipeline.dedup.deduplicate import live_events
 from oncehouse.pipeline.dedup.unique_id import unique_ids
 from oncehouse.pipeline.formats.factory import make_decoder
-from oncehouse.pipeline.ingest.manifest import Form
 from oncehouse.pipeline.ingest.part_files import PartFile, name_shape, part_schema, route
 from oncehouse.pipeline.ingest.read_plan import table_plans
 from oncehouse.pipeline.ingest.redecode import decode_again
@@ -47,15 +46,10 @@ class PartMaker:
     """How events are decoded now, without any shape."""
 
     def make(self, part: Part, source: RegisteredKeyFile, path: str) -> FileRef:
-        """A new file for the part, in the form that its path names.
-
-        Raises PermanentError where it would not be the same rows.
-        """
+        """A new file for the part; raises PermanentError where it would not be the same rows."""
         plan = self._part_plan(part)
         decoder = make_decoder(plan)
-        # The form of the lost file: where its bytes prove that it is the same, no other will do.
-        form = Form.of(path)
-        made = PartFile(plan.tables[0], plan.columns, form)
+        made = PartFile(plan.tables[0], plan.columns)
         live = live_events(
             self.store,
             [duplicates.file for duplicates in self.state.duplicates.get(source.epoch, ())],
@@ -81,7 +75,7 @@ class PartMaker:
                 f"{part.rows} and {part.live_rows}: the pipeline file makes other rows of its events now. Put back the "
                 f"filter, function or route under which it was read. Nothing was changed."
             )
-        new = self.store.put(path, made.write, quick=form.quick)
+        new = self.store.put(path, made.write)
         if plan.shape is not None and new.checksum != part.file.checksum and self._may_be_sent(part):
             self.store.delete(new.path)
             raise PermanentError(

@@ -174,7 +174,7 @@ def refill_task(plan: RefillPlan) -> tuple[int, PartManifest] | None:
     store = FileStore(plan.read.files_root)
     decoder = make_decoder(plan.read)
     live = live_events(store, plan.duplicate_files, ordinal=plan.ordinal, events=plan.events)
-    part = PartFile(plan.read.tables[0], plan.read.columns, plan.read.form)
+    part = PartFile(plan.read.tables[0], plan.read.columns)
     live_rows = events = 0
     for block, decoded in decode_again(store, decoder, plan.raw, may_skip=plan.read.shape is not None):
         routes = route(plan.read.tables, decoded.rows)
@@ -194,7 +194,7 @@ def refill_task(plan: RefillPlan) -> tuple[int, PartManifest] | None:
         plan.read.pipeline,
         plan.read.epoch,
         plan.read.token,
-        f"f{uuid.uuid4().hex[:12]}.part.{plan.read.form}",
+        f"f{uuid.uuid4().hex[:12]}.part.arrow",
     )
-    file = store.put(path, part.write, quick=plan.read.form.quick)
+    file = store.put(path, part.write)
     return live_rows, part.manifest(0, file)

@@ -21,7 +21,7 @@ from oncehouse.pipeline.dedup.identity_rule import Rule
 from oncehouse.pipeline.dedup.unique_id import unique_ids
 from oncehouse.pipeline.formats.base import Waiting
 from oncehouse.pipeline.formats.json.format import JsonFormat
-from oncehouse.pipeline.ingest.manifest import Form, ReadPlan, TablePlan, TaskManifest
+from oncehouse.pipeline.ingest.manifest import ReadPlan, TablePlan, TaskManifest
 from oncehouse.pipeline.ingest.part_files import (
     EVENT_COLUMN,
     PARTITIONS,
@@ -136,14 +136,10 @@ def test_a_changed_byte_of_a_part_is_noticed_wherever_it_is(tmp_path, place, col
         read_rows(store, chunk.parts[0].file, columns)
 
 
-def test_files_that_the_release_may_have_to_read_are_parquet(tmp_path):
+def test_a_part_that_0_1_0_wrote_as_parquet_is_read(tmp_path):
     store = FileStore(str(tmp_path))
-    records = [(0, offset, encode(offset)) for offset in range(9)]
-    plan = make_plan(str(tmp_path), form=Form.PARQUET)
-    (chunk,) = read_records(plan, "r1", make_blocks(records, size=4)).chunks
-    part = chunk.parts[0].file
-    assert pq.read_table(store.local(part)).column("id").to_pylist() == list(range(9))
-    assert pq.read_table(store.local(chunk.raw)).column("offset").to_pylist() == list(range(9))
+    rows = pa.table({"id": range(9), "kind": ["view"] * 9})
+    part = store.put("shop/r1.0.part.parquet", lambda path: pq.write_table(rows, path, row_group_size=4))
     assert read_rows(store, part).column("id").to_pylist() == list(range(9))
     found = read_rows(store, replace(part, row=3, rows=3), ["kind", "id"])
     assert found.to_pydict() == {"kind": ["view"] * 3, "id": [3, 4, 5]}
@@ -165,7 +161,7 @@ def test_raw_bytes_of_blocks_with_different_topics_stand_in_one_file(tmp_path):
             (("a",), ("b", "a")), make_blocks([(0, 1, b"x"), (0, 2, b"y")], size=1), strict=True
         )
     ]
-    file = store.put("shop/1.raw.arrow", lambda path: write_blocks(path, blocks, Form.ARROW))
+    file = store.put("shop/1.raw.arrow", lambda path: write_blocks(path, blocks))
     assert read_rows(store, file).column("topic").to_pylist() == ["a", "b"]
 
 

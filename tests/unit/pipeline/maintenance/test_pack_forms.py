@@ -1,4 +1,4 @@
-"""Packs take files of either form together, as a ledger holds them that an older oncehouse began."""
+"""Packs take Arrow and Parquet files together, as a ledger holds them that 0.1.0 began."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import re
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from oncehouse.column_types.types import parse_type
 from oncehouse.errors import CorruptFileError
 from oncehouse.ledger.catalog.packs import Bundle
-from oncehouse.ledger.models import DuplicateFile, KeyFile, Part
+from oncehouse.ledger.models import DuplicateFile, FileRef, KeyFile, Part
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dedup.deduplicate import DUPLICATE_SCHEMA
 from oncehouse.pipeline.formats.base import HEADERS
-from oncehouse.pipeline.ingest.manifest import ChunkManifest, Form, TablePlan
+from oncehouse.pipeline.ingest.manifest import ChunkManifest, TablePlan
 from oncehouse.pipeline.ingest.part_files import read_rows
 from oncehouse.pipeline.ingest.read_task import read_records
 from oncehouse.pipeline.maintenance.packing import PackPlan, pack_task
@@ -59,13 +60,13 @@ def make_bundle(epoch: int, chunk: ChunkManifest) -> Bundle:
     return Bundle(epoch=epoch, registered_at=0.0, key_files=(key_file,), parts=(part,), duplicate_files=())
 
 
-def test_a_pack_holds_the_rows_of_files_of_both_forms(tmp_path):
+def test_a_pack_holds_the_rows_of_arrow_and_parquet_files(tmp_path):
     store = FileStore(str(tmp_path))
     bundles = []
-    for epoch, form in enumerate((Form.PARQUET, Form.ARROW, Form.PARQUET, Form.ARROW), start=1):
-        plan = make_read_plan(tmp_path, fields=FIELDS, tables=(TABLE,), epoch=epoch, form=form)
+    for epoch, is_parquet in enumerate((True, False, True, False), start=1):
+        plan = make_read_plan(tmp_path, fields=FIELDS, tables=(TABLE,), epoch=epoch)
         (chunk,) = read_records(plan, f"r{epoch}", [make_block(epoch * 10)]).chunks
-        bundles.append(make_bundle(epoch, chunk))
+        bundles.append(make_bundle(epoch, rewrite_as_parquet(store, chunk) if is_parquet else chunk))
     before = [store_rows(store, bundle) for bundle in bundles]
     moved = {
         move.old: move.new
@@ -74,6 +75,18 @@ def test_a_pack_holds_the_rows_of_files_of_both_forms(tmp_path):
     for bundle, (raw, part) in zip(bundles, before, strict=True):
         assert read_rows(store, moved[bundle.key_files[0].raw]).to_pylist() == raw
         assert read_rows(store, moved[bundle.parts[0].file]).to_pylist() == part
+
+
+def rewrite_as_parquet(store: FileStore, chunk: ChunkManifest) -> ChunkManifest:
+    """The same rows in the form in which 0.1.0 wrote them."""
+
+    def rewrite(file: FileRef) -> FileRef:
+        rows = read_rows(store, file)
+        path = file.path.replace(".arrow", ".parquet")
+        return store.put(path, lambda target: pq.write_table(rows, target, use_dictionary=False))
+
+    (part,) = chunk.parts
+    return replace(chunk, raw=rewrite(chunk.raw), parts=(replace(part, file=rewrite(part.file)),))
 
 
 @pytest.mark.parametrize("kind", ["keys", "duplicates"])

@@ -12,7 +12,6 @@ import pytest
 from ledger_examples import take_lease
 from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.catalog.batches import find_batch, list_parts
-from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.known_schemas import add_schemas
 from oncehouse.ledger.catalog.learned_fields import learn_fields
 from oncehouse.ledger.catalog.packs import is_pack
@@ -148,21 +147,6 @@ def test_a_shaped_part_that_may_be_in_clickhouse_is_made_with_the_same_bytes(mak
     assert not mend(world).refused
     (made,) = list_parts(world.catalog)
     assert made.file.path != part.file.path
-    assert made.file.checksum == part.file.checksum
-
-
-def test_a_shaped_part_of_the_older_form_is_made_with_the_same_bytes(make_world, monkeypatch):
-    """One that was written while there was a way back to 0.1.0, and is lost when there is none any more."""
-    world = make_world(shape={"columns": {"made": {"type": "String", "sql": "'always the same'"}}})
-    with monkeypatch.context() as older:
-        older.setattr(Catalog, "has_way_back", True)
-        batch_id = world.make_batch(world.ingest(range(5)))
-    (part,) = list_parts(world.catalog)
-    assert part.file.path.endswith(".parquet")
-    harm(world, part.file)
-    world.end_attempt(batch_id, BatchStatus.PARKED, "unknown", f"{part.file.path} is damaged")
-    assert not mend(world).refused
-    (made,) = list_parts(world.catalog)
     assert made.file.checksum == part.file.checksum
 
 
