@@ -25,7 +25,7 @@ from google.protobuf.message_factory import GetMessageClass
 from oncehouse.column_types.types import arrow_type, parse_type
 from oncehouse.pipeline.formats.base import Limits
 from oncehouse.pipeline.formats.factory import demand_section, format_of
-from oncehouse.pipeline.formats.protobuf.format import ProtobufFormat
+from oncehouse.pipeline.formats.protobuf.decoder import ProtobufFormat
 from oncehouse.pipeline.formats.protobuf.schema_sources import make_schema, read_files
 from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace
 from oncehouse.protobuf.definition import describe, read_definition

@@ -9,7 +9,7 @@ import pyarrow as pa
 from oncehouse.column_types.types import parse_type
 from oncehouse.config.formats import Csv
 from oncehouse.pipeline.formats.base import Decoded, Format, Limits
-from oncehouse.pipeline.formats.csv.format import make_csv_format
+from oncehouse.pipeline.formats.csv.decoder import make_csv_format
 
 LIMITS = Limits(max_message_bytes=1 << 20, max_depth=64)
 

@@ -11,7 +11,7 @@ from google.protobuf.message_factory import GetMessageClass
 from oncehouse.column_types.types import parse_type
 from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.formats.base import Decoded, Limits
-from oncehouse.pipeline.formats.protobuf.format import Envelope, ProtobufFormat
+from oncehouse.pipeline.formats.protobuf.decoder import Envelope, ProtobufFormat
 from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace
 from oncehouse.protobuf.definition import Definition, describe, load_definition
 from oncehouse.protobuf.fields import derive_fields

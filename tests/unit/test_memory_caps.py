@@ -20,8 +20,8 @@ sys.path[:0] = {paths!r}
 import pyarrow as pa
 from oncehouse.column_types.types import parse_type
 from oncehouse.config.formats import Csv, Text
-from oncehouse.pipeline.formats.csv.format import make_csv_format
-from oncehouse.pipeline.formats.debezium.format import DebeziumFormat
+from oncehouse.pipeline.formats.csv.decoder import make_csv_format
+from oncehouse.pipeline.formats.debezium.decoder import DebeziumFormat
 from oncehouse.pipeline.formats.base import Limits
 from oncehouse.pipeline.formats.json.format import JsonFormat
 from oncehouse.pipeline.formats.text import make_text_format

@@ -11,7 +11,7 @@ from oncehouse.capacity.inputs import Wish, refuse_senseless
 from oncehouse.capacity.plan import Plan, plan_for
 from oncehouse.config.field_types import format_duration
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.ingest.backpressure import spell_bytes
+from oncehouse.pipeline.ingest.backpressure import format_bytes
 
 _MOST_MACHINES = 1024
 # Retention copies the catalog before it deletes files; above this it does little else.
@@ -57,21 +57,21 @@ def find_obstacles(plan: Plan) -> Iterator[str]:
         )
     if plan.memory.machine_bytes > machine.memory_bytes:
         yield (
-            f"a machine needs {spell_bytes(round(plan.memory.machine_bytes))} of memory for its processes and has "
-            f"{spell_bytes(machine.memory_bytes)}: take more memory, or lower epoch.part_rows"
+            f"a machine needs {format_bytes(round(plan.memory.machine_bytes))} of memory for its processes and has "
+            f"{format_bytes(machine.memory_bytes)}: take more memory, or lower epoch.part_rows"
         )
     elif plan.page_reads_a_second > machine.disk_reads_a_second:
         hot = plan.index.hot_bytes + plan.memory.machine_bytes
         yield (
             f"look-ups in the key index would read {plan.page_reads_a_second:,.0f} pages/s from a disk that gives "
-            f"{machine.disk_reads_a_second:,}: machines with {spell_bytes(round(hot))} of memory keep what they touch "
+            f"{machine.disk_reads_a_second:,}: machines with {format_bytes(round(hot))} of memory keep what they touch "
             "of it in memory; a shorter identity.window, or a longer epoch.max_wait, needs less"
         )
     if plan.machine_disk_bytes > machine.disk_bytes:
-        size = spell_bytes(round(plan.index.size_bytes))
+        size = format_bytes(round(plan.index.size_bytes))
         yield (
             f"the key index takes {size}, of which every machine should keep a copy, and a disk has "
-            f"{spell_bytes(machine.disk_bytes)}: take larger disks, or a shorter identity.window"
+            f"{format_bytes(machine.disk_bytes)}: take larger disks, or a shorter identity.window"
         )
 
 
@@ -80,14 +80,15 @@ def find_notes(plan: Plan) -> Iterator[str]:
     wish = plan.wish
     if not plan.in_one_folder:
         yield (
-            f"put ledger.files into object storage ({spell_bytes(round(plan.disk.file_bytes))}) and the catalog into "
+            f"put ledger.files into object storage ({format_bytes(round(plan.disk.file_bytes))}) and the catalog into "
             "PostgreSQL; let every machine keep copies of the whole key index on its disk "
-            f"(spark.cache of {spell_bytes(round(plan.index.size_bytes))} or more)"
+            f"(spark.cache of {format_bytes(round(plan.index.size_bytes))} or more)"
         )
     if plan.page_reads_a_second:
         yield (
             f"look-ups read up to {plan.page_reads_a_second:,.0f} pages/s from disk; with "
-            f"{spell_bytes(round(plan.index.hot_bytes + plan.memory.machine_bytes))} of memory a machine they read none"
+            f"{format_bytes(round(plan.index.hot_bytes + plan.memory.machine_bytes))} of memory a machine they read "
+            "none"
         )
     if plan.disk.catalog_bytes > _LARGE_CATALOG_BYTES:
         yield (
@@ -115,7 +116,7 @@ def _tell_slow(plan: Plan) -> str:
 
 def _tell_refusal(wish: Wish, obstacles: Sequence[str]) -> str:
     machine, number = wish.machine, wish.machines
-    memory, disk = spell_bytes(machine.memory_bytes), spell_bytes(machine.disk_bytes)
+    memory, disk = format_bytes(machine.memory_bytes), format_bytes(machine.disk_bytes)
     kind = f"{machine.cores} cores, {memory} of memory and {disk} of disk each"
     if number is None:
         begin = f"No number of machines with {kind} is enough"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oncehouse.capacity.constants import GB
 from oncehouse.capacity.plan import Plan
 from oncehouse.config.field_types import format_duration
-from oncehouse.pipeline.ingest.backpressure import spell_bytes
+from oncehouse.pipeline.ingest.backpressure import format_bytes
 
 Facts = dict[str, str]
 
@@ -104,7 +104,7 @@ def _spell_cost(plan: Plan) -> Facts:
 
 
 def _size(count: float) -> str:
-    return spell_bytes(round(count))
+    return format_bytes(round(count))
 
 
 def _some(count: float, thing: str) -> str:

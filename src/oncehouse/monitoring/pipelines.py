@@ -16,7 +16,7 @@ from oncehouse.ledger.models import BatchStatus, EpochKind, EpochRow, OffsetRang
 from oncehouse.ledger.stats import recent
 from oncehouse.ledger.stats.recent import Load, Settled
 from oncehouse.monitoring.overview import BatchView, Overview, read_overview, view_batch
-from oncehouse.pipeline.ingest.backpressure import Disk, Room, least_free, read_room
+from oncehouse.pipeline.ingest.backpressure import Disk, StorageState, least_free, read_storage_state
 
 RATE_SECONDS = 60.0
 CURVE_POINTS = 60
@@ -59,7 +59,7 @@ class DiskView:
 class Road:
     overview: Overview
     pace: Pace
-    room: Room
+    room: StorageState
     max_backlog_bytes: int | None
     disks: tuple[DiskView, ...]
     newest_epoch: EpochRow | None
@@ -104,7 +104,7 @@ def read_road(
     end_offsets: Mapping[tuple[str, int], int] | None = None,
     lag_trouble: str | None = None,
 ) -> Road:
-    room = read_room(pipeline, catalog)
+    room = read_storage_state(pipeline, catalog)
     with catalog.snapshot() as view:
         now = view.now()
         since = now - CURVE_POINTS * POINT_SECONDS

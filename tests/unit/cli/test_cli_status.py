@@ -13,7 +13,7 @@ from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.catalog.requests import add_request
 from oncehouse.ledger.models import EpochKind, QueryBatch, RequestKind, Stage, spell_holder
 from oncehouse.ledger.stats.backlog import sum_backlog
-from oncehouse.pipeline.ingest.backpressure import spell_bytes
+from oncehouse.pipeline.ingest.backpressure import format_bytes
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_how_full_the_ledger_is_and_why_reading_pauses_are_told(file, catalog, c
     out = capsys.readouterr().out
     backlog = sum_backlog(catalog)
     assert backlog
-    assert f"{spell_bytes(backlog)} of 1KB ({backlog / 1024:.0%})" in out
+    assert f"{format_bytes(backlog)} of 1KB ({backlog / 1024:.0%})" in out
     assert "of it kept free" in out
     assert "\ningest pauses: 4KB wait for ClickHouse\n" in out
     assert run_command(["status", str(file), "--ledger-only", "--json"]) == 0

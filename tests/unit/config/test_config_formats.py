@@ -10,10 +10,10 @@ import pytest
 from oncehouse.config.file_loader import parse_pipeline
 from oncehouse.config.pipeline import Source
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.formats.avro.format import AvroFormat
+from oncehouse.pipeline.formats.avro.decoder import AvroFormat
 from oncehouse.pipeline.formats.avro.schema_sources import read_files
-from oncehouse.pipeline.formats.csv.format import CsvFormat
-from oncehouse.pipeline.formats.debezium.format import DebeziumFormat
+from oncehouse.pipeline.formats.csv.decoder import CsvFormat
+from oncehouse.pipeline.formats.debezium.decoder import DebeziumFormat
 from oncehouse.pipeline.formats.factory import format_of
 from oncehouse.pipeline.formats.text import TextFormat
 from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace

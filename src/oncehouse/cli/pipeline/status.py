@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
     from oncehouse.ledger.models import Request
     from oncehouse.monitoring.overview import EpochTotals, Overview
-    from oncehouse.pipeline.ingest.backpressure import Room
+    from oncehouse.pipeline.ingest.backpressure import StorageState
 
 _REQUESTS_SHOWN = 5
 
@@ -32,7 +32,7 @@ EndOffsets = dict[tuple[str, int], int]
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedRoom:
-    room: Inlined[Room]
+    room: Inlined[StorageState]
     max_backlog: int | None
 
 
@@ -53,13 +53,13 @@ def status(
 ) -> None:
     """Show counts, lag, batches, dead letters, leases and requests."""
     from oncehouse.monitoring.overview import read_overview
-    from oncehouse.pipeline.ingest.backpressure import read_room
+    from oncehouse.pipeline.ingest.backpressure import read_storage_state
 
     pipeline = load_pipeline(file)
     with open_ledger(pipeline) as catalog:
         ends, trouble = (None, None) if ledger_only else ask_kafka(pipeline)
         overview = read_overview(catalog, end_offsets=ends)
-        room = read_room(pipeline, catalog)
+        room = read_storage_state(pipeline, catalog)
     if as_json:
         bounded = BoundedRoom(room=room, max_backlog=pipeline.ledger.max_backlog)
         show_json(PipelineStatus(overview=overview, kafka=trouble, room=bounded))
@@ -76,16 +76,16 @@ def ask_kafka(pipeline: Pipeline) -> tuple[EndOffsets | None, str | None]:
     return insights_kafka.ask_kafka(pipeline.source.kafka)
 
 
-def _spell_room(room: Room, pipeline: Pipeline) -> dict[str, object]:
+def _spell_room(room: StorageState, pipeline: Pipeline) -> dict[str, object]:
     """How full the ledger is, against its bounds."""
-    from oncehouse.pipeline.ingest.backpressure import least_free, spell_bytes
+    from oncehouse.pipeline.ingest.backpressure import format_bytes, least_free
 
-    most, backlog = pipeline.ledger.max_backlog, spell_bytes(room.backlog_bytes)
+    most, backlog = pipeline.ledger.max_backlog, format_bytes(room.backlog_bytes)
     if most is not None:
-        backlog = f"{backlog} of {spell_bytes(most)} ({room.backlog_bytes / most:.0%})"
+        backlog = f"{backlog} of {format_bytes(most)} ({room.backlog_bytes / most:.0%})"
     free = {
-        f"free for {disk.holds.partition(' under ')[0]}": f"{spell_bytes(disk.free_bytes)}, "
-        f"{spell_bytes(least_free(disk, pipeline.ledger))} of it kept free"
+        f"free for {disk.holds.partition(' under ')[0]}": f"{format_bytes(disk.free_bytes)}, "
+        f"{format_bytes(least_free(disk, pipeline.ledger))} of it kept free"
         for disk in room.disks
     }
     return {"waits for ClickHouse": backlog, **free}

@@ -1,7 +1,7 @@
-"""Is there room for what the ledger will keep? Sizes in, findings out, before reading has to pause. Pure.
+"""Whether there is room for what the ledger will keep: sizes in, findings out, before reading has to pause. Pure.
 
-The ledger keeps every event for the window, loaded or not, so its disk must hold what comes in during a window. How
-much that is, is told by what it has grown by so far.
+The ledger keeps every event for the window, loaded or not, so its disk must hold what comes in during a window. What it
+has grown by so far tells how much that is.
 """
 
 from __future__ import annotations
@@ -12,64 +12,71 @@ from oncehouse.clickhouse.preflight.finding import Finding, Level
 from oncehouse.config.field_types import format_duration
 from oncehouse.config.pipeline import Ledger
 from oncehouse.ledger.stats.backlog import Kept
-from oncehouse.pipeline.ingest.backpressure import Go, Room, judge_room, least_free, spell_bytes
+from oncehouse.pipeline.ingest.backpressure import (
+    Proceed,
+    StorageState,
+    evaluate_backpressure,
+    format_bytes,
+    least_free,
+)
 
 _DAY_SECONDS = 86_400.0
 # What a ledger grew by in less than this says little about a day.
 _LEAST_SECONDS = 3_600.0
 
 
-def judge_ledger(
-    room: Room, kept: Kept | None, ledger: Ledger, *, window_seconds: float, now: float
+def check_disk_forecast(
+    storage: StorageState, kept: Kept | None, ledger: Ledger, *, window_seconds: float, now: float
 ) -> Iterator[Finding]:
-    found = judge_room(room, ledger, window_seconds=window_seconds)
-    if isinstance(found, Go):
-        yield Finding(level=Level.OK, where="ledger", what=_tell(room, ledger))
+    decision = evaluate_backpressure(storage, ledger, window_seconds=window_seconds)
+    if isinstance(decision, Proceed):
+        yield Finding(level=Level.OK, where="ledger", what=_describe(storage, ledger))
     else:
         yield Finding(
             level=Level.WARNING,
             where="ledger",
-            what=f"reading would pause at once: {found.reason}",
-            advice=found.advice,
+            what=f"reading would pause at once: {decision.reason}",
+            advice=decision.advice,
         )
-    yield from _judge_backlog(room, ledger)
-    # In a bucket there is nobody whom one could ask for its end.
+    yield from _check_backlog(storage, ledger)
+    # A bucket does not say how much it can hold.
     if kept is not None and "://" not in ledger.files:
-        yield from _judge_growth(room, kept, ledger, window_seconds, now)
+        yield from _check_growth(storage, kept, ledger, window_seconds, now)
 
 
-def _tell(room: Room, ledger: Ledger) -> str:
-    bounds = [f"{spell_bytes(disk.free_bytes)} are free for {disk.holds}" for disk in room.disks]
-    most = "without a bound" if ledger.max_backlog is None else f"of {spell_bytes(ledger.max_backlog)}"
-    return "; ".join([*bounds, f"{spell_bytes(room.backlog_bytes)} wait for ClickHouse, {most}"])
+def _describe(storage: StorageState, ledger: Ledger) -> str:
+    bounds = [f"{format_bytes(disk.free_bytes)} are free for {disk.holds}" for disk in storage.disks]
+    most = "without a bound" if ledger.max_backlog is None else f"of {format_bytes(ledger.max_backlog)}"
+    return "; ".join([*bounds, f"{format_bytes(storage.backlog_bytes)} wait for ClickHouse, {most}"])
 
 
-def _judge_backlog(room: Room, ledger: Ledger) -> Iterator[Finding]:
-    if ledger.max_backlog is not None and room.epoch_bytes > ledger.max_backlog:
+def _check_backlog(storage: StorageState, ledger: Ledger) -> Iterator[Finding]:
+    if ledger.max_backlog is not None and storage.epoch_bytes > ledger.max_backlog:
         yield Finding(
             level=Level.WARNING,
             where="ledger.max_backlog",
-            what=f"an epoch takes up to {spell_bytes(room.epoch_bytes)}, more than the "
-            f"{spell_bytes(ledger.max_backlog)} that may wait for ClickHouse: reading pauses after each epoch until "
+            what=f"an epoch takes up to {format_bytes(storage.epoch_bytes)}, more than the "
+            f"{format_bytes(ledger.max_backlog)} that may wait for ClickHouse: reading pauses after each epoch until "
             "it is loaded",
             advice="raise ledger.max_backlog, or lower epoch.max_rows",
         )
 
 
-def _judge_growth(
-    room: Room, kept: Kept, ledger: Ledger, window_seconds: float, now: float
+def _check_growth(
+    storage: StorageState, kept: Kept, ledger: Ledger, window_seconds: float, now: float
 ) -> Iterator[Finding]:
     seconds = now - kept.since
     if seconds < min(_LEAST_SECONDS, window_seconds):
         return
-    disk = room.disks[0]
+    disk = storage.disks[0]
     a_day = kept.size_bytes / seconds * _DAY_SECONDS
     needed = round(a_day / _DAY_SECONDS * window_seconds)
     there = kept.size_bytes + disk.free_bytes - least_free(disk, ledger)
     window = format_duration(window_seconds)
     what = (
-        f"the ledger grows by about {spell_bytes(round(a_day))} a day and keeps events for {window} (identity.window), "
-        f"which takes about {spell_bytes(needed)}; there is room for {spell_bytes(there)} for {disk.holds}"
+        f"the ledger grows by about {format_bytes(round(a_day))} a day and keeps events for {window} "
+        f"(identity.window), which takes about {format_bytes(needed)}; there is room for {format_bytes(there)} "
+        f"for {disk.holds}"
     )
     if needed <= there:
         yield Finding(level=Level.OK, where="identity.window", what=what)

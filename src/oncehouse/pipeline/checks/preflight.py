@@ -22,12 +22,12 @@ from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.stats.backlog import sum_kept
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.checks.clock_skew import judge_clocks, read_clocks
-from oncehouse.pipeline.checks.disk_forecast import judge_ledger
+from oncehouse.pipeline.checks.disk_forecast import check_disk_forecast
 from oncehouse.pipeline.checks.record_sample import Sample, measure_growth, read_sample
 from oncehouse.pipeline.checks.stale_catalog import demand_newest
 from oncehouse.pipeline.checks.topic_durability import judge_durability
 from oncehouse.pipeline.formats.protobuf.schema_sources import demand_readable
-from oncehouse.pipeline.ingest.backpressure import Room, look_at_disks, read_room
+from oncehouse.pipeline.ingest.backpressure import StorageState, read_disks, read_storage_state
 from oncehouse.pipeline.ingest.kafka_log import KafkaLog
 from oncehouse.pipeline.ingest.kafka_retention import judge_topic
 from oncehouse.pipeline.ingest.kafka_source import TopicFacts, Topics, read_facts
@@ -217,11 +217,16 @@ def check_ledger(pipeline: Pipeline, catalog: Catalog) -> None:
 def inspect_room(pipeline: Pipeline, catalog: Catalog) -> tuple[Finding, ...]:
     """Whether there is room in the ledger, now and for a window; a run that has none waits for it."""
     if not catalog.exists():
-        room, kept = Room(backlog_bytes=0, epoch_bytes=0, disks=look_at_disks(pipeline, catalog)), None
+        storage, kept = (
+            StorageState(backlog_bytes=0, epoch_bytes=0, disks=read_disks(pipeline, catalog)),
+            None,
+        )
     else:
-        room, kept = read_room(pipeline, catalog), sum_kept(catalog)
+        storage, kept = read_storage_state(pipeline, catalog), sum_kept(catalog)
     window_seconds = pipeline.identity.window
-    return tuple(judge_ledger(room, kept, pipeline.ledger, window_seconds=window_seconds, now=catalog.now()))
+    return tuple(
+        check_disk_forecast(storage, kept, pipeline.ledger, window_seconds=window_seconds, now=catalog.now())
+    )
 
 
 def read_tables(pipeline: Pipeline) -> dict[str, TableFacts]:

@@ -12,11 +12,11 @@ from oncehouse.config.base import SectionT
 from oncehouse.config.formats import Csv, Debezium, Text
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.formats.avro.format import make_avro_format
+from oncehouse.pipeline.formats.avro.decoder import make_avro_format
 from oncehouse.pipeline.formats.base import Decoder, Format, Limits
-from oncehouse.pipeline.formats.csv.format import make_csv_format
+from oncehouse.pipeline.formats.csv.decoder import make_csv_format
 from oncehouse.pipeline.formats.dataframe import FORMAT, FrameDecoder, FrameFormat, WithFrames
-from oncehouse.pipeline.formats.debezium.format import DebeziumFormat
+from oncehouse.pipeline.formats.debezium.decoder import DebeziumFormat
 from oncehouse.pipeline.formats.json.format import JsonFormat
 from oncehouse.pipeline.formats.protobuf.schema_sources import make_protobuf_format
 from oncehouse.pipeline.formats.text import make_text_format

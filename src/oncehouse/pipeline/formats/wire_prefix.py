@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.config.field_types import MAX_NAME_LENGTH
-from oncehouse.pipeline.convert.arrow_buffers import Offsets, text_buffers
-from oncehouse.pipeline.convert.arrow_slices import cut
+from oncehouse.pipeline.convert.arrow_buffers import Offsets, cut, text_buffers
 from oncehouse.pipeline.convert.rejection import Problem, Reason
 from oncehouse.pipeline.convert.timestamps import Mask, cast_where_possible, null_mask
 

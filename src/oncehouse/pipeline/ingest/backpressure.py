@@ -1,31 +1,40 @@
-"""Room for further epochs: facts about backlog and disks in, Go or Pause out. Pure, but for the reading of the facts.
+"""Backpressure: whether there is room for another epoch, and the gate that waits until there is.
 
-Two bounds: what waits for ClickHouse (`ledger.max_backlog`), which shrinks as it is loaded, and what stays free on
-the disks of files and catalog (`ledger.min_free`). Loaded events are kept for the window and count for the second one
-alone, so that a backlog always comes to an end and whoever pauses for it goes on.
+Two bounds: the backlog that waits for ClickHouse (`ledger.max_backlog`), which shrinks as it is loaded, and the space
+that stays free on the disks of files and catalog (`ledger.min_free`). Loaded events are kept for the window and count
+for the second bound alone, so that a backlog always comes to an end and an ingest that pauses for it goes on.
+
+`evaluate_backpressure` decides and is pure. While the gate waits, leases are renewed and loading and retention go on.
 """
 
 from __future__ import annotations
 
 import shutil
+import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oncehouse.config.field_types import format_duration
+from oncehouse.errors import TransientError
+from oncehouse.ledger.catalog import leases
 from oncehouse.ledger.stats.backlog import largest_epoch, sum_backlog
 from oncehouse.pipeline.spark.session import scratch_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from oncehouse.config.pipeline import Ledger, Pipeline
     from oncehouse.ledger.catalog.database import Catalog
+    from oncehouse.ledger.models import Lease
 
 LEAST_FREE_BYTES = 1 << 30
 _LEAST_FREE_SHARE = 10
-# Whoever pauses goes on only when a fifth of a bound is free again, so that it does not pause at every epoch.
+# A paused ingest goes on only when a fifth of a bound is free again, so that it does not pause at every epoch.
 _SLACK = 5
+_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,28 +48,30 @@ class Disk:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
+class StorageState:
     backlog_bytes: int
     """Files of events that are not in ClickHouse yet."""
     epoch_bytes: int
-    """What a further epoch may need, by the largest of the newest."""
+    """What another epoch may need, by the largest of the newest."""
     disks: tuple[Disk, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Go:
+class Proceed:
     pass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pause:
+class PauseReading:
     reason: str
     advice: str
 
 
-def judge_room(room: Room, ledger: Ledger, *, window_seconds: float, paused: bool = False) -> Go | Pause:
-    """Whether another epoch may be read; `paused`: it is waited for already, so a little more room is asked for."""
-    return next(iter(_objections(room, ledger, window_seconds, paused=paused)), Go())
+def evaluate_backpressure(
+    storage: StorageState, ledger: Ledger, *, window_seconds: float, paused: bool = False
+) -> Proceed | PauseReading:
+    """Whether another epoch may be read; with `paused` reading has stopped already, and needs some slack to go on."""
+    return next(iter(_find_obstacles(storage, ledger, window_seconds, paused=paused)), Proceed())
 
 
 def least_free(disk: Disk, ledger: Ledger) -> int:
@@ -70,80 +81,135 @@ def least_free(disk: Disk, ledger: Ledger) -> int:
     return min(LEAST_FREE_BYTES, disk.total_bytes // _LEAST_FREE_SHARE)
 
 
-def _objections(room: Room, ledger: Ledger, window_seconds: float, *, paused: bool) -> Iterator[Pause]:
+def _find_obstacles(
+    storage: StorageState, ledger: Ledger, window_seconds: float, *, paused: bool
+) -> Iterator[PauseReading]:
     most = ledger.max_backlog
-    # Without a backlog one epoch is always read, however small the bound: else nothing could ever go on.
-    if most is not None and room.backlog_bytes:
+    # Without a backlog one epoch is always read, however small the bound: otherwise nothing could ever go on.
+    if most is not None and storage.backlog_bytes:
         bound = most - most // _SLACK if paused else most
-        if room.backlog_bytes + room.epoch_bytes > bound:
-            yield Pause(
-                reason=f"{spell_bytes(room.backlog_bytes)} wait for ClickHouse, ledger.max_backlog is "
-                f"{spell_bytes(most)} and an epoch may need {spell_bytes(room.epoch_bytes)}",
+        if storage.backlog_bytes + storage.epoch_bytes > bound:
+            yield PauseReading(
+                reason=f"{format_bytes(storage.backlog_bytes)} wait for ClickHouse, ledger.max_backlog is "
+                f"{format_bytes(most)} and an epoch may need {format_bytes(storage.epoch_bytes)}",
                 advice="It goes on by itself as ClickHouse takes what waits. See that it takes inserts and that no "
                 "batch is parked (`oncehouse status`), or raise ledger.max_backlog.",
             )
-    for disk in room.disks:
+    for disk in storage.disks:
         kept = least_free(disk, ledger)
         bound = kept + kept // _SLACK if paused else kept
-        needed = room.epoch_bytes if disk.takes_epochs else 0
+        needed = storage.epoch_bytes if disk.takes_epochs else 0
         if disk.free_bytes < bound + needed:
-            yield Pause(
-                reason=f"{spell_bytes(disk.free_bytes)} are free for {disk.holds}, {spell_bytes(kept)} must stay free "
-                f"(ledger.min_free) and an epoch may need {spell_bytes(needed)}",
+            yield PauseReading(
+                reason=f"{format_bytes(disk.free_bytes)} are free for {disk.holds}, {format_bytes(kept)} must stay "
+                f"free (ledger.min_free) and an epoch may need {format_bytes(needed)}",
                 advice="It goes on by itself when there is room: free some space or enlarge the disk. Loaded events "
                 f"are kept for the window ({format_duration(window_seconds)}), so loading alone frees nothing.",
             )
 
 
-def read_room(pipeline: Pipeline, catalog: Catalog) -> Room:
-    return Room(
+def read_storage_state(pipeline: Pipeline, catalog: Catalog) -> StorageState:
+    return StorageState(
         backlog_bytes=sum_backlog(catalog),
         epoch_bytes=largest_epoch(catalog),
-        disks=look_at_disks(pipeline, catalog),
+        disks=read_disks(pipeline, catalog),
     )
 
 
-def look_at_disks(pipeline: Pipeline, catalog: Catalog) -> tuple[Disk, ...]:
-    """Of this machine: a bucket and a database server have nobody here whom one could ask."""
+def read_disks(pipeline: Pipeline, catalog: Catalog) -> tuple[Disk, ...]:
+    """The disks of this machine; the space of a bucket or a database server is not known here."""
     return tuple(_disks(pipeline, catalog))
 
 
 def _disks(pipeline: Pipeline, catalog: Catalog) -> Iterator[Disk]:
     root = pipeline.ledger.files
-    files = _nearest(scratch_folder(root))
+    files = _nearest_existing(scratch_folder(root))
     if "://" in root:
-        yield _look("Spark's checkpoint", files, takes_epochs=False)
+        yield _disk("Spark's checkpoint", files, takes_epochs=False)
     else:
-        yield _look("the ledger's files", files, takes_epochs=True)
+        yield _disk("the ledger's files", files, takes_epochs=True)
     if catalog.folder is not None:
-        folder = _nearest(catalog.folder)
+        folder = _nearest_existing(catalog.folder)
         if folder.stat().st_dev != files.stat().st_dev:
-            yield _look("the catalog", folder, takes_epochs=False)
+            yield _disk("the catalog", folder, takes_epochs=False)
 
 
-def _nearest(folder: Path) -> Path:
-    """The folder, or the next one above that is there: before the first run there may be none of ours."""
+def _nearest_existing(folder: Path) -> Path:
+    """The folder, or its nearest existing parent: before the first run it may not exist."""
     folder = folder.absolute()
     while not folder.exists():
         folder = folder.parent
     return folder
 
 
-def _look(holds: str, folder: Path, *, takes_epochs: bool) -> Disk:
-    found = shutil.disk_usage(folder)
+def _disk(holds: str, folder: Path, *, takes_epochs: bool) -> Disk:
+    usage = shutil.disk_usage(folder)
     return Disk(
         holds=f"{holds} under {folder}",
-        free_bytes=found.free,
-        total_bytes=found.total,
+        free_bytes=usage.free,
+        total_bytes=usage.total,
         takes_epochs=takes_epochs,
     )
 
 
-def spell_bytes(count: int) -> str:
-    """For people: three digits and a unit."""
+def format_bytes(count: int) -> str:
+    """Three digits and a unit, for people to read."""
     size = float(count)
     for unit in ("B", "KB", "MB", "GB"):
         if size < 1000:
             return f"{size:.3g}{unit}"
         size /= 1024
     return f"{size:,.3g}TB"
+
+
+class BackpressureGate:
+    """Waits before each epoch until there is room for it; the threads of one holder of the ingest lease share it."""
+
+    def __init__(
+        self, pipeline: Pipeline, catalog: Catalog, lease: Lease, *, report: Callable[[str], None]
+    ) -> None:
+        self._pipeline = pipeline
+        self._catalog = catalog
+        self._lease = lease
+        self._report = report
+        self._lock = threading.Lock()
+        self._paused = False
+
+    def wait(self, is_over: Callable[[], bool]) -> bool:
+        """True as soon as there is room for an epoch, False when it is over before that."""
+        while not is_over():
+            decision = evaluate_backpressure(
+                read_storage_state(self._pipeline, self._catalog),
+                self._pipeline.ledger,
+                window_seconds=self._pipeline.identity.window,
+                paused=self._paused,
+            )
+            if not isinstance(decision, PauseReading):
+                self._resume()
+                return True
+            self._pause(decision)
+            time.sleep(_POLL_SECONDS)
+        return False
+
+    def _pause(self, decision: PauseReading) -> None:
+        if not self._change(paused=True):
+            return
+        self._report(
+            f"Pipeline {self._pipeline.pipeline}: reading pauses: {decision.reason}. {decision.advice}"
+        )
+        self._note(decision.reason)
+
+    def _resume(self) -> None:
+        if not self._change(paused=False):
+            return
+        self._report(f"Pipeline {self._pipeline.pipeline}: there is room again, reading goes on.")
+        self._note(None)
+
+    def _change(self, *, paused: bool) -> bool:
+        with self._lock:
+            changed, self._paused = self._paused != paused, paused
+        return changed
+
+    def _note(self, pause: str | None) -> None:
+        with suppress(TransientError):
+            leases.note_pause(self._catalog, self._lease, pause)

@@ -24,7 +24,7 @@ from oncehouse.errors import (
 from oncehouse.ledger.catalog import rekey, requests
 from oncehouse.ledger.models import Lease, Stage
 from oncehouse.pipeline.dedup.index_compaction import compact
-from oncehouse.pipeline.ingest.pause import Gate
+from oncehouse.pipeline.ingest.backpressure import BackpressureGate
 from oncehouse.pipeline.requests.handler import Performer
 from oncehouse.pipeline.spark.job_errors import naming_own_errors
 
@@ -59,7 +59,7 @@ class Deciding:
         self._lease = lease or stages.leases[Stage.INGEST]
         self._on_epoch = stages.report.add_epoch
         self._say = stages.say
-        self._gate = Gate(stages.pipeline, self._catalog, self._lease, say=self._say)
+        self._gate = BackpressureGate(stages.pipeline, self._catalog, self._lease, report=self._say)
         # Held while an epoch is settled or a request performed: only one of them decides what is new.
         self._deciding = threading.Lock()
         # Held by whoever replaces or drops files: merges, requests and retention. Epochs may read meanwhile.

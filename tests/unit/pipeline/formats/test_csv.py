@@ -9,7 +9,7 @@ from oncehouse.config.formats import Csv, Text
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.convert.rejection import Reason
 from oncehouse.pipeline.formats.base import Decoded
-from oncehouse.pipeline.formats.csv.format import make_csv_format
+from oncehouse.pipeline.formats.csv.decoder import make_csv_format
 from oncehouse.pipeline.formats.text import make_text_format
 
 

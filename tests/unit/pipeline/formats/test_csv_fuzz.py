@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fuzzing import examples
 from lines_examples import TWO, decode, decode_csv, unfold
 from oncehouse.config.formats import Csv, Text
-from oncehouse.pipeline.formats.csv.format import make_csv_format
+from oncehouse.pipeline.formats.csv.decoder import make_csv_format
 from oncehouse.pipeline.formats.text import make_text_format
 
 

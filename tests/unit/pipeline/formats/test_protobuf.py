@@ -12,7 +12,7 @@ from google.protobuf import json_format
 
 from oncehouse.column_types.types import parse_type
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.formats.protobuf.format import ProtobufFormat
+from oncehouse.pipeline.formats.protobuf.decoder import ProtobufFormat
 from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace
 from oncehouse.protobuf.definition import describe
 from oncehouse.protobuf.fields import check_fields

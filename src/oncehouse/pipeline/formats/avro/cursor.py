@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from oncehouse.pipeline.convert.arrow_buffers import Bytes, Offsets, text_buffers
-from oncehouse.pipeline.convert.arrow_slices import cut
+from oncehouse.pipeline.convert.arrow_buffers import Bytes, Offsets, cut, text_buffers
 from oncehouse.pipeline.convert.rejection import Problem, Reason
 from oncehouse.pipeline.convert.timestamps import Mask
 

@@ -7,7 +7,9 @@ together; what the declared fields do not name is passed over. A message of an u
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +21,38 @@ from oncehouse.pipeline.formats.avro.columns import Reader
 from oncehouse.pipeline.formats.avro.cursor import Bodies
 from oncehouse.pipeline.formats.avro.field_matching import Aliases, parse_versions
 from oncehouse.pipeline.formats.avro.lists import GREATEST_DEPTH
-from oncehouse.pipeline.formats.base import Decoded, Limits, Places
+from oncehouse.pipeline.formats.base import Decoded, Decoder, Limits, Places, SingleRows
 from oncehouse.pipeline.formats.result_builder import Gathering
-from oncehouse.pipeline.formats.wire_prefix import Framing, open_frames, split_versions
+from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace, open_frames, split_versions
+
+if TYPE_CHECKING:
+    from oncehouse.config.formats import Avro
 
 _RUN_BYTES = 4 << 20  # cursors and columns of a run may take many times its bytes
+
+
+def make_avro_format(section: Avro) -> AvroFormat:
+    only = next(iter(section.schemas), "") if section.version == "none" else ""
+    framing = Framing(place=VersionPlace(section.version), header=section.header, schema=only)
+    return AvroFormat(framing=framing, aliases=section.aliases)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AvroFormat(SingleRows):
+    framing: Framing
+    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Declared fields and the names that they have in other versions."""
+
+    @property
+    def needs_headers(self) -> bool:
+        return self.framing.place is VersionPlace.HEADER
+
+    def make_decoder(
+        self, fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], limits: Limits
+    ) -> Decoder:
+        return AvroDecoder(
+            fields=fields, schemas=schemas, framing=self.framing, limits=limits, aliases=self.aliases
+        )
 
 
 class AvroDecoder:

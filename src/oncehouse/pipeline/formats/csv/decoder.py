@@ -1,26 +1,72 @@
-"""Delimited lines into typed columns, a block at a time; a bad line costs only itself."""
+"""Delimited text into typed columns, a block at a time: each line of a message is a row, and a bad line costs only
+itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from oncehouse.column_types import types as c
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.convert.arrow_buffers import text_buffers
 from oncehouse.pipeline.convert.rejection import Problem, Reason
 from oncehouse.pipeline.convert.timestamps import cast_where_possible
-from oncehouse.pipeline.formats.base import Decoded, Limits, Places
-from oncehouse.pipeline.formats.csv.splitter import Marks, split_columns
+from oncehouse.pipeline.formats.base import Decoded, Decoder, Limits, OfValues, Places, SingleRows, spread
+from oncehouse.pipeline.formats.csv.splitter import Marks, split_columns, split_lines
 from oncehouse.pipeline.formats.result_builder import Gathering
 from oncehouse.pipeline.formats.text_columns import TextColumn, fit_texts
+
+if TYPE_CHECKING:
+    from oncehouse.config.formats import Csv
 
 _BAD_UTF8 = Problem(reason=Reason.BAD_UTF8, detail="the bytes are not UTF-8")
 _EMPTY = Problem(reason=Reason.EMPTY, detail="an empty line")
 _MISQUOTED = Problem(
     reason=Reason.MALFORMED, detail="a quote inside a value that is not doubled, or never closed"
 )
+
+
+def make_csv_format(section: Csv, fields: tuple[str, ...]) -> CsvFormat:
+    return CsvFormat(
+        delimiter=section.delimiter,
+        quote=section.quote,
+        columns=section.columns or fields,
+        header=section.header,
+        null=section.null,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsvFormat(SingleRows):
+    delimiter: str
+    quote: str | None
+    columns: tuple[str, ...]
+    header: bool
+    null: str
+
+    @property
+    def several_rows(self) -> bool:
+        return True
+
+    @property
+    def _marks(self) -> Marks:
+        return Marks(delimiter=ord(self.delimiter), quote=None if self.quote is None else ord(self.quote))
+
+    def unfold(self, block: pa.RecordBatch) -> pa.RecordBatch:
+        return spread(block, split_lines(block.column("value"), self._marks, skip_first=self.header))
+
+    def make_decoder(
+        self, fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], limits: Limits
+    ) -> Decoder:
+        del schemas
+        return OfValues(
+            CsvDecoder(fields=fields, columns=self.columns, marks=self._marks, null=self.null, limits=limits)
+        )
 
 
 class CsvDecoder:

@@ -1,12 +1,15 @@
 """What Debezium's JSON holds as Arrow arrays that say what it means, a whole column at a time.
 
 Every function returns the array and a mask of the rows that could not be read as their meaning says; None
-where all could. What the declared type makes of them is `fit.py`.
+where all could. What the declared type makes of them is `convert.py`. Values that an update did not touch, and
+columns of a deleted row, may be missing from the database's log: they are found, and filled with defaults, here too.
 """
 
 from __future__ import annotations
 
+import base64
 import decimal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -140,3 +143,80 @@ def _read_struct(array: pa.Array, wire: Wire, type_: c.ColumnType) -> Meant:
     names = [name for name, _ in wire.inner]
     mask = pa.array(null_mask(array)) if array.null_count else None
     return pa.StructArray.from_arrays(children, names=names, mask=mask), bad
+
+
+# -- values that the log does not have --------------------------------------------------------------------
+#
+# A large value is stored beside its row (TOAST), and without REPLICA IDENTITY FULL an update that leaves it alone does
+# not write it again. In its place stands a mark whose form depends on the column's type. Arrays of other types than
+# texts, whole numbers, dates and uuids, and numbers of thousands of digits, are null instead: nothing tells them apart.
+
+_MARK = b"__debezium_unavailable_value"
+# In bytea columns in base64, in arrays of uuids as the uuid that Java makes of these bytes.
+_TEXTS = pa.array(
+    [
+        _MARK.decode(),
+        base64.b64encode(_MARK).decode(),
+        "b68a35a7-17ad-35b3-af2a-ae46edb4545a",
+    ]
+)
+_NUMBERS = list(_MARK)
+
+
+def find_unavailable(array: pa.Array) -> Mask:
+    """Which rows of a column as the envelope has it hold the mark in place of a value."""
+    none: Mask = np.zeros(len(array), dtype=np.bool_)
+    if pa.types.is_string(array.type):
+        found: Mask = pc.is_in(array, value_set=_TEXTS).to_numpy(zero_copy_only=False)
+        return found
+    if not pa.types.is_list(array.type):
+        return none
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    if pa.types.is_string(array.type.value_type):
+        return _find_lists(array, lengths == 1, [[text] for text in _TEXTS.to_pylist()])
+    if pa.types.is_integer(array.type.value_type):
+        return _find_lists(array, lengths == len(_NUMBERS), [_NUMBERS])
+    return none
+
+
+def _find_lists(array: pa.Array, likely: Mask, marks: list[list[str]] | list[list[int]]) -> Mask:
+    found: Mask = np.zeros(len(array), dtype=np.bool_)
+    places = np.flatnonzero(likely)
+    found[places] = [one in marks for one in array.take(pa.array(places)).to_pylist()]
+    return found
+
+
+def fill_defaults(array: pa.Array, type_: c.ColumnType, missing: Mask) -> pa.Array:
+    """The array with the type's default in the rows that miss a value; Nullable ones stay null."""
+    if c.is_nullable(type_) or not missing.any():
+        return array
+    default = pa.array([default_of(type_)], array.type)
+    picked = np.where(missing, len(array), np.arange(len(array)))
+    return pa.concat_arrays([array, default]).take(pa.array(picked))
+
+
+def default_of(type_: c.ColumnType) -> Any:  # noqa: PLR0911 - one case a type
+    """What ClickHouse itself takes for a value that an insert leaves out."""
+    match type_:
+        case c.Nullable():
+            return None
+        case c.LowCardinality(inner=inner):
+            return default_of(inner)
+        case c.Array() | c.Map():
+            return []
+        case c.Tuple(fields=fields):
+            return {name: default_of(inner) for name, inner in fields}
+        case c.Enum(members=members):
+            return members[0][0]
+        case c.String():
+            return ""
+        case c.Bool():
+            return False
+        case _:
+            return _zero(c.arrow_type(type_))
+
+
+def _zero(kind: pa.DataType) -> Any:
+    if pa.types.is_fixed_size_binary(kind):
+        return bytes(kind.byte_width)
+    return decimal.Decimal(0) if pa.types.is_decimal(kind) else 0

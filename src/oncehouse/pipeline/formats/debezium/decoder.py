@@ -8,7 +8,8 @@ filled with defaults.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,16 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.column_types import types as c
+from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.convert.convert import fit
 from oncehouse.pipeline.convert.explain import find_misfit
 from oncehouse.pipeline.convert.rejection import Problem, Reason
 from oncehouse.pipeline.convert.timestamps import Mask, null_mask
-from oncehouse.pipeline.formats.base import Decoded, Limits, Places
-from oncehouse.pipeline.formats.debezium.columns import read_meaning
+from oncehouse.pipeline.formats.base import Decoded, Decoder, Limits, Places, SingleRows
+from oncehouse.pipeline.formats.debezium.columns import fill_defaults, find_unavailable, read_meaning
 from oncehouse.pipeline.formats.debezium.envelope import Envelopes, describe_row, open_envelopes
 from oncehouse.pipeline.formats.debezium.log_position import SOURCE, name_positions, name_tables
-from oncehouse.pipeline.formats.debezium.missing_columns import fill_defaults
-from oncehouse.pipeline.formats.debezium.toast import find_unavailable
 from oncehouse.pipeline.formats.debezium.wire_types import Wire, wire_of_declared, wire_of_schema
 from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 from oncehouse.pipeline.formats.result_builder import Gathering
@@ -48,6 +48,17 @@ _NO_ROW = Problem(
     reason=Reason.MISSING_FIELD,
     detail="the row is missing: after is null, or before of a deletion; see REPLICA IDENTITY of the table",
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebeziumFormat(SingleRows):
+    precise_decimals: bool
+
+    def make_decoder(
+        self, fields: Mapping[str, c.ColumnType], schemas: Sequence[Schema], limits: Limits
+    ) -> Decoder:
+        del schemas  # what an envelope needs, it brings along
+        return DebeziumDecoder(fields=fields, precise_decimals=self.precise_decimals, limits=limits)
 
 
 class _Reader(NamedTuple):

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.pipeline.convert.arrow_buffers import text_buffers
-from oncehouse.pipeline.convert.arrow_slices import cut
+from oncehouse.pipeline.convert.arrow_buffers import cut, text_buffers
 from oncehouse.pipeline.convert.timestamps import Mask
 from oncehouse.pipeline.formats.base import Places
 

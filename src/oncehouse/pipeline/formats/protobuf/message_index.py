@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.pipeline.convert.arrow_buffers import Bytes, Offsets, text_buffers
-from oncehouse.pipeline.convert.arrow_slices import cut
+from oncehouse.pipeline.convert.arrow_buffers import Bytes, Offsets, cut, text_buffers
 from oncehouse.pipeline.convert.timestamps import Mask, null_mask
 from oncehouse.pipeline.formats.wire_prefix import Framed
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from oncehouse.column_types import types as c
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.models import Schema
-from oncehouse.pipeline.formats.protobuf.format import FORMAT, Envelope, ProtobufFormat
+from oncehouse.pipeline.formats.protobuf.decoder import FORMAT, Envelope, ProtobufFormat
 from oncehouse.pipeline.formats.schema_registry import RegisteredSchema, fetch_some, read_number
 from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace
 from oncehouse.protobuf.definition import (
