@@ -22,9 +22,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from oncehouse.devstack.stack import Stack
 from oncehouse.sync.backfill.backfill import backfill
-from oncehouse.sync.model.tables import create_tables
 from oncehouse.sync.sqlalchemy import Collapsing, ModelSync, configure
 from oncehouse.sync.table.ddl import apply_plan, plan_table
+from oncehouse.sync.tables import create_tables
 from oncehouse.sync.verify.verify import verify
 
 

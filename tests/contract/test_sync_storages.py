@@ -20,7 +20,7 @@ from oncehouse.sync.changes.redis_storage import RedisStorage
 from oncehouse.sync.changes.register import SqlAlchemyWriter
 from oncehouse.sync.changes.sql_storage import OutboxStorage
 from oncehouse.sync.changes.storage import OperationStorage, Waiting
-from oncehouse.sync.model.tables import create_tables, operations
+from oncehouse.sync.tables import create_tables, operations
 
 
 @dataclass

@@ -13,7 +13,7 @@ from changed_syncs import changed, make_tables
 from oncehouse.errors import PermanentError, TransientError
 from oncehouse.sync.backfill import backfill as backfilling
 from oncehouse.sync.backfill.backfill import backfill
-from oncehouse.sync.model.tables import lease_tables
+from oncehouse.sync.tables import lease_tables
 from sync_stall import SYNCS, Boss, Buyer, Chair, GiftSale, Person, Sale, assert_equal, open_synced_stall
 from sync_world import Shop, add_people, open_synced_shop
 

@@ -31,7 +31,7 @@ from oncehouse.pipeline.run import run_pipeline
 from oncehouse.sync import sqlalchemy as mapped
 from oncehouse.sync.model import model_sync as core
 from oncehouse.sync.model.model_sync import ModelSync as AnySync
-from oncehouse.sync.model.settings import read_settings
+from oncehouse.sync.settings import read_settings
 from oncehouse.sync.sqlalchemy import sources
 from oncehouse.sync.verify.verify import verify
 from sync_world import Shop, open_shop

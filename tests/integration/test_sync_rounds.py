@@ -17,13 +17,12 @@ from sqlalchemy import func, insert, select, text, update
 from changed_syncs import changed, make_tables
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
 from oncehouse.sync.changes.change import spell_key
-from oncehouse.sync.model.model_sync import registered_syncs
-from oncehouse.sync.model.tables import lease_tables, operations, states
+from oncehouse.sync.model.model_sync import RunResult, registered_syncs
 from oncehouse.sync.rounds import round as rounds
 from oncehouse.sync.rounds.lease import hold_sync
-from oncehouse.sync.rounds.round import RunResult
 from oncehouse.sync.rounds.runner import Failure, run_once, run_until_stopped
 from oncehouse.sync.state import look_up_state
+from oncehouse.sync.tables import lease_tables, operations, states
 from sync_world import Shop, add_people, open_synced_shop
 
 from django.db import transaction  # isort: skip - after the settings of sync_world

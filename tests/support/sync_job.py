@@ -30,10 +30,10 @@ from oncehouse.sync.backfill import backfill
 from oncehouse.sync.changes.sql_storage import OutboxStorage
 from oncehouse.sync.model.engines import Reading, Replacing, Rows
 from oncehouse.sync.model.model_sync import ModelSync
-from oncehouse.sync.model.tables import operations
 from oncehouse.sync.rounds import lease
 from oncehouse.sync.rounds.lease import Hold
 from oncehouse.sync.rounds.runner import Failure, run_once, run_until_stopped
+from oncehouse.sync.tables import operations
 
 
 def ignore_deletes() -> None:

@@ -44,8 +44,8 @@ from sqlalchemy.orm import (
 from changed_syncs import change, make_tables
 from oncehouse.sync import sqlalchemy as syncs
 from oncehouse.sync.model import model_sync as core
-from oncehouse.sync.model.tables import create_tables
 from oncehouse.sync.sqlalchemy import ModelSync, sources
+from oncehouse.sync.tables import create_tables
 
 metadata = MetaData()
 Identifier = BigInteger().with_variant(Integer, "sqlite")

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from oncehouse.common.database import DatabaseClock
 from oncehouse.messaging.database import reading, transact
-from oncehouse.sync.model.tables import ABSENT, states
+from oncehouse.sync.tables import ABSENT, states
 
 _LONGEST_ERROR = 2_000
 

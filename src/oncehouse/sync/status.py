@@ -13,8 +13,8 @@ from oncehouse.messaging.database import transact
 from oncehouse.sync.backfill.checkpoint import Position, find_position
 from oncehouse.sync.changes.storage import Waiting
 from oncehouse.sync.model.model_sync import ModelSync
-from oncehouse.sync.model.tables import ABSENT, lease_tables
 from oncehouse.sync.state import SyncState, read_state
+from oncehouse.sync.tables import ABSENT, lease_tables
 
 
 @dataclass(frozen=True, kw_only=True)

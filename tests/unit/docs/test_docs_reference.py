@@ -20,7 +20,7 @@ from oncehouse.etl.lineage.expectation_file import ExpectationSection
 from oncehouse.etl.lineage.files import TopicSection
 from oncehouse.etl.settings import EtlSettings, Offsets
 from oncehouse.messaging.settings import MessagingSettings
-from oncehouse.sync.model import settings as sync_settings
+from oncehouse.sync import settings as sync_settings
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "docs" / "reference"

@@ -27,7 +27,7 @@ from oncehouse.sync.changes.storage_factory import choose_storage
 from oncehouse.sync.model.arrow_rows import default_value, make_block
 from oncehouse.sync.model.declaration import Declaration, Source, declare
 from oncehouse.sync.model.engines import Append, Collapsing, Reading, Replacing, VersionedCollapsing
-from oncehouse.sync.model.settings import SyncSettings, clickhouse_config, read_settings
+from oncehouse.sync.settings import SyncSettings, clickhouse_config, read_settings
 from oncehouse.sync.table.ddl import TablePlan, apply_plan, compare_table, create_table_ddl
 
 SOURCE = Source(

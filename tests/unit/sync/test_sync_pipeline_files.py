@@ -21,7 +21,7 @@ from oncehouse.sync.cdc.wal_types import judge_column
 from oncehouse.sync.changes.storage_factory import choose_storage
 from oncehouse.sync.model.declaration import Declaration, Source, declare
 from oncehouse.sync.model.engines import Replacing
-from oncehouse.sync.model.settings import SyncSettings, clickhouse_config, read_settings
+from oncehouse.sync.settings import SyncSettings, clickhouse_config, read_settings
 from oncehouse.sync.table.ddl import apply_plan, compare_table, create_table_ddl
 
 ENGINE = Replacing(version="sync_version", deleted="gone", partition_by="toYYYYMM(born)")

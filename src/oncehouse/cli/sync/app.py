@@ -22,7 +22,7 @@ from oncehouse.common import structured_logging
 from oncehouse.common.json_documents import Answer, Inlined
 
 if TYPE_CHECKING:
-    from oncehouse.sync.rounds.round import RunResult
+    from oncehouse.sync.model.model_sync import RunResult
     from oncehouse.sync.rounds.runner import Outcome
     from oncehouse.sync.status import SyncStatus
     from oncehouse.sync.table.ddl import TablePlan
@@ -226,7 +226,7 @@ def init(
 ) -> None:
     """The statements that make the tables of model sync in the source databases. Django's `migrate` does the same."""
     from oncehouse.common.database import begin
-    from oncehouse.sync.model.tables import create_tables, ddl
+    from oncehouse.sync.tables import create_tables, ddl
 
     engines = {sync.open_source(): sync for sync in find(module, None)}
     databases = []

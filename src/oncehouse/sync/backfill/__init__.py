@@ -1,0 +1,4 @@
+"""All rows of a model, or those of some keys, sent once more, beside the rounds.
+
+It imports rounds, table, model and changes. Start in `backfill.py`.
+"""

@@ -29,7 +29,6 @@ from oncehouse.sync.backfill.progress import KeyProgress, Report, ignore
 from oncehouse.sync.changes.change import Kind, Operation
 from oncehouse.sync.model.engines import Reading
 from oncehouse.sync.model.model_sync import ModelSync
-from oncehouse.sync.model.tables import ABSENT
 from oncehouse.sync.rounds.kept_batch import KeptBatch, keep_batch
 from oncehouse.sync.rounds.lease import Hold, hold_sync
 from oncehouse.sync.rounds.round import (
@@ -41,7 +40,9 @@ from oncehouse.sync.rounds.round import (
     send_kept,
     try_round,
 )
+from oncehouse.sync.table.ddl import check_sync_table
 from oncehouse.sync.table.existing_rows import find_held_keys
+from oncehouse.sync.tables import ABSENT
 
 CHUNK = 50_000
 """Keys that a chunk has: large inserts are what ClickHouse likes."""
@@ -212,7 +213,7 @@ def backfill(
     """Go through all keys, from where an unfinished backfill was; `restart` begins with the first again."""
     begun_at = time.monotonic()
     check_captured(sync.declaration())
-    sync.check_table()
+    check_sync_table(sync)
     work = _Backfill(sync, chunk=chunk, stop=stop or threading.Event(), report=report)
     try:
         work.run(restart=restart)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from oncehouse.sync.model.tables import backfills
+from oncehouse.sync.tables import backfills
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,9 @@ from oncehouse.sync.changes.change import Kind, spell_key
 from oncehouse.sync.changes.register import SqlAlchemyWriter
 from oncehouse.sync.model.engines import Row
 from oncehouse.sync.model.model_sync import ModelSync
-from oncehouse.sync.model.tables import ABSENT
 from oncehouse.sync.rounds.round import check_captured
 from oncehouse.sync.table.compare import ShownRows
+from oncehouse.sync.tables import ABSENT
 
 _KEYS_A_TRANSACTION = 10_000
 

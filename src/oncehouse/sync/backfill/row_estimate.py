@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Engine, text
 
 from oncehouse.messaging.database import reading
-from oncehouse.sync.model.tables import ABSENT
+from oncehouse.sync.tables import ABSENT
 
 WORTH_COUNTING = 1_000_000
 """Up to so many rows a table is counted: statistics of small and new ones are often far off."""

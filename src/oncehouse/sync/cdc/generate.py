@@ -16,12 +16,12 @@ from oncehouse.messaging.cdc.connector_config import Database, Topics, topic_of
 from oncehouse.messaging.cdc.generate import Draft, draft_connector
 from oncehouse.messaging.cdc.source_tables import SourceTable, read_table
 from oncehouse.sync.cdc.pipeline_files import Brokers, judge_name, write_pipeline
-from oncehouse.sync.cdc.wal_tables import LoggedTable, leave_out, refuse_steps, refuse_watch
+from oncehouse.sync.cdc.wal_tables import leave_out, refuse_steps, refuse_watch
 from oncehouse.sync.cdc.wal_types import judge_column
-from oncehouse.sync.model.declaration import Declaration
+from oncehouse.sync.model.declaration import Declaration, LoggedTable
 from oncehouse.sync.model.engines import Replacing
 from oncehouse.sync.model.model_sync import ModelSync
-from oncehouse.sync.model.settings import BY_CDC, clickhouse_config
+from oncehouse.sync.settings import BY_CDC, clickhouse_config
 
 
 @dataclass(frozen=True, kw_only=True)

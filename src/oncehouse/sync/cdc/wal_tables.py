@@ -6,8 +6,6 @@ own) is not in a log; it is refused by name, and never left out without a word.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,16 +16,6 @@ STEPS = (
     *("get_insert_batch", "insert_batch", "post_sync", "post_sync_failed"),
 )
 """What rounds call; the pipeline calls none of it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoggedTable:
-    name: str
-    """`table` or `schema.table` in the database."""
-    columns: Mapping[str, str]
-    """Column of the sync -> column of the table."""
-    refused: tuple[str, ...] = ()
-    """What the log cannot give, each with advice."""
 
 
 def leave_out(name: str, what: str) -> str:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from oncehouse.messaging.database import check_dialect, wrapped_errors
 from oncehouse.sync.changes.change import Kind
-from oncehouse.sync.model.tables import ABSENT
+from oncehouse.sync.tables import ABSENT
 
 _INTO = "INSERT INTO oncehouse_sync_operations (sync, kind, key)"
 # The texts hold no outside input: values are bound.

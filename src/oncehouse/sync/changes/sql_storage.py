@@ -26,7 +26,7 @@ from oncehouse.messaging.database import transact
 from oncehouse.sync.changes.change import Kind, ListedOperations, Operation
 from oncehouse.sync.changes.register import Writer, write_operations
 from oncehouse.sync.changes.storage import Waiting
-from oncehouse.sync.model.tables import ABSENT, operations
+from oncehouse.sync.tables import ABSENT, operations
 
 _IN_ORDER_OF_INDEX = text("SET LOCAL enable_sort = off")
 _CHUNK = 10_000  # SQLite takes 32,766 values in a statement

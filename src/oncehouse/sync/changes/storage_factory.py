@@ -8,7 +8,7 @@ from typing import Any, cast
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.changes.sql_storage import OutboxStorage
 from oncehouse.sync.changes.storage import OperationStorage
-from oncehouse.sync.model.settings import BY_CDC, SyncSettings
+from oncehouse.sync.settings import BY_CDC, SyncSettings
 
 _METHODS = ("register", "list_operations", "remove", "measure")
 

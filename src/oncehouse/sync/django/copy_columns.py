@@ -18,9 +18,7 @@ from django.db.models import F, Lookup
 from django.db.utils import DatabaseError
 
 from oncehouse.sync.django.key_fields import final_field
-from oncehouse.sync.model.declaration import Declaration
-from oncehouse.sync.model.read_columns import ReadColumn
-from oncehouse.sync.rounds.copy_columns import (
+from oncehouse.sync.model.copy_columns import (
     BOOL,
     DATE,
     FLOAT,
@@ -33,6 +31,8 @@ from oncehouse.sync.rounds.copy_columns import (
     fits,
     read_csv,
 )
+from oncehouse.sync.model.declaration import Declaration
+from oncehouse.sync.model.read_columns import ReadColumn
 
 _KINDS = {
     **dict.fromkeys(

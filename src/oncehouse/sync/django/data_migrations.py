@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from oncehouse.sync.django.watches import Watch
-from oncehouse.sync.model.tables import operations
+from oncehouse.sync.tables import operations
 
 _HAS_TABLE = {
     "postgresql": "SELECT to_regclass(%s) IS NOT NULL",

@@ -10,7 +10,6 @@ from django.db import connections, router, transaction
 
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.sync.backfill.row_estimate import read_statistics
-from oncehouse.sync.cdc.wal_tables import LoggedTable
 from oncehouse.sync.changes.change import Kind, Operation, distinct_keys, read_key, spell_key
 from oncehouse.sync.django.columns import read_columns
 from oncehouse.sync.django.copy_columns import filter_keys, find_kinds, read_block, read_keys
@@ -19,12 +18,14 @@ from oncehouse.sync.django.serializers import ModelSerializer
 from oncehouse.sync.django.source_engine import is_same_database, open_engine_of
 from oncehouse.sync.django.source_errors import wrapped_errors
 from oncehouse.sync.django.wal_tables import describe_log
-from oncehouse.sync.model.declaration import Source
+from oncehouse.sync.model.copy_columns import CopiedRows
+from oncehouse.sync.model.declaration import LoggedTable, Source
 from oncehouse.sync.model.engines import Row
 from oncehouse.sync.model.model_sync import ModelSync as CoreModelSync
+from oncehouse.sync.model.model_sync import RunResult
 from oncehouse.sync.model.read_columns import ReadColumn
-from oncehouse.sync.model.settings import SyncSettings, read_settings
-from oncehouse.sync.rounds.copy_columns import CopiedRows
+from oncehouse.sync.rounds.round import run_sync
+from oncehouse.sync.settings import SyncSettings, read_settings
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -156,6 +157,10 @@ class ModelSync(CoreModelSync):
             cls.get_storage().register(
                 DjangoWriter(connections[alias]), cls.declaration().name, kind, spelled
             )
+
+    @classmethod
+    def sync_batch_from_storage(cls) -> RunResult:
+        return run_sync(cls)
 
     @classmethod
     def release_connections(cls) -> None:

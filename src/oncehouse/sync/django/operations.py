@@ -10,8 +10,8 @@ from django.utils.module_loading import import_string
 from sqlalchemy.dialects import postgresql, sqlite
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.sync.model.tables import NOTE_FUNCTION, backfills, batches, ddl, operations, states
 from oncehouse.sync.table.ddl import apply_plan, plan_table
+from oncehouse.sync.tables import NOTE_FUNCTION, backfills, batches, ddl, operations, states
 
 
 class CreateSyncTables(Operation):

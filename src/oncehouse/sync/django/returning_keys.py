@@ -17,7 +17,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.sync.changes.change import Kind, spell_key
 from oncehouse.sync.changes.sql_storage import OutboxStorage
 from oncehouse.sync.django.watches import Watch
-from oncehouse.sync.model.tables import ABSENT, ABSENT_STATES
+from oncehouse.sync.tables import ABSENT, ABSENT_STATES
 
 Statement = tuple[str, Sequence[Any]]
 """A text and what is bound to it."""

@@ -19,7 +19,7 @@ from oncehouse.sync.changes.change import Kind, spell_key
 from oncehouse.sync.changes.sql_storage import OutboxStorage
 from oncehouse.sync.django.returning_keys import Statement, names_of, tell_absent_tables
 from oncehouse.sync.django.watches import Watch
-from oncehouse.sync.model.tables import NOTE_FUNCTION
+from oncehouse.sync.tables import NOTE_FUNCTION
 
 _INTO = "INSERT INTO oncehouse_sync_operations (sync, kind, key)"
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.db.models import JSONField
 
-from oncehouse.sync.cdc.wal_tables import LoggedTable, leave_out
+from oncehouse.sync.cdc.wal_tables import leave_out
+from oncehouse.sync.model.declaration import LoggedTable
 
 if TYPE_CHECKING:
     from oncehouse.sync.django.model_sync import ModelSync

@@ -10,10 +10,10 @@ from typing import Any
 from django.core.exceptions import FieldDoesNotExist
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.sync.changes.watch_map import WatchMap
 from oncehouse.sync.django.key_fields import final_field, key_fields
 from oncehouse.sync.django.model_sync import ModelSync
 from oncehouse.sync.django.source_engine import is_same_database
+from oncehouse.sync.model.watch_map import WatchMap
 
 _WHOLE_NUMBERS = {
     *("AutoField", "BigAutoField", "SmallAutoField", "IntegerField", "BigIntegerField", "SmallIntegerField"),

@@ -16,8 +16,8 @@ from oncehouse.column_types.types import ColumnType, is_nullable, parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.model.arrow_rows import default_value
 from oncehouse.sync.model.engines import Engine, Row
-from oncehouse.sync.model.settings import BY_CDC, SyncSettings, check_numbers
-from oncehouse.sync.model.tables import LONGEST_SYNC_NAME
+from oncehouse.sync.settings import BY_CDC, SyncSettings, check_numbers
+from oncehouse.sync.tables import LONGEST_SYNC_NAME
 
 BATCH_COLUMN = "_batch_id"
 """Where the pipeline, and no round, writes which batch a row came in: the mark of a table that a pipeline feeds."""
@@ -36,6 +36,16 @@ class Source:
     """Name and ClickHouse type of every column, in the order of the rows that are read."""
     key: tuple[str, ...]
     """Which of the columns are the model's key."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedTable:
+    name: str
+    """`table` or `schema.table` in the database."""
+    columns: Mapping[str, str]
+    """Column of the sync -> column of the table."""
+    refused: tuple[str, ...] = ()
+    """What the log cannot give, each with advice."""
 
 
 @dataclass(frozen=True, kw_only=True)

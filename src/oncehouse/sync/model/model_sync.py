@@ -8,6 +8,7 @@ Reading the model is a framework's part (`sync/django/`, `sync/sqlalchemy/`): th
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from oncehouse.common.backoff import Backoff
@@ -19,19 +20,31 @@ from oncehouse.sync.model.engines import Engine as TableEngine
 from oncehouse.sync.model.engines import Replacing, Row
 from oncehouse.sync.model.read_columns import ReadColumn
 from oncehouse.sync.model.serializer import Serializer, row_of
-from oncehouse.sync.model.settings import BY_CDC, SyncSettings, clickhouse_config
+from oncehouse.sync.settings import BY_CDC, SyncSettings, clickhouse_config
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from sqlalchemy import Engine
 
     from oncehouse.clickhouse.client import Client
-    from oncehouse.sync.cdc.wal_tables import LoggedTable
     from oncehouse.sync.changes.storage import OperationStorage
-    from oncehouse.sync.rounds.copy_columns import CopiedRows
-    from oncehouse.sync.rounds.round import RunResult
+    from oncehouse.sync.model.copy_columns import CopiedRows
+    from oncehouse.sync.model.declaration import LoggedTable
 
 LONGEST_BACKOFF_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What a run did."""
+
+    sync: str
+    held_elsewhere: bool = False
+    """Another process is at it; nothing was done here."""
+    rounds: int = 0
+    operations: int = 0
+    rows: int = 0
+
 
 _registered: list[type[ModelSync]] = []
 
@@ -57,7 +70,8 @@ class ModelSync:
     _read_columns: ClassVar[tuple[ReadColumn, ...] | None] = None
     _declaration: ClassVar[Declaration | None] = None
     _storage: ClassVar[OperationStorage | None] = None
-    _table_fits: ClassVar[bool] = False
+    is_table_checked: ClassVar[bool] = False
+    """Whether this process has found that the ClickHouse table takes the rows."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -163,7 +177,7 @@ class ModelSync:
     def forget(cls) -> None:
         """What was read of the class and the settings, to be read anew."""
         cls._declaration = cls._storage = cls._read_columns = None
-        cls._table_fits = False
+        cls.is_table_checked = False
 
     @classmethod
     def is_by_cdc(cls) -> bool:
@@ -186,15 +200,6 @@ class ModelSync:
         from oncehouse.clickhouse.client import connect
 
         return connect(clickhouse_config(cls.read_settings(), cls.declaration().database), None)
-
-    @classmethod
-    def check_table(cls) -> None:
-        """Before the first round of a process: raises ConfigurationError where the table does not fit."""
-        from oncehouse.sync.table.ddl import check_table
-
-        if not cls._table_fits:
-            check_table(cls.open_clickhouse(), cls.declaration())
-            cls._table_fits = True
 
     @classmethod
     def need_sync(cls) -> bool:
@@ -261,9 +266,7 @@ class ModelSync:
     @classmethod
     def sync_batch_from_storage(cls) -> RunResult:
         """Rounds until nothing waits. Several processes may call it: one works, the others come back at once."""
-        from oncehouse.sync.rounds.round import run_sync
-
-        return run_sync(cls)
+        raise NotImplementedError
 
 
 def list_captured() -> list[type[ModelSync]]:

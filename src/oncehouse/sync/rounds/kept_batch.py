@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, delete, insert, select
 
 from oncehouse.clickhouse.insert.insert_batch import encode_block
 from oncehouse.messaging.database import reading, transact
-from oncehouse.sync.model.tables import ABSENT, batches
+from oncehouse.sync.tables import ABSENT, batches
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from oncehouse.errors import OncehouseError
 from oncehouse.messaging.bucket_leases import BucketLeases, read_members
 from oncehouse.messaging.database import transact
 from oncehouse.sync.model.declaration import Declaration
-from oncehouse.sync.model.tables import ABSENT, lease_tables
+from oncehouse.sync.tables import ABSENT, lease_tables
 
 _ONLY_BUCKET = 0
 # Of those who wait for a free lease the first by name gets it: whoever waits comes before the runs that look in and go.

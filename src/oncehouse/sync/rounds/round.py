@@ -11,8 +11,10 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from sqlalchemy import Connection
 
 from oncehouse.common import failpoints
@@ -23,28 +25,16 @@ from oncehouse.sync.changes.change import Operation, distinct_keys, list_ids, sp
 from oncehouse.sync.changes.sql_storage import OutboxStorage
 from oncehouse.sync.model.arrow_rows import make_block
 from oncehouse.sync.model.declaration import Declaration
-from oncehouse.sync.model.engines import Reading, Row
-from oncehouse.sync.model.model_sync import ModelSync
-from oncehouse.sync.model.tables import ABSENT
-from oncehouse.sync.rounds.copy_blocks import read_copied
+from oncehouse.sync.model.engines import Reading, Replacing, Row
+from oncehouse.sync.model.model_sync import ModelSync, RunResult
 from oncehouse.sync.rounds.kept_batch import KeptBatch, find_batch, forget_batch, keep_batch
 from oncehouse.sync.rounds.lease import Hold, hold_sync
+from oncehouse.sync.table.ddl import check_sync_table
 from oncehouse.sync.table.existing_rows import read_held_rows
+from oncehouse.sync.tables import ABSENT
 
 Perform = Callable[[type[ModelSync], Hold], tuple[int, int]]
 ListSome = Callable[[Connection], Sequence[Operation]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunResult:
-    """What a run did."""
-
-    sync: str
-    held_elsewhere: bool = False
-    """Another process is at it; nothing was done here."""
-    rounds: int = 0
-    operations: int = 0
-    rows: int = 0
 
 
 def run_sync(sync: type[ModelSync]) -> RunResult:
@@ -85,7 +75,7 @@ def try_round(sync: type[ModelSync], hold: Hold) -> tuple[int, int]:
 def attempt(sync: type[ModelSync], hold: Hold, perform: Perform) -> tuple[int, int]:
     """A round, or what is like one, between the user's steps, its outcome noted."""
     with noting_failure(sync, hold):
-        sync.check_table()
+        check_sync_table(sync)
         sync.pre_sync()
         listed, sent = perform(sync, hold)
     if listed:
@@ -260,3 +250,23 @@ def send(sync: type[ModelSync], hold: Hold, batch: KeptBatch) -> None:
     failpoints.reach("sync.removed")
     if not sync.declaration().engine.is_idempotent:
         forget_batch(hold.engine, name, batch.batch_id)
+
+
+def read_copied(sync: type[ModelSync], number: int, keys: Sequence[str]) -> pa.RecordBatch | None:
+    """The rows of these keys under this number, deleted where there is none; None where they have to be looked at."""
+    declared = sync.declaration()
+    copied = sync.read_block(keys) if type(declared.engine) is Replacing else None
+    if copied is None:
+        return None
+    wanted = pa.array(keys, pa.string())
+    missing = wanted.filter(pc.invert(pc.is_in(wanted, value_set=copied.keys))).to_pylist()
+    rows = [declared.deleted_row(sync.parse_key(key)) for key in missing]
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(declared.columns)
+    absent = make_block(declared.columns, columns).cast(copied.block.schema)
+    present = copied.block.num_rows
+    whole = pa.concat_batches([copied.block, absent])
+    own = [
+        pa.array(np.full(whole.num_rows, number, np.uint64)),
+        pa.array((np.arange(whole.num_rows) >= present).astype(np.uint8)),
+    ]
+    return pa.RecordBatch.from_arrays([*whole.columns, *own], names=list(declared.all_columns))

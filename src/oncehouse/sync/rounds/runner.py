@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from oncehouse.sync.model.model_sync import ModelSync
-from oncehouse.sync.rounds.round import RunResult, run_sync
+from oncehouse.sync.model.model_sync import ModelSync, RunResult
+from oncehouse.sync.rounds.round import run_sync
 
 DEFAULT_THREADS = 4
 _LOOK_SECONDS = 0.5

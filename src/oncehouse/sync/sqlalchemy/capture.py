@@ -19,7 +19,6 @@ from sqlalchemy.orm import ORMExecuteState, Session
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.changes.change import Kind
 from oncehouse.sync.changes.register import SqlAlchemyWriter
-from oncehouse.sync.model.tables import ABSENT, ABSENT_STATES
 from oncehouse.sync.sqlalchemy import statements
 from oncehouse.sync.sqlalchemy.changed_keys import (
     Told,
@@ -34,6 +33,7 @@ from oncehouse.sync.sqlalchemy.model_sync import ModelSync
 from oncehouse.sync.sqlalchemy.single_statement import Joint, can_join, find_joint
 from oncehouse.sync.sqlalchemy.sources import is_same_database, show_source
 from oncehouse.sync.sqlalchemy.watches import Watch, find_namesakes, find_watches
+from oncehouse.sync.tables import ABSENT, ABSENT_STATES
 
 OPTION = "oncehouse_sync"
 """An execution option: False where the program registers keys by itself."""

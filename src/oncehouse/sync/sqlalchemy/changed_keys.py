@@ -15,10 +15,10 @@ from sqlalchemy import Connection, Dialect, Update, or_, select
 
 from oncehouse.messaging.database import wrapped_errors
 from oncehouse.sync.changes.change import Kind
-from oncehouse.sync.model.tables import ABSENT
 from oncehouse.sync.sqlalchemy import statements
 from oncehouse.sync.sqlalchemy.key_conditions import is_among, is_listed
 from oncehouse.sync.sqlalchemy.watches import Watch
+from oncehouse.sync.tables import ABSENT
 
 _KEYS_A_STATEMENT = 5_000
 

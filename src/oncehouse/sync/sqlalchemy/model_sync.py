@@ -11,14 +11,14 @@ from sqlalchemy.orm import Session, scoped_session
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.messaging.database import reading
 from oncehouse.sync.backfill.row_estimate import read_statistics
-from oncehouse.sync.cdc.wal_tables import LoggedTable
 from oncehouse.sync.changes.change import Kind, Operation, distinct_keys, read_key, spell_key
-from oncehouse.sync.model.declaration import Source
+from oncehouse.sync.model.declaration import LoggedTable, Source
 from oncehouse.sync.model.engines import Row
 from oncehouse.sync.model.model_sync import ModelSync as CoreModelSync
+from oncehouse.sync.model.model_sync import RunResult
 from oncehouse.sync.model.read_columns import ReadColumn
-from oncehouse.sync.model.settings import SyncSettings
-from oncehouse.sync.model.tables import ABSENT
+from oncehouse.sync.rounds.round import run_sync
+from oncehouse.sync.settings import SyncSettings
 from oncehouse.sync.sqlalchemy import sources
 from oncehouse.sync.sqlalchemy.columns import (
     Many,
@@ -30,6 +30,7 @@ from oncehouse.sync.sqlalchemy.columns import (
 from oncehouse.sync.sqlalchemy.key_conditions import is_among
 from oncehouse.sync.sqlalchemy.serializers import ModelSerializer
 from oncehouse.sync.sqlalchemy.wal_tables import describe_log
+from oncehouse.sync.tables import ABSENT
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -188,6 +189,10 @@ class ModelSync(CoreModelSync):
             return
         listed = [key if isinstance(key, tuple) else (key,) for key in keys]
         register_keys(writer, cls, kind, listed)
+
+    @classmethod
+    def sync_batch_from_storage(cls) -> RunResult:
+        return run_sync(cls)
 
 
 def _key_attributes(sync: type[ModelSync]) -> list[Any]:

@@ -16,9 +16,9 @@ from sqlalchemy import Connection, Delete, Insert, types
 
 from oncehouse.sync.changes.change import Kind
 from oncehouse.sync.changes.sql_storage import OutboxStorage
-from oncehouse.sync.model.tables import NOTE_FUNCTION
 from oncehouse.sync.sqlalchemy import statements
 from oncehouse.sync.sqlalchemy.watches import Watch
+from oncehouse.sync.tables import NOTE_FUNCTION
 
 Prepared = tuple[str, Mapping[str, Any]]
 

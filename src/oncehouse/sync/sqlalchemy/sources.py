@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from oncehouse.common.database import open_engine
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.database import check_dialect
-from oncehouse.sync.model.settings import SyncSettings, check_names, read_settings
+from oncehouse.sync.settings import SyncSettings, check_names, read_settings
 
 Source = str | URL | Engine | AsyncEngine
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column, Table, TypeCoerce, types
 
-from oncehouse.sync.cdc.wal_tables import LoggedTable, leave_out
+from oncehouse.sync.cdc.wal_tables import leave_out
+from oncehouse.sync.model.declaration import LoggedTable
 from oncehouse.sync.model.read_columns import ReadColumn
 from oncehouse.sync.sqlalchemy.columns import find_mapper
 

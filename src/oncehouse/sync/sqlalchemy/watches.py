@@ -10,7 +10,7 @@ from sqlalchemy import Table, inspect
 from sqlalchemy.orm import Mapper
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.sync.changes.watch_map import WatchMap
+from oncehouse.sync.model.watch_map import WatchMap
 from oncehouse.sync.sqlalchemy.columns import find_mapper
 from oncehouse.sync.sqlalchemy.model_sync import ModelSync
 

@@ -21,6 +21,7 @@ from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.column_types.types import clickhouse_name
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.model.declaration import BATCH_COLUMN, Declaration
+from oncehouse.sync.model.model_sync import ModelSync
 
 if TYPE_CHECKING:
     from oncehouse.clickhouse.client import Client
@@ -129,6 +130,13 @@ def apply_plan(client: Client, plan: TablePlan, *, risky: bool = False) -> None:
     check_plan(plan, risky=risky)
     for statement in (*plan.statements, *plan.risky):
         client.command(statement)
+
+
+def check_sync_table(sync: type[ModelSync]) -> None:
+    """Before the first round of a process: raises ConfigurationError where the table does not fit."""
+    if not sync.is_table_checked:
+        check_table(sync.open_clickhouse(), sync.declaration())
+        sync.is_table_checked = True
 
 
 def check_table(client: Client, declared: Declaration) -> None:

@@ -21,10 +21,11 @@ from oncehouse.sync.backfill.progress import KeyProgress, Report, ignore
 from oncehouse.sync.changes.change import Kind, Operation, spell_key
 from oncehouse.sync.model.engines import Append, Row
 from oncehouse.sync.model.model_sync import ModelSync
-from oncehouse.sync.model.tables import ABSENT
 from oncehouse.sync.rounds.round import read_present
 from oncehouse.sync.table.compare import Differing, ShownRows
+from oncehouse.sync.table.ddl import check_sync_table
 from oncehouse.sync.table.existing_rows import find_held_keys
+from oncehouse.sync.tables import ABSENT
 
 RANGE = 50_000
 """Keys that are compared at a time."""
@@ -92,7 +93,7 @@ def verify(
             f"Sync {declared.name}: an Append table without a version does not tell which row of a key is the newest, "
             "so it cannot be compared with the database. Give the engine a version: Append(version='_version')."
         )
-    sync.check_table()
+    check_sync_table(sync)
     work = _Verification(sync, keys_a_range=keys_a_range, report=report)
     try:
         work.compare_ranges()
