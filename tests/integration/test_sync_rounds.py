@@ -336,6 +336,84 @@ def test_other_engines_send_a_batch_again_unchanged(shop, other_engine, monkeypa
     assert shop.waiting(CustomerSync) == []
 
 
+def lose_answer_and_token(shop: Shop, monkeypatch: Any, *, arrives: bool = True) -> None:
+    """Ann's batch is kept after a lost answer, and others insert until the table may have forgotten its token."""
+    Customer.objects.using(shop.alias).create(name="Ann")
+    client, insert_batch = CustomerSync.open_clickhouse(), CustomerSync.insert_batch
+    client.command("ALTER TABLE customers MODIFY SETTING non_replicated_deduplication_window = 3")
+
+    def lose_answer(batch, *, token):
+        monkeypatch.undo()
+        if arrives:
+            insert_batch(batch, token=token)
+        raise TransientError("the answer was lost")
+
+    monkeypatch.setattr(CustomerSync, "insert_batch", lose_answer)
+    with pytest.raises(TransientError):
+        CustomerSync.sync_batch_from_storage()
+    own = CustomerSync.declaration().engine.own_columns()
+    names, values = ", ".join(["name", *own]), ", ".join(["1"] * len(own))
+    for number in range(4):
+        row = f"'other {number}', {values}".rstrip(", ")
+        client.command(f"INSERT INTO customers ({names}) VALUES ({row})")
+
+
+def count_ann() -> int:
+    (row,) = CustomerSync.open_clickhouse().query("SELECT count() FROM customers WHERE name = 'Ann'")
+    return int(row[0])
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_batch_whose_token_others_pushed_out_is_not_sent_again_where_its_rows_are_there(
+    shop, monkeypatch, arrives
+):
+    with changed({CustomerSync: {"engine": Append()}}):
+        lose_answer_and_token(shop, monkeypatch, arrives=arrives)
+        CustomerSync.sync_batch_from_storage()
+        assert count_ann() == 1
+        assert shop.waiting(CustomerSync) == []
+
+
+@pytest.mark.parametrize(
+    "engine", [Collapsing(), VersionedCollapsing(), Append(version=None)], ids=["signs", "versions", "plain"]
+)
+def test_a_batch_whose_rows_cannot_be_recognized_stops_the_sync_with_the_remedy(shop, monkeypatch, engine):
+    with changed({CustomerSync: {"engine": engine}}):
+        lose_answer_and_token(shop, monkeypatch)
+        for _ in range(2):
+            with pytest.raises(PermanentError, match="sync verify --repair") as told:
+                CustomerSync.sync_batch_from_storage()
+        assert count_ann() == 1
+        if not engine.cancels:
+            return
+        statement = str(told.value).partition("Run ")[2].partition(" in the sync")[0]
+        with CustomerSync.open_source().begin() as connection:
+            connection.execute(text(statement))
+        CustomerSync.sync_batch_from_storage()
+        assert count_ann() == 1
+        assert shop.waiting(CustomerSync) == []
+
+
+def test_a_batch_of_a_version_that_kept_no_count_is_sent_again_under_its_token(shop, monkeypatch):
+    with changed({CustomerSync: {"engine": Append()}}):
+        monkeypatch.setattr(rounds, "read_count", lambda _sync: None)
+        Customer.objects.using(shop.alias).create(name="Ann")
+        insert_batch, sent = CustomerSync.insert_batch, []
+
+        def lose_answer(batch, *, token):
+            sent.append(token)
+            insert_batch(batch, token=token)
+            if len(sent) == 1:
+                raise TransientError("the answer was lost")
+
+        monkeypatch.setattr(CustomerSync, "insert_batch", lose_answer)
+        with pytest.raises(TransientError):
+            CustomerSync.sync_batch_from_storage()
+        CustomerSync.sync_batch_from_storage()
+        assert len(sent) == 2
+        assert count_ann() == 1
+
+
 def test_need_sync_waits_for_the_delay_and_longer_after_failures(shop, monkeypatch):
     assert CustomerSync.need_sync()
     CustomerSync.sync_batch_from_storage()

@@ -189,9 +189,13 @@ def _open(client: Client, table: str, token: str) -> Mapping[str, Any]:
     settings = repeatable_settings(client, token, f"oncehouse-{uuid.uuid4()}")
     if not client.config.insert_sessions:
         return settings
-    session = f"oncehouse {table} {token}"
+    session = session_of(table, token)
     client.query("SELECT 1", settings=opening_settings(session))
     return {**settings, **session_settings(session)}
+
+
+def session_of(table: str, token: str) -> str:
+    return f"oncehouse {table} {token}"
 
 
 def judge_refusal(error: OncehouseError, where: str) -> OncehouseError:

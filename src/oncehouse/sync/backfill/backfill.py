@@ -30,6 +30,7 @@ from oncehouse.sync.changes.change import Kind, Operation
 from oncehouse.sync.model.engines import Reading
 from oncehouse.sync.model.model_sync import ModelSync
 from oncehouse.sync.rounds.kept_batch import KeptBatch, keep_batch
+from oncehouse.sync.rounds.kept_tokens import read_count
 from oncehouse.sync.rounds.lease import Hold, hold_sync
 from oncehouse.sync.rounds.round import (
     attempt,
@@ -173,6 +174,8 @@ class _Backfill:
     def _confirm(self, hold: Hold, number: int, batch: KeptBatch, keys: list[str]) -> None:
         """That the lease was ours until here. What is kept now will be sent, by whoever, so its keys are done."""
         name = self.declared.name
+        if not self.declared.engine.is_idempotent:
+            batch = replace(batch, block_count=read_count(self.sync))
         with transact(self.engine, f"Sync {name}: checking its lease", absent=ABSENT) as connection:
             hold.fence(connection)
             if not self.declared.engine.is_idempotent:

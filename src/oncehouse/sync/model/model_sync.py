@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from oncehouse.clickhouse.client import Client
+    from oncehouse.clickhouse.table_info import TableFacts
     from oncehouse.sync.changes.storage import OperationStorage
     from oncehouse.sync.model.copy_columns import CopiedRows
     from oncehouse.sync.model.declaration import LoggedTable
@@ -72,6 +73,7 @@ class ModelSync:
     _storage: ClassVar[OperationStorage | None] = None
     is_table_checked: ClassVar[bool] = False
     """Whether this process has found that the ClickHouse table takes the rows."""
+    _table_facts: ClassVar[TableFacts | None] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -177,7 +179,7 @@ class ModelSync:
     def forget(cls) -> None:
         """What was read of the class and the settings, to be read anew."""
         cls._declaration = cls._storage = cls._read_columns = None
-        cls.is_table_checked = False
+        cls.is_table_checked, cls._table_facts = False, None
 
     @classmethod
     def is_by_cdc(cls) -> bool:
@@ -200,6 +202,15 @@ class ModelSync:
         from oncehouse.clickhouse.client import connect
 
         return connect(clickhouse_config(cls.read_settings(), cls.declaration().database), None)
+
+    @classmethod
+    def describe_table(cls) -> TableFacts | None:
+        """What the table was when this process first asked."""
+        from oncehouse.clickhouse.table_info import describe_table
+
+        if cls._table_facts is None:
+            cls._table_facts = describe_table(cls.open_clickhouse(), cls.declaration().table)
+        return cls._table_facts
 
     @classmethod
     def need_sync(cls) -> bool:

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,7 @@ from oncehouse.sync.model.declaration import Declaration
 from oncehouse.sync.model.engines import Reading, Replacing, Row
 from oncehouse.sync.model.model_sync import ModelSync, RunResult
 from oncehouse.sync.rounds.kept_batch import KeptBatch, find_batch, forget_batch, keep_batch
+from oncehouse.sync.rounds.kept_tokens import has_arrived, read_count
 from oncehouse.sync.rounds.lease import Hold, hold_sync
 from oncehouse.sync.table.ddl import check_sync_table
 from oncehouse.sync.table.existing_rows import read_held_rows
@@ -167,7 +169,7 @@ def read_batch(sync: type[ModelSync], hold: Hold, list_some: ListSome) -> KeptBa
     else:
         batch = KeptBatch(batch_id=str(uuid.uuid4()), block=block, operations=ids)
     failpoints.reach("sync.read")
-    _confirm(declared, hold, number, batch)
+    _confirm(sync, hold, number, batch)
     failpoints.reach("sync.confirmed")
     return batch
 
@@ -177,7 +179,7 @@ def send_kept(sync: type[ModelSync], hold: Hold) -> KeptBatch | None:
     declared = sync.declaration()
     kept = None if declared.engine.is_idempotent else find_batch(hold.engine, declared.name)
     if kept is not None:
-        send(sync, hold, kept)
+        send(sync, hold, kept, is_there=kept.block.num_rows > 0 and has_arrived(sync, kept))
     return kept
 
 
@@ -231,18 +233,21 @@ def make_batch(declared: Declaration, reading: Reading, operations: tuple[str, .
     )
 
 
-def _confirm(declared: Declaration, hold: Hold, number: int, batch: KeptBatch) -> None:
+def _confirm(sync: type[ModelSync], hold: Hold, number: int, batch: KeptBatch) -> None:
     """That the lease was ours until here, so that no later number has read before us."""
+    declared = sync.declaration()
+    if not declared.engine.is_idempotent:
+        batch = replace(batch, block_count=read_count(sync))
     with transact(hold.engine, f"Sync {declared.name}: checking its lease", absent=ABSENT) as connection:
         hold.fence(connection)
         if not declared.engine.is_idempotent:
             keep_batch(connection, declared.name, number, batch)
 
 
-def send(sync: type[ModelSync], hold: Hold, batch: KeptBatch) -> None:
-    """Insert, remove its operations, and forget it where it was kept."""
+def send(sync: type[ModelSync], hold: Hold, batch: KeptBatch, *, is_there: bool = False) -> None:
+    """Insert unless it is there, remove its operations, and forget it where it was kept."""
     name = sync.declaration().name
-    if batch.block.num_rows:
+    if batch.block.num_rows and not is_there:
         sync.insert_batch(batch.block, token=batch.batch_id)
     failpoints.reach("sync.inserted")
     if batch.operations:

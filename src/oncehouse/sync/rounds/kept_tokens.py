@@ -1,0 +1,83 @@
+"""Whether a batch that was kept may be sent again under its token, or its rows are in the table already.
+
+ClickHouse forgets a token after a number of blocks, whoever inserted them, and a replicated table after a time. Until
+then a repeat adds nothing. Afterwards only the table can tell: where each row carries the number of its reading, which
+no other batch has. Where it cannot, nothing is sent, because rows that come twice would stay.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oncehouse.clickhouse.identifiers import quote, quote_table
+from oncehouse.clickhouse.insert.block_counts import BlockCount, blocks_between, read_block_count
+from oncehouse.clickhouse.insert.session_fence import end_session
+from oncehouse.clickhouse.replica_sync import read_in_step
+from oncehouse.clickhouse.table_info import describe_table
+from oncehouse.errors import PermanentError
+from oncehouse.messaging.clickhouse_handler import session_of
+from oncehouse.sync.tables import batches
+
+if TYPE_CHECKING:
+    from oncehouse.clickhouse.table_info import TableFacts
+    from oncehouse.sync.model.model_sync import ModelSync
+    from oncehouse.sync.rounds.kept_batch import KeptBatch
+
+
+def read_count(sync: type[ModelSync]) -> str | None:
+    """How many blocks the table has taken before a batch is sent; None where it keeps no count."""
+    count = read_block_count(sync.open_clickhouse(), sync.declaration().table, sync.describe_table())
+    return None if count is None else str(count)
+
+
+def has_arrived(sync: type[ModelSync], kept: KeptBatch) -> bool:
+    """False: the batch may be sent again. PermanentError where nobody can tell."""
+    client, declared = sync.open_clickhouse(), sync.declaration()
+    facts = describe_table(client, declared.table)
+    now = read_block_count(client, declared.table, facts)
+    if not may_be_forgotten(facts, kept, now, seconds_ahead=client.config.insert_timeout):
+        return False
+    column = declared.engine.number_column()
+    if column is None or facts is None or facts.loses_rows:
+        raise _unknown(
+            sync, kept, "its engine merges or drops rows, or these do not say which batch they came with"
+        )
+    if not client.config.insert_sessions:
+        raise _unknown(sync, kept, "without insert_sessions its INSERT may still be on its way")
+    end_session(client, session_of(declared.table, kept.batch_id))
+    sql = (
+        f"SELECT count() FROM {quote_table(declared.table)} "  # noqa: S608 - identifiers are quoted
+        f"WHERE {quote(column)} = {{number:UInt64}}"
+    )
+    rows = read_in_step(client, [declared.table], lambda reader: reader.query(sql, {"number": kept.number}))
+    found = int(rows[0][0])
+    if found not in {0, kept.block.num_rows}:
+        raise _unknown(sync, kept, f"{found} of its rows are there")
+    return found > 0
+
+
+def may_be_forgotten(
+    facts: TableFacts | None, kept: KeptBatch, now: BlockCount | None, *, seconds_ahead: float
+) -> bool:
+    """Whether the table may have lost the token since the batch was kept, or may before a repeat is done.
+
+    Where the table kept no count then, only time counts: other writers are not seen.
+    """
+    before = BlockCount.parse(kept.block_count)
+    blocks = 0 if before is None else blocks_between(before, now)
+    if facts is None or blocks is None or kept.age_seconds < 0:
+        return True
+    return not facts.remembers(
+        blocks_since=blocks, seconds_since=kept.age_seconds, seconds_ahead=seconds_ahead
+    )
+
+
+def _unknown(sync: type[ModelSync], kept: KeptBatch, why: str) -> PermanentError:
+    declared = sync.declaration()
+    forget = f"DELETE FROM {batches.name} WHERE sync = '{declared.name}'"  # noqa: S608 - to be read
+    return PermanentError(
+        f"Sync {declared.name}: whether {declared.table} has the {kept.block.num_rows} rows of batch {kept.batch_id} "
+        "cannot be told: the answer to its INSERT was lost, the table may have forgotten its token since, and "
+        f"{why}. Nothing is sent. Run {forget} in the sync's database, and then `oncehouse sync verify --repair`, "
+        "which compares the table with the database and sends what is missing."
+    )
