@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from measure import Place, create_table, fill_topic, make_pipeline, open_place, open_spark
 from oncehouse.clickhouse.client import Client, connect
-from oncehouse.clickhouse.insert import Inserted, InsertRequest, insert_batch, query_id
 from oncehouse.clickhouse.insert.deadline import SEND_WITHIN_SECONDS, Deadline
+from oncehouse.clickhouse.insert.insert_batch import Inserted, InsertRequest, insert_batch, query_id
 from oncehouse.clickhouse.table_info import TableFacts, describe_table
 from oncehouse.config import Epoch, Pipeline
 from oncehouse.ledger.catalog import leases

@@ -11,7 +11,7 @@ from changed_syncs import changed
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.devstack.proxies.faults import DropAnswer
 from oncehouse.errors import TransientError
-from oncehouse.sync import kept_tokens
+from oncehouse.sync.rounds import kept_tokens
 from sync_world import add_people, open_synced_shop
 
 from oncehouse.sync.django import Append  # isort: skip - after the settings of sync_world
