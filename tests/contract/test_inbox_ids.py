@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from inbox_examples import prepare
 from oncehouse.common.database import open_engine
 from oncehouse.errors import ConfigurationError
+from oncehouse.messaging.header_encoding import encode_headers
 from oncehouse.messaging.inbox.admin import find_entries, retry_entries
 from oncehouse.messaging.inbox.once import Inbox
 from oncehouse.messaging.inbox.store_messages import Receipt
@@ -19,7 +20,6 @@ from oncehouse.messaging.inbox.stored import StoredInbox
 from oncehouse.messaging.inbox.tables import inbox as stored_messages
 from oncehouse.messaging.inbox.tables import seen
 from oncehouse.messaging.message import MESSAGE_ID, ORIGIN, Message
-from oncehouse.messaging.outbox.headers import encode_headers
 
 CONSUMER = "billing"
 

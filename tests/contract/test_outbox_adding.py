@@ -22,8 +22,8 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from django_site import open_database
 from oncehouse.common.database import open_engine
 from oncehouse.errors import ConfigurationError
+from oncehouse.messaging.header_encoding import decode_headers
 from oncehouse.messaging.outbox.encoding import OutboxMessage
-from oncehouse.messaging.outbox.headers import decode_headers
 from oncehouse.messaging.outbox.outbox import Outbox
 from oncehouse.messaging.outbox.tables import bucket_of
 

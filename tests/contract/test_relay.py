@@ -15,9 +15,10 @@ from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.messaging.outbox import open as opening
 from oncehouse.messaging.outbox import parked
 from oncehouse.messaging.outbox.parked import Which
+from oncehouse.messaging.outbox.relay.progress import RelayProgress
 from oncehouse.messaging.outbox.relay.relay import Relay
 from oncehouse.messaging.outbox.relay.settings import RelaySettings
-from oncehouse.messaging.outbox.relay.types import RelayProgress, Row, Sent
+from oncehouse.messaging.outbox.relay.types import Row, Sent
 from oncehouse.messaging.outbox.status import OutboxStatus, read_status
 from outbox_examples import TABLES, MemoryKafka, check_order, open_outbox, write
 from road import wait_until

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from oncehouse.cli.app import run_command
 from oncehouse.messaging import Outbox, OutboxMessage, Relay
-from oncehouse.messaging.outbox.headers import decode_headers
+from oncehouse.messaging.header_encoding import decode_headers
 from road import Road, encode, make_event
 
 OUTBOX = Outbox()

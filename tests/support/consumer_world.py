@@ -14,12 +14,11 @@ from oncehouse.common.backoff import Backoff
 from oncehouse.errors import PermanentError, TransientError
 from oncehouse.messaging.clock import ManualClock
 from oncehouse.messaging.consumer.batch import Batch
-from oncehouse.messaging.consumer.handler_rules import Rules
+from oncehouse.messaging.consumer.handler_rules import Rules, Subscription
 from oncehouse.messaging.consumer.memory_broker import MemoryBroker, MemoryClient
 from oncehouse.messaging.consumer.metrics import NoMetrics
 from oncehouse.messaging.consumer.partition_tasks import InlineCrew
 from oncehouse.messaging.consumer.runner import Bounds, Runner
-from oncehouse.messaging.consumer.subscription import Subscription
 from oncehouse.messaging.consumer.workers import ThreadWorkers
 from oncehouse.messaging.failure_policy import Failure, Partition, Shelf
 from oncehouse.messaging.message import Message

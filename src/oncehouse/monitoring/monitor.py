@@ -248,9 +248,11 @@ class Lookout:
     def open_inboxes(self) -> Iterator[InboxDatabase]:
         from oncehouse.common.database import LOOKING
         from oncehouse.messaging.inbox.open import open_inbox_database
+        from oncehouse.messaging.settings import load_messaging
 
-        file = _named(self.watched.messaging, "--messaging")
-        with open_inbox_database(file, patience=LOOKING) as opened:
+        settings = load_messaging(_named(self.watched.messaging, "--messaging"))
+        database = settings.require_database()
+        with open_inbox_database(database, settings.inbox, patience=LOOKING) as opened:
             yield opened
 
     def groups(self) -> tuple[GroupStatus, ...] | NoAnswer:

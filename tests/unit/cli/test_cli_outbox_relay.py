@@ -7,7 +7,7 @@ import pytest
 
 from oncehouse.cli.messaging.outbox_relay import RelayView, spell_progress
 from oncehouse.cli.messaging.outbox_status import list_facts, spell_age, spell_key
-from oncehouse.messaging.outbox.relay.types import RelayProgress
+from oncehouse.messaging.outbox.relay.progress import RelayProgress
 from oncehouse.messaging.outbox.status import OutboxStatus, RelayStatus
 
 BUSY = RelayProgress(sent=12_000, parked=1, buckets=32, relays=2, rows_per_second=4_000.4)

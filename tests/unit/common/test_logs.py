@@ -28,7 +28,7 @@ from oncehouse.cli.sync.app import _tell as tell_sync
 from oncehouse.common import redaction, structured_logging
 from oncehouse.common.structured_logging import LogFormat
 from oncehouse.errors import TransientError
-from oncehouse.messaging.outbox.relay.types import RelayProgress
+from oncehouse.messaging.outbox.relay.progress import RelayProgress
 from oncehouse.pipeline.progress import Progress
 from oncehouse.sync.rounds.runner import Failure
 

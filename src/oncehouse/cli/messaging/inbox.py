@@ -224,7 +224,7 @@ def retry(
 
     chosen = _chosen(ids, everything=everything)
     with open_inbox(file) as opened:
-        changed = retry_inbox(opened, opened.settings.inbox.require_name(inbox), chosen)
+        changed = retry_inbox(opened, opened.settings.require_name(inbox), chosen)
     _tell(changed, "will be tried again by the workers", as_json=as_json)
 
 
@@ -242,7 +242,7 @@ def drop(
 
     chosen = _chosen(ids, everything=everything)
     with open_inbox(file) as opened:
-        settings = opened.settings.inbox
+        settings = opened.settings
         name = settings.require_name(inbox)
         with opened.transact("dropping messages") as connection:
             changed = drop_entries(connection, name, chosen, keep_seconds=settings.keep)

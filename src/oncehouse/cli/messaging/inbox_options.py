@@ -25,8 +25,10 @@ OneInbox = Annotated[
 
 def open_inbox(file: Path) -> AbstractContextManager[InboxDatabase]:
     from oncehouse.messaging.inbox.open import open_inbox_database
+    from oncehouse.messaging.settings import load_messaging
 
-    return open_inbox_database(file)
+    settings = load_messaging(file)
+    return open_inbox_database(settings.require_database(), settings.inbox)
 
 
 def find_handler(text: str) -> Callable[..., Any]:

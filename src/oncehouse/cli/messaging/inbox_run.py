@@ -50,12 +50,12 @@ def work(
 
     function = find_handler(handler)
     with open_inbox(file) as opened:
-        name = opened.settings.inbox.require_name(inbox)
+        name = opened.settings.require_name(inbox)
         structured_logging.add_process_fields(inbox=name)
         stored = StoredInbox(name, opened.engine)
         worker = stored.worker(
             function,
-            settings=opened.settings.inbox.for_worker(),
+            settings=opened.settings.for_worker(),
             report=lambda error: show_error(str(error)),
         )
         with Stop(say_aside) as stop:
@@ -100,7 +100,7 @@ def serve(
     from oncehouse.messaging.inbox.stored import StoredInbox
 
     with open_inbox(file) as opened:
-        settings = opened.settings.inbox
+        settings = opened.settings
         if not settings.names:
             raise ConfigurationError("inbox.names is empty; name the inboxes that callers may write to")
         inboxes = {name: StoredInbox(name, opened.engine) for name in settings.names}

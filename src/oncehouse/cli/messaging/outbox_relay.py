@@ -23,8 +23,8 @@ from oncehouse.common.json_documents import Answer, Inlined
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from oncehouse.messaging.outbox.relay.progress import RelayProgress
     from oncehouse.messaging.outbox.relay.relay import Relay
-    from oncehouse.messaging.outbox.relay.types import RelayProgress
     from oncehouse.messaging.settings import MessagingSettings
 
 LINE_SECONDS = 5.0

@@ -21,14 +21,13 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.clock import Clock, ManualClock, SystemClock
 from oncehouse.messaging.consumer.batch import Batch
 from oncehouse.messaging.consumer.client import Client
-from oncehouse.messaging.consumer.handler_rules import DEFAULT_BACKOFF, Rules
+from oncehouse.messaging.consumer.handler_rules import DEFAULT_BACKOFF, Isolation, Rules, Subscription
 from oncehouse.messaging.consumer.health import Health, HealthFile
 from oncehouse.messaging.consumer.memory_broker import MemoryBroker
 from oncehouse.messaging.consumer.metrics import GuardedMetrics, Metrics, NoMetrics
 from oncehouse.messaging.consumer.partition_tasks import InlineCrew, Submitter
 from oncehouse.messaging.consumer.process_workers import ProcessWorkers
 from oncehouse.messaging.consumer.runner import Bounds, Runner
-from oncehouse.messaging.consumer.subscription import Isolation, Subscription
 from oncehouse.messaging.consumer.time_report import TimeReport
 from oncehouse.messaging.consumer.workers import Crew, Job, LoopWorkers, ThreadWorkers, Workers
 from oncehouse.messaging.failure_policy import Aside

@@ -14,10 +14,10 @@ from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.messaging.clock import Clock
 from oncehouse.messaging.consumer import events as ev
 from oncehouse.messaging.consumer.batch import Batch
+from oncehouse.messaging.consumer.handler_rules import Subscription
 from oncehouse.messaging.consumer.metrics import Metrics
 from oncehouse.messaging.consumer.partition_tasks import Lanes
 from oncehouse.messaging.consumer.records import Records
-from oncehouse.messaging.consumer.subscription import Subscription
 from oncehouse.messaging.consumer.time_report import TimeSums
 from oncehouse.messaging.consumer.workers import Flag, Job, Workers
 from oncehouse.messaging.failure_policy import Aside, Failure, Partition

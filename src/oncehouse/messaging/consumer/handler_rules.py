@@ -1,10 +1,16 @@
-"""How the batches of one handler are made and retried."""
+"""A handler and what it was declared with: how its batches are cut, retried and bisected."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from oncehouse.common.backoff import Backoff
+from oncehouse.messaging.consumer.batch import Batch
+from oncehouse.messaging.failure_policy import Aside
+
+Isolation = Literal["thread", "process"]
 
 DEFAULT_BACKOFF = Backoff(base_seconds=0.2, longest_seconds=30.0)
 
@@ -35,3 +41,21 @@ class Rules:
         A plan takes Kafka some tens of milliseconds; in that time fast handlers take some batches.
         """
         return max(4, min(48, 30_000 // self.size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subscription:
+    rules: Rules
+    handler: Callable[[Batch], Any]
+    is_async: bool = False
+    isolation: Isolation = "thread"
+    aside: Aside | None = None
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Topics through which comes back what was put aside."""
+        return () if self.aside is None else self.aside.topics(self.rules.topic)
+
+    def source_of(self, topic: str) -> str | None:
+        """The source of a retry topic, whose consumer alone writes to it; None for the source itself."""
+        return None if topic == self.rules.topic else self.rules.topic

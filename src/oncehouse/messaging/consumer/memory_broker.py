@@ -18,8 +18,7 @@ from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.messaging.clock import Clock, ManualClock
 from oncehouse.messaging.consumer.client import Listener
 from oncehouse.messaging.consumer.commit_plan import Position, read_plan, write_plan
-from oncehouse.messaging.consumer.memory_records import MemoryRecord
-from oncehouse.messaging.consumer.records import make_message
+from oncehouse.messaging.consumer.records import MemoryRecord, make_message
 from oncehouse.messaging.failure_policy import Partition, Placement
 from oncehouse.messaging.message import Headers, Message
 

@@ -18,9 +18,8 @@ from typing import Any
 
 from oncehouse.errors import ConfigurationError, OncehouseError
 from oncehouse.messaging.consumer.batch import Batch
-from oncehouse.messaging.consumer.memory_records import MemoryRecord
 from oncehouse.messaging.consumer.partition_tasks import Submitter
-from oncehouse.messaging.consumer.records import Records
+from oncehouse.messaging.consumer.records import MemoryRecord, Records
 from oncehouse.messaging.consumer.workers import Job
 
 _SPAWN = multiprocessing.get_context("spawn")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, groupby, repeat
 from operator import is_
 from typing import Any, Protocol, overload
 
 from oncehouse.messaging.failure_policy import Partition
-from oncehouse.messaging.message import Message
+from oncehouse.messaging.message import Headers, Message
 
 
 class RawRecord(Protocol):
@@ -29,6 +30,49 @@ class RawRecord(Protocol):
     def __len__(self) -> int:
         """Bytes of its value."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRecord:
+    """A raw record that did not come from Kafka's client: of the broker in memory, or sent to another process."""
+
+    _topic: str
+    _partition: int
+    _offset: int
+    _key: bytes | None
+    _value: bytes | None
+    _headers: Headers = ()
+    _timestamp_ms: int | None = None
+
+    def topic(self) -> str:
+        return self._topic
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def headers(self) -> Headers:
+        return self._headers
+
+    def timestamp(self) -> tuple[int, int]:
+        return (0, -1) if self._timestamp_ms is None else (1, self._timestamp_ms)
+
+    def error(self) -> None:
+        return None
+
+    def leader_epoch(self) -> None:
+        return None
+
+    def __len__(self) -> int:
+        return 0 if self._value is None else len(self._value)
 
 
 class Records(Sequence[Message]):

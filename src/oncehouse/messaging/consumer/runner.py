@@ -22,13 +22,13 @@ from oncehouse.messaging.consumer import events as ev
 from oncehouse.messaging.consumer.client import Client
 from oncehouse.messaging.consumer.commit_plan import Position
 from oncehouse.messaging.consumer.handler_executor import Handling
+from oncehouse.messaging.consumer.handler_rules import Subscription
 from oncehouse.messaging.consumer.health import Health, HealthFile, PartitionHealth
 from oncehouse.messaging.consumer.log_order import LogOrder
 from oncehouse.messaging.consumer.metrics import Metrics
 from oncehouse.messaging.consumer.partition_tasks import InlineCrew, Lanes, Submitter
 from oncehouse.messaging.consumer.records import Records, by_partition
 from oncehouse.messaging.consumer.state_machine import Core
-from oncehouse.messaging.consumer.subscription import Subscription
 from oncehouse.messaging.consumer.time_report import TimeReport, TimeSums
 from oncehouse.messaging.consumer.workers import Workers
 from oncehouse.messaging.failure_policy import Partition, Shelf

@@ -1,23 +1,22 @@
-"""The database of a messaging file, opened for the inbox's commands."""
+"""The inbox's database and settings, as commands and the dashboard open them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from sqlalchemy import Connection, Engine
 
 from oncehouse.common.database import Patience, open_engine
 from oncehouse.messaging.database import transact
+from oncehouse.messaging.inbox.settings import InboxSettings
 from oncehouse.messaging.inbox.tables import ABSENT
-from oncehouse.messaging.settings import MessagingSettings, load_messaging
 
 
 @dataclass(frozen=True, kw_only=True)
 class InboxDatabase:
-    settings: MessagingSettings
+    settings: InboxSettings
     engine: Engine
 
     def transact(self, doing: str) -> AbstractContextManager[Connection]:
@@ -25,9 +24,10 @@ class InboxDatabase:
 
 
 @contextmanager
-def open_inbox_database(file: Path, *, patience: Patience | None = None) -> Iterator[InboxDatabase]:
-    settings = load_messaging(file)
-    engine = open_engine(settings.require_database(), setting="database", patience=patience)
+def open_inbox_database(
+    url: str, settings: InboxSettings, *, patience: Patience | None = None
+) -> Iterator[InboxDatabase]:
+    engine = open_engine(url, setting="database", patience=patience)
     try:
         yield InboxDatabase(settings=settings, engine=engine)
     finally:

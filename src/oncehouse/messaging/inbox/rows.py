@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import Row
 
 from oncehouse.config.field_types import check_topic
+from oncehouse.messaging.header_encoding import decode_headers, encode_headers
 from oncehouse.messaging.inbox.ids import Sources, bucket_of, digest_value, hash_key, identify, names_kind
 from oncehouse.messaging.inbox.tables import State
 from oncehouse.messaging.inbox.types import Waiting
 from oncehouse.messaging.message import Message
-from oncehouse.messaging.outbox.headers import decode_headers, encode_headers
 
 _SOURCE = "oncehouse-source"
 """What the consumer knows of a message's source, beside the headers that the message came with."""

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
+from oncehouse.messaging.header_encoding import encode_headers
 from oncehouse.messaging.outbox.encoding import EncodedMessage, OutboxMessage, encode_message
-from oncehouse.messaging.outbox.headers import encode_headers
 from oncehouse.messaging.outbox.ids import make_id
 from oncehouse.messaging.outbox.tables import bucket_of
 

@@ -13,10 +13,9 @@ from oncehouse.common.backoff import Backoff
 from oncehouse.messaging.consumer import events as ev
 from oncehouse.messaging.consumer.batch_sizing import Pace, PaceLimits, Sighting, adapt, estimate, first_pace
 from oncehouse.messaging.consumer.commit_plan import MAX_ENDS, Position, read_plan, write_plan
-from oncehouse.messaging.consumer.handler_rules import Rules
-from oncehouse.messaging.consumer.memory_records import MemoryRecord
+from oncehouse.messaging.consumer.handler_rules import Rules, Subscription
 from oncehouse.messaging.consumer.partition_state import LEAST_ROOM
-from oncehouse.messaging.consumer.records import Records, by_partition, split_errors
+from oncehouse.messaging.consumer.records import MemoryRecord, Records, by_partition, split_errors
 from oncehouse.messaging.consumer.state_machine import PAUSE_AFTER_SECONDS, Core
 from oncehouse.messaging.message import Message
 
@@ -720,3 +719,15 @@ def test_an_adaptive_partition_changes_its_size():
         drive.now += 10.0
         drive.handled()
     assert drive.core.states[P].pace.size < 100
+
+
+def test_a_subscription_knows_which_topics_are_its_retry_topics():
+    alone = Subscription(rules=Rules(topic="events"), handler=print)
+    assert alone.beside == ()
+    assert alone.source_of("events") is None
+    assert alone.source_of("events.retry.1") == "events"
+
+
+def test_a_record_that_did_not_come_from_kafka_has_no_leader_epoch():
+    assert records(7).last_leader_epoch is None
+    assert split_errors(records(7).raw) == (records(7).raw, [])

@@ -9,8 +9,7 @@ import pytest
 from oncehouse.errors import DataLossError
 from oncehouse.messaging.consumer.commit_plan import Position
 from oncehouse.messaging.consumer.log_order import LogOrder, cut_log
-from oncehouse.messaging.consumer.memory_records import MemoryRecord
-from oncehouse.messaging.consumer.records import Records
+from oncehouse.messaging.consumer.records import MemoryRecord, Records
 
 HERE = ("t", 3)
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from oncehouse.common.backoff import Backoff
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.message import MESSAGE_ID
-from oncehouse.messaging.outbox.relay.backoff import Pace
 from oncehouse.messaging.outbox.relay.delivery_batch import Flight
+from oncehouse.messaging.outbox.relay.progress import Throughput
+from oncehouse.messaging.outbox.relay.relay import IdlePolling
 from oncehouse.messaging.outbox.relay.sender import KafkaSender, producer_settings
-from oncehouse.messaging.outbox.relay.throughput import Throughput
 from oncehouse.messaging.outbox.relay.topic_cache import KnownTopics
 from oncehouse.messaging.outbox.relay.types import Refusal, Row, Sent
 from oncehouse.messaging.outbox.relay.worker import Lane, Limits, Round, find_heads
@@ -54,7 +54,7 @@ class FakeProducer:
 
 
 def test_an_idle_relay_looks_ever_more_seldom_up_to_a_bound():
-    pace = Pace(shortest_seconds=1, longest_seconds=5, wait_seconds=1)
+    pace = IdlePolling(shortest_seconds=1, longest_seconds=5, wait_seconds=1)
     waits = []
     for _ in range(4):
         pace = pace.after(found=False)

@@ -14,8 +14,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
 
 from oncehouse.common.kafka_client import describe_error
+from oncehouse.messaging.header_encoding import decode_headers
 from oncehouse.messaging.message import MESSAGE_ID
-from oncehouse.messaging.outbox.headers import decode_headers
 from oncehouse.messaging.outbox.relay.types import Position, Refusal, Row
 
 REFUSALS = frozenset(

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,12 +23,11 @@ from pydantic import SecretStr
 from oncehouse.common.database import open_engine
 from oncehouse.errors import TransientError
 from oncehouse.messaging.bucket_leases import BucketLeases, Share
-from oncehouse.messaging.outbox.relay.backoff import Pace
+from oncehouse.messaging.outbox.relay.progress import RelayProgress, Throughput
 from oncehouse.messaging.outbox.relay.sender import KafkaSender
 from oncehouse.messaging.outbox.relay.settings import RelaySettings
 from oncehouse.messaging.outbox.relay.sql_store import SqlStore
-from oncehouse.messaging.outbox.relay.throughput import Throughput
-from oncehouse.messaging.outbox.relay.types import RelayProgress, RelayStore, Sender
+from oncehouse.messaging.outbox.relay.types import RelayStore, Sender
 from oncehouse.messaging.outbox.relay.worker import Lane, Round
 from oncehouse.messaging.outbox.tables import BUCKETS, DEFAULT_TABLE, OutboxTables, check_made, outbox_tables
 
@@ -108,6 +108,21 @@ def open_store(engine: Engine, tables: OutboxTables, *, keep: bool) -> RelayStor
     return SqlStore(engine, tables, keep=keep)
 
 
+@dataclass(frozen=True, kw_only=True)
+class IdlePolling:
+    """When an idle relay polls again: soon after it found rows, ever later while it finds none."""
+
+    shortest_seconds: float = 0.05
+    longest_seconds: float = 5.0
+    wait_seconds: float = 0.05
+
+    def after(self, *, found: bool) -> IdlePolling:
+        wait = self.shortest_seconds if found else min(self.longest_seconds, self.wait_seconds * 2)
+        return IdlePolling(
+            shortest_seconds=self.shortest_seconds, longest_seconds=self.longest_seconds, wait_seconds=wait
+        )
+
+
 class _Run:
     """One call of `Relay.run`."""
 
@@ -121,7 +136,9 @@ class _Run:
         self._hurry = False
         self._throughput = Throughput()
         unheard = min(self._settings.idle_poll, _UNHEARD_POLL_SECONDS)
-        self._pace = Pace(longest_seconds=self._settings.idle_poll if self._store.wakes else unheard)
+        self._polling = IdlePolling(
+            longest_seconds=self._settings.idle_poll if self._store.wakes else unheard
+        )
         self._tend_at = self._look_at = self._clean_at = 0.0
         self._busy_since: float | None = None
         self._asleep = False
@@ -231,8 +248,8 @@ class _Run:
         for number in {b % len(self._lanes) for b in waiting}:
             self._lanes[number].wake()
         busy = bool(waiting) or len(idle) < len(self._lanes)
-        self._pace = self._pace.after(found=busy)
-        self._look_at = time.monotonic() + self._pace.wait_seconds
+        self._polling = self._polling.after(found=busy)
+        self._look_at = time.monotonic() + self._polling.wait_seconds
         self._note_busy(busy=busy)
         return bool(waiting)
 
@@ -242,7 +259,12 @@ class _Run:
         self._busy_since = (self._busy_since or now) if busy else None
         if self._asleep and self._busy_since is not None and now - self._busy_since > _BUSY_SECONDS:
             self._say_asleep(asleep=False)
-        if self._store.wakes and not self._asleep and not busy and self._pace.wait_seconds >= _QUIET_SECONDS:
+        if (
+            self._store.wakes
+            and not self._asleep
+            and not busy
+            and self._polling.wait_seconds >= _QUIET_SECONDS
+        ):
             self._say_asleep(asleep=True)
             self._look_at = 0.0  # what was committed before writers could know
 
@@ -259,7 +281,7 @@ class _Run:
             return
         cleaned = self._store.clean(keep_seconds=keep, rows=self._settings.clean_rows)
         full = cleaned == self._settings.clean_rows
-        self._clean_at = now + (self._pace.shortest_seconds if full else _CLEAN_SECONDS)
+        self._clean_at = now + (self._polling.shortest_seconds if full else _CLEAN_SECONDS)
 
     def _sleep(self) -> None:
         due = [self._tend_at, self._look_at, *([self._clean_at] if self._settings.keep is not None else [])]

@@ -1,4 +1,4 @@
-"""What passes between the parts of a relay: claimed rows, what became of them, how far it has come."""
+"""What the parts of a relay exchange: claimed rows, the result of sending, and the interfaces of store and sender."""
 
 from __future__ import annotations
 
@@ -61,21 +61,6 @@ class Sender(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class RelayProgress:
-    sent: int = 0
-    parked: int = 0
-    """Rows put aside since the process started, those that wait behind another included."""
-    failures: int = 0
-    """Rounds that Kafka or the database did not let through."""
-    buckets: int = 0
-    """Buckets that are ours now."""
-    relays: int = 0
-    """Relays at work on this outbox, this one included."""
-    rows_per_second: float = 0.0
-    last_error: str | None = None
 
 
 class RelayStore(Protocol):

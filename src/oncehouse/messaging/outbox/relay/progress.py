@@ -1,4 +1,4 @@
-"""What a relay has done so far, added up from its lanes' rounds. Safe from several threads."""
+"""How far a relay has come: the totals since its process started, and its current rate."""
 
 from __future__ import annotations
 
@@ -6,15 +6,31 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from oncehouse.messaging.outbox.relay.types import RelayProgress
 from oncehouse.messaging.outbox.relay.worker import Round
 
 _WINDOW_SECONDS = 5.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class RelayProgress:
+    sent: int = 0
+    parked: int = 0
+    """Rows put aside since the process started, those that wait behind another included."""
+    failures: int = 0
+    """Rounds that Kafka or the database did not let through."""
+    buckets: int = 0
+    """Buckets that are ours now."""
+    relays: int = 0
+    """Relays at work on this outbox, this one included."""
+    rows_per_second: float = 0.0
+    last_error: str | None = None
+
+
 class Throughput:
+    """Sums over the rounds of all workers; thread-safe."""
+
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._started_at = monotonic()

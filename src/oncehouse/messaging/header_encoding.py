@@ -1,6 +1,6 @@
-"""Headers as an outbox row holds them: a JSON list of [name, value], readable where they are text.
+"""Message headers as the tables of outbox and inbox store them: a JSON list of [name, value].
 
-Bytes that are no UTF-8 stand as {"base64": …}. What is encoded here is decoded to the same bytes.
+Text values are stored as text, other bytes as {"base64": …}. Decoding returns the bytes that were encoded.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ Pairs = list[tuple[str, bytes | None]]
 
 
 def encode_headers(headers: Iterable[tuple[str, bytes | None]]) -> str | None:
-    """None for no headers at all, which is what most rows have."""
-    listed = [[name, _spell(value)] for name, value in headers]
+    """None where there are no headers, which holds for most rows."""
+    listed = [[name, _encode_value(value)] for name, value in headers]
     return json.dumps(listed, ensure_ascii=False, separators=(",", ":")) if listed else None
 
 
 def decode_headers(text: str | None) -> Pairs:
-    """Raises ValueError for what is no such list: rows may be written by others."""
+    """Raises ValueError for any other content: programs other than oncehouse may write rows."""
     if not text:
         return []
     try:
@@ -28,21 +28,21 @@ def decode_headers(text: str | None) -> Pairs:
         raise ValueError("headers are nested too deeply to be read") from None
     if not isinstance(listed, list):
         raise ValueError("headers must be a JSON list of [name, value]")  # noqa: TRY004 - one error for bad text
-    return [_read(pair) for pair in listed]
+    return [_decode_pair(pair) for pair in listed]
 
 
-def _spell(value: bytes | None) -> str | dict[str, str] | None:
+def _encode_value(value: bytes | None) -> str | dict[str, str] | None:
     if value is None:
         return None
     try:
         text = value.decode("utf-8")
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(value).decode("ascii")}
-    # PostgreSQL's text cannot hold the character 0, not even escaped in a jsonb somebody makes of it.
+    # PostgreSQL's text type cannot store the character 0, nor can a jsonb that a user converts it to.
     return {"base64": base64.b64encode(value).decode("ascii")} if "\0" in text else text
 
 
-def _read(pair: object) -> tuple[str, bytes | None]:
+def _decode_pair(pair: object) -> tuple[str, bytes | None]:
     match pair:
         case [str(name), str(value)]:
             return name, value.encode("utf-8")

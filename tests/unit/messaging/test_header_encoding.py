@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.messaging.outbox.headers import decode_headers, encode_headers
+from oncehouse.messaging.header_encoding import decode_headers, encode_headers
 
 PAIRS = st.lists(
     st.tuples(st.text(st.characters(exclude_categories=["Cs"])), st.none() | st.binary()), max_size=5
