@@ -31,9 +31,9 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import Keys
 from oncehouse.pipeline.dedup.deduplicate import DecidePlan, decide
 from oncehouse.pipeline.dedup.index_compaction import FAN_IN, MAX_KEYS, MergePlan, merge_task
+from oncehouse.pipeline.formats.base import EVENT_COLUMN
 from oncehouse.pipeline.ingest import read_task
 from oncehouse.pipeline.ingest.manifest import TaskManifest
-from oncehouse.pipeline.ingest.part_files import EVENT_COLUMN
 from oncehouse.pipeline.maintenance.packing import LEAST_EPOCHS, PackPlan, pack_task
 from processor_time import least_seconds
 from read_tasks import make_blocks, make_read_plan

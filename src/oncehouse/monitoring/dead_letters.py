@@ -22,7 +22,7 @@ from oncehouse.ledger.models import DeadLetterFile
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dead_letters.filter import Selection
 from oncehouse.pipeline.dead_letters.hints import make_hint
-from oncehouse.pipeline.ingest.dead_letter_files import find_letters
+from oncehouse.pipeline.dead_letters.reader import find_letters
 
 _BEGINNING_CHARACTERS = 200
 # Hints look further into a value than the beginning that is shown.

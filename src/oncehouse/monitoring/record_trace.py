@@ -24,9 +24,10 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import open_keys
 from oncehouse.monitoring.dead_letters import make_printable
 from oncehouse.pipeline.dead_letters.filter import Selection, Span
+from oncehouse.pipeline.dead_letters.reader import find_letters
 from oncehouse.pipeline.dedup.deduplicate import live_events
-from oncehouse.pipeline.ingest.dead_letter_files import find_letters
-from oncehouse.pipeline.ingest.part_files import EVENT_COLUMN, read_rows
+from oncehouse.pipeline.formats.base import EVENT_COLUMN
+from oncehouse.pipeline.ingest.part_files import read_rows
 
 
 class Fate(StrEnum):

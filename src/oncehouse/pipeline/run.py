@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.errors import ConfigurationError, OncehouseError
+from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.catalog.database import Catalog
-from oncehouse.ledger.catalog.known_schemas import add_schemas
 from oncehouse.ledger.models import Stage
-from oncehouse.pipeline.checks.preflight import demand_ready, know_tables, open_catalog
+from oncehouse.pipeline.checks.preflight import open_catalog
+from oncehouse.pipeline.checks.startup import ignore, prepare
 from oncehouse.pipeline.ingest.kafka_source import Topics, group_of
 from oncehouse.pipeline.ingest.record_sizes import RecordSizes
 from oncehouse.pipeline.progress import Progress
-from oncehouse.pipeline.schema.discovery import declared_schemas
-from oncehouse.pipeline.schema.identity_guard import adopt
 from oncehouse.pipeline.stages.ingest_stage import Ingesting
 from oncehouse.pipeline.stages.kafka_stream import Ingest
 from oncehouse.pipeline.stages.progress_reporter import Report, RunResult
@@ -37,17 +33,13 @@ if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
 
 
-def keep_quiet(_message: object) -> None:
-    """The listener of those who do not want to hear."""
-
-
 def run_pipeline(
     pipeline: Pipeline,
     *,
     once: bool = False,
     stop: threading.Event | None = None,
-    progress: Callable[[Progress], None] = keep_quiet,
-    say: Callable[[str], None] = keep_quiet,
+    progress: Callable[[Progress], None] = ignore,
+    say: Callable[[str], None] = ignore,
     jars: Sequence[Path] = (),
     wait: bool = True,
     only: Sequence[Stage] = (),
@@ -90,39 +82,6 @@ def run_pipeline(
         return running.go(once=once, wait=wait)
     finally:
         catalog.close()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    pipeline: Pipeline
-    """It knows by which fields its tables merge rows, where they were seen."""
-    tables_seen: bool
-
-
-def prepare(
-    pipeline: Pipeline,
-    catalog: Catalog,
-    topics: Topics | None,
-    *,
-    may_wait: bool = False,
-    say: Callable[[str], None] = keep_quiet,
-) -> Prepared:
-    """Look at everything, then make the ledger ready; raises before any data moves.
-
-    With `may_wait` ClickHouse need not be there. An older oncehouse's tables are brought to today's first, because
-    nothing can be looked at in others; a ledger that is not there is made last.
-    """
-    # What cannot even be asked for its version is judged by the looks below, which say what is wrong with it.
-    version = 0
-    with suppress(OncehouseError):
-        version = catalog.version()
-    if version and (upgrade := catalog.prepare()) is not None:
-        say(f"The catalog was upgraded from version {upgrade.before} to {upgrade.after}.")
-    there = demand_ready(pipeline, catalog, topics, may_wait=may_wait)
-    catalog.prepare()
-    adopt(pipeline, catalog)
-    add_schemas(catalog, declared_schemas(pipeline))
-    return Prepared(pipeline=know_tables(pipeline) if there else pipeline, tables_seen=there)
 
 
 def choose_stages(pipeline: Pipeline, only: Sequence[Stage]) -> tuple[Stage, ...]:

@@ -11,7 +11,7 @@ import yaml
 from oncehouse.clickhouse.create_table import add_column_ddl
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.ledger.models import LearnedField
-from oncehouse.pipeline.formats.factory import make_decoder
+from oncehouse.pipeline.ingest.plan_decoder import make_decoder
 from oncehouse.pipeline.ingest.read_plan import read_plan
 from oncehouse.pipeline.schema.evolution import new_fields
 

@@ -255,7 +255,7 @@ def read_all(pipeline: Pipeline, selection: Selection) -> Iterator[dict[str, Any
     """Letters that are meant, oldest first, a row group at a time."""
     from oncehouse.ledger.catalog.epochs import list_dead_letter_files
     from oncehouse.ledger.storage.file_store import FileStore
-    from oncehouse.pipeline.ingest.dead_letter_files import find_letters
+    from oncehouse.pipeline.dead_letters.reader import find_letters
 
     with open_ledger(pipeline) as catalog:
         files = list_dead_letter_files(catalog)
@@ -271,7 +271,7 @@ def find_at(
 ) -> Iterator[dict[str, Any]]:
     """The letters at a position, in the order of the files."""
     from oncehouse.pipeline.dead_letters.filter import Selection, Span
-    from oncehouse.pipeline.ingest.dead_letter_files import find_letters
+    from oncehouse.pipeline.dead_letters.reader import find_letters
 
     span = Span(
         topic=position.topic, partition=position.partition, first=position.offset, last=position.offset

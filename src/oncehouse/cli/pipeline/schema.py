@@ -66,8 +66,8 @@ class AppliedSchema(Answer, of=("schema apply",)):
 def list_versions(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """The versions and the fields that the ledger knows beyond FILE."""
     from oncehouse.ledger.catalog.learned_fields import list_fields
+    from oncehouse.pipeline.formats.schema_fields import fields_of
     from oncehouse.pipeline.schema.discovery import known_schemas
-    from oncehouse.pipeline.schema.fields import fields_of
 
     pipeline = load_pipeline(file)
     with open_catalog(pipeline) as catalog:
@@ -99,7 +99,7 @@ def list_versions(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None
 def show(version: Version, file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
     """The fields of one version, with the ClickHouse types that they have by themselves."""
     from oncehouse.column_types.types import clickhouse_name
-    from oncehouse.pipeline.schema.fields import fields_of
+    from oncehouse.pipeline.formats.schema_fields import fields_of
 
     pipeline = load_pipeline(file)
     with open_catalog(pipeline) as catalog:

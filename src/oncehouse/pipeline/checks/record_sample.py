@@ -19,10 +19,10 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from oncehouse.common.kafka_client import describe_error
 from oncehouse.errors import TransientError
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.formats.base import HEADERS
+from oncehouse.pipeline.formats.base import EVENT_COLUMN, HEADERS
 from oncehouse.pipeline.ingest.kafka_source import Positions, Topics, client_settings
 from oncehouse.pipeline.ingest.manifest import LettersManifest, ReadPlan
-from oncehouse.pipeline.ingest.part_files import EVENT_COLUMN, PARTITIONS, read_rows
+from oncehouse.pipeline.ingest.part_files import PARTITIONS, read_rows
 from oncehouse.pipeline.ingest.read_plan import plan_reading
 from oncehouse.pipeline.ingest.read_task import read_records
 from oncehouse.pipeline.transform.plan_builder import plan_shape

@@ -10,17 +10,22 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.models import DeadLetterFile, LetterKind
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dead_letters.filter import Selection, Span
 from oncehouse.pipeline.dead_letters.jsonl import Edit, LetterPosition, position_of
-from oncehouse.pipeline.ingest.dead_letter_files import find_letters
-from oncehouse.pipeline.ingest.part_files import write_letters
-from oncehouse.pipeline.requests.dead_letter_replay import EDIT_SCHEMA
+from oncehouse.pipeline.dead_letters.reader import find_letters
+from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, write_letters
 
+EDIT_SCHEMA = pa.schema([*LETTER_SCHEMA, ("edited", pa.binary())])
+"""A letter as it was, and the value that somebody has put in the place of its own."""
+
+_POSITION = ("topic", "partition", "offset", "row")
 _SHOWN = 5
 
 
@@ -104,3 +109,20 @@ def _write(
         reasons={letters.dead_letter_file: table.num_rows},
         file=file,
     )
+
+
+def put_edits(letters: pa.Table, edits: Sequence[pa.Table]) -> tuple[pa.Table, pa.ChunkedArray]:
+    """The letters with edited values in place of their own, and for each whether it was edited."""
+    edited = pa.concat_tables(edits).combine_chunks()
+    # The last edit of a letter counts, should somebody have edited it twice.
+    newest = edited.take(pa.array(np.arange(edited.num_rows)[::-1]))
+    found = pc.index_in(name_places(letters), value_set=name_places(newest).combine_chunks())
+    meant = pc.is_valid(found)
+    values = pc.if_else(meant, newest.column("edited").take(found), letters.column("value"))
+    at = letters.column_names.index("value")
+    return letters.set_column(at, LETTER_SCHEMA.field("value"), values), meant
+
+
+def name_places(letters: pa.Table) -> pa.ChunkedArray:
+    """topic/partition/offset/row, one text a letter."""
+    return pc.binary_join_element_wise(*(letters.column(name).cast(pa.string()) for name in _POSITION), "/")

@@ -16,7 +16,7 @@ from oncehouse.column_types import types as c
 from oncehouse.config.formats import DEBEZIUM_IDENTITY
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.dedup.identity_annotations import marked_fields
-from oncehouse.pipeline.schema.fields import names_of_one
+from oncehouse.pipeline.formats.schema_fields import names_of_one
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline

@@ -22,6 +22,7 @@ from oncehouse.ledger.catalog.known_schemas import add_schemas
 from oncehouse.ledger.catalog.query_batches import list_settled
 from oncehouse.ledger.models import EpochKind, FileFormat, QueryBatch
 from oncehouse.pipeline.checks.preflight import open_catalog
+from oncehouse.pipeline.checks.startup import ignore, prepare
 from oncehouse.pipeline.external.dataframe_ingest import demand_frames, demand_name
 from oncehouse.pipeline.external.import_manifest import (
     find_new,
@@ -37,7 +38,6 @@ from oncehouse.pipeline.ingest.epoch import EpochInput, settle
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.ingest.part_files import topic_of
 from oncehouse.pipeline.progress import Progress
-from oncehouse.pipeline.run import keep_quiet, prepare
 from oncehouse.pipeline.spark.job_errors import naming_own_errors
 from oncehouse.pipeline.spark.tasks import run_tasks
 from oncehouse.pipeline.stages.ingest_stage import Deciding
@@ -83,8 +83,8 @@ def import_files(
     job: ImportJob,
     *,
     stop: threading.Event | None = None,
-    progress: Callable[[Progress], None] = keep_quiet,
-    say: Callable[[str], None] = keep_quiet,
+    progress: Callable[[Progress], None] = ignore,
+    say: Callable[[str], None] = ignore,
     jars: Sequence[Path] = (),
     wait: bool = False,
     spark: SparkSession | None = None,

@@ -21,7 +21,8 @@ from oncehouse.ledger.stats.ledger_state import LedgerState, RegisteredKeyFile, 
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.key_index import open_keys
 from oncehouse.pipeline.dedup.deduplicate import live_events
-from oncehouse.pipeline.ingest.part_files import EVENT_COLUMN, read_rows
+from oncehouse.pipeline.formats.base import EVENT_COLUMN
+from oncehouse.pipeline.ingest.part_files import read_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

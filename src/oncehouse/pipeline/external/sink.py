@@ -19,8 +19,8 @@ from oncehouse.errors import ConfigurationError, LeaseHeldError
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.models import Counts, QueryBatch, Stage
 from oncehouse.pipeline.checks.preflight import open_catalog
+from oncehouse.pipeline.checks.startup import ignore, prepare
 from oncehouse.pipeline.external.dataframe_ingest import FrameIngest, demand_frames, demand_name
-from oncehouse.pipeline.run import keep_quiet, prepare
 from oncehouse.pipeline.stages.ingest_stage import Ingesting
 from oncehouse.pipeline.stages.progress_reporter import Report
 from oncehouse.pipeline.stages.supervisor import Stages
@@ -132,7 +132,7 @@ class Sink:
         stages = Stages(
             pipeline,
             self._catalog,
-            Report(self._catalog, None, keep_quiet),
+            Report(self._catalog, None, ignore),
             self._make_ingest,
             stages=tuple(Stage) if load else (Stage.INGEST,),
             stop=self._stop,

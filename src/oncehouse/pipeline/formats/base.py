@@ -29,6 +29,8 @@ _RUN_BYTES = 64 << 20
 # What a line takes beside its own bytes until it is written.
 _ROW_BYTES = 100
 
+# The column of parts that gives the place of the row's event in its key file.
+EVENT_COLUMN = "_event"
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
-import pyarrow as pa
-
-from oncehouse.column_types.types import arrow_type
 from oncehouse.config.base import SectionT
 from oncehouse.config.formats import Csv, Debezium, Text
 from oncehouse.errors import ConfigurationError
-from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.formats.avro.decoder import make_avro_format
-from oncehouse.pipeline.formats.base import Decoder, Format, Limits
+from oncehouse.pipeline.formats.base import Format
 from oncehouse.pipeline.formats.csv.decoder import make_csv_format
-from oncehouse.pipeline.formats.dataframe import FORMAT, FrameDecoder, FrameFormat, WithFrames
+from oncehouse.pipeline.formats.dataframe import FrameFormat
 from oncehouse.pipeline.formats.debezium.decoder import DebeziumFormat
 from oncehouse.pipeline.formats.json.format import JsonFormat
 from oncehouse.pipeline.formats.protobuf.schema_sources import make_protobuf_format
@@ -26,7 +21,6 @@ if TYPE_CHECKING:
 
     from oncehouse.config.pipeline import Pipeline, Source
     from oncehouse.ledger.models import Schema
-    from oncehouse.pipeline.ingest.manifest import ReadPlan
 
 
 def format_of(source: Source, schemas: Sequence[Schema] = ()) -> Format:  # noqa: PLR0911 - one case a format
@@ -59,23 +53,3 @@ def demand_section(section: SectionT | None, name: str) -> SectionT:
     if section is None:
         raise ConfigurationError(f"source.format is {name}; add the section source.{name}")
     return section
-
-
-def make_decoder(plan: ReadPlan, given: Decoder | None = None, *, refuses: bool = False) -> Decoder:
-    """The decoder of a plan's records, or one that is given, and what shapes their rows.
-
-    With `refuses` it takes no records without what their ids depend on; what was settled once is read without.
-    """
-    limits = Limits(max_message_bytes=plan.max_message_bytes, max_depth=plan.max_depth)
-    if refuses:
-        limits = replace(limits, refused=plan.refused, must_be_set=plan.must_be_set)
-    decoder = given or plan.format.make_decoder(plan.fields, plan.schemas, limits)
-    if given is None and any(schema.format == FORMAT for schema in plan.schemas):
-        schema = pa.schema([(name, arrow_type(type_)) for name, type_ in plan.fields.items()])
-        decoder = WithFrames(decoder, FrameDecoder(plan.fields, plan.schemas, limits), schema)
-    if plan.shape is None:
-        return decoder
-    # The engine is loaded where something is shaped, and nowhere else.
-    from oncehouse.pipeline.transform.transformer import Shaper, ShapingDecoder
-
-    return ShapingDecoder(decoder, Shaper(plan.shape, FileStore(plan.files_root)))

@@ -21,10 +21,8 @@ from oncehouse.errors import CorruptFileError
 from oncehouse.ledger.models import FileRef
 from oncehouse.ledger.storage.file_store import REPAIR_ADVICE, FileStore
 from oncehouse.ledger.storage.key_index import UInt32, UInt64
-from oncehouse.pipeline.formats.base import HEADERS
+from oncehouse.pipeline.formats.base import EVENT_COLUMN, HEADERS
 from oncehouse.pipeline.ingest.manifest import PartManifest, TablePlan
-
-EVENT_COLUMN = "_event"
 
 RAW_SCHEMA = pa.schema(
     [

@@ -19,9 +19,8 @@ from oncehouse.ledger.storage.key_index import Keys, UInt32, UInt64, sort_order,
 from oncehouse.pipeline.dedup.payload_hash import hash_payloads
 from oncehouse.pipeline.dedup.unique_id import refuse_nameless, unique_ids
 from oncehouse.pipeline.formats.base import Decoded, Decoder, cut_runs
-from oncehouse.pipeline.formats.factory import make_decoder
 from oncehouse.pipeline.formats.json.new_fields import NewFields, merge_fields
-from oncehouse.pipeline.ingest.dead_letter_files import LetterWriter
+from oncehouse.pipeline.ingest.dead_letter_writer import LetterWriter
 from oncehouse.pipeline.ingest.manifest import (
     ChunkManifest,
     ReadPlan,
@@ -35,6 +34,7 @@ from oncehouse.pipeline.ingest.part_files import (
     route,
     write_blocks,
 )
+from oncehouse.pipeline.ingest.plan_decoder import make_decoder
 
 _NO_SCHEMA = "schema_unknown"
 # As many as Spark gives at once: of a message of many lines no more are decoded together.

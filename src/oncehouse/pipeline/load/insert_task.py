@@ -41,7 +41,8 @@ from oncehouse.ledger.models import Attempt, Batch, BatchStatus, LoadPart, Stage
 from oncehouse.ledger.storage.file_store import NO_SPACE, FileStore
 from oncehouse.ledger.storage.marks import Sending, write_mark
 from oncehouse.pipeline.dedup.deduplicate import live_events
-from oncehouse.pipeline.ingest.part_files import EVENT_COLUMN, read_rows
+from oncehouse.pipeline.formats.base import EVENT_COLUMN
+from oncehouse.pipeline.ingest.part_files import read_rows
 from oncehouse.pipeline.load.attempt import Opened, is_doubtful, open_attempt, open_sessions
 from oncehouse.pipeline.load.insert_rate import Answer
 from oncehouse.pipeline.spark.tasks import run_tasks

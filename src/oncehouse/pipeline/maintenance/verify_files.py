@@ -19,7 +19,8 @@ from oncehouse.ledger.models import DuplicateFile, FileRef, Part
 from oncehouse.ledger.stats.ledger_state import LedgerState, RegisteredKeyFile
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dedup.deduplicate import live_events
-from oncehouse.pipeline.ingest.part_files import EVENT_COLUMN, read_rows
+from oncehouse.pipeline.formats.base import EVENT_COLUMN
+from oncehouse.pipeline.ingest.part_files import read_rows
 from oncehouse.pipeline.maintenance.verify_report import Finding, Subject
 
 _CHECKS_AT_ONCE = 8

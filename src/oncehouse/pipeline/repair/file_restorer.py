@@ -27,13 +27,13 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.checks.preflight import know_tables_if_there
 from oncehouse.pipeline.dedup.deduplicate import DUPLICATE_SCHEMA
 from oncehouse.pipeline.dedup.index_compaction import plan_rebuild, rebuild_task
-from oncehouse.pipeline.formats.factory import make_decoder
 from oncehouse.pipeline.ingest.part_files import (
     epoch_path,
     read_rows,
     write_blocks,
     write_letters,
 )
+from oncehouse.pipeline.ingest.plan_decoder import make_decoder
 from oncehouse.pipeline.ingest.read_plan import read_plan
 from oncehouse.pipeline.repair.duplicates_rebuild import find_duplicates, without_known
 from oncehouse.pipeline.repair.epoch_reread import EpochAgain, letters_of, read_epoch

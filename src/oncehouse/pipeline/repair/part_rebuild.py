@@ -19,8 +19,8 @@ from oncehouse.ledger.catalog.learned_fields import list_fields
 from oncehouse.ledger.models import BatchStatus, FileRef, Part
 from oncehouse.pipeline.dedup.deduplicate import live_events
 from oncehouse.pipeline.dedup.unique_id import unique_ids
-from oncehouse.pipeline.formats.factory import make_decoder
 from oncehouse.pipeline.ingest.part_files import PartFile, name_shape, part_schema, route
+from oncehouse.pipeline.ingest.plan_decoder import make_decoder
 from oncehouse.pipeline.ingest.read_plan import table_plans
 from oncehouse.pipeline.ingest.redecode import decode_again
 from oncehouse.pipeline.schema.evolution import current, with_learned

@@ -27,7 +27,8 @@ from oncehouse.ledger.models import FileRef, Segment
 from oncehouse.ledger.storage.key_index import Keys, find, first_of_each, open_keys, sort_order, write_keys
 from oncehouse.pipeline.dedup.deduplicate import live_events
 from oncehouse.pipeline.dedup.payload_hash import UNKNOWN
-from oncehouse.pipeline.ingest.part_files import EVENT_COLUMN, read_rows
+from oncehouse.pipeline.formats.base import EVENT_COLUMN
+from oncehouse.pipeline.ingest.part_files import read_rows
 from oncehouse.pipeline.repair.table_diff import TableGap, may_share
 
 if TYPE_CHECKING:

@@ -11,21 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.ledger.models import DeadLetterFile, FileRef, LetterKind
 from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.pipeline.dead_letters.edits import put_edits
 from oncehouse.pipeline.dead_letters.filter import Selection
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, PARTITIONS, read_rows
 from oncehouse.pipeline.ingest.read_task import ReadTask
-
-EDIT_SCHEMA = pa.schema([*LETTER_SCHEMA, ("edited", pa.binary())])
-"""A letter as it was, and the value that somebody has put in the place of its own."""
-
-_POSITION = ("topic", "partition", "offset", "row")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,23 +78,6 @@ def _with_topics(plan: ReadPlan, topics: pa.ChunkedArray) -> ReadPlan:
     """What waits was good when it came, also where the pipeline has stopped reading its topic since."""
     more = set(pc.unique(topics).to_pylist()) - set(plan.topics)
     return replace(plan, topics=(*plan.topics, *sorted(more)))
-
-
-def put_edits(letters: pa.Table, edits: Sequence[pa.Table]) -> tuple[pa.Table, pa.ChunkedArray]:
-    """The letters with edited values in place of their own, and for each whether it was edited."""
-    edited = pa.concat_tables(edits).combine_chunks()
-    # The last edit of a letter counts, should somebody have edited it twice.
-    newest = edited.take(pa.array(np.arange(edited.num_rows)[::-1]))
-    found = pc.index_in(name_places(letters), value_set=name_places(newest).combine_chunks())
-    meant = pc.is_valid(found)
-    values = pc.if_else(meant, newest.column("edited").take(found), letters.column("value"))
-    at = letters.column_names.index("value")
-    return letters.set_column(at, LETTER_SCHEMA.field("value"), values), meant
-
-
-def name_places(letters: pa.Table) -> pa.ChunkedArray:
-    """topic/partition/offset/row, one text a letter."""
-    return pc.binary_join_element_wise(*(letters.column(name).cast(pa.string()) for name in _POSITION), "/")
 
 
 def _as_records(plan: ReadPlan, letters: pa.Table) -> pa.Table:

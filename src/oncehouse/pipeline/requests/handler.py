@@ -33,8 +33,8 @@ from oncehouse.ledger.models import (
 )
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dead_letters.filter import Selection
+from oncehouse.pipeline.dead_letters.reader import may_hold
 from oncehouse.pipeline.dedup.index_compaction import rebuild
-from oncehouse.pipeline.ingest.dead_letter_files import may_hold
 from oncehouse.pipeline.ingest.epoch import EpochInput, settle
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TaskManifest
 from oncehouse.pipeline.load.absence_proof import end_parked

@@ -31,8 +31,8 @@ from oncehouse.pipeline.dedup.deduplicate import live_events, plan_ranges
 from oncehouse.pipeline.dedup.index_compaction import AGE_SHARE, RebuildPlan, rebuild_task
 from oncehouse.pipeline.dedup.payload_hash import hash_payloads
 from oncehouse.pipeline.dedup.unique_id import refuse_nameless, unique_ids
-from oncehouse.pipeline.formats.factory import make_decoder
 from oncehouse.pipeline.ingest.manifest import ReadPlan
+from oncehouse.pipeline.ingest.plan_decoder import make_decoder
 from oncehouse.pipeline.ingest.read_plan import read_plan
 from oncehouse.pipeline.ingest.redecode import decode_again, tell_place
 from oncehouse.pipeline.schema.identity_guard import identity_of, spell_section

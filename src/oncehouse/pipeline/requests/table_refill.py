@@ -31,9 +31,9 @@ from oncehouse.pipeline.dedup.deduplicate import live_events
 from oncehouse.pipeline.dedup.identity_rule import Rule
 from oncehouse.pipeline.dedup.unique_id import unique_ids
 from oncehouse.pipeline.formats.base import Decoded, Places
-from oncehouse.pipeline.formats.factory import make_decoder
 from oncehouse.pipeline.ingest.manifest import PartManifest, ReadPlan
 from oncehouse.pipeline.ingest.part_files import PartFile, epoch_path, route
+from oncehouse.pipeline.ingest.plan_decoder import make_decoder
 from oncehouse.pipeline.ingest.read_plan import shaped_plan
 from oncehouse.pipeline.ingest.redecode import decode_again, tell_place
 from oncehouse.pipeline.schema.identity_guard import identity_of

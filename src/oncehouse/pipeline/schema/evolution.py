@@ -23,9 +23,9 @@ from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.known_schemas import list_schemas
 from oncehouse.ledger.catalog.learned_fields import learn_fields, list_fields
 from oncehouse.ledger.models import LearnedField, Schema
+from oncehouse.pipeline.formats.base import EVENT_COLUMN
 from oncehouse.pipeline.formats.json.new_fields import NewFields
-from oncehouse.pipeline.ingest.part_files import EVENT_COLUMN
-from oncehouse.pipeline.schema.fields import fields_of, make_nullable, names_of_one
+from oncehouse.pipeline.formats.schema_fields import fields_of, make_nullable, names_of_one
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline, Table

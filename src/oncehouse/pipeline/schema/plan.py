@@ -21,9 +21,9 @@ from oncehouse.column_types import types as c
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog.learned_fields import learn_fields, list_fields
 from oncehouse.ledger.models import LearnedField, Schema
+from oncehouse.pipeline.formats.schema_fields import FieldFact, fields_of, make_nullable, names_of_one
 from oncehouse.pipeline.schema.discovery import known_schemas
 from oncehouse.pipeline.schema.evolution import new_fields, with_learned
-from oncehouse.pipeline.schema.fields import FieldFact, fields_of, make_nullable, names_of_one
 from oncehouse.pipeline.schema.identity_guard import identity_of
 from oncehouse.pipeline.schema.merging_fields import with_tables
 from oncehouse.pipeline.schema.required_fields import judge_versions

@@ -13,7 +13,7 @@ from oncehouse.config import Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.models import FileFormat
 from oncehouse.pipeline import run
-from oncehouse.pipeline.checks import preflight
+from oncehouse.pipeline.checks import preflight, startup
 from oncehouse.pipeline.external import file_import, sink
 from oncehouse.pipeline.external.dataframe_ingest import choose_columns
 from oncehouse.pipeline.external.file_import import import_files, make_job
@@ -57,8 +57,8 @@ def started(monkeypatch):
         raise ConfigurationError("far enough")
 
     monkeypatch.setattr(preflight, "read_tables", lambda _: {"shop.events": MERGING})
-    monkeypatch.setattr(run, "demand_ready", lambda *_, **__: True)
-    monkeypatch.setattr(run, "adopt", lambda *_: None)
+    monkeypatch.setattr(startup, "demand_ready", lambda *_, **__: True)
+    monkeypatch.setattr(startup, "adopt", lambda *_: None)
     for module in (file_import, run, sink):
         monkeypatch.setattr(module, "Stages", make)
     return found

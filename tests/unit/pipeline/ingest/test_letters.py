@@ -12,19 +12,14 @@ from hypothesis import strategies as st
 
 from oncehouse.ledger.models import DeadLetterFile, FileRef, LetterKind
 from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.pipeline.dead_letters.edits import EDIT_SCHEMA, put_edits
 from oncehouse.pipeline.dead_letters.filter import Selection, Span
+from oncehouse.pipeline.dead_letters.reader import find_letters, may_hold
 from oncehouse.pipeline.formats.base import HEADERS
-from oncehouse.pipeline.ingest.dead_letter_files import LetterWriter, find_letters, may_hold
+from oncehouse.pipeline.ingest.dead_letter_writer import LetterWriter
 from oncehouse.pipeline.ingest.manifest import ReadPlan
 from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, write_letters
-from oncehouse.pipeline.requests.dead_letter_replay import (
-    EDIT_SCHEMA,
-    ReplayPlan,
-    group_files,
-    put_edits,
-    read_letters,
-    replay,
-)
+from oncehouse.pipeline.requests.dead_letter_replay import ReplayPlan, group_files, read_letters, replay
 from plan_examples import make_read_plan
 
 PLACES = [("a", 0, 1), ("a", 0, 2), ("a", 1, 1), ("b", 0, 1), ("a/0", 1, 2)]

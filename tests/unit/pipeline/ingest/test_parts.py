@@ -19,11 +19,10 @@ from oncehouse.ledger.storage import key_index
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dedup.identity_rule import Rule
 from oncehouse.pipeline.dedup.unique_id import unique_ids
-from oncehouse.pipeline.formats.base import Waiting
+from oncehouse.pipeline.formats.base import EVENT_COLUMN, Waiting
 from oncehouse.pipeline.formats.json.format import JsonFormat
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TablePlan, TaskManifest
 from oncehouse.pipeline.ingest.part_files import (
-    EVENT_COLUMN,
     PARTITIONS,
     RAW_SCHEMA,
     epoch_path,

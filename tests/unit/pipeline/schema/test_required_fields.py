@@ -26,9 +26,9 @@ from oncehouse.pipeline.external.dataframe_ingest import choose_columns
 from oncehouse.pipeline.external.import_reader import ImportPlan, import_task
 from oncehouse.pipeline.formats.base import HEADERS
 from oncehouse.pipeline.formats.dataframe import FrameFormat
-from oncehouse.pipeline.formats.factory import make_decoder
 from oncehouse.pipeline.formats.protobuf.schema_sources import demand_readable, make_schema
 from oncehouse.pipeline.ingest.part_files import read_rows
+from oncehouse.pipeline.ingest.plan_decoder import make_decoder
 from oncehouse.pipeline.ingest.read_plan import plan_reading
 from oncehouse.pipeline.ingest.read_task import read_records
 from oncehouse.pipeline.requests.dead_letter_replay import read_letters

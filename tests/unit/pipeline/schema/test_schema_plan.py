@@ -14,7 +14,7 @@ from oncehouse.column_types.types import parse_type
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.ledger.models import LearnedField, Schema
 from oncehouse.pipeline.formats.protobuf.schema_sources import make_schema
-from oncehouse.pipeline.schema.fields import fields_of
+from oncehouse.pipeline.formats.schema_fields import fields_of
 from oncehouse.pipeline.schema.plan import plan_fields, to_learn
 
 

@@ -28,7 +28,7 @@ from oncehouse.pipeline.convert.timestamps import Mask
 from oncehouse.pipeline.formats.base import Places
 from oncehouse.pipeline.formats.protobuf.projection import Wanted, describe_wanted, growths, project
 from oncehouse.pipeline.formats.protobuf.values import UnreadableError, child, part_of, several_members, shape
-from oncehouse.pipeline.schema.fields import make_nullable
+from oncehouse.pipeline.formats.schema_fields import make_nullable
 from oncehouse.protobuf.fields import Found, find, is_map
 
 _SMALL = 4096

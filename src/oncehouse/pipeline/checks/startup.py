@@ -1,0 +1,59 @@
+"""What every writer of a pipeline does first: check everything, then create or upgrade its ledger.
+
+Used by `run`, by the sink for DataFrames and by the import of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oncehouse.errors import OncehouseError
+from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.catalog.known_schemas import add_schemas
+from oncehouse.pipeline.checks.preflight import demand_ready, know_tables
+from oncehouse.pipeline.ingest.kafka_source import Topics
+from oncehouse.pipeline.schema.discovery import declared_schemas
+from oncehouse.pipeline.schema.identity_guard import adopt
+
+if TYPE_CHECKING:
+    from oncehouse.config.pipeline import Pipeline
+
+
+def ignore(_message: object) -> None:
+    """A callback for progress and messages that drops them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    pipeline: Pipeline
+    """It knows by which fields its tables merge rows, where they were seen."""
+    tables_seen: bool
+
+
+def prepare(
+    pipeline: Pipeline,
+    catalog: Catalog,
+    topics: Topics | None,
+    *,
+    may_wait: bool = False,
+    say: Callable[[str], None] = ignore,
+) -> Prepared:
+    """Look at everything, then make the ledger ready; raises before any data moves.
+
+    With `may_wait` ClickHouse need not be there. An older oncehouse's tables are brought to today's first, because
+    nothing can be looked at in others; a ledger that is not there is made last.
+    """
+    # What cannot even be asked for its version is judged by the looks below, which say what is wrong with it.
+    version = 0
+    with suppress(OncehouseError):
+        version = catalog.version()
+    if version and (upgrade := catalog.prepare()) is not None:
+        say(f"The catalog was upgraded from version {upgrade.before} to {upgrade.after}.")
+    there = demand_ready(pipeline, catalog, topics, may_wait=may_wait)
+    catalog.prepare()
+    adopt(pipeline, catalog)
+    add_schemas(catalog, declared_schemas(pipeline))
+    return Prepared(pipeline=know_tables(pipeline) if there else pipeline, tables_seen=there)
