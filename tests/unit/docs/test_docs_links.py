@@ -74,6 +74,26 @@ def test_a_dead_link_is_found_and_code_is_no_link(text, told):
     assert dead_links("docs/index.md", text) == told
 
 
+def named_paths(paper: str) -> list[str]:
+    """Paths in backticks of a paper, such as `docs/formats/` and `cli/app.py`."""
+    text = site.FENCE.sub("", (ROOT / paper).read_text(encoding="utf-8"))
+    return re.findall(r"`([\w.-]+(?:/[\w.-]+)*(?:/|\.(?:py|md|toml|yaml|yml|sql)))`", text)
+
+
+def test_every_path_named_in_the_architecture_exists():
+    roots = (ROOT, ROOT / "src" / "oncehouse")
+    paths = named_paths("ARCHITECTURE.md")
+    assert len(paths) > 50
+    assert [path for path in paths if not any((root / path).exists() for root in roots)] == []
+
+
+def test_the_architecture_names_every_package_and_stays_short():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    packages = {path.parent for path in (ROOT / "src" / "oncehouse").glob("*/__init__.py")}
+    assert [path.name for path in packages if f"| `{path.name}/` |" not in text] == []
+    assert len(text.splitlines()) <= 200
+
+
 def navigation() -> list:
     # What stands before has tags that only MkDocs may load.
     return yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:\n")[1])
