@@ -20,7 +20,7 @@ def choose_storage(chosen: Any, settings: SyncSettings) -> OperationStorage:
     if missing := [name for name in _METHODS if not callable(getattr(storage, name, None))]:
         raise ConfigurationError(
             f"{chosen!r} cannot be a sync_storage: it has no method {missing[0]!r}. Write 'outbox' or 'redis', or give "
-            "a class with the methods of oncehouse.sync.changes.storage.OperationStorage"
+            "a class with the methods of oncehouse.sync.django.OperationStorage (the same in oncehouse.sync.sqlalchemy)"
         )
     return cast("OperationStorage", storage)
 

@@ -64,7 +64,7 @@ class _Returned:
 
 
 def install() -> None:
-    """Begin to notice changes. Once a process; done by importing `oncehouse.sync.sqlalchemy`."""
+    """Begin to notice changes. Once a process; done when the first sync is declared."""
     if not event.contains(Engine, "before_execute", _before):
         for target, name, listener, options in listeners():
             event.listen(target, name, listener, **options)

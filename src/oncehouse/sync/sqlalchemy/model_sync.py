@@ -57,6 +57,12 @@ class ModelSync(CoreModelSync):
         super().forget()
         cls._key_forms = None
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        from oncehouse.sync.sqlalchemy.capture import install
+
+        super().__init_subclass__(**options)
+        install()
+
     @classmethod
     def is_declared(cls) -> bool:
         return cls.model is not None
