@@ -9,9 +9,9 @@ from oncehouse.capacity import constants
 from oncehouse.capacity.index_shape import recommend_buckets
 from oncehouse.capacity.inputs import Wish, refuse_senseless
 from oncehouse.capacity.plan import Plan, plan_for
+from oncehouse.common.formatting import format_bytes
 from oncehouse.config.field_types import format_duration
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.ingest.backpressure import format_bytes
 
 _MOST_MACHINES = 1024
 # Retention copies the catalog before it deletes files; above this it does little else.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from oncehouse.capacity.constants import GB
 from oncehouse.capacity.plan import Plan
+from oncehouse.common.formatting import format_bytes
 from oncehouse.config.field_types import format_duration
-from oncehouse.pipeline.ingest.backpressure import format_bytes
 
 Facts = dict[str, str]
 

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from oncehouse.cli.pager import open_page
 from oncehouse.common import structured_logging
+from oncehouse.common.formatting import escape_unprintable
 from oncehouse.common.json_documents import Answer, is_inlined
 from oncehouse.common.redaction import redact
 from oncehouse.config.field_types import HIDDEN
@@ -139,10 +140,7 @@ def spell_time(seconds: float | None) -> str:
 
 def visible(text: str) -> str:
     """Text with every control and invisible character spelt out, line ends aside, and no secret."""
-    text = redact(text)
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return escape_unprintable(redact(text), keep="\n")
 
 
 def plain(value: object) -> Any:  # noqa: C901, PLR0911 - one case a type

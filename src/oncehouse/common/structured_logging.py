@@ -20,6 +20,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, TextIO
 
+from oncehouse.common.formatting import escape_unprintable
 from oncehouse.common.redaction import redact
 
 FORMAT_VARIABLE = "ONCEHOUSE_LOG_FORMAT"
@@ -142,7 +143,7 @@ class _TextFormatter(logging.Formatter):
         fields = "".join(f" {name}={_spell(_redacted(value))}" for name, value in _fields_of(record).items())
         head = f"{_time_of(record)} {record.levelname.lower():<7} {record.name}: "
         trace = f"\n{redact(self.formatException(record.exc_info))}" if record.exc_info else ""
-        return head + _printable(redact(record.getMessage())) + _printable(fields) + trace
+        return head + escape_unprintable(redact(record.getMessage())) + escape_unprintable(fields) + trace
 
 
 def _redacted(value: Any) -> Any:
@@ -162,7 +163,3 @@ def _redacted(value: Any) -> Any:
 def _spell(value: Any) -> str:
     text = str(value)
     return json.dumps(text, ensure_ascii=False) if not text or any(sign in text for sign in ' "=') else text
-
-
-def _printable(text: str) -> str:
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)

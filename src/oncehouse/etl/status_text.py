@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from oncehouse.common.formatting import spell_duration
+from oncehouse.common.formatting import format_elapsed
 from oncehouse.etl.quality.expectations import Outcome
 from oncehouse.etl.state.position import Position, spell_position_time
 from oncehouse.etl.state.topic_lease import failures
@@ -38,7 +38,7 @@ def _list_sides(one: TopicStatus) -> Iterator[str]:
         by = source.consumer or "a loader without a name"
         yield (
             f"{source.table} is declared up to {spell_position_time(source.upto)} by {by}, "
-            f"{spell_duration(source.age_seconds)} ago"
+            f"{format_elapsed(source.age_seconds)} ago"
         )
     for table, rows in one.rows_ahead.items():
         yield f"{rows:,} rows of {table} are further in the future than `ahead` allows, and wait until then"
@@ -80,7 +80,7 @@ def spell_behind(one: TopicStatus) -> str:
     if lag is None:
         return "empty"
     # From the beginning of time the lag would be decades; nobody reads that as "not begun".
-    return "not begun" if lag > _NOT_BEGUN_SECONDS else spell_duration(lag)
+    return "not begun" if lag > _NOT_BEGUN_SECONDS else format_elapsed(lag)
 
 
 def spell_position(position: Position) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oncehouse.common.formatting import spell_duration
+from oncehouse.common.formatting import format_elapsed
 from oncehouse.etl.lineage.svg import draw_svg
 from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.state.position import spell_position_time
@@ -51,7 +51,7 @@ def view_topic(one: TopicStatus) -> TopicView:
         rows=one.rows,
         behind=spell_behind(one),
         sources={
-            table: "empty" if seconds is None else spell_duration(seconds)
+            table: "empty" if seconds is None else format_elapsed(seconds)
             for table, seconds in one.lag_seconds.items()
         },
         now=spell_now(one),

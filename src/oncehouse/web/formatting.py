@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup
 
-from oncehouse.common import formatting
+from oncehouse.common.formatting import escape_unprintable, format_bytes, format_elapsed
 from oncehouse.common.redaction import redact
 
 ABSENT = "\N{EN DASH}"
@@ -30,7 +30,7 @@ def spell_short(count: float | None) -> str:
 
 
 def spell_duration(seconds: float | None) -> str:
-    return ABSENT if seconds is None else formatting.spell_duration(seconds)
+    return ABSENT if seconds is None else format_elapsed(seconds)
 
 
 def spell_moment(seconds: float | None) -> str:
@@ -41,14 +41,7 @@ def spell_moment(seconds: float | None) -> str:
 
 
 def spell_bytes(count: float | None) -> str:
-    if count is None:
-        return ABSENT
-    size = float(count)
-    for unit in ("B", "KB", "MB", "GB"):
-        if abs(size) < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:,.3g} TB"
+    return ABSENT if count is None else format_bytes(count)
 
 
 def spell_share(share: float | None) -> str:
@@ -61,15 +54,7 @@ def make_visible(value: object) -> object:
         return ABSENT
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
-    text = redact(value)
-    if text.isprintable():
-        return text
-    return "".join(
-        character
-        if character.isprintable() or character == "\n"
-        else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )
+    return escape_unprintable(redact(value), keep="\n")
 
 
 def draw_curve(points: Sequence[float], *, width: int, height: int) -> tuple[str, str]:

@@ -7,13 +7,13 @@ import pytest
 from ledger_examples import TABLE, make_batch, make_registration, register_epochs, take_lease
 from oncehouse.cli.app import run_command
 from oncehouse.cli.pipeline import status
+from oncehouse.common.formatting import format_bytes
 from oncehouse.ledger.catalog.batches import create_batches, open_parts
 from oncehouse.ledger.catalog.leases import list_leases, note_pause
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.catalog.requests import add_request
 from oncehouse.ledger.models import EpochKind, QueryBatch, RequestKind, Stage, spell_holder
 from oncehouse.ledger.stats.backlog import sum_backlog
-from oncehouse.pipeline.ingest.backpressure import format_bytes
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.etl.options import DEFAULT_SETTINGS, SettingsFile, TopicName, find_topic, open_etl
 from oncehouse.cli.output import say, show_json, show_table
 from oncehouse.cli.pager import paged
-from oncehouse.common.formatting import spell_duration
+from oncehouse.common.formatting import format_bytes, format_elapsed
 from oncehouse.common.json_documents import Answer
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ def show(
                 row.ts,
                 row.rows,
                 row.max_ts,
-                spell_duration(row.max_lag_seconds),
+                format_elapsed(row.max_lag_seconds),
                 row.duration_ms,
-                f"{row.memory_bytes / (1 << 20):,.1f} MB",
+                format_bytes(row.memory_bytes),
                 ", ".join(
                     [
                         *(["repeat"] if row.repeated else []),

@@ -11,7 +11,7 @@ import typer
 from oncehouse.cli.arguments import AsJson
 from oncehouse.cli.output import say, show_json, show_table
 from oncehouse.cli.pager import paged
-from oncehouse.common.formatting import spell_duration
+from oncehouse.common.formatting import format_elapsed
 from oncehouse.common.json_documents import Answer, Inlined
 from oncehouse.errors import ConfigurationError
 
@@ -243,10 +243,10 @@ def status(*, file: MessagingOption = _DEFAULT, as_json: AsJson = False) -> None
 
 
 def _show_status(found: CdcStatus) -> None:
-    from oncehouse.messaging.cdc.replication_slots import spell_bytes
+    from oncehouse.common.formatting import format_bytes
 
     def spell(count: int | None) -> str:
-        return "-" if count is None else spell_bytes(count)
+        return "-" if count is None else format_bytes(count)
 
     show_table(
         ["connector", "state", "tasks", "slot"],
@@ -266,7 +266,7 @@ def _show_status(found: CdcStatus) -> None:
                 spell(report.slot.lag_bytes),
                 spell(report.slot.kept_bytes),
                 spell(report.room_bytes),
-                "-" if report.full_in_seconds is None else spell_duration(report.full_in_seconds),
+                "-" if report.full_in_seconds is None else format_elapsed(report.full_in_seconds),
             ]
             for report in found.slots
         ],

@@ -12,7 +12,7 @@ import typer
 from oncehouse.cli.arguments import DEFAULT_MESSAGING_FILE, AsJson, MessagingFile
 from oncehouse.cli.output import say, show_facts, show_json, show_table
 from oncehouse.cli.pager import paged
-from oncehouse.common.formatting import spell_duration
+from oncehouse.common.formatting import format_elapsed
 from oncehouse.common.json_documents import Answer, Inlined
 
 if TYPE_CHECKING:
@@ -161,4 +161,4 @@ def spell_key(key: bytes | None) -> str | None:
 
 
 def spell_age(seconds: float | None) -> str | None:
-    return None if seconds is None else spell_duration(max(0.0, seconds))
+    return None if seconds is None else format_elapsed(max(0.0, seconds))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from oncehouse.cli.output import say, show_facts, spell_time
-from oncehouse.common.formatting import spell_duration
+from oncehouse.common.formatting import format_elapsed
 
 if TYPE_CHECKING:
     from oncehouse.messaging.outbox.kafka_search import Scan
@@ -39,7 +39,7 @@ def _no_answer(stage: NoAnswer) -> Iterator[str]:
 
 def _tell_row(row: OutboxRowView) -> Iterator[str]:
     yield f"{row.state}, for topic {row.topic}, bucket {row.bucket}, {row.size_bytes:,} bytes"
-    yield f"written {spell_time(row.created_at)} ({spell_duration(row.age_seconds)} ago)"
+    yield f"written {spell_time(row.created_at)} ({format_elapsed(row.age_seconds)} ago)"
     if row.sent_at is not None:
         yield f"sent {spell_time(row.sent_at)}"
     if row.parked_at is not None:

@@ -9,7 +9,7 @@ from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.open_ledger import open_ledger
 from oncehouse.cli.output import show_json, show_table
 from oncehouse.cli.pager import paged
-from oncehouse.common.formatting import spell_duration
+from oncehouse.common.formatting import format_elapsed
 from oncehouse.common.json_documents import Answer
 from oncehouse.config.file_loader import load_pipeline
 
@@ -39,7 +39,7 @@ def leases(file: File = DEFAULT_FILE, *, as_json: AsJson = False) -> None:
             (
                 view.stage,
                 spell_holder(view.holder) if view.ends_in_seconds else "nobody",
-                spell_duration(view.ends_in_seconds) if view.ends_in_seconds else "",
+                format_elapsed(view.ends_in_seconds) if view.ends_in_seconds else "",
                 str(view.token),
             )
             for view in found

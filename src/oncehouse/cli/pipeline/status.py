@@ -14,7 +14,7 @@ from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.open_ledger import open_ledger
 from oncehouse.cli.output import say, show_facts, show_json, show_table, spell_time
 from oncehouse.cli.pager import paged
-from oncehouse.common.formatting import spell_duration
+from oncehouse.common.formatting import format_elapsed
 from oncehouse.common.json_documents import Answer, Inlined
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.ledger.models import spell_holder
@@ -78,7 +78,8 @@ def ask_kafka(pipeline: Pipeline) -> tuple[EndOffsets | None, str | None]:
 
 def _spell_room(room: StorageState, pipeline: Pipeline) -> dict[str, object]:
     """How full the ledger is, against its bounds."""
-    from oncehouse.pipeline.ingest.backpressure import format_bytes, least_free
+    from oncehouse.common.formatting import format_bytes
+    from oncehouse.pipeline.ingest.backpressure import least_free
 
     most, backlog = pipeline.ledger.max_backlog, format_bytes(room.backlog_bytes)
     if most is not None:
@@ -97,7 +98,7 @@ def _show(overview: Overview, room: dict[str, object]) -> None:
         {
             "pipeline": overview.pipeline,
             "lag": overview.lag,
-            "oldest row not in ClickHouse": None if waited is None else spell_duration(waited),
+            "oldest row not in ClickHouse": None if waited is None else format_elapsed(waited),
             "keys in the index": overview.key_index.keys,
             "one id, two payloads": overview.conflicts,
             **room,
@@ -166,7 +167,7 @@ def _show_people(overview: Overview) -> None:
     say("")
     show_table(
         ["stage", "held by", "for another"],
-        [(x.stage, spell_holder(x.holder), spell_duration(x.ends_in_seconds)) for x in held],
+        [(x.stage, spell_holder(x.holder), format_elapsed(x.ends_in_seconds)) for x in held],
         empty="nobody runs it",
     )
     for lease in held:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
-from oncehouse.common.formatting import spell_duration
+from oncehouse.common.formatting import format_bytes, format_elapsed
 
 _NOW = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_lsn() END"
 _LIST_SLOTS = text(
@@ -114,8 +114,8 @@ def judge_slot(slot: SlotState, server: ServerState, limits: SlotLimits) -> Slot
         problems.append("nobody reads it: start its connector, or drop the slot if it is not needed any more")
     if slot.kept_bytes is not None and slot.kept_bytes > limits.lag_bytes:
         problems.append(
-            f"the database keeps {spell_bytes(slot.kept_bytes)} of log for it, more than cdc.lag_limit "
-            f"({spell_bytes(limits.lag_bytes)})"
+            f"the database keeps {format_bytes(slot.kept_bytes)} of log for it, more than cdc.lag_limit "
+            f"({format_bytes(limits.lag_bytes)})"
         )
     if share is not None and room is not None and share >= limits.full_share:
         problems.append(f"{share:.0%} of the room for the log is used; {_tell_end(room, seconds, server)}")
@@ -150,18 +150,9 @@ def _tell_end(room: int, seconds: float | None, server: ServerState) -> str:
     what = (
         "the disk is full" if server.keep_limit_bytes is None else "the slot is given up and changes are lost"
     )
-    when = f", in about {spell_duration(seconds)} at the pace so far" if seconds is not None else ""
-    return f"after {spell_bytes(room)} more {what}{when}"
+    when = f", in about {format_elapsed(seconds)} at the pace so far" if seconds is not None else ""
+    return f"after {format_bytes(room)} more {what}{when}"
 
 
 def _note(room: int | None) -> tuple[str, ...]:
     return (_UNBOUNDED,) if room is None else ()
-
-
-def spell_bytes(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TB"

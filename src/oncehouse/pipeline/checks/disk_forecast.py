@@ -9,16 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from oncehouse.clickhouse.preflight.finding import Finding, Level
+from oncehouse.common.formatting import format_bytes
 from oncehouse.config.field_types import format_duration
 from oncehouse.config.pipeline import Ledger
 from oncehouse.ledger.stats.backlog import Kept
-from oncehouse.pipeline.ingest.backpressure import (
-    Proceed,
-    StorageState,
-    evaluate_backpressure,
-    format_bytes,
-    least_free,
-)
+from oncehouse.pipeline.ingest.backpressure import Proceed, StorageState, evaluate_backpressure, least_free
 
 _DAY_SECONDS = 86_400.0
 # What a ledger grew by in less than this says little about a day.

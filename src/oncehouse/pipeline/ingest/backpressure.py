@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oncehouse.common.formatting import format_bytes
 from oncehouse.config.field_types import format_duration
 from oncehouse.errors import TransientError
 from oncehouse.ledger.catalog import leases
@@ -150,16 +151,6 @@ def _disk(holds: str, folder: Path, *, takes_epochs: bool) -> Disk:
         total_bytes=usage.total,
         takes_epochs=takes_epochs,
     )
-
-
-def format_bytes(count: int) -> str:
-    """Three digits and a unit, for people to read."""
-    size = float(count)
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g}{unit}"
-        size /= 1024
-    return f"{size:,.3g}TB"
 
 
 class BackpressureGate:

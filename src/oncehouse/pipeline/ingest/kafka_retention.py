@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from oncehouse.clickhouse.preflight.finding import Finding, Level
-from oncehouse.common.formatting import spell_duration
+from oncehouse.common.formatting import format_elapsed
 from oncehouse.config.field_types import format_duration, format_size
 
 _KEY = "source.kafka.longest_outage"
@@ -103,7 +103,7 @@ def _judge_size(topic: str, kept_bytes: int, outage: float, bytes_per_second: fl
     lasts = kept_bytes / bytes_per_second
     figures = (
         f"each partition keeps {size}, the busiest grows by about {bytes_per_second:,.0f} bytes a second: "
-        f"that lasts for about {spell_duration(lasts)}, {_KEY} is {needed}"
+        f"that lasts for about {format_elapsed(lasts)}, {_KEY} is {needed}"
     )
     if lasts >= outage:
         return Finding(level=Level.OK, where=where, what=figures)

@@ -24,7 +24,6 @@ from oncehouse.pipeline.ingest.backpressure import (
     Proceed,
     StorageState,
     evaluate_backpressure,
-    format_bytes,
     least_free,
 )
 from oncehouse.pipeline.ingest.epoch import _giving_space_back
@@ -116,13 +115,6 @@ def test_a_bound_however_small_never_keeps_reading_from_going_on(
     assert evaluate(replace(storage, backlog_bytes=0), max_backlog=max_backlog, paused=True) == Proceed()
     if isinstance(found, Proceed) and backlog_bytes:
         assert backlog_bytes + epoch_bytes <= max_backlog
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0B"), (999, "999B"), (1000, "0.977KB"), (3 << 20, "3MB"), (5 << 40, "5TB")]
-)
-def test_sizes_have_three_digits_and_a_unit(count, text):
-    assert format_bytes(count) == text
 
 
 # -- the gate ---------------------------------------------------------------------------------------------
