@@ -248,9 +248,9 @@ def check_fields(
             raise ConfigurationError(
                 f"source.fields: {name!r} is no field of {_tell_known(descriptors, name)}"
             )
-        misfits = [_find_misfit(end, type_, name) for end in ends]
-        if misfits[0] is not None and all(misfits):
-            raise ConfigurationError(f"source.fields: {misfits[0]}")
+        mismatches = [_find_mismatch(end, type_, name) for end in ends]
+        if mismatches[0] is not None and all(mismatches):
+            raise ConfigurationError(f"source.fields: {mismatches[0]}")
 
 
 def has_default(field: FieldDescriptor) -> bool:
@@ -284,15 +284,15 @@ def check_envelope(descriptor: Descriptor, field: str, body: str | None) -> None
         raise ConfigurationError(f"envelope.body: {descriptor.full_name} has no field {body!r} of bytes")
 
 
-def find_misfit(
+def find_mismatch(
     descriptor: Descriptor, name: str, type_: c.ColumnType, numbers: Sequence[int] = ()
 ) -> str | None:
     """Why a declared field can never hold what a message of this version brings."""
     found = find(descriptor, name, numbers)
-    return None if found is None else _find_misfit(found.end, type_, name)
+    return None if found is None else _find_mismatch(found.end, type_, name)
 
 
-def _find_misfit(field: FieldDescriptor | OneofDescriptor, type_: c.ColumnType, name: str) -> str | None:
+def _find_mismatch(field: FieldDescriptor | OneofDescriptor, type_: c.ColumnType, name: str) -> str | None:
     if not isinstance(field, FieldDescriptor):
         return None
     bare = c.bare(type_)

@@ -1,7 +1,7 @@
-"""Texts and decimals into fixed-width bytes: UUIDs, fixed strings, integers beyond 64 bits.
+"""The buffers of Arrow arrays: bytes of texts, and fixed-width bytes out of texts and wide decimals.
 
-All of it works on the buffers of a whole column. Arrays here come straight from the JSON reader; each
-function returns the fixed-width array and a mask of the rows that do not fit it.
+UUIDs, fixed strings and integers beyond 64 bits are made here, a whole column at a time; those functions return the
+fixed-width array and a mask of the rows that cannot be it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from oncehouse.pipeline.convert.timestamps import Mask, null_mask
+from oncehouse.pipeline.convert.masks import Mask, null_mask
 
 if TYPE_CHECKING:
     from oncehouse.column_types import types as c
@@ -27,6 +27,16 @@ for _value, _digit in enumerate(b"0123456789abcdef"):
     _HEX[_digit] = _value
 for _value, _digit in enumerate(b"ABCDEF"):
     _HEX[_digit] = 10 + _value
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    )
 
 
 def text_buffers(array: pa.Array) -> tuple[Offsets, Bytes]:
@@ -57,15 +67,6 @@ def cut(buffer: pa.Buffer, starts: Offsets, lengths: Offsets) -> pa.Array:
 def text_type(array: pa.Array) -> pa.DataType:
     """Of a binary array whose bytes are text."""
     return pa.large_string() if pa.types.is_large_binary(array.type) else pa.string()
-
-
-def are_written_plainly(numbers: pa.Array) -> bool:
-    """Whether texts have no bytes but digits, signs and points: no exponents, which Arrow's decimals cannot be given.
-
-    From the plus sign to the 9 there are, beside what numbers are written with, only the comma and the slash.
-    """
-    offsets, data = text_buffers(numbers)
-    return bool((data[offsets[0] : offsets[-1]] - np.uint8(ord("+")) <= ord("9") - ord("+")).all())
 
 
 def fixed_array(matrix: Bytes, nulls: Mask) -> pa.Array:

@@ -4,7 +4,7 @@ What decoders, engines and files give (numbers of another width, texts, bytes, l
 of a part, a whole column at a time. A value that the declared type cannot hold is never rounded, wrapped or
 guessed: its row is marked. Only digits of a time that are finer than the column are cut off, as ClickHouse does.
 Null is bad where the type takes none, except that a missing list or map is an empty one. Why a row is bad is
-`fit_explain.py`; what the values of a format mean is that format's own business.
+`explain.py`; what the values of a format mean is that format's own business.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ import pyarrow.compute as pc
 
 from oncehouse.column_types import types as c
 from oncehouse.pipeline.convert.arrow_buffers import Offsets
-from oncehouse.pipeline.convert.scalars import Fitted, either, fit_scalar
-from oncehouse.pipeline.convert.timestamps import Mask, null_mask
+from oncehouse.pipeline.convert.masks import Mask, either, null_mask
+from oncehouse.pipeline.convert.scalars import Converted, convert_scalar
 
-__all__ = ["Fitted", "fit"]
+__all__ = ["Converted", "convert"]
 
 Items = tuple[Offsets, pa.Array]
 
 
-def fit(array: pa.Array, type_: c.ColumnType) -> Fitted:
+def convert(array: pa.Array, type_: c.ColumnType) -> Converted:
     array = plain(array)
     match c.bare(type_):
         case c.Array(item=item):
-            return _fit_list(array, item)
+            return _convert_list(array, item)
         case c.Map() as map_type:
-            return _fit_map(array, map_type)
+            return _convert_map(array, map_type)
         case c.Tuple() as tuple_type:
-            fitted = _fit_tuple(array, tuple_type)
+            converted = _convert_tuple(array, tuple_type)
         case leaf:
-            fitted = fit_scalar(array, leaf)
+            converted = convert_scalar(array, leaf)
     if array.null_count and not c.is_nullable(type_):
-        return Fitted(fitted.array, either(fitted.bad, null_mask(array)))
-    return fitted
+        return Converted(converted.array, either(converted.bad, null_mask(array)))
+    return converted
 
 
 def plain(array: pa.Array) -> pa.Array:
@@ -59,10 +59,10 @@ def plain(array: pa.Array) -> pa.Array:
     return array
 
 
-def _all_bad(array: pa.Array, target: pa.DataType) -> Fitted:
-    """Another kind of value altogether; nulls are judged by the caller."""
+def _all_bad(array: pa.Array, target: pa.DataType) -> Converted:
+    """Another kind of value altogether; the caller decides about nulls."""
     bad = ~null_mask(array)
-    return Fitted(pa.nulls(len(array), target), bad if bad.any() else None)
+    return Converted(pa.nulls(len(array), target), bad if bad.any() else None)
 
 
 # -- lists and maps ---------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def _bounds(lengths: np.ndarray[Any, Any]) -> Offsets:
 
 
 def _packed(array: pa.Array) -> Items:
-    """A slice keeps the items of the whole, and a null may keep items that nobody can see."""
+    """A slice keeps the items of the whole, and a null may keep items that are not visible."""
     wide = pa.types.is_large_list(array.type)
     buffer = array.buffers()[1]
     if len(array) == 0 or buffer is None:
@@ -119,38 +119,38 @@ def rows_of(bad_items: Mask | None, bounds: Offsets) -> Mask | None:
     return rows
 
 
-def _fit_list(array: pa.Array, item: c.ColumnType) -> Fitted:
+def _convert_list(array: pa.Array, item: c.ColumnType) -> Converted:
     found = list_items(array)
     target = pa.list_(c.arrow_type(item))
     if found is None:
-        return _nothing(array, target)
+        return _all_empty(array, target)
     bounds, items = found
-    fitted = fit(items, item)
-    lists = pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), fitted.array, type=target)
-    return Fitted(lists, rows_of(fitted.bad, bounds))
+    converted = convert(items, item)
+    lists = pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), converted.array, type=target)
+    return Converted(lists, rows_of(converted.bad, bounds))
 
 
-def _nothing(array: pa.Array, target: pa.DataType) -> Fitted:
+def _all_empty(array: pa.Array, target: pa.DataType) -> Converted:
     """Empty lists or maps for what is missing; everything else is bad."""
     buffers = [None, pa.py_buffer(np.zeros(len(array) + 1, dtype=np.int32))]
     inner = target.field(0).type if pa.types.is_list(target) else _pair_type(target)
     empty = pa.Array.from_buffers(target, len(array), buffers, children=[pa.nulls(0, inner)])
     bad = ~null_mask(array)
-    return Fitted(empty, bad if bad.any() else None)
+    return Converted(empty, bad if bad.any() else None)
 
 
 def _pair_type(target: pa.MapType) -> pa.DataType:
     return pa.struct([target.key_field, target.item_field])
 
 
-def _fit_map(array: pa.Array, map_type: c.Map) -> Fitted:
+def _convert_map(array: pa.Array, map_type: c.Map) -> Converted:
     found = list_items(array)
     target = c.arrow_type(map_type)
     if found is None or not (pa.types.is_struct(found[1].type) and found[1].type.num_fields == 2):
-        return _nothing(array, target)
+        return _all_empty(array, target)
     bounds, pairs = found
-    keys = fit(pairs.field(0), map_type.key)
-    values = fit(pairs.field(1), map_type.value)
+    keys = convert(pairs.field(0), map_type.key)
+    values = convert(pairs.field(1), map_type.value)
     bad = either(either(keys.bad, values.bad), repeated_keys(keys.array, bounds))
     bad = either(bad, null_mask(pairs) if pairs.null_count else None)
     maps = pa.MapArray.from_arrays(
@@ -159,11 +159,11 @@ def _fit_map(array: pa.Array, map_type: c.Map) -> Fitted:
         values.array,
         type=target,
     )
-    return Fitted(maps, rows_of(bad, bounds))
+    return Converted(maps, rows_of(bad, bounds))
 
 
 def _any_value(key_type: pa.DataType) -> pa.Scalar:
-    """Stands in for a key that did not fit, in a row that will be dropped: maps hold no null keys."""
+    """Stands in for a key that could not be converted, in a row that will be dropped: maps hold no null keys."""
     if pa.types.is_fixed_size_binary(key_type):
         return pa.scalar(bytes(key_type.byte_width), key_type)
     if pa.types.is_string(key_type):
@@ -188,7 +188,7 @@ def repeated_keys(keys: pa.Array, bounds: Offsets) -> Mask | None:
 # -- tuples -----------------------------------------------------------------------------------------------
 
 
-def _fit_tuple(array: pa.Array, tuple_type: c.Tuple) -> Fitted:
+def _convert_tuple(array: pa.Array, tuple_type: c.Tuple) -> Converted:
     target = c.arrow_type(tuple_type)
     if not pa.types.is_struct(array.type):
         return _all_bad(array, target)
@@ -196,8 +196,8 @@ def _fit_tuple(array: pa.Array, tuple_type: c.Tuple) -> Fitted:
     children = []
     for name, inner in tuple_type.fields:
         place = array.type.get_field_index(name)
-        child = fit(array.field(place) if place >= 0 else pa.nulls(len(array)), inner)
+        child = convert(array.field(place) if place >= 0 else pa.nulls(len(array)), inner)
         children.append(child.array)
         bad = either(bad, child.bad)
     mask = pa.array(null_mask(array)) if array.null_count else None
-    return Fitted(pa.StructArray.from_arrays(children, fields=list(target), mask=mask), bad)
+    return Converted(pa.StructArray.from_arrays(children, fields=list(target), mask=mask), bad)

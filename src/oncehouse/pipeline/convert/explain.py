@@ -1,6 +1,6 @@
-"""Why a value does not fit its declared type, in words for its dead letter.
+"""Why a value cannot be of its declared type, in words for its dead letter.
 
-Slow and exact, one row at a time: only rows that `fit.py` has marked come here. The words name the place
+Slow and exact, one row at a time: only rows that `convert.py` has marked come here. The words name the place
 inside the value and what is wrong, and never repeat the value.
 """
 
@@ -12,22 +12,24 @@ import numpy as np
 import pyarrow as pa
 
 from oncehouse.column_types import types as c
-from oncehouse.pipeline.convert.convert import fit, list_items, plain
+from oncehouse.pipeline.convert.arrow_buffers import is_bytes, is_text
+from oncehouse.pipeline.convert.convert import convert, list_items, plain
+from oncehouse.pipeline.convert.decimals import is_number_text
+from oncehouse.pipeline.convert.masks import cast_where_possible
 from oncehouse.pipeline.convert.rejection import Problem, Reason
-from oncehouse.pipeline.convert.scalars import is_bytes, is_text, takes_kind
-from oncehouse.pipeline.convert.timestamps import cast_where_possible, parse_times
+from oncehouse.pipeline.convert.scalars import accepts_kind
+from oncehouse.pipeline.convert.times import parse_times
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
-def explain_misfit(scalar: pa.Scalar, type_: c.ColumnType) -> str:
-    """What is wrong with one value that does not fit."""
-    return find_misfit(pa.repeat(scalar, 1), 0, type_, "").detail
+def explain_value(scalar: pa.Scalar, type_: c.ColumnType) -> str:
+    """What is wrong with one value."""
+    return find_problem(pa.repeat(scalar, 1), 0, type_, "").detail
 
 
-def find_misfit(array: pa.Array, row: int, type_: c.ColumnType, where: str) -> Problem:
-    """The first problem of a row that does not fit; `where` names the field."""
+def find_problem(array: pa.Array, row: int, type_: c.ColumnType, where: str) -> Problem:
+    """The first problem of a marked row; `where` names the field."""
     return _find(plain(array.slice(row, 1)), type_, where)
 
 
@@ -52,7 +54,7 @@ def _find(array: pa.Array, type_: c.ColumnType, where: str) -> Problem:
 
 
 def _first_bad(array: pa.Array, type_: c.ColumnType) -> int | None:
-    bad = fit(array, type_).bad
+    bad = convert(array, type_).bad
     return None if bad is None or not bad.any() else int(np.flatnonzero(bad)[0])
 
 
@@ -82,20 +84,20 @@ def _find_in_tuple(array: pa.Array, fields: tuple[tuple[str, c.ColumnType], ...]
 
 
 def _find_scalar(array: pa.Array, leaf: c.ColumnType, where: str) -> Problem:
-    if not _has_the_kind(array, leaf):
+    if not _is_of_kind(array, leaf):
         return _wrong_kind(array, leaf, where)
     return _problem(Reason.OUT_OF_RANGE, where, f"outside of {c.clickhouse_name(leaf)}")
 
 
-def _has_the_kind(array: pa.Array, leaf: c.ColumnType) -> bool:
-    """Whether values of this kind can fit the type at all; texts are asked whether they can be read."""
-    if not takes_kind(array, leaf) or not is_text(array.type):
-        return takes_kind(array, leaf)
+def _is_of_kind(array: pa.Array, leaf: c.ColumnType) -> bool:
+    """Whether values of this kind can be of the type at all; for texts, whether they can be read as it."""
+    if not accepts_kind(array, leaf) or not is_text(array.type):
+        return accepts_kind(array, leaf)
     match leaf:
         case c.Integer():
             return bool(_WHOLE.fullmatch(array[0].as_py()))
         case c.Float() | c.Decimal():
-            return bool(_NUMBER.fullmatch(array[0].as_py()))
+            return is_number_text(array[0].as_py())
         case c.Date():
             return not cast_where_possible(array, pa.date32())[1].any()
         case c.DateTime() | c.DateTime64():

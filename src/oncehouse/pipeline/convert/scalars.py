@@ -14,59 +14,49 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.column_types import types as c
-from oncehouse.pipeline.convert import numbers, times
-from oncehouse.pipeline.convert.arrow_buffers import fixed_from_texts, text_buffers, uuids_from_texts
-from oncehouse.pipeline.convert.timestamps import Mask, null_mask
+from oncehouse.pipeline.convert import decimals, numbers, times
+from oncehouse.pipeline.convert.arrow_buffers import (
+    fixed_from_texts,
+    is_bytes,
+    is_text,
+    text_buffers,
+    uuids_from_texts,
+)
+from oncehouse.pipeline.convert.masks import Mask, null_mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Fitted(NamedTuple):
+class Converted(NamedTuple):
     array: pa.Array
     """Of the declared type; what stands in bad rows means nothing."""
     bad: Mask | None
     """Rows that cannot be of the type; None when all can."""
 
 
-def either(left: Mask | None, right: Mask | None) -> Mask | None:
-    if left is None or right is None:
-        return right if left is None else left
-    return left | right
-
-
-def fit_scalar(array: pa.Array, leaf: c.ColumnType) -> Fitted:
+def convert_scalar(array: pa.Array, leaf: c.ColumnType) -> Converted:
     target = c.arrow_type(leaf)
     if pa.types.is_null(array.type):
-        return Fitted(pa.nulls(len(array), target), None)
-    found = _LEAVES[type(leaf)](array, leaf)
-    if found is None:
-        return Fitted(pa.nulls(len(array), target), ~null_mask(array))
-    fitted, bad = found
+        return Converted(pa.nulls(len(array), target), None)
+    conversion = _CONVERSIONS[type(leaf)](array, leaf)
+    if conversion is None:
+        return Converted(pa.nulls(len(array), target), ~null_mask(array))
+    converted, bad = conversion
     if bad is not None:
         bad &= ~null_mask(array)
-    return Fitted(fitted, bad if bad is not None and bad.any() else None)
+    return Converted(converted, bad if bad is not None and bad.any() else None)
 
 
-def takes_kind(array: pa.Array, leaf: c.ColumnType) -> bool:
+def accepts_kind(array: pa.Array, leaf: c.ColumnType) -> bool:
     """Whether values of this Arrow type can stand for the declared one at all."""
-    return _LEAVES[type(leaf)](array, leaf) is not None
+    return _CONVERSIONS[type(leaf)](array, leaf) is not None
 
 
-Found = tuple[pa.Array, Mask | None] | None
+Conversion = tuple[pa.Array, Mask | None] | None
 
 
-def is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
-    )
-
-
-def _fit_bool(array: pa.Array, _: c.Bool) -> Found:
+def _to_bool(array: pa.Array, _: c.Bool) -> Conversion:
     if pa.types.is_boolean(array.type):
         return array, None
     if pa.types.is_integer(array.type):
@@ -79,7 +69,7 @@ def _fit_bool(array: pa.Array, _: c.Bool) -> Found:
     return None
 
 
-def _fit_string(array: pa.Array, _: c.String) -> Found:
+def _to_string(array: pa.Array, _: c.String) -> Conversion:
     if pa.types.is_string(array.type):
         return array, None
     if is_text(array.type) or pa.types.is_time(array.type):
@@ -90,7 +80,7 @@ def _fit_string(array: pa.Array, _: c.String) -> Found:
     return None
 
 
-def _fit_fixed_string(array: pa.Array, leaf: c.FixedString) -> Found:
+def _to_fixed_string(array: pa.Array, leaf: c.FixedString) -> Conversion:
     if array.type == c.arrow_type(leaf):
         return array, None
     if pa.types.is_fixed_size_binary(array.type):
@@ -98,19 +88,19 @@ def _fit_fixed_string(array: pa.Array, leaf: c.FixedString) -> Found:
     return fixed_from_texts(array, leaf.length) if is_text(array.type) or is_bytes(array.type) else None
 
 
-def _fit_uuid(array: pa.Array, _: c.Uuid) -> Found:
+def _to_uuid(array: pa.Array, _: c.Uuid) -> Conversion:
     if array.type == pa.binary(16):
         return array, None
     if is_text(array.type):
         return uuids_from_texts(array)
     if is_bytes(array.type):
         variable = array.cast(pa.binary())
-        fitted, _too_long = fixed_from_texts(variable, 16)
-        return fitted, np.diff(text_buffers(variable)[0]) != 16
+        converted, _too_long = fixed_from_texts(variable, 16)
+        return converted, np.diff(text_buffers(variable)[0]) != 16
     return None
 
 
-def _fit_enum(array: pa.Array, leaf: c.Enum) -> Found:
+def _to_enum(array: pa.Array, leaf: c.Enum) -> Conversion:
     names = pa.array([name for name, _ in leaf.members], pa.string())
     if is_text(array.type):
         array = array.cast(pa.string())
@@ -118,38 +108,38 @@ def _fit_enum(array: pa.Array, leaf: c.Enum) -> Found:
     if not pa.types.is_integer(array.type):
         return None
     members = np.array([number for _, number in leaf.members], dtype=np.int64)
-    fitted, beyond = numbers.fit_integer(array, c.Integer(bits=16, signed=True))
-    wanted = fitted.fill_null(0).to_numpy(zero_copy_only=False)
+    converted, beyond = numbers.to_integer(array, c.Integer(bits=16, signed=True))
+    wanted = converted.fill_null(0).to_numpy(zero_copy_only=False)
     place = np.minimum(np.searchsorted(members, wanted), len(members) - 1)
     bad = members[place] != wanted
     taken = names.take(pa.array(place, mask=null_mask(array)))
     return taken, bad if beyond is None else bad | beyond
 
 
-def _fit_integer(array: pa.Array, leaf: c.Integer) -> Found:
+def _to_integer(array: pa.Array, leaf: c.Integer) -> Conversion:
     if array.type == c.arrow_type(leaf):
         return array, None
-    return numbers.fit_integer(array, leaf) if numbers.is_number(array.type) else None
+    return numbers.to_integer(numbers.counted(array), leaf) if numbers.is_number(array.type) else None
 
 
-def _fit_float(array: pa.Array, leaf: c.Float) -> Found:
-    return numbers.fit_float(array, leaf) if numbers.is_number(array.type) else None
+def _to_float(array: pa.Array, leaf: c.Float) -> Conversion:
+    return numbers.to_float(numbers.counted(array), leaf) if numbers.is_number(array.type) else None
 
 
-def _fit_decimal(array: pa.Array, leaf: c.Decimal) -> Found:
-    return numbers.fit_decimal(array, leaf) if numbers.is_number(array.type) else None
+def _to_decimal(array: pa.Array, leaf: c.Decimal) -> Conversion:
+    return decimals.to_decimal(numbers.counted(array), leaf) if numbers.is_number(array.type) else None
 
 
-_LEAVES: dict[type[c.ColumnType], Callable[..., Found]] = {
-    c.Integer: _fit_integer,
-    c.Float: _fit_float,
-    c.Decimal: _fit_decimal,
-    c.Bool: _fit_bool,
-    c.String: _fit_string,
-    c.Enum: _fit_enum,
-    c.FixedString: _fit_fixed_string,
-    c.Uuid: _fit_uuid,
-    c.Date: times.fit_date,
-    c.DateTime: times.fit_datetime,
-    c.DateTime64: times.fit_datetime,
+_CONVERSIONS: dict[type[c.ColumnType], Callable[..., Conversion]] = {
+    c.Integer: _to_integer,
+    c.Float: _to_float,
+    c.Decimal: _to_decimal,
+    c.Bool: _to_bool,
+    c.String: _to_string,
+    c.Enum: _to_enum,
+    c.FixedString: _to_fixed_string,
+    c.Uuid: _to_uuid,
+    c.Date: times.to_date,
+    c.DateTime: times.to_datetime,
+    c.DateTime64: times.to_datetime,
 }

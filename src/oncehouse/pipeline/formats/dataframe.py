@@ -1,6 +1,6 @@
 """Rows of frames as a format: how what came from a DataFrame or a file of columns is decoded again.
 
-Such a row is kept as `row_bytes`, under a schema that names the fields it was fitted to; one that did not fit is
+Such a row is kept as `row_bytes`, under a schema that names the fields it was converted to; one that did not fit is
 kept as JSON text, which people can read and correct. Every pipeline may hold some, whatever its topics carry.
 """
 
@@ -25,8 +25,8 @@ from oncehouse.column_types.types import (
     parse_type,
 )
 from oncehouse.ledger.models import ROW_PREFIX, Schema
-from oncehouse.pipeline.convert.convert import fit, plain
-from oncehouse.pipeline.convert.explain import find_misfit
+from oncehouse.pipeline.convert.convert import convert, plain
+from oncehouse.pipeline.convert.explain import find_problem
 from oncehouse.pipeline.convert.rejection import Problem, Reason, Rejection
 from oncehouse.pipeline.formats.base import Decoded, Decoder, Limits, Places, SingleRows
 from oncehouse.pipeline.formats.json.decoder import JsonDecoder
@@ -39,7 +39,7 @@ _NO_ROW = Problem(
 
 
 def schema_of(fields: Mapping[str, ColumnType]) -> Schema:
-    """What rows that were fitted to these fields are kept with."""
+    """What rows that were converted to these fields are kept with."""
     definition = json.dumps([[name, clickhouse_name(type_)] for name, type_ in fields.items()])
     return Schema(
         schema=ROW_PREFIX + hashlib.sha256(definition.encode()).hexdigest()[:16],
@@ -140,18 +140,18 @@ def is_frame(names: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 
 def fit_rows(found: pa.RecordBatch, fields: Mapping[str, ColumnType]) -> Decoded:
-    """Columns matched by name and fitted to the declared fields; what does not fit is told by its row."""
+    """Columns matched by name and converted to the declared fields; what does not fit is told by its row."""
     bad = np.zeros(found.num_rows, dtype=np.bool_)
     arrays, columns = [], []
     for name, type_ in fields.items():
         place = found.schema.get_field_index(name)
         column = found.column(place) if place >= 0 else pa.nulls(found.num_rows)
         column = _readable(plain(column), type_)
-        fitted = fit(column, type_)
+        converted = convert(column, type_)
         columns.append(column)
-        arrays.append(fitted.array)
-        if fitted.bad is not None:
-            bad |= fitted.bad
+        arrays.append(converted.array)
+        if converted.bad is not None:
+            bad |= converted.bad
     schema = pa.schema([(name, arrow_type(type_)) for name, type_ in fields.items()])
     rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
     rejected = tuple(_explain(columns, fields, int(row)) for row in np.flatnonzero(bad))
@@ -178,9 +178,9 @@ def _readable(column: pa.Array, type_: ColumnType) -> pa.Array:
 
 def _explain(columns: Sequence[pa.Array], fields: Mapping[str, ColumnType], row: int) -> Rejection:
     for column, (name, type_) in zip(columns, fields.items(), strict=True):
-        bad = fit(column.slice(row, 1), type_).bad
+        bad = convert(column.slice(row, 1), type_).bad
         if bad is not None and bad[0]:
-            return find_misfit(column, row, type_, name).at(row)
+            return find_problem(column, row, type_, name).at(row)
     return _NO_ROW.at(row)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from oncehouse.pipeline.convert.arrow_buffers import text_buffers
+from oncehouse.pipeline.convert.masks import Mask, null_mask
 from oncehouse.pipeline.convert.rejection import Problem, Reason, Rejection
-from oncehouse.pipeline.convert.timestamps import Mask, null_mask
 from oncehouse.pipeline.formats.base import Decoded, Places, Waiting
 
 

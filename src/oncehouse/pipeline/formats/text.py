@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from oncehouse.column_types import types as c
 from oncehouse.ledger.models import Schema
+from oncehouse.pipeline.convert.masks import cast_where_possible, null_mask
 from oncehouse.pipeline.convert.rejection import Problem, Reason
-from oncehouse.pipeline.convert.timestamps import cast_where_possible, null_mask
 from oncehouse.pipeline.formats.base import (
     Decoded,
     Decoder,

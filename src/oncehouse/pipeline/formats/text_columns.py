@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.column_types import types as c
-from oncehouse.pipeline.convert.convert import fit
-from oncehouse.pipeline.convert.explain import find_misfit
+from oncehouse.pipeline.convert.convert import convert
+from oncehouse.pipeline.convert.explain import find_problem
+from oncehouse.pipeline.convert.masks import Mask
 from oncehouse.pipeline.convert.rejection import Problem
-from oncehouse.pipeline.convert.timestamps import Mask
 from oncehouse.pipeline.formats.base import Places
 from oncehouse.pipeline.formats.result_builder import Gathering
 
@@ -41,12 +41,12 @@ def fit_texts(
     arrays = []
     for column, (name, type_) in zip(columns, fields.items(), strict=True):
         texts = _with_nulls(column, type_, null)
-        fitted = fit(texts, type_)
-        arrays.append(fitted.array)
-        if fitted.bad is not None:
-            for row in np.flatnonzero(fitted.bad).tolist():
+        converted = convert(texts, type_)
+        arrays.append(converted.array)
+        if converted.bad is not None:
+            for row in np.flatnonzero(converted.bad).tolist():
                 if row not in problems:
-                    problems[row] = find_misfit(texts, row, type_, f"field {name}")
+                    problems[row] = find_problem(texts, row, type_, f"field {name}")
     rows = pa.RecordBatch.from_arrays(
         arrays, schema=pa.schema([(name, c.arrow_type(type_)) for name, type_ in fields.items()])
     )

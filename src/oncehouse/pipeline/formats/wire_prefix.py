@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from oncehouse.config.field_types import MAX_NAME_LENGTH
 from oncehouse.pipeline.convert.arrow_buffers import Offsets, cut, text_buffers
+from oncehouse.pipeline.convert.masks import Mask, cast_where_possible, null_mask
 from oncehouse.pipeline.convert.rejection import Problem, Reason
-from oncehouse.pipeline.convert.timestamps import Mask, cast_where_possible, null_mask
 
 PREFIX_BYTES = 5
 # As long as the ledger keeps names, and without what a terminal could be hurt by.

@@ -22,7 +22,7 @@ from oncehouse.pipeline.formats.avro.field_matching import has_field, parse_vers
 from oncehouse.pipeline.formats.base import reject_rows
 from oncehouse.pipeline.formats.protobuf.schema_sources import number_paths
 from oncehouse.protobuf.definition import describe_all, describe_text
-from oncehouse.protobuf.fields import find_misfit, find_obstacle, has_steps, numbers_of, renamed_members
+from oncehouse.protobuf.fields import find_mismatch, find_obstacle, has_steps, numbers_of, renamed_members
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline
@@ -144,7 +144,7 @@ def find_unreadable(pipeline: Pipeline, schemas: Sequence[Schema]) -> dict[str, 
             if obstacle := find_obstacle(descriptor, name, numbers.get(name, ())):
                 unreadable = Unreadable(what=f"schema version {schema.schema}, {obstacle}", advice=_OBSTACLE)
                 found.setdefault(schema.schema, unreadable)
-            elif misfit := find_misfit(descriptor, name, types[name], numbers.get(name, ())):
+            elif misfit := find_mismatch(descriptor, name, types[name], numbers.get(name, ())):
                 unreadable = Unreadable(
                     what=f"schema version {schema.schema}, field {misfit}", advice=_MISFIT
                 )

@@ -25,8 +25,8 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.expressions.duckdb_engine import first_line
 from oncehouse.ledger.models import FileRef
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.convert.convert import fit
-from oncehouse.pipeline.convert.explain import explain_misfit
+from oncehouse.pipeline.convert.convert import convert
+from oncehouse.pipeline.convert.explain import explain_value
 from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 from oncehouse.pipeline.transform.lookup_join import COLUMN_PREFIX, KEY
 from oncehouse.pipeline.transform.plan import PinnedLookup
@@ -180,9 +180,9 @@ def _fit_all(table: pa.Table, types: Mapping[str, ColumnType]) -> pa.Table:
     columns = {}
     for name, type_ in types.items():
         given = table.column(name).combine_chunks()
-        fitted = fit(given, type_)
-        if fitted.bad is not None:
-            row = int(np.flatnonzero(fitted.bad)[0])
-            raise _UnfitError(f"row {row + 1}, column {name!r}: {explain_misfit(given[row], type_)}")
-        columns[name] = fitted.array
+        converted = convert(given, type_)
+        if converted.bad is not None:
+            row = int(np.flatnonzero(converted.bad)[0])
+            raise _UnfitError(f"row {row + 1}, column {name!r}: {explain_value(given[row], type_)}")
+        columns[name] = converted.array
     return pa.table(columns)

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from oncehouse.expressions.evaluator import Evaluator, Outcome
 from oncehouse.expressions.scope import Expression, Input
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.pipeline.convert.convert import fit
-from oncehouse.pipeline.convert.explain import explain_misfit
+from oncehouse.pipeline.convert.convert import convert
+from oncehouse.pipeline.convert.explain import explain_value
+from oncehouse.pipeline.convert.masks import Mask
 from oncehouse.pipeline.convert.rejection import Problem, Reason, Rejection
-from oncehouse.pipeline.convert.timestamps import Mask
 from oncehouse.pipeline.formats.base import Decoded, Decoder, Places
 from oncehouse.pipeline.transform.lookup_join import Joined, open_lookups
 from oncehouse.pipeline.transform.plan import ShapePlan
@@ -91,13 +91,13 @@ class Shaper:
         outcomes = self._evaluate([column.expression for column in columns if column.expression], block)
         failures: dict[int, str] = {}
         for column, outcome in zip(columns, outcomes, strict=True):
-            fitted = fit(outcome.values, column.type)
-            block.columns[column.name] = fitted.array
-            misfits = () if fitted.bad is None else np.flatnonzero(fitted.bad).tolist()
+            converted = convert(outcome.values, column.type)
+            block.columns[column.name] = converted.array
+            misfits = () if converted.bad is None else np.flatnonzero(converted.bad).tolist()
             found = _name_failures(column.name, outcome)
             for row in misfits:
                 if row not in found and row not in failures:
-                    found[row] = f"{column.name}: {explain_misfit(outcome.values[row], column.type)}"
+                    found[row] = f"{column.name}: {explain_value(outcome.values[row], column.type)}"
             failures = found | failures
         block.keep(None, failures=failures)
 

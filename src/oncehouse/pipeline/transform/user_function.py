@@ -21,8 +21,8 @@ import pyarrow as pa
 from oncehouse.column_types.types import ColumnType, arrow_type
 from oncehouse.config.transform import ROW_COLUMN as ROW
 from oncehouse.errors import ConfigurationError
-from oncehouse.pipeline.convert.convert import fit
-from oncehouse.pipeline.convert.explain import explain_misfit
+from oncehouse.pipeline.convert.convert import convert
+from oncehouse.pipeline.convert.explain import explain_value
 from oncehouse.pipeline.formats.base import Places
 from oncehouse.pipeline.transform.plan import FunctionPlan
 
@@ -145,12 +145,12 @@ def _fit(rows: Places, table: pa.Table, wanted: Mapping[str, ColumnType], failur
     columns = {}
     for name, type_ in wanted.items():
         given = table.column(name).combine_chunks()
-        fitted = fit(given, type_)
-        columns[name] = fitted.array
-        if fitted.bad is not None:
-            for place in np.flatnonzero(fitted.bad & ~bad).tolist():
-                failures[int(rows[place])] = f"{name}: {explain_misfit(given[place], type_)}"
-            bad |= fitted.bad
+        converted = convert(given, type_)
+        columns[name] = converted.array
+        if converted.bad is not None:
+            for place in np.flatnonzero(converted.bad & ~bad).tolist():
+                failures[int(rows[place])] = f"{name}: {explain_value(given[place], type_)}"
+            bad |= converted.bad
     if not bad.any():
         return rows, columns
     good = pa.array(~bad)

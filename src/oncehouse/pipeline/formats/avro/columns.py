@@ -1,7 +1,7 @@
 """Avro values as columns of the declared types, for all bodies of one schema at once.
 
-The declared fields lead: what they name is read, all else is passed over. Each branch of a union is fitted to
-the declared type by itself (`fit.py`), so that a value's type in Avro may differ from message to message. A
+The declared fields lead: what they name is read, all else is passed over. Each branch of a union is converted to
+the declared type by itself (`convert.py`), so that a value's type in Avro may differ from message to message. A
 body whose value does not fit is put aside; nothing here raises for any bytes.
 """
 
@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from oncehouse.column_types import types as c
 from oncehouse.pipeline.convert.arrow_buffers import Offsets
-from oncehouse.pipeline.convert.convert import fit
-from oncehouse.pipeline.convert.explain import find_misfit
+from oncehouse.pipeline.convert.convert import convert
+from oncehouse.pipeline.convert.explain import find_problem
 from oncehouse.pipeline.convert.rejection import Problem, Reason
 from oncehouse.pipeline.formats.avro import schema as s
 from oncehouse.pipeline.formats.avro.cursor import Bodies, Cursor
@@ -275,10 +275,10 @@ class Reader:
     # -- scalars ------------------------------------------------------------------------------------------
 
     def _fit(self, cursor: Cursor, array: pa.Array, type_: c.ColumnType, path: str) -> pa.Array:
-        fitted = fit(array, type_)
-        if fitted.bad is not None:
-            cursor.reject(fitted.bad, lambda lane: find_misfit(array, lane, type_, path))
-        return fitted.array
+        converted = convert(array, type_)
+        if converted.bad is not None:
+            cursor.reject(converted.bad, lambda lane: find_problem(array, lane, type_, path))
+        return converted.array
 
 
 def column_arrow_type(type_: c.ColumnType) -> pa.DataType:

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from oncehouse.pipeline.convert.arrow_buffers import Bytes, Offsets, cut, text_buffers
+from oncehouse.pipeline.convert.masks import Mask
 from oncehouse.pipeline.convert.rejection import Problem, Reason
-from oncehouse.pipeline.convert.timestamps import Mask
 
 _PADDING = 16  # longer than any number, so that none is read past the end of the buffer
 _NUMBER_BYTES = 10

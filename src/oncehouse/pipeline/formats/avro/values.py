@@ -1,31 +1,23 @@
 """Avro's scalars as Arrow arrays, in the kind that says most about them: logical types included.
 
 Dates and timestamps become Arrow's own, unless an integer is declared: then they are the counts that stand in
-the message, as times of day always are. What the declared type makes of them is `fit.py`.
+the message, as times of day always are. What the declared type makes of them is `convert.py`.
 """
 
 from __future__ import annotations
 
-import decimal
-
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from oncehouse.column_types import types as c
-from oncehouse.pipeline.convert.arrow_buffers import Bytes, Offsets, text_buffers
+from oncehouse.pipeline.convert.decimals import decimals_from_bytes
+from oncehouse.pipeline.convert.masks import cast_where_possible
 from oncehouse.pipeline.convert.rejection import Problem, Reason
-from oncehouse.pipeline.convert.timestamps import Mask, cast_where_possible
 from oncehouse.pipeline.formats.avro import schema as s
 from oncehouse.pipeline.formats.avro.cursor import Cursor
 from oncehouse.pipeline.formats.avro.lists import read_choices
 
 _UNITS = {"millis": "ms", "micros": "us", "nanos": "ns"}
-_WIDTH = 32
-_AT_ONCE = 1 << 16  # rows of a decimal column whose bytes are turned together
-_WHOLE = pa.decimal256(76, 0)
-_GREATEST = pa.scalar(decimal.Decimal(10**76 - 1), _WHOLE)
-_LEAST = pa.scalar(decimal.Decimal(1 - 10**76), _WHOLE)
 
 
 def read_leaf(  # noqa: PLR0911 - one case a kind
@@ -104,40 +96,3 @@ def _decimals(cursor: Cursor, values: pa.Array, scale: int, path: str) -> pa.Arr
         bad, lambda _: Problem(reason=Reason.OUT_OF_RANGE, detail=f"{path}: a decimal of more than 76 digits")
     )
     return wide.view(pa.decimal256(76, scale))
-
-
-def decimals_from_bytes(values: pa.Array) -> tuple[pa.Array, Mask]:
-    """Whole numbers out of big-endian bytes in two's complement, and which have more than 76 digits."""
-    pieces = [_turn(values.slice(start, _AT_ONCE)) for start in range(0, len(values), _AT_ONCE)]
-    matrix = np.concatenate([piece for piece, _ in pieces]) if pieces else np.zeros((0, _WIDTH), np.uint8)
-    too_long: Mask = np.concatenate([wrong for _, wrong in pieces]) if pieces else np.zeros(0, dtype=np.bool_)
-    whole = pa.Array.from_buffers(_WHOLE, len(values), [None, pa.py_buffer(np.ascontiguousarray(matrix))])
-    beyond = pc.or_(pc.greater(whole, _GREATEST), pc.less(whole, _LEAST))
-    return whole, too_long | beyond.to_numpy(zero_copy_only=False)
-
-
-def _turn(values: pa.Array) -> tuple[Bytes, Mask]:
-    """Each value as 32 little-endian bytes, filled up with its sign."""
-    offsets, data = text_buffers(values)
-    lengths = np.diff(offsets)
-    wide = int(min(lengths.max(initial=0), _WIDTH))
-    matrix = np.zeros((len(values), _WIDTH), dtype=np.uint8)
-    if wide == 0:
-        return matrix, np.zeros(len(values), dtype=np.bool_)
-    first = data[np.minimum(offsets[:-1], len(data) - 1)]
-    filling = np.where((first >= 128) & (lengths > 0), 255, 0).astype(np.uint8)
-    matrix[:] = filling[:, None]
-    places = offsets[1:, None] - 1 - np.arange(wide)
-    inside = places >= offsets[:-1, None]
-    matrix[:, :wide] = np.where(inside, data[np.maximum(places, 0)], filling[:, None])
-    return matrix, _longer(offsets, data, lengths, filling, matrix)
-
-
-def _longer(offsets: Offsets, data: Bytes, lengths: Offsets, filling: Bytes, matrix: Bytes) -> Mask:
-    """Values of more than 32 bytes are right if those before only repeat the sign."""
-    wrong: Mask = np.zeros(len(lengths), dtype=np.bool_)
-    for row in np.flatnonzero(lengths > _WIDTH).tolist():
-        before = data[offsets[row] : offsets[row + 1] - _WIDTH]
-        negative = bool(matrix[row, _WIDTH - 1] >= 128)
-        wrong[row] = bool((before != filling[row]).any()) or negative != bool(filling[row])
-    return wrong

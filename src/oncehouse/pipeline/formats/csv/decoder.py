@@ -14,8 +14,8 @@ import pyarrow as pa
 from oncehouse.column_types import types as c
 from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.convert.arrow_buffers import text_buffers
+from oncehouse.pipeline.convert.masks import cast_where_possible
 from oncehouse.pipeline.convert.rejection import Problem, Reason
-from oncehouse.pipeline.convert.timestamps import cast_where_possible
 from oncehouse.pipeline.formats.base import Decoded, Decoder, Limits, OfValues, Places, SingleRows, spread
 from oncehouse.pipeline.formats.csv.splitter import Marks, split_columns, split_lines
 from oncehouse.pipeline.formats.result_builder import Gathering

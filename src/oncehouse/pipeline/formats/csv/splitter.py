@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.pipeline.convert.arrow_buffers import Bytes, Offsets, cut, text_buffers
-from oncehouse.pipeline.convert.timestamps import Mask, null_mask
+from oncehouse.pipeline.convert.masks import Mask, null_mask
 
 _NEWLINE, _RETURN = 10, 13
 

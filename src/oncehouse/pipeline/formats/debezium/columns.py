@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 from oncehouse.column_types import types as c
 from oncehouse.pipeline.convert.arrow_buffers import text_buffers
 from oncehouse.pipeline.convert.convert import rows_of
-from oncehouse.pipeline.convert.scalars import either
-from oncehouse.pipeline.convert.timestamps import Mask, null_mask
-from oncehouse.pipeline.formats.avro.values import decimals_from_bytes
+from oncehouse.pipeline.convert.decimals import decimals_from_bytes
+from oncehouse.pipeline.convert.masks import Mask, either, null_mask
 from oncehouse.pipeline.formats.debezium.wire_types import Meaning, Wire
 
 Meant = tuple[pa.Array, Mask | None]

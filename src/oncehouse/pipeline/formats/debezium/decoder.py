@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 
 from oncehouse.column_types import types as c
 from oncehouse.ledger.models import Schema
-from oncehouse.pipeline.convert.convert import fit
-from oncehouse.pipeline.convert.explain import find_misfit
+from oncehouse.pipeline.convert.convert import convert
+from oncehouse.pipeline.convert.explain import find_problem
+from oncehouse.pipeline.convert.masks import Mask, null_mask
 from oncehouse.pipeline.convert.rejection import Problem, Reason
-from oncehouse.pipeline.convert.timestamps import Mask, null_mask
 from oncehouse.pipeline.formats.base import Decoded, Decoder, Limits, Places, SingleRows
 from oncehouse.pipeline.formats.debezium.columns import fill_defaults, find_unavailable, read_meaning
 from oncehouse.pipeline.formats.debezium.envelope import Envelopes, describe_row, open_envelopes
@@ -276,14 +276,16 @@ def _fit_column(
     deleted: Mask,
     problems: dict[int, Problem],
 ) -> pa.Array:
-    fitted = fit(meant, type_)
+    converted = convert(meant, type_)
     nulls = null_mask(meant)
-    filled = fill_defaults(fitted.array, type_, nulls & deleted)
-    wrong = np.zeros(len(meant), dtype=np.bool_) if fitted.bad is None else fitted.bad & ~(nulls & deleted)
+    filled = fill_defaults(converted.array, type_, nulls & deleted)
+    wrong = (
+        np.zeros(len(meant), dtype=np.bool_) if converted.bad is None else converted.bad & ~(nulls & deleted)
+    )
     for row in [] if bad is None else np.flatnonzero(bad).tolist():
         problems.setdefault(
             row, Problem(reason=Reason.WRONG_TYPE, detail=f"{where}: not base64, or too long")
         )
     for row in np.flatnonzero(wrong).tolist():
-        problems.setdefault(row, find_misfit(meant, row, type_, where))
+        problems.setdefault(row, find_problem(meant, row, type_, where))
     return filled

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.pipeline.convert.arrow_buffers import cut, text_buffers
-from oncehouse.pipeline.convert.timestamps import Mask
+from oncehouse.pipeline.convert.masks import Mask
 from oncehouse.pipeline.formats.base import Places
 
 _SCHEMA = b'{"schema":'

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.column_types import types as c
-from oncehouse.pipeline.convert.timestamps import Mask, null_mask
+from oncehouse.pipeline.convert.masks import Mask, null_mask
 
 _TEXT = c.Nullable(inner=c.String())
 _LONG = c.Nullable(inner=c.Integer(bits=64, signed=True))

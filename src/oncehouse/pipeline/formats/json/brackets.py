@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from oncehouse.pipeline.convert.arrow_buffers import Bytes, Offsets
-from oncehouse.pipeline.convert.timestamps import Mask
+from oncehouse.pipeline.convert.masks import Mask
 
 # Braces and square brackets differ in one bit, so that one comparison finds both.
 _BRACKET_BITS, _OPENING, _CLOSING = 0xDF, 0x5B, 0x5D

@@ -1,8 +1,9 @@
 """From what Arrow's JSON reader yields to a column of the declared type, a whole column at a time.
 
-`engine_type` says how the reader is to take a field; `convert` makes the declared type of it and marks the
+`reader_type` says how the reader is to take a field; `convert_column` makes the declared type of it and marks the
 rows that cannot be it. Some types may come in two ways (a 64-bit integer as number or text): the paths that
-come the second way are a `Shape`, and a message has exactly one. Why a row is bad is `json_explain.py`.
+come the second way are a `Shape`, and a message has exactly one. Why a row is bad is
+`explain.py`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.column_types import types as c
-from oncehouse.pipeline.convert.convert import Fitted, fit, rows_of
-from oncehouse.pipeline.convert.scalars import either
-from oncehouse.pipeline.convert.timestamps import Mask
+from oncehouse.pipeline.convert.convert import Converted, convert, rows_of
+from oncehouse.pipeline.convert.masks import Mask, either
 
 Path = tuple[str, ...]
 Shape = frozenset[Path]
@@ -24,18 +24,17 @@ KEY = "key"
 VALUE = "value"
 
 _WIDE_DECIMAL = pa.decimal256(76, 0)
-_SAFE_DIGITS = 57
 
 
-def engine_type(type_: c.ColumnType, path: Path, shape: Shape) -> pa.DataType:
+def reader_type(type_: c.ColumnType, path: Path, shape: Shape) -> pa.DataType:
     match c.bare(type_):
         case c.Array(item=item):
-            return pa.list_(engine_type(item, (*path, ITEM), shape))
+            return pa.list_(reader_type(item, (*path, ITEM), shape))
         case c.Map(value=value):
-            inner = engine_type(value, (*path, ITEM, VALUE), shape)
+            inner = reader_type(value, (*path, ITEM, VALUE), shape)
             return pa.list_(pa.struct([(KEY, pa.string()), (VALUE, inner)]))
         case c.Tuple(fields=fields):
-            return pa.struct([(name, engine_type(inner, (*path, name), shape)) for name, inner in fields])
+            return pa.struct([(name, reader_type(inner, (*path, name), shape)) for name, inner in fields])
         case leaf:
             first, second = leaf_types(leaf)
             return second if second is not None and path in shape else first
@@ -53,7 +52,7 @@ def leaf_types(leaf: c.ColumnType) -> tuple[pa.DataType, pa.DataType | None]:  #
         case c.Float(textual=True):
             return c.arrow_type(leaf), pa.string()
         case c.Decimal(precision=precision, scale=scale) if 18 < precision <= 38:
-            # Wide enough that what has wrapped around is surely seen, see `wrapping_digits`.
+            # Wide enough that what has wrapped around is surely seen, see `decimals.py`.
             return pa.decimal256(76, scale), None
         case c.Float() | c.Bool() | c.Decimal():
             return c.arrow_type(leaf), None
@@ -61,44 +60,23 @@ def leaf_types(leaf: c.ColumnType) -> tuple[pa.DataType, pa.DataType | None]:  #
             return pa.string(), None
 
 
-def holds_decimal(type_: c.ColumnType) -> bool:
-    """Whether any of it is read as a decimal."""
-    return any(pa.types.is_decimal(leaf_types(leaf)[0]) for leaf in _leaves(type_))
-
-
-def wrapping_digits(type_: c.ColumnType) -> int | None:
-    """So many digits before the point may become another number in the reader; None where that cannot be.
-
-    Arrow 26 shifts digits without a look at overflow, in 128 or 256 bits. What has wrapped around is anywhere in
-    them, so it is seen to be out of range where the type's own range is a vanishing part of that.
-    """
-    found = []
-    for leaf in _leaves(type_):
-        match leaf:
-            case c.Decimal(precision=precision, scale=scale) if precision > _SAFE_DIGITS:
-                found.append(max(76 - scale, 1))
-            case c.Integer(bits=256):
-                found.append(76)
-    return min(found, default=None)
-
-
-def _leaves(type_: c.ColumnType) -> Iterator[c.ColumnType]:
+def leaves(type_: c.ColumnType) -> Iterator[c.ColumnType]:
     """The scalars that a value of this type may hold; keys of maps are texts to the reader."""
     match c.bare(type_):
         case c.Array(item=inner) | c.Map(value=inner):
-            yield from _leaves(inner)
+            yield from leaves(inner)
         case c.Tuple(fields=fields):
             for _, inner in fields:
-                yield from _leaves(inner)
+                yield from leaves(inner)
         case leaf:
             yield leaf
 
 
-def convert(array: pa.Array, type_: c.ColumnType) -> Fitted:
+def convert_column(array: pa.Array, type_: c.ColumnType) -> Converted:
     """The declared type of what the reader gave. It also takes NaN and Infinity, which are not JSON."""
-    fitted = fit(array, type_)
-    endless = _not_finite(fitted.array, type_)
-    return fitted if endless is None else Fitted(fitted.array, either(fitted.bad, endless))
+    converted = convert(array, type_)
+    endless = _not_finite(converted.array, type_)
+    return converted if endless is None else Converted(converted.array, either(converted.bad, endless))
 
 
 def _not_finite(array: pa.Array, type_: c.ColumnType) -> Mask | None:

@@ -20,16 +20,15 @@ from oncehouse.column_types import types as c
 from oncehouse.common.backoff import Turns
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.convert.arrow_buffers import text_buffers, text_type
+from oncehouse.pipeline.convert.masks import null_mask
 from oncehouse.pipeline.convert.rejection import Problem, Reason, Rejection
-from oncehouse.pipeline.convert.timestamps import null_mask
 from oncehouse.pipeline.formats.base import Decoded
 from oncehouse.pipeline.formats.json.columns import (
     Shape,
-    convert,
-    engine_type,
-    holds_decimal,
-    wrapping_digits,
+    convert_column,
+    reader_type,
 )
+from oncehouse.pipeline.formats.json.decimals import find_small_exponents, holds_decimal, huge_number_pattern
 from oncehouse.pipeline.formats.json.explain import explain, find_far_exponent
 from oncehouse.pipeline.formats.json.fast_path import Layout, find_followers, find_layout, read_uniform
 from oncehouse.pipeline.formats.json.maps import holds_map, rewrite_maps
@@ -43,7 +42,6 @@ from oncehouse.pipeline.formats.json.new_fields import (
 )
 from oncehouse.pipeline.formats.json.prefilter import (
     Block,
-    find_small_exponents,
     screen_bytes,
     screen_structure,
 )
@@ -52,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from oncehouse.pipeline.convert.arrow_buffers import Offsets
-    from oncehouse.pipeline.convert.timestamps import Mask
+    from oncehouse.pipeline.convert.masks import Mask
 
 _RUN_BYTES = 32 << 20
 _RUN_OBJECTS = 400_000
@@ -63,8 +61,6 @@ _MOST_PASSED = 31  # blocks that are parsed before messages that differed are lo
 _SMALL = 1024
 _MOST_STUMBLES = 64  # above this share of odd messages it is cheaper to look at each of a small block
 _ROW = re.compile(r" in row ([0-9]+)$")
-# Many digits in a row, or an exponent, in a number or in a text that is one; %d is how many.
-_HUGE_NUMBER = r'[0-9]{%d,}|[:,\[ \t]-?[0-9][0-9.]*[eE]|"[+-]?[0-9.]+[eE][+-]?[0-9]+"'
 _UNREADABLE = Problem(reason=Reason.WRONG_TYPE, detail="a number or an escape that the reader cannot take")
 _MOST_COLUMNS = 200  # with so many keys, known and new, a whole run is read at once
 _GREATEST_DEPTH = 400  # the explanation of a bad message recurses, within Python's own limit
@@ -112,8 +108,7 @@ class JsonDecoder:
         self._layout: Layout | None = None
         self._sorts_out = False
         self._blocks = Turns(_MOST_PASSED)
-        digits = [found for type_ in fields.values() if (found := wrapping_digits(type_)) is not None]
-        self._huge_number = _HUGE_NUMBER % min(digits) if digits else None
+        self._huge_number = huge_number_pattern(fields.values())
         self._holds_decimals = any(holds_decimal(type_) for type_ in fields.values())
         self._holds_maps = any(holds_map(type_) for type_ in fields.values())
 
@@ -207,7 +202,7 @@ class JsonDecoder:
 
     def _reject_far_exponents(self, block: Block) -> None:
         problems: dict[int, Problem] = {}
-        for row in find_small_exponents(block):
+        for row in find_small_exponents(block.texts):
             if (problem := find_far_exponent(block.texts[row].as_py(), self._fields)) is not None:
                 problems[row] = problem
         if problems:
@@ -340,7 +335,7 @@ class JsonDecoder:
     def _options_of(self, shape: Shape) -> pa_json.ParseOptions:
         if shape not in self._options:
             schema = pa.schema(
-                [(name, engine_type(type_, (name,), shape)) for name, type_ in self._fields.items()]
+                [(name, reader_type(type_, (name,), shape)) for name, type_ in self._fields.items()]
             )
             self._options[shape] = pa_json.ParseOptions(
                 explicit_schema=schema, unexpected_field_behavior="ignore"
@@ -353,7 +348,7 @@ class JsonDecoder:
         bad = np.zeros(read.table.num_rows, dtype=np.bool_)
         arrays = []
         for column, type_ in zip(read.table.columns, self._fields.values(), strict=True):
-            converted = convert(_one_chunk(column), type_)
+            converted = convert_column(_one_chunk(column), type_)
             arrays.append(converted.array)
             if converted.bad is not None:
                 bad |= converted.bad

@@ -7,7 +7,6 @@ never depends on what stood beside it.
 
 from __future__ import annotations
 
-import decimal
 import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,9 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from oncehouse.column_types import types as c
+from oncehouse.pipeline.convert.decimals import MOST_DIGITS, exact_decimal
 from oncehouse.pipeline.convert.rejection import Problem, Reason
-from oncehouse.pipeline.convert.timestamps import parse_times
-from oncehouse.pipeline.formats.json.columns import ITEM, VALUE, Path, Shape, convert, leaf_types
+from oncehouse.pipeline.convert.times import parse_times
+from oncehouse.pipeline.formats.json.columns import ITEM, VALUE, Path, Shape, convert_column, leaf_types
+from oncehouse.pipeline.formats.json.decimals import LEAST_EXPONENT, has_far_exponent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,10 +28,7 @@ _DIGITS = re.compile(r"-?[0-9]+")
 _SHORT_INFINITY = re.compile(r"\bInf\b")
 _GREATEST_FLOAT32 = 3.4028235677973366e38
 _GREATEST_FLOAT64 = 1.7976931348623157e308
-_GREATEST_READ = 10**76 - 1
-_SMALL_EXPONENT = re.compile(r"[eE]-0*([0-9]+)$")
-# Arrow 26 divides by a power of ten that it looks up without a look at how far its table goes.
-_MOST_DIVIDED = 38
+_GREATEST_READ = 10**MOST_DIGITS - 1
 _KINDS = {bool: "a boolean", str: "a text", list: "an array"}
 
 
@@ -189,9 +187,9 @@ class _Walk:
             self.note(Reason.NOT_JSON, where, f"{value} is not JSON")
             return
         usual, second = leaf_types(leaf)
-        if pa.types.is_decimal(usual) and isinstance(value, str) and _is_far(value):
+        if pa.types.is_decimal(usual) and isinstance(value, str) and has_far_exponent(value):
             self.far_exponent = Problem(
-                reason=Reason.OUT_OF_RANGE, detail=f"{where}: an exponent below -{_MOST_DIVIDED}"
+                reason=Reason.OUT_OF_RANGE, detail=f"{where}: an exponent below {LEAST_EXPONENT}"
             )
         is_number, is_text = isinstance(value, RawNumber), type(value) is str
         text_first = pa.types.is_string(usual)
@@ -200,18 +198,13 @@ class _Walk:
         if is_text and _has_half_surrogate(value):
             self.note(Reason.NOT_JSON, where, "half of a surrogate pair")
             return
-        reason = _judge(value, leaf, is_number=is_number, is_text=is_text)
+        reason = _check_scalar(value, leaf, is_number=is_number, is_text=is_text)
         if reason is None and self.fully:
-            reason = _judge_by_converting(value, leaf)
+            reason = _check_by_converting(value, leaf)
         if reason is Reason.WRONG_TYPE:
             self._note_kind(value, leaf, where)
         elif reason is not None:
             self.note(reason, where, f"outside of {c.clickhouse_name(leaf)}")
-
-
-def _is_far(number: str) -> bool:
-    exponent = _SMALL_EXPONENT.search(number)
-    return exponent is not None and (len(exponent[1]) > 2 or int(exponent[1]) > _MOST_DIVIDED)
 
 
 def _has_half_surrogate(text: str) -> bool:
@@ -222,18 +215,18 @@ def _below(where: str, name: str) -> str:
     return f"{where}.{name}" if where else f"field {name}"
 
 
-def _judge(value: Any, leaf: c.ColumnType, *, is_number: bool, is_text: bool) -> Reason | None:
+def _check_scalar(value: Any, leaf: c.ColumnType, *, is_number: bool, is_text: bool) -> Reason | None:
     """The problem of one scalar as far as its kind and its digits tell."""
     match leaf:
         case c.Integer():
-            return _judge_integer(value, leaf, is_number=is_number, is_text=is_text)
+            return _check_integer(value, leaf, is_number=is_number, is_text=is_text)
         case c.Float(bits=bits) if is_number:
             greatest = _GREATEST_FLOAT32 if bits == 32 else _GREATEST_FLOAT64
             return Reason.OUT_OF_RANGE if abs(float(value)) > greatest else None
         case c.Float(textual=True) if is_text:
             fits = value in _NOT_NUMBERS
         case c.Decimal() if is_number or is_text:
-            return _judge_decimal(value, leaf)
+            return _check_decimal(value, leaf)
         case c.Bool():
             fits = isinstance(value, bool)
         case c.DateTime() | c.DateTime64() if is_number:
@@ -245,12 +238,14 @@ def _judge(value: Any, leaf: c.ColumnType, *, is_number: bool, is_text: bool) ->
     return None if fits else Reason.WRONG_TYPE
 
 
-def _judge_integer(value: Any, leaf: c.Integer, *, is_number: bool, is_text: bool) -> Reason | None:
+def _check_integer(value: Any, leaf: c.Integer, *, is_number: bool, is_text: bool) -> Reason | None:
     if not is_number and not (is_text and leaf.bits >= 64):
         return Reason.WRONG_TYPE
     if _DIGITS.fullmatch(value) is None:
         return (
-            _judge_decimal(value, c.Decimal(precision=76, scale=0)) if leaf.bits > 64 else Reason.WRONG_TYPE
+            _check_decimal(value, c.Decimal(precision=MOST_DIGITS, scale=0))
+            if leaf.bits > 64
+            else Reason.WRONG_TYPE
         )
     if len(value) > 80:
         return Reason.OUT_OF_RANGE
@@ -259,25 +254,12 @@ def _judge_integer(value: Any, leaf: c.Integer, *, is_number: bool, is_text: boo
     return None if inside else Reason.OUT_OF_RANGE
 
 
-def _judge_decimal(value: Any, leaf: c.Decimal) -> Reason | None:
-    try:
-        number = decimal.Decimal(value)
-    except decimal.InvalidOperation:
-        return Reason.WRONG_TYPE
-    if not number.is_finite():
-        return Reason.WRONG_TYPE
-    _, digits, exponent = number.as_tuple()
-    significant = "".join(map(str, digits)).lstrip("0").rstrip("0")
-    trailing = len("".join(map(str, digits)).lstrip("0")) - len(significant)
-    least_place = int(exponent) + trailing
-    if not significant:
-        return None
-    whole = len(significant) + least_place
-    fits = least_place >= -leaf.scale and whole <= leaf.precision - leaf.scale
-    return None if fits else Reason.OUT_OF_RANGE
+def _check_decimal(value: Any, leaf: c.Decimal) -> Reason | None:
+    found = exact_decimal(value, leaf)
+    return found if isinstance(found, Reason) else None
 
 
-def _judge_by_converting(value: Any, leaf: c.ColumnType) -> Reason | None:
+def _check_by_converting(value: Any, leaf: c.ColumnType) -> Reason | None:
     """The same conversion as the block's, on this one value."""
     usual, second = leaf_types(leaf)
     if type(value) is str and pa.types.is_string(usual):
@@ -288,7 +270,7 @@ def _judge_by_converting(value: Any, leaf: c.ColumnType) -> Reason | None:
         single = pa.array([int(value)], pa.int64())
     else:
         return None
-    bad = convert(single, leaf).bad
+    bad = convert_column(single, leaf).bad
     if bad is None or not bad.any():
         return None
     if isinstance(leaf, c.DateTime | c.DateTime64) and pa.types.is_string(single.type):

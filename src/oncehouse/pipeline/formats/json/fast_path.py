@@ -16,12 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.pipeline.convert.arrow_buffers import are_written_plainly, text_buffers
+from oncehouse.pipeline.convert.arrow_buffers import text_buffers
+from oncehouse.pipeline.convert.decimals import has_plain_bytes
 from oncehouse.pipeline.formats.json.explain import Constant, Pairs, load
 
 if TYPE_CHECKING:
     from oncehouse.pipeline.convert.arrow_buffers import Bytes, Offsets
-    from oncehouse.pipeline.convert.timestamps import Mask
+    from oncehouse.pipeline.convert.masks import Mask
 
 # So many messages at a time that what is made of them stays in the processor's cache.
 _SLICE = 8192
@@ -261,7 +262,7 @@ def _read_decimals(texts: pa.Array, type_: pa.DataType) -> pa.Array | None:
     # The reader counts the digits as they are written, a cast those that are left: with so few both agree.
     if pc.max(pc.binary_length(texts)).as_py() > type_.precision:
         return None
-    return _cast(texts, type_) if are_written_plainly(texts.drop_null()) else None
+    return _cast(texts, type_) if has_plain_bytes(texts.drop_null()) else None
 
 
 def _are_plain_counts(texts: pa.Array) -> bool:

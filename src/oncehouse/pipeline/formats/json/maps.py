@@ -22,7 +22,7 @@ from oncehouse.pipeline.formats.json.columns import KEY, VALUE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from oncehouse.pipeline.convert.timestamps import Mask
+    from oncehouse.pipeline.convert.masks import Mask
 
 _OPEN_CURLY, _CLOSE_CURLY, _COLON = ord("{"), ord("}"), ord(":")
 _REPLACEMENTS = [  # by number of the edit; 0 leaves the byte alone

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncehouse.pipeline.convert.arrow_buffers import Bytes, Offsets, text_buffers, text_type
+from oncehouse.pipeline.convert.masks import Mask, cast_where_possible, null_mask
 from oncehouse.pipeline.convert.rejection import Problem, Reason, Rejection
-from oncehouse.pipeline.convert.timestamps import Mask, cast_where_possible, null_mask
 from oncehouse.pipeline.formats.json.brackets import count_opening, measure_depth
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 _SPACE = " \t\r\n"
 _NEWLINE, _TAB, _RETURN = 10, 9, 13
-_LETTER_CASE = 0x20
-_NOWHERE = np.zeros(0, dtype=np.int64)
-_SMALL_EXPONENT = r'[:,\[ \t]-?[0-9][0-9.]*[eE]-[0-9]{2,}|"[+-]?[0-9.]+[eE]-[0-9]{2,}"'
 
 
 class Block:
@@ -68,26 +65,8 @@ def screen_bytes(values: pa.Array, *, max_message_bytes: int) -> Block:
 def screen_structure(block: Block, *, max_depth: int, explain: Callable[[bytes], Problem]) -> None:
     """Without messages that are nested too deeply or are surely no object."""
     _reject_depth(block, max_depth)
-    framed = _framed(*block.buffers())
-    block.reject(~framed, lambda row: explain(block.texts[row].as_py()))
-
-
-def find_small_exponents(block: Block) -> list[int]:
-    """Messages with a number, or a text that is one, whose exponent is negative and has two digits or more."""
-    offsets, data = block.buffers()
-    inside = data[offsets[0] : offsets[-1]]
-    # Bytes alone leave nearly none to be looked at: an e between a digit or a point and a minus.
-    marks = np.flatnonzero((inside[1:-1] | _LETTER_CASE) == ord("e")) + 1 if len(inside) > 2 else _NOWHERE
-    before = inside[marks - 1]
-    marks = marks[(inside[marks + 1] == ord("-")) & (before >= ord(".")) & (before <= ord("9"))]
-    if not len(marks):
-        return []
-    rows = np.unique(np.searchsorted(offsets, marks + offsets[0], side="right") - 1)
-    texts = block.texts.take(pa.array(rows))
-    found: Mask = pc.match_substring_regex(texts.view(text_type(texts)), _SMALL_EXPONENT).to_numpy(
-        zero_copy_only=False
-    )
-    return [int(row) for row in rows[found]]
+    in_braces = _are_in_braces(*block.buffers())
+    block.reject(~in_braces, lambda row: explain(block.texts[row].as_py()))
 
 
 def _reject_size(block: Block, limit: int) -> None:
@@ -134,7 +113,7 @@ def _binary_array(offsets: Offsets, data: Bytes) -> pa.Array:
 
 
 def _trim(block: Block) -> None:
-    if _framed(*block.buffers()).all():
+    if _are_in_braces(*block.buffers()).all():
         return
     texts = block.texts
     block.texts = pc.ascii_trim(texts.view(text_type(texts)), _SPACE).view(texts.type)
@@ -166,10 +145,10 @@ def _reject_depth(block: Block, max_depth: int) -> None:
     block.reject(bad, explain)
 
 
-def _framed(offsets: Offsets, data: Bytes) -> Mask:
+def _are_in_braces(offsets: Offsets, data: Bytes) -> Mask:
     if len(data) == 0:
         return np.zeros(len(offsets) - 1, dtype=np.bool_)
     first = data[np.minimum(offsets[:-1], len(data) - 1)]
     last = data[np.maximum(offsets[1:] - 1, 0)]
-    framed: Mask = (first == ord("{")) & (last == ord("}")) & (np.diff(offsets) >= 2)
-    return framed
+    in_braces: Mask = (first == ord("{")) & (last == ord("}")) & (np.diff(offsets) >= 2)
+    return in_braces

@@ -20,11 +20,10 @@ from google.protobuf.message_factory import GetMessageClass
 from ptars._lib import ProtoRegistry
 
 from oncehouse.column_types import types as c
-from oncehouse.pipeline.convert.convert import fit, repeated_keys, rows_of
-from oncehouse.pipeline.convert.explain import find_misfit
+from oncehouse.pipeline.convert.convert import convert, repeated_keys, rows_of
+from oncehouse.pipeline.convert.explain import find_problem
+from oncehouse.pipeline.convert.masks import Mask, either
 from oncehouse.pipeline.convert.rejection import Problem, Reason, Rejection
-from oncehouse.pipeline.convert.scalars import either
-from oncehouse.pipeline.convert.timestamps import Mask
 from oncehouse.pipeline.formats.base import Places
 from oncehouse.pipeline.formats.protobuf.projection import Wanted, describe_wanted, growths, project
 from oncehouse.pipeline.formats.protobuf.values import UnreadableError, child, part_of, several_members, shape
@@ -175,7 +174,7 @@ class Reader:
         return True
 
     def _decode(self, values: pa.Array) -> list[pa.Array]:
-        """A column a declared field, shaped but not yet fitted; refuses all when one cannot be read."""
+        """A column a declared field, shaped but not yet converted; refuses all when one cannot be read."""
         batch = self._convert(values)
         odd = _find_odd(batch, self._wanted)
         if odd is not None and odd.any():
@@ -227,10 +226,10 @@ class Reader:
         bad = np.zeros(len(index), dtype=np.bool_)
         arrays = []
         for array, type_ in zip(shaped, self._fields.values(), strict=True):
-            fitted = fit(array, type_)
-            arrays.append(fitted.array)
-            if fitted.bad is not None:
-                bad |= fitted.bad
+            converted = convert(array, type_)
+            arrays.append(converted.array)
+            if converted.bad is not None:
+                bad |= converted.bad
         rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         if not bad.any():
             return index, rows
@@ -239,9 +238,9 @@ class Reader:
 
     def _explain(self, shaped: list[pa.Array], row: int) -> Problem:
         for array, (name, type_) in zip(shaped, self._fields.items(), strict=True):
-            fitted = fit(array.slice(row, 1), type_)
-            if fitted.bad is not None and fitted.bad.any():
-                return find_misfit(array, row, type_, f"field {name}")
+            converted = convert(array.slice(row, 1), type_)
+            if converted.bad is not None and converted.bad.any():
+                return find_problem(array, row, type_, f"field {name}")
         raise AssertionError("a row was marked whose fields all fit")
 
 

@@ -3,7 +3,7 @@
 Names for enum numbers, times out of seconds and nanoseconds, values out of wrappers, pairs out of map entries,
 JSON out of bytes. A field that is absent is null where the declared type is Nullable, and protobuf's default
 otherwise; for messages that stand for a value (Timestamp, Duration, wrappers, JSON) absent stays null.
-What does not fit the declared type is left to `fit.py`.
+What does not fit the declared type is left to `convert.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from oncehouse.column_types import types as c
-from oncehouse.pipeline.convert.timestamps import Mask, null_mask
+from oncehouse.pipeline.convert.masks import Mask, null_mask
 from oncehouse.pipeline.formats.protobuf.projection import is_json
 from oncehouse.protobuf.fields import DURATION, TIMESTAMP, WRAPPERS, is_map, is_message, message_of
 
