@@ -1,4 +1,4 @@
-"""The road on real servers, and hands that kill, for the tests of this folder."""
+"""The pipeline on real servers, and hands that kill, for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -11,20 +11,29 @@ from pathlib import Path
 import pytest
 
 from cdc_fixtures import cdc, make_cdc
+from live_pipeline_fixtures import cluster_pipeline, make_pipeline, spark
 from oncehouse.devstack.clickhouse import ClickHouse
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.devstack.subprocesses import descendants, signal_tree
-from road_fixtures import cluster_road, make_road, road, spark
 from secure_fixtures import authority, secure_kafka
 
-__all__ = ["authority", "cdc", "cluster_road", "make_cdc", "make_road", "road", "secure_kafka", "spark"]
+__all__ = [
+    "authority",
+    "cdc",
+    "cluster_pipeline",
+    "live_pipeline",
+    "make_cdc",
+    "make_pipeline",
+    "secure_kafka",
+    "spark",
+]
 
 _DAEMON = b"-m\0oncehouse.pipeline.spark.worker_daemon\0"
 
 
 @pytest.fixture
 def proxy(clickhouse: ClickHouse) -> Iterator[FaultProxy]:
-    """Between the road and its ClickHouse once `road.document["clickhouse"]["url"]` is the proxy's."""
+    """Between the pipeline and its ClickHouse once `live_pipeline.document["clickhouse"]["url"]` is the proxy's."""
     with FaultProxy(server_port=clickhouse.place.ports["http"]) as proxy:
         yield proxy
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from live_pipeline import LivePipeline
 from oncehouse.clickhouse.table_info import read_setting
-from road import Road
 
 FOREIGN = "of somebody else"
 
 
-def push_token_out(road: Road, *, also_delete: str = "") -> None:
+def push_token_out(live_pipeline: LivePipeline, *, also_delete: str = "") -> None:
     """Other writers insert as many blocks as the table remembers, and one more; then their rows are deleted."""
-    road.client.command(
-        f"ALTER TABLE {road.table} MODIFY SETTING parts_to_delay_insert = 100000, parts_to_throw_insert = 100000"
+    live_pipeline.client.command(
+        f"ALTER TABLE {live_pipeline.table} MODIFY SETTING "
+        "parts_to_delay_insert = 100000, parts_to_throw_insert = 100000"
     )
-    defined = road.client.query(
+    defined = live_pipeline.client.query(
         "SELECT engine_full FROM system.tables WHERE database = {database:String} AND name = 'events'",
-        parameters={"database": road.database},
+        parameters={"database": live_pipeline.database},
     ).result_rows[0][0]
     blocks = (read_setting(defined, "non_replicated_deduplication_window") or 0) + 1
     assert blocks > 1000
     rows = "".join(f"{FOREIGN}\t{number}\n" for number in range(blocks))
-    road.client.raw_insert(
-        road.table,
+    live_pipeline.client.raw_insert(
+        live_pipeline.table,
         ["note", "product_id"],
         rows,
         fmt="TabSeparated",
@@ -33,6 +34,8 @@ def push_token_out(road: Road, *, also_delete: str = "") -> None:
             "max_insert_threads": 1,
         },
     )
-    counted = road.client.query(f"SELECT count() FROM {road.table} WHERE note = '{FOREIGN}'").result_rows
+    counted = live_pipeline.client.query(
+        f"SELECT count() FROM {live_pipeline.table} WHERE note = '{FOREIGN}'"
+    ).result_rows
     assert counted == [(blocks,)]
-    road.client.command(f"DELETE FROM {road.table} WHERE note = '{FOREIGN}' {also_delete}")
+    live_pipeline.client.command(f"DELETE FROM {live_pipeline.table} WHERE note = '{FOREIGN}' {also_delete}")

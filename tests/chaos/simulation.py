@@ -1,6 +1,6 @@
-"""The road without servers: a real ledger, real files, and in place of Kafka, Spark and ClickHouse small models.
+"""The pipeline without servers: a real ledger, real files, and in place of Kafka, Spark and ClickHouse small models.
 
-A schedule is a list of steps. Any step may die at any of the road's crash points; what follows is done by a new
+A schedule is a list of steps. Any step may die at any of the pipeline's crash points; what follows is done by a new
 holder of the leases. ClickHouse is played below the product's own client, so that what it asks, decides and sends is
 the product's. A person does what messages advise. In the end the rest is drained, and the destination is held to what
 was produced.
@@ -146,7 +146,7 @@ class InlineTasks:
 
 def describe_pipeline(folder: Path) -> Pipeline:
     return Pipeline(
-        pipeline="road",
+        pipeline="live",
         source={
             "kafka": {"bootstrap_servers": "127.0.0.1:9", "topics": [TOPIC]},
             "fields": {"id": "UInt64", "note": "String"},
@@ -613,7 +613,7 @@ class Ground:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.pipeline = describe_pipeline(folder)
-        self.catalog = Catalog(f"sqlite:///{folder}/catalog.db", "road")
+        self.catalog = Catalog(f"sqlite:///{folder}/catalog.db", "live")
         self.catalog.prepare()
         self.catalog.adopt(identity_of(self.pipeline))
         self.held = take_leases(self.pipeline, self.catalog, "process 1")

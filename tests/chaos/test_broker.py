@@ -6,24 +6,24 @@ import threading
 
 import pytest
 
+from live_pipeline import LivePipeline, make_event, wait_until
 from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.ledger.catalog import epochs, registration
 from oncehouse.pipeline.ingest import kafka_source
 from oncehouse.pipeline.stages import kafka_stream
-from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(150)]
 
 
 @pytest.fixture
-def busy_road(make_road, monkeypatch) -> Road:
+def busy_pipeline(make_pipeline, monkeypatch) -> LivePipeline:
     monkeypatch.setattr(
         kafka_source, "TIMEOUT_SECONDS", 3.0
     )  # so that nobody waits long for a broker that is dead
-    return make_road(epoch={"max_rows": 30})
+    return make_pipeline(epoch={"max_rows": 30})
 
 
-def kill_broker(road: Road, stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def kill_broker(live_pipeline: LivePipeline, stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """It dies when the records of the second epoch were read and nothing of them is settled."""
     read_frame, reads, dead = kafka_stream.read_frame, [], threading.Event()
 
@@ -35,33 +35,37 @@ def kill_broker(road: Road, stack, monkeypatch: pytest.MonkeyPatch) -> None:
             dead.set()
         return manifests
 
-    road.send(EVENTS[:90])
-    with monkeypatch.context() as patched, road.start():
+    live_pipeline.send(EVENTS[:90])
+    with monkeypatch.context() as patched, live_pipeline.start():
         patched.setattr(kafka_stream, "read_frame", read_and_kill)
         wait_until(dead.is_set, "the broker's death")
-        wait_until(lambda: any("Starting again" in said for said in road.said), "the stream to notice")
+        wait_until(
+            lambda: any("Starting again" in said for said in live_pipeline.said), "the stream to notice"
+        )
         stack.start("kafka")
-        road.send(EVENTS[60:])
-        wait_until(lambda: epochs.read_positions(road.catalog)[road.topic, 0] == 180, "all records")
-    road.run()
-    road.assert_exact()
+        live_pipeline.send(EVENTS[60:])
+        wait_until(
+            lambda: epochs.read_positions(live_pipeline.catalog)[live_pipeline.topic, 0] == 180, "all records"
+        )
+    live_pipeline.run()
+    live_pipeline.assert_exact()
 
 
 @pytest.mark.scenario("broker killed")
-def test_a_broker_killed_and_started_again_loses_nothing(busy_road, stack, monkeypatch):
-    kill_broker(busy_road, stack, monkeypatch)
+def test_a_broker_killed_and_started_again_loses_nothing(busy_pipeline, stack, monkeypatch):
+    kill_broker(busy_pipeline, stack, monkeypatch)
 
 
 @pytest.mark.defect("broker killed")
-def test_a_stream_that_goes_on_at_the_end_of_the_topic_is_noticed(busy_road, stack, monkeypatch):
+def test_a_stream_that_goes_on_at_the_end_of_the_topic_is_noticed(busy_pipeline, stack, monkeypatch):
     """As a consumer does whose offsets were forgotten, with a ledger that takes any offset for the next one."""
     right = kafka_source.starting_positions
 
     def begin_at_the_end(*facts):
-        again = any("Starting again" in said for said in busy_road.said)
+        again = any("Starting again" in said for said in busy_pipeline.said)
         return {place: max(at, 90 * again) for place, at in right(*facts).items()}
 
     monkeypatch.setattr(kafka_source, "starting_positions", begin_at_the_end)
     monkeypatch.setattr(registration, "_advance", register_anywhere())
     with pytest.raises(AssertionError, match="events are lost"):
-        kill_broker(busy_road, stack, monkeypatch)
+        kill_broker(busy_pipeline, stack, monkeypatch)

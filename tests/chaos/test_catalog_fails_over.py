@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from live_pipeline import LivePipeline, make_event, wait_until
 from oncehouse.cli.app import run_command
 from oncehouse.errors import CatalogBehindError, OncehouseError
 from oncehouse.ledger import take_lease
@@ -20,7 +21,6 @@ from oncehouse.ledger.catalog.schema import leases as lease_rows
 from oncehouse.pipeline.checks import stale_catalog
 from oncehouse.pipeline.repair.repair import plan_repair
 from postgres_pair import PostgresPair
-from road import Road, make_event, wait_until
 
 AN_EPOCH = 60
 EVENTS = [make_event(number) for number in range(10 * AN_EPOCH)]
@@ -34,99 +34,112 @@ def pair(tmp_path_factory) -> Iterator[PostgresPair]:
 
 
 @pytest.fixture
-def pair_road(make_road, pair) -> Road:
-    return make_road(epoch={"max_rows": AN_EPOCH}, ledger={"catalog": pair.url})
+def pair_pipeline(make_pipeline, pair) -> LivePipeline:
+    return make_pipeline(epoch={"max_rows": AN_EPOCH}, ledger={"catalog": pair.url})
 
 
-def deliver_beyond(road: Road, pair: PostgresPair, running, *, lost_epochs: int) -> None:
+def deliver_beyond(live_pipeline: LivePipeline, pair: PostgresPair, running, *, lost_epochs: int) -> None:
     """One epoch that the standby has, and some that are in ClickHouse and that it has not."""
-    road.send(EVENTS[:AN_EPOCH])
+    live_pipeline.send(EVENTS[:AN_EPOCH])
     running.wait_for_rows(AN_EPOCH)
-    wait_until(lambda: running.error or not waiting_batches(road.catalog), "the first batch to be settled")
+    wait_until(
+        lambda: running.error or not waiting_batches(live_pipeline.catalog), "the first batch to be settled"
+    )
     pair.cut_off()
-    before = epochs.next_epoch(road.catalog)
+    before = epochs.next_epoch(live_pipeline.catalog)
     for end in range(2 * AN_EPOCH, (2 + lost_epochs) * AN_EPOCH, AN_EPOCH):
-        road.send(EVENTS[end - AN_EPOCH : end])
+        live_pipeline.send(EVENTS[end - AN_EPOCH : end])
         running.wait_for_rows(end)
-    wait_until(lambda: running.error or not waiting_batches(road.catalog), "the batches to be settled")
-    assert epochs.next_epoch(road.catalog) - before == lost_epochs
+    wait_until(
+        lambda: running.error or not waiting_batches(live_pipeline.catalog), "the batches to be settled"
+    )
+    assert epochs.next_epoch(live_pipeline.catalog) - before == lost_epochs
 
 
-def lose_under_driver(road: Road, pair: PostgresPair, *, lost_epochs: int) -> Exception | None:
+def lose_under_driver(
+    live_pipeline: LivePipeline, pair: PostgresPair, *, lost_epochs: int
+) -> Exception | None:
     """What ends the driver; None where it goes on until it is stopped."""
-    with road.start() as running:
-        deliver_beyond(road, pair, running, lost_epochs=lost_epochs)
+    with live_pipeline.start() as running:
+        deliver_beyond(live_pipeline, pair, running, lost_epochs=lost_epochs)
         pair.fail_over()
         newest = EVENTS[-AN_EPOCH:]
-        road.send(newest)
+        live_pipeline.send(newest)
         wait_until(
-            lambda: running.error or {event for event, _ in road.rows()} >= set(newest),
+            lambda: running.error or {event for event, _ in live_pipeline.rows()} >= set(newest),
             "the driver to stop or to go on",
         )
         error, running.error = running.error, None
     return error
 
 
-def lose_before_start(road: Road, pair: PostgresPair, *, lost_epochs: int) -> Exception | None:
+def lose_before_start(
+    live_pipeline: LivePipeline, pair: PostgresPair, *, lost_epochs: int
+) -> Exception | None:
     """What keeps the next driver from starting; None where it starts."""
-    with road.start() as running:
-        deliver_beyond(road, pair, running, lost_epochs=lost_epochs)
+    with live_pipeline.start() as running:
+        deliver_beyond(live_pipeline, pair, running, lost_epochs=lost_epochs)
     pair.fail_over()
-    road.send(EVENTS[-AN_EPOCH:])
+    live_pipeline.send(EVENTS[-AN_EPOCH:])
     try:
-        road.run()
+        live_pipeline.run()
     except OncehouseError as error:
         return error
     return None
 
 
-def command(road: Road, *words: str) -> int:
-    return run_command([*road.command_line(words[0], *words[1:])[3:]])
+def command(live_pipeline: LivePipeline, *words: str) -> int:
+    return run_command([*live_pipeline.command_line(words[0], *words[1:])[3:]])
 
 
-def assert_refused_at_each_start(road: Road) -> None:
-    before = leases.list_leases(road.catalog)
+def assert_refused_at_each_start(live_pipeline: LivePipeline) -> None:
+    before = leases.list_leases(live_pipeline.catalog)
     for _ in range(2):
-        assert command(road, "run", "--once") == CatalogBehindError.exit_code
-    assert [lease.token for lease in leases.list_leases(road.catalog)] == [lease.token for lease in before]
+        assert command(live_pipeline, "run", "--once") == CatalogBehindError.exit_code
+    assert [lease.token for lease in leases.list_leases(live_pipeline.catalog)] == [
+        lease.token for lease in before
+    ]
 
 
-def repair(road: Road) -> None:
+def repair(live_pipeline: LivePipeline) -> None:
     # That they were given back is lost too.
     wait_until(
-        lambda: all(lease.expires_at < road.catalog.now() for lease in leases.list_leases(road.catalog)),
+        lambda: all(
+            lease.expires_at < live_pipeline.catalog.now()
+            for lease in leases.list_leases(live_pipeline.catalog)
+        ),
         "the leases to run out",
     )
-    assert command(road, "repair", "--plan") == 3
-    road.age_marks()
-    assert command(road, "repair", "--apply") == 0
-    assert plan_repair(road.pipeline).is_clean
+    assert command(live_pipeline, "repair", "--plan") == 3
+    live_pipeline.age_marks()
+    assert command(live_pipeline, "repair", "--apply") == 0
+    assert plan_repair(live_pipeline.pipeline).is_clean
 
 
-def go_on(road: Road) -> None:
-    road.run()
-    road.assert_exact()
+def go_on(live_pipeline: LivePipeline) -> None:
+    live_pipeline.run()
+    live_pipeline.assert_exact()
 
 
 @pytest.mark.scenario("catalog loses transactions under a driver")
 @BY_ONE_AND_BY_MANY
-def test_a_driver_stops_when_its_catalog_has_lost_what_it_confirmed(pair_road, pair, lost_epochs):
-    error = lose_under_driver(pair_road, pair, lost_epochs=lost_epochs)
+def test_a_driver_stops_when_its_catalog_has_lost_what_it_confirmed(pair_pipeline, pair, lost_epochs):
+    error = lose_under_driver(pair_pipeline, pair, lost_epochs=lost_epochs)
     assert isinstance(error, CatalogBehindError), error
     assert "oncehouse repair --plan" in str(error)
-    assert_refused_at_each_start(pair_road)
-    repair(pair_road)
-    go_on(pair_road)
+    assert_refused_at_each_start(pair_pipeline)
+    repair(pair_pipeline)
+    go_on(pair_pipeline)
 
 
 @pytest.mark.scenario("catalog loses transactions before a start")
 @pytest.mark.parametrize("lost_epochs", [pytest.param(1, marks=pytest.mark.short), 3])
-def test_a_driver_does_not_start_on_a_catalog_that_has_lost_what_was_sent(pair_road, pair, lost_epochs):
-    error = lose_before_start(pair_road, pair, lost_epochs=lost_epochs)
+def test_a_driver_does_not_start_on_a_catalog_that_has_lost_what_was_sent(pair_pipeline, pair, lost_epochs):
+    error = lose_before_start(pair_pipeline, pair, lost_epochs=lost_epochs)
     assert isinstance(error, CatalogBehindError), error
-    assert_refused_at_each_start(pair_road)
-    repair(pair_road)
-    go_on(pair_road)
+    assert_refused_at_each_start(pair_pipeline)
+    repair(pair_pipeline)
+    go_on(pair_pipeline)
 
 
 # With a defect
@@ -153,23 +166,23 @@ def look_at_the_token_alone(monkeypatch) -> None:
     monkeypatch.setattr(Catalog, "own_term", own_token)
 
 
-def assert_doubled(road: Road) -> None:
+def assert_doubled(live_pipeline: LivePipeline) -> None:
     with pytest.raises(AssertionError, match="rows are doubled"):
-        go_on(road)
+        go_on(live_pipeline)
 
 
 @pytest.mark.defect("catalog loses transactions under a driver")
 @BY_ONE_AND_BY_MANY
-def test_a_driver_that_trusts_its_catalog_is_noticed(pair_road, pair, lost_epochs, monkeypatch):
+def test_a_driver_that_trusts_its_catalog_is_noticed(pair_pipeline, pair, lost_epochs, monkeypatch):
     look_at_no_mark(monkeypatch)
     look_at_no_file(monkeypatch)
     look_at_the_token_alone(monkeypatch)
-    assert not isinstance(lose_under_driver(pair_road, pair, lost_epochs=lost_epochs), CatalogBehindError)
-    assert_doubled(pair_road)
+    assert not isinstance(lose_under_driver(pair_pipeline, pair, lost_epochs=lost_epochs), CatalogBehindError)
+    assert_doubled(pair_pipeline)
 
 
 @pytest.mark.defect("catalog loses transactions before a start")
-def test_a_start_that_looks_at_no_mark_is_noticed(pair_road, pair, monkeypatch):
+def test_a_start_that_looks_at_no_mark_is_noticed(pair_pipeline, pair, monkeypatch):
     look_at_no_mark(monkeypatch)
-    assert lose_before_start(pair_road, pair, lost_epochs=1) is None
-    assert_doubled(pair_road)
+    assert lose_before_start(pair_pipeline, pair, lost_epochs=1) is None
+    assert_doubled(pair_pipeline)

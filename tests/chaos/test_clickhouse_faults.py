@@ -13,12 +13,12 @@ import pytest
 from defective_loader import retry_without_token, take_failures_for_done
 
 from clickhouse_users import PASSWORD
+from live_pipeline import LivePipeline, make_event, wait_until
 from oncehouse.devstack.proxies.fault_proxy import UNTIL_TAKEN_BACK, FaultProxy
 from oncehouse.devstack.proxies.faults import AnswerError, DelayRequest
 from oncehouse.devstack.stack import Stack
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import Attempt, BatchStatus
-from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(90)]
 
@@ -112,19 +112,19 @@ TROUBLES = (
 FIRST_OF_EACH = {trouble.scenario: trouble for trouble in reversed(TROUBLES)}.values()
 
 
-def add_table(road: Road, name: str) -> str:
-    full = f"{road.database}.{name}"
-    road.document["tables"].append({"name": full})
-    road.create_tables(full)
+def add_table(live_pipeline: LivePipeline, name: str) -> str:
+    full = f"{live_pipeline.database}.{name}"
+    live_pipeline.document["tables"].append({"name": full})
+    live_pipeline.create_tables(full)
     return full
 
 
-def attempts_at(road: Road, table: str) -> list[Attempt]:
+def attempts_at(live_pipeline: LivePipeline, table: str) -> list[Attempt]:
     """Attempts that came to an end."""
     return [
         attempt
-        for batch in road.batches(table=table)
-        for attempt in batches.list_attempts(road.catalog, batch.batch_id)
+        for batch in live_pipeline.batches(table=table)
+        for attempt in batches.list_attempts(live_pipeline.catalog, batch.batch_id)
         if attempt.outcome is not None
     ]
 
@@ -135,32 +135,34 @@ class Seen:
     reasons: tuple[str, ...]
 
 
-def play(road: Road, proxy: FaultProxy, trouble: Trouble) -> Seen:
+def play(live_pipeline: LivePipeline, proxy: FaultProxy, trouble: Trouble) -> Seen:
     """Events come in before and during the trouble; somebody mends it, and then has parked batches sent again."""
-    road.document["clickhouse"] |= trouble.settings
-    road.go_through(proxy)
-    other = add_table(road, "other")
-    road.send(EVENTS[:30])
-    with road.start() as running:
-        for table in (road.table, other):
+    live_pipeline.document["clickhouse"] |= trouble.settings
+    live_pipeline.go_through(proxy)
+    other = add_table(live_pipeline, "other")
+    live_pipeline.send(EVENTS[:30])
+    with live_pipeline.start() as running:
+        for table in (live_pipeline.table, other):
             running.wait_for_rows(30, table)
-        wait_until(lambda: not road.batches(statuses=batches.WAITING), "the first events to be settled")
-        before = len(attempts_at(road, other))
+        wait_until(
+            lambda: not live_pipeline.batches(statuses=batches.WAITING), "the first events to be settled"
+        )
+        before = len(attempts_at(live_pipeline, other))
         for statement in trouble.harm:
-            road.client.command(statement.format(table=other))
+            live_pipeline.client.command(statement.format(table=other))
         if trouble.answer is not None:
             proxy.inject(trouble.answer, times=UNTIL_TAKEN_BACK, table="`other`")
-        road.send(EVENTS[30:])
+        live_pipeline.send(EVENTS[30:])
         running.wait_for_rows(90)  # of the table that has no trouble
-        wait_until(lambda: len(attempts_at(road, other)) > before, "an insert in trouble")
-        parked = road.batches(statuses=[BatchStatus.PARKED])
+        wait_until(lambda: len(attempts_at(live_pipeline, other)) > before, "an insert in trouble")
+        parked = live_pipeline.batches(statuses=[BatchStatus.PARKED])
         for statement in trouble.mend:
-            road.client.command(statement.format(table=other))
+            live_pipeline.client.command(statement.format(table=other))
         proxy.take_back()
-    reasons = tuple(found.detail for found in attempts_at(road, other) if found.detail is not None)
-    for batch in road.batches(statuses=[BatchStatus.PARKED]):
-        batches.retry_parked(road.catalog, batch.batch_id)
-    road.run()
+    reasons = tuple(found.detail for found in attempts_at(live_pipeline, other) if found.detail is not None)
+    for batch in live_pipeline.batches(statuses=[BatchStatus.PARKED]):
+        batches.retry_parked(live_pipeline.catalog, batch.batch_id)
+    live_pipeline.run()
     return Seen(parked=bool(parked), reasons=reasons)
 
 
@@ -173,80 +175,85 @@ def _marked(mark: str, troubles) -> list:
 
 @pytest.mark.parametrize("trouble", _marked("scenario", TROUBLES))
 def test_a_table_in_trouble_gets_all_its_rows_once_it_is_mended_and_the_other_one_meanwhile(
-    make_road, proxy, trouble
+    make_pipeline, proxy, trouble
 ):
-    road = make_road()
-    seen = play(road, proxy, trouble)
+    live_pipeline = make_pipeline()
+    seen = play(live_pipeline, proxy, trouble)
     assert seen.parked is trouble.parks, seen.reasons
     assert any(trouble.says in reason for reason in seen.reasons), seen.reasons
-    road.assert_exact()
-    road.assert_table(f"{road.database}.other", road.expected)
+    live_pipeline.assert_exact()
+    live_pipeline.assert_table(f"{live_pipeline.database}.other", live_pipeline.expected)
 
 
 @pytest.mark.parametrize("trouble", _marked("defect", FIRST_OF_EACH))
-def test_a_refused_batch_that_is_taken_for_inserted_is_noticed(make_road, proxy, trouble, monkeypatch):
-    road = make_road()
+def test_a_refused_batch_that_is_taken_for_inserted_is_noticed(make_pipeline, proxy, trouble, monkeypatch):
+    live_pipeline = make_pipeline()
     with monkeypatch.context() as defective:
         take_failures_for_done(defective)
-        play(road, proxy, trouble)
+        play(live_pipeline, proxy, trouble)
     with pytest.raises(AssertionError, match="events are lost"):
-        road.assert_table(f"{road.database}.other", road.expected)
+        live_pipeline.assert_table(f"{live_pipeline.database}.other", live_pipeline.expected)
 
 
-def get_an_insert_late(road: Road, proxy: FaultProxy) -> None:
+def get_an_insert_late(live_pipeline: LivePipeline, proxy: FaultProxy) -> None:
     """The first INSERT reaches the server when its client has given up and sent it again."""
-    road.document["clickhouse"]["insert_timeout"] = 1
-    road.go_through(proxy)
-    road.send(EVENTS)
+    live_pipeline.document["clickhouse"]["insert_timeout"] = 1
+    live_pipeline.go_through(proxy)
+    live_pipeline.send(EVENTS)
     proxy.inject(DelayRequest(seconds=8))
-    road.run()
+    live_pipeline.run()
     assert proxy.happened[DelayRequest] == 1
-    assert "unknown" in [found.outcome for found in attempts_at(road, road.table)]
+    assert "unknown" in [found.outcome for found in attempts_at(live_pipeline, live_pipeline.table)]
     wait_until(lambda: proxy.late_answers, "the insert that comes late")
 
 
 @pytest.mark.scenario("ClickHouse is slow")
-def test_an_insert_that_arrives_after_its_retry_adds_nothing(make_road, proxy):
-    road = make_road()
-    get_an_insert_late(road, proxy)
-    road.assert_exact()
+def test_an_insert_that_arrives_after_its_retry_adds_nothing(make_pipeline, proxy):
+    live_pipeline = make_pipeline()
+    get_an_insert_late(live_pipeline, proxy)
+    live_pipeline.assert_exact()
 
 
 @pytest.mark.defect("ClickHouse is slow")
-def test_an_insert_without_token_that_arrives_after_its_retry_is_noticed(make_road, proxy, monkeypatch):
+def test_an_insert_without_token_that_arrives_after_its_retry_is_noticed(make_pipeline, proxy, monkeypatch):
     retry_without_token(monkeypatch)
-    road = make_road()
-    get_an_insert_late(road, proxy)
+    live_pipeline = make_pipeline()
+    get_an_insert_late(live_pipeline, proxy)
     with pytest.raises(AssertionError, match="90 rows are doubled"):
-        road.assert_exact()
+        live_pipeline.assert_exact()
 
 
-def kill_and_start(road: Road, stack: Stack) -> None:
+def kill_and_start(live_pipeline: LivePipeline, stack: Stack) -> None:
     """ClickHouse is away while events come in, and back before the pipeline ends."""
-    road.send(EVENTS[:30])
-    with road.start() as running:
+    live_pipeline.send(EVENTS[:30])
+    with live_pipeline.start() as running:
         running.wait_for_rows(30)
-        wait_until(lambda: not road.batches(statuses=batches.WAITING), "the first events to be settled")
-        before = len(attempts_at(road, road.table))
+        wait_until(
+            lambda: not live_pipeline.batches(statuses=batches.WAITING), "the first events to be settled"
+        )
+        before = len(attempts_at(live_pipeline, live_pipeline.table))
         stack.kill("clickhouse")
-        road.send(EVENTS[20:60])
-        wait_until(lambda: len(attempts_at(road, road.table)) > before, "an insert that found no server")
+        live_pipeline.send(EVENTS[20:60])
+        wait_until(
+            lambda: len(attempts_at(live_pipeline, live_pipeline.table)) > before,
+            "an insert that found no server",
+        )
         stack.start("clickhouse")
-    road.send(EVENTS[60:])
-    road.run()
+    live_pipeline.send(EVENTS[60:])
+    live_pipeline.run()
 
 
 @pytest.mark.short
 @pytest.mark.scenario("ClickHouse killed")
-def test_clickhouse_killed_and_started_again_has_everything_once(road, stack):
-    kill_and_start(road, stack)
-    road.assert_exact()
+def test_clickhouse_killed_and_started_again_has_everything_once(live_pipeline, stack):
+    kill_and_start(live_pipeline, stack)
+    live_pipeline.assert_exact()
 
 
 @pytest.mark.defect("ClickHouse killed")
-def test_a_batch_that_found_no_server_and_is_taken_for_inserted_is_noticed(road, stack, monkeypatch):
+def test_a_batch_that_found_no_server_and_is_taken_for_inserted_is_noticed(live_pipeline, stack, monkeypatch):
     with monkeypatch.context() as defective:
         take_failures_for_done(defective)
-        kill_and_start(road, stack)
+        kill_and_start(live_pipeline, stack)
     with pytest.raises(AssertionError, match="events are lost"):
-        road.assert_exact()
+        live_pipeline.assert_exact()

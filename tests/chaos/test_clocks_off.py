@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from live_pipeline import LivePipeline, make_event, wait_until
 from oncehouse.common.database import DatabaseClock
 from oncehouse.errors import ConfigurationError, FencedError, LeaseHeldError
 from oncehouse.ledger.catalog import leases
@@ -14,7 +15,6 @@ from oncehouse.ledger.models import Lease, Stage
 from oncehouse.pipeline.checks import clock_skew
 from oncehouse.pipeline.maintenance.retention import retain
 from oncehouse.pipeline.stages import supervisor
-from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(60)]
 HOUR, DAY = 3600, 86_400
@@ -55,24 +55,26 @@ def clock(monkeypatch) -> CatalogClock:
 
 
 @pytest.fixture
-def short_window(make_road) -> Road:
+def short_window(make_pipeline) -> LivePipeline:
     # Shorter than any jump, so that a jump makes all that is known too old.
-    return make_road(partitions=2, identity={"window": "30m"}, epoch={"max_rows": 30})
+    return make_pipeline(partitions=2, identity={"window": "30m"}, epoch={"max_rows": 30})
 
 
-def jump_while_running(road: Road, clock: CatalogClock, seconds: float) -> None:
+def jump_while_running(live_pipeline: LivePipeline, clock: CatalogClock, seconds: float) -> None:
     """Some events before the jump, some while the clock is wrong, and all of them again when it is right."""
-    road.send(EVENTS[:20])
-    with road.start() as running:
+    live_pipeline.send(EVENTS[:20])
+    with live_pipeline.start() as running:
         running.wait_for_rows(20)
         clock.set_ahead(seconds)
-        road.send([*EVENTS[10:40], *EVENTS[:10]])
+        live_pipeline.send([*EVENTS[10:40], *EVENTS[:10]])
         running.wait_for_rows(40)
         clock.set_ahead(0.0)
-        road.send([*EVENTS[20:], *EVENTS[:20]], partition=1)
-        wait_until(lambda: running.error or road.counts().read == road.produced, "all to be read")
-    road.run()
-    road.assert_exact()
+        live_pipeline.send([*EVENTS[20:], *EVENTS[:20]], partition=1)
+        wait_until(
+            lambda: running.error or live_pipeline.counts().read == live_pipeline.produced, "all to be read"
+        )
+    live_pipeline.run()
+    live_pipeline.assert_exact()
 
 
 @JUMPS
@@ -95,44 +97,44 @@ def test_a_window_on_a_clock_that_jumps_is_noticed(short_window, clock, seconds,
 @JUMPS
 @pytest.mark.scenario("clock off")
 def test_a_driver_whose_own_clock_is_off_is_refused_and_harmless_where_it_is_allowed(
-    make_road, seconds, monkeypatch
+    make_pipeline, seconds, monkeypatch
 ):
     right = time.time
     monkeypatch.setattr(clock_skew, "read_host_clock", lambda: right() + seconds)
-    road = make_road(identity={"window": "30m"}, epoch={"max_rows": 30})
-    road.send(EVENTS[:30])
+    live_pipeline = make_pipeline(identity={"window": "30m"}, epoch={"max_rows": 30})
+    live_pipeline.send(EVENTS[:30])
     with pytest.raises(ConfigurationError, match="clock of ClickHouse"):
-        road.run()
-    assert not road.catalog.exists(), "nothing was begun"
-    road.document["max_clock_difference"] = "2d"
+        live_pipeline.run()
+    assert not live_pipeline.catalog.exists(), "nothing was begun"
+    live_pipeline.document["max_clock_difference"] = "2d"
     # Of Python as a whole, for whoever would ask it.
     monkeypatch.setattr(time, "time", lambda: right() + seconds)
-    road.run()
-    road.retain()
-    road.send(EVENTS)
-    road.run()
-    assert road.counts().duplicate == 30
-    road.assert_exact()
+    live_pipeline.run()
+    live_pipeline.retain()
+    live_pipeline.send(EVENTS)
+    live_pipeline.run()
+    assert live_pipeline.counts().duplicate == 30
+    live_pipeline.assert_exact()
 
 
 @pytest.mark.scenario("clock off")
-def test_a_clock_set_forth_lets_another_driver_in_and_the_first_one_out(make_road, clock):
-    road = make_road(epoch={"max_rows": 30})
-    road.send(EVENTS[:30])
-    with road.start() as running:
+def test_a_clock_set_forth_lets_another_driver_in_and_the_first_one_out(make_pipeline, clock):
+    live_pipeline = make_pipeline(epoch={"max_rows": 30})
+    live_pipeline.send(EVENTS[:30])
+    with live_pipeline.start() as running:
         running.wait_for_rows(30)
         with pytest.raises(LeaseHeldError):
-            take_ingest(road)
+            take_ingest(live_pipeline)
         clock.ahead_seconds = HOUR
-        taken = take_ingest(road)
-        road.send(EVENTS[20:])
+        taken = take_ingest(live_pipeline)
+        live_pipeline.send(EVENTS[20:])
         assert isinstance(running.wait_for_error(), FencedError)
-    assert road.counts().read == 30
-    leases.release(road.catalog, taken)
+    assert live_pipeline.counts().read == 30
+    leases.release(live_pipeline.catalog, taken)
     clock.ahead_seconds = 0.0
-    road.run()
-    road.assert_exact()
+    live_pipeline.run()
+    live_pipeline.assert_exact()
 
 
-def take_ingest(road: Road) -> Lease:
-    return leases.acquire(road.catalog, Stage.INGEST, holder="another machine", lease_seconds=600)
+def take_ingest(live_pipeline: LivePipeline) -> Lease:
+    return leases.acquire(live_pipeline.catalog, Stage.INGEST, holder="another machine", lease_seconds=600)

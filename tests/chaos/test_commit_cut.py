@@ -1,4 +1,4 @@
-"""A real PostgreSQL as the catalog of the simulated road, its connections cut at many different commits."""
+"""A real PostgreSQL as the catalog of the simulated pipeline, its connections cut at many different commits."""
 
 from __future__ import annotations
 

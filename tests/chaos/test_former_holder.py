@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from chaos_processes import ended, freeze_whole
+from live_pipeline import LivePipeline, make_event, wait_until
 from oncehouse.cli.app import run_command
 from oncehouse.devstack.chaos.scenario_run import thaw
 from oncehouse.errors import CatalogBehindError, FencedError
@@ -21,7 +22,6 @@ from oncehouse.ledger.catalog.batches import waiting_batches
 from oncehouse.ledger.storage import marks
 from oncehouse.ledger.storage.marks import Marks, read_marks
 from postgres_pair import PostgresPair
-from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(150)]
 
@@ -33,121 +33,132 @@ def pair(tmp_path_factory) -> Iterator[PostgresPair]:
 
 
 @pytest.fixture
-def impatient_road(make_road, pair) -> Road:
-    return make_road(epoch={"max_rows": 30}, lease=2.0, ledger={"catalog": pair.url})
+def impatient_pipeline(make_pipeline, pair) -> LivePipeline:
+    return make_pipeline(epoch={"max_rows": 30}, lease=2.0, ledger={"catalog": pair.url})
 
 
-def wait_for_end_of_leases(road: Road) -> None:
+def wait_for_end_of_leases(live_pipeline: LivePipeline) -> None:
     wait_until(
-        lambda: all(lease.expires_at < road.catalog.now() for lease in leases.list_leases(road.catalog)),
+        lambda: all(
+            lease.expires_at < live_pipeline.catalog.now()
+            for lease in leases.list_leases(live_pipeline.catalog)
+        ),
         "the leases to run out",
     )
 
 
-def repair(road: Road) -> None:
-    wait_for_end_of_leases(road)
-    road.age_marks()
-    assert run_command([*road.command_line("repair", "--apply")[3:]]) == 0
+def repair(live_pipeline: LivePipeline) -> None:
+    wait_for_end_of_leases(live_pipeline)
+    live_pipeline.age_marks()
+    assert run_command([*live_pipeline.command_line("repair", "--apply")[3:]]) == 0
 
 
-def follow_and_lose(road: Road, pair: PostgresPair, first: subprocess.Popen[str]) -> None:
+def follow_and_lose(live_pipeline: LivePipeline, pair: PostgresPair, first: subprocess.Popen[str]) -> None:
     """The first driver stands still, a second delivers the rest, and the catalog forgets the second."""
     wait_until(
-        lambda: first.poll() is not None or (len(road.rows()) == 60 and not waiting_batches(road.catalog)),
+        lambda: (
+            first.poll() is not None
+            or (len(live_pipeline.rows()) == 60 and not waiting_batches(live_pipeline.catalog))
+        ),
         "the first driver to deliver",
     )
     freeze_whole(first)
     pair.cut_off()
-    wait_for_end_of_leases(road)
-    road.send(EVENTS[60:120])
-    road.run()
-    road.assert_exact()
+    wait_for_end_of_leases(live_pipeline)
+    live_pipeline.send(EVENTS[60:120])
+    live_pipeline.run()
+    live_pipeline.assert_exact()
     pair.fail_over()
 
 
-def wake_former_holder(road: Road, pair: PostgresPair, *, repaired: bool, defect: str = "") -> None:
-    road.send(EVENTS[:60])
-    first = road.spawn(defect=defect)
+def wake_former_holder(
+    live_pipeline: LivePipeline, pair: PostgresPair, *, repaired: bool, defect: str = ""
+) -> None:
+    live_pipeline.send(EVENTS[:60])
+    first = live_pipeline.spawn(defect=defect)
     with ended(first):
-        follow_and_lose(road, pair, first)
+        follow_and_lose(live_pipeline, pair, first)
         if repaired:
-            repair(road)
-            road.send(EVENTS[120:])
-            road.run()
-        before = sorted(road.rows())
+            repair(live_pipeline)
+            live_pipeline.send(EVENTS[120:])
+            live_pipeline.run()
+        before = sorted(live_pipeline.rows())
         thaw(first)
         wait_until(
-            lambda: first.poll() is not None or sorted(road.rows()) != before,
+            lambda: first.poll() is not None or sorted(live_pipeline.rows()) != before,
             "the first driver to do something",
         )
-        assert sorted(road.rows()) == before, "a former holder delivers rows again"
-        assert first.wait() == (FencedError if repaired else CatalogBehindError).exit_code, road.log()[-2000:]
+        assert sorted(live_pipeline.rows()) == before, "a former holder delivers rows again"
+        assert first.wait() == (FencedError if repaired else CatalogBehindError).exit_code, (
+            live_pipeline.log()[-2000:]
+        )
     if not repaired:
-        repair(road)
-    road.run()
-    road.assert_exact()
+        repair(live_pipeline)
+    live_pipeline.run()
+    live_pipeline.assert_exact()
 
 
 @pytest.mark.scenario("former holder wakes after the catalog failed over")
 @pytest.mark.parametrize("repaired", [False, True])
-def test_a_driver_whose_successor_the_catalog_forgot_sends_nothing(impatient_road, pair, repaired):
-    wake_former_holder(impatient_road, pair, repaired=repaired)
+def test_a_driver_whose_successor_the_catalog_forgot_sends_nothing(impatient_pipeline, pair, repaired):
+    wake_former_holder(impatient_pipeline, pair, repaired=repaired)
 
 
 @pytest.mark.defect("former holder wakes after the catalog failed over")
-def test_a_former_holder_that_looks_at_no_mark_is_noticed(impatient_road, pair):
+def test_a_former_holder_that_looks_at_no_mark_is_noticed(impatient_pipeline, pair):
     with pytest.raises(AssertionError, match="a former holder delivers rows again"):
-        wake_former_holder(impatient_road, pair, repaired=False, defect="marks not seen")
+        wake_former_holder(impatient_pipeline, pair, repaired=False, defect="marks not seen")
 
 
-def tokens(road: Road) -> list[int]:
-    return [lease.token for lease in leases.list_leases(road.catalog)]
+def tokens(live_pipeline: LivePipeline) -> list[int]:
+    return [lease.token for lease in leases.list_leases(live_pipeline.catalog)]
 
 
-def forget_lease(road: Road, pair: PostgresPair) -> None:
+def forget_lease(live_pipeline: LivePipeline, pair: PostgresPair) -> None:
     """A driver takes its leases and stands still; the catalog forgets them, and a second driver works."""
-    road.send(EVENTS[:60])
-    road.run()
+    live_pipeline.send(EVENTS[:60])
+    live_pipeline.run()
     pair.cut_off()
-    before = tokens(road)
-    first = road.spawn()
+    before = tokens(live_pipeline)
+    first = live_pipeline.spawn()
     with ended(first):
         wait_until(
             lambda: (
                 first.poll() is not None
-                or all(new > old for new, old in zip(tokens(road), before, strict=True))
+                or all(new > old for new, old in zip(tokens(live_pipeline), before, strict=True))
             ),
             "the first driver to take its leases",
         )
-        known = set(tokens(road))
+        known = set(tokens(live_pipeline))
         wait_until(
             lambda: (
                 first.poll() is not None
-                or set(read_marks(road.store, road.pipeline.pipeline).tokens.values()) == known
+                or set(read_marks(live_pipeline.store, live_pipeline.pipeline.pipeline).tokens.values())
+                == known
             ),
             "the leases to be marked",
         )
         freeze_whole(first)
-        given = tokens(road)
+        given = tokens(live_pipeline)
         pair.fail_over()
-        assert tokens(road) == before, "the catalog has forgotten the leases"
-        road.send(EVENTS[60:])
-        road.run()
-        assert min(tokens(road)) > max(given), "a fencing token was given twice"
+        assert tokens(live_pipeline) == before, "the catalog has forgotten the leases"
+        live_pipeline.send(EVENTS[60:])
+        live_pipeline.run()
+        assert min(tokens(live_pipeline)) > max(given), "a fencing token was given twice"
         thaw(first)
-        assert first.wait(timeout=120) == FencedError.exit_code, road.log()[-2000:]
-    road.assert_exact()
+        assert first.wait(timeout=120) == FencedError.exit_code, live_pipeline.log()[-2000:]
+    live_pipeline.assert_exact()
 
 
 @pytest.mark.scenario("catalog forgets a lease that was given")
-def test_a_fencing_token_that_the_catalog_forgot_is_not_given_again(impatient_road, pair):
-    forget_lease(impatient_road, pair)
+def test_a_fencing_token_that_the_catalog_forgot_is_not_given_again(impatient_pipeline, pair):
+    forget_lease(impatient_pipeline, pair)
 
 
 @pytest.mark.defect("catalog forgets a lease that was given")
-def test_a_token_that_is_given_twice_is_noticed(impatient_road, pair, monkeypatch):
+def test_a_token_that_is_given_twice_is_noticed(impatient_pipeline, pair, monkeypatch):
     """Also where the second driver does not look for others' marks before it sends, which would stop it."""
     monkeypatch.setattr(take_lease, "read_marks", lambda *_: Marks(found=(), damaged=(), tokens={}))
     monkeypatch.setattr(marks, "_demand_newest_term", lambda *_: None)
     with pytest.raises(AssertionError, match="a fencing token was given twice"):
-        forget_lease(impatient_road, pair)
+        forget_lease(impatient_pipeline, pair)

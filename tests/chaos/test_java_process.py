@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from road import make_event, wait_until
+from live_pipeline import make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(120)]
 
@@ -20,12 +20,12 @@ def java_of(process):
 
 
 @pytest.mark.parametrize(("asked_to_end", "code"), [(True, 0), (False, 75)])
-def test_a_java_process_that_goes_is_no_defect_and_loses_nothing(make_road, asked_to_end, code):
-    road = make_road(epoch={"max_rows": 20})
-    road.send(EVENTS)
-    process = road.spawn()
+def test_a_java_process_that_goes_is_no_defect_and_loses_nothing(make_pipeline, asked_to_end, code):
+    live_pipeline = make_pipeline(epoch={"max_rows": 20})
+    live_pipeline.send(EVENTS)
+    process = live_pipeline.spawn()
     try:
-        wait_until(lambda: road.rows() or process.poll() is not None, "the first rows")
+        wait_until(lambda: live_pipeline.rows() or process.poll() is not None, "the first rows")
         java = java_of(process)
         if asked_to_end:
             # What a supervisor does that signals the whole group.
@@ -37,6 +37,6 @@ def test_a_java_process_that_goes_is_no_defect_and_loses_nothing(make_road, aske
     finally:
         process.kill()
         process.wait()
-    assert ended_with == code, (road.folder / "process.log").read_text()[-2000:]
-    road.run()
-    road.assert_exact()
+    assert ended_with == code, (live_pipeline.folder / "process.log").read_text()[-2000:]
+    live_pipeline.run()
+    live_pipeline.assert_exact()

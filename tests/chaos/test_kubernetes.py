@@ -15,8 +15,8 @@ import pytest
 
 from fake_kubernetes import ENTRY_POINT, fake_kubernetes
 from helm_subset import VALUES, render_chart
+from live_pipeline import make_event
 from oncehouse.devstack.jars import connector_jars
-from road import make_event
 
 # `deploy/docker/main.py`, which also shows what Spark was told in the end.
 SUBMITTED = """
@@ -47,13 +47,15 @@ def write_files(folder: Path, chart, master: str) -> Path:
 
 @pytest.mark.long
 def test_the_charts_driver_starts_executors_in_pods_of_its_own_and_ends_them(
-    make_road, s3, postgres_url, tmp_path
+    make_pipeline, s3, postgres_url, tmp_path
 ):
-    road = make_road(partitions=2, ledger={"catalog": postgres_url, "files": s3.files(tmp_path.name)})
-    road.send([make_event(number) for number in range(120)])
-    road.send([make_event(number) for number in range(60, 120)], partition=1)
+    live_pipeline = make_pipeline(
+        partitions=2, ledger={"catalog": postgres_url, "files": s3.files(tmp_path.name)}
+    )
+    live_pipeline.send([make_event(number) for number in range(120)])
+    live_pipeline.send([make_event(number) for number in range(60, 120)], partition=1)
     chart = render_chart(
-        pipeline={name: section for name, section in road.document.items() if name != "spark"},
+        pipeline={name: section for name, section in live_pipeline.document.items() if name != "spark"},
         executors=VALUES["executors"] | {"cores": 1, "memory": "512m", "memoryOverhead": "384m"},
         sparkSettings={"spark.jars": ",".join(map(str, connector_jars()))},
     )
@@ -61,7 +63,7 @@ def test_the_charts_driver_starts_executors_in_pods_of_its_own_and_ends_them(
         kubernetes.create("pods", DRIVER)
         file = write_files(tmp_path, chart, master)
         ended = subprocess.run(
-            [*road.command_line("run")[:-1], str(file), "--once"],
+            [*live_pipeline.command_line("run")[:-1], str(file), "--once"],
             env=os.environ | {"POD_IP": "127.0.0.1", "POD_NAME": "shop-driver-1"},
             capture_output=True,
             text=True,
@@ -71,7 +73,7 @@ def test_the_charts_driver_starts_executors_in_pods_of_its_own_and_ends_them(
         pods = [made for (kind, _), made in kubernetes.made.items() if kind == "pods" and made is not DRIVER]
         left = [name for kind, name in kubernetes.objects if kind == "pods" and name != "shop-driver-1"]
     assert ended.returncode == 0, ended.stderr
-    road.assert_exact()
+    live_pipeline.assert_exact()
     assert not left, "executors go with the driver"
     assert len(pods) >= VALUES["executors"]["instances"]
     for pod in pods:
@@ -88,11 +90,13 @@ def test_the_charts_driver_starts_executors_in_pods_of_its_own_and_ends_them(
 
 
 @pytest.mark.long
-def test_a_driver_under_spark_submit_runs_the_pipeline_with_the_secret_settings_of_its_file(road, tmp_path):
+def test_a_driver_under_spark_submit_runs_the_pipeline_with_the_secret_settings_of_its_file(
+    live_pipeline, tmp_path
+):
     """As the Spark operator starts it: Java is there before Python is."""
-    road.send([make_event(number) for number in range(20)])
-    road.document["spark"]["settings"] = {"spark.hadoop.store.password": "hidden"}
-    file = road.command_line("run")[-1]
+    live_pipeline.send([make_event(number) for number in range(20)])
+    live_pipeline.document["spark"]["settings"] = {"spark.hadoop.store.password": "hidden"}
+    file = live_pipeline.command_line("run")[-1]
     (tmp_path / "main.py").write_text(SUBMITTED)
     jars = ",".join(map(str, connector_jars()))
     ended = subprocess.run(
@@ -121,4 +125,4 @@ def test_a_driver_under_spark_submit_runs_the_pipeline_with_the_secret_settings_
     )
     assert ended.returncode == 0, ended.stderr
     assert "told hidden\n" in ended.stdout
-    road.assert_exact()
+    live_pipeline.assert_exact()

@@ -16,6 +16,7 @@ from defective_loader import look_without_sync
 
 from etl_world import BASE_MS, BOUND
 from etl_world import open_shop as open_etl_shop
+from live_pipeline import LivePipeline, make_event, wait_until
 from oncehouse.clickhouse import replica_sync
 from oncehouse.clickhouse.batch_rows import count_by_batch
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy
@@ -34,29 +35,28 @@ from oncehouse.ledger.models import RequestKind, Stage
 from oncehouse.pipeline.repair.repair import apply_repair
 from oncehouse.pipeline.stages import load_stage
 from replica_world import UNTIL_RELEASED, connect_to, leave_out_sync, released_at_sync
-from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(150)]
 
 
 @pytest.fixture
-def make_replicated(make_road, replicas) -> Callable[..., Road]:
-    """A road whose table, and the view behind it, both replicas have; the oracle asks the first one."""
+def make_replicated(make_pipeline, replicas) -> Callable[..., LivePipeline]:
+    """A pipeline whose table, and the view behind it, both replicas have; the oracle asks the first one."""
 
-    def make() -> Road:
-        road: Road = make_road(tables=False, partitions=2)
-        road.document["clickhouse"]["url"] = replicas.url
-        first, road.client = (
-            road.client,
+    def make() -> LivePipeline:
+        live_pipeline: LivePipeline = make_pipeline(tables=False, partitions=2)
+        live_pipeline.document["clickhouse"]["url"] = replicas.url
+        first, live_pipeline.client = (
+            live_pipeline.client,
             clickhouse_connect.get_client(
                 host="127.0.0.1", port=replicas.port, autogenerate_session_id=False
             ),
         )
-        road.create_tables()
-        road.create_view()
-        road.client.close()
-        road.client = first
-        return road
+        live_pipeline.create_tables()
+        live_pipeline.create_view()
+        live_pipeline.client.close()
+        live_pipeline.client = first
+        return live_pipeline
 
     return make
 
@@ -69,7 +69,7 @@ def lag(replicas: ReplicaStandIn) -> None:
 
 
 def retry_on_a_lagging_replica(
-    road: Road, replicas: ReplicaStandIn, second: object, monkeypatch: pytest.MonkeyPatch
+    live_pipeline: LivePipeline, replicas: ReplicaStandIn, second: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer is lost, the token forgotten, and the retry looks where the rows have not come to yet."""
     may_go_on = threading.Event()
@@ -81,31 +81,32 @@ def retry_on_a_lagging_replica(
 
     monkeypatch.setattr(load_stage.Loading, "_facts_for", wait_before_retry)
     # Within a session all statements reach the server that took the INSERT, which has its rows.
-    road.document["clickhouse"]["insert_sessions"] = False
-    road.send(EVENTS[:100])
+    live_pipeline.document["clickhouse"]["insert_sessions"] = False
+    live_pipeline.send(EVENTS[:100])
     lag(replicas)
     with FaultProxy(server_port=replicas.port) as proxy:
-        road.go_through(proxy)
+        live_pipeline.go_through(proxy)
         proxy.inject(DropAnswer())
-        with released_at_sync(replicas), road.start():
+        with released_at_sync(replicas), live_pipeline.start():
             try:
                 wait_until(lambda: proxy.happened[DropAnswer], "an answer that is lost")
                 wait_until(
-                    lambda: [b for b in road.batches(statuses=batches.WAITING) if b.attempts], "an attempt"
+                    lambda: [b for b in live_pipeline.batches(statuses=batches.WAITING) if b.attempts],
+                    "an attempt",
                 )
-                window = f"ALTER TABLE {road.table} MODIFY SETTING non_replicated_deduplication_window = 1"
-                for client in (road.client, second):
+                window = f"ALTER TABLE {live_pipeline.table} MODIFY SETTING non_replicated_deduplication_window = 1"
+                for client in (live_pipeline.client, second):
                     client.command(window)
                 for token in ("one", "another"):
-                    road.client.command(
-                        f"INSERT INTO {road.table} (note) SETTINGS insert_deduplication_token = '{token}' "
+                    live_pipeline.client.command(
+                        f"INSERT INTO {live_pipeline.table} (note) SETTINGS insert_deduplication_token = '{token}' "
                         "VALUES ('of others')"
                     )
-                road.client.command(f"DELETE FROM {road.table} WHERE note = 'of others'")
+                live_pipeline.client.command(f"DELETE FROM {live_pipeline.table} WHERE note = 'of others'")
                 replicas.route(1)
             finally:
                 may_go_on.set()
-            wait_until(lambda: not road.batches(statuses=batches.WAITING), "the retry")
+            wait_until(lambda: not live_pipeline.batches(statuses=batches.WAITING), "the retry")
 
 
 @pytest.fixture
@@ -119,10 +120,10 @@ def second_client(second_clickhouse) -> Iterator[object]:
 
 @pytest.mark.scenario("lagging replica answers the look before a retry")
 def test_a_look_waits_for_a_replica_that_lags(make_replicated, replicas, second_client, monkeypatch):
-    road = make_replicated()
-    retry_on_a_lagging_replica(road, replicas, second_client, monkeypatch)
-    road.assert_table(road.table, road.expected)
-    road.assert_view()
+    live_pipeline = make_replicated()
+    retry_on_a_lagging_replica(live_pipeline, replicas, second_client, monkeypatch)
+    live_pipeline.assert_table(live_pipeline.table, live_pipeline.expected)
+    live_pipeline.assert_view()
 
 
 @pytest.mark.defect("lagging replica answers the look before a retry")
@@ -130,41 +131,41 @@ def test_a_look_that_believes_a_replica_that_lags_is_noticed(
     make_replicated, replicas, second_client, monkeypatch
 ):
     look_without_sync(monkeypatch)
-    road = make_replicated()
-    retry_on_a_lagging_replica(road, replicas, second_client, monkeypatch)
+    live_pipeline = make_replicated()
+    retry_on_a_lagging_replica(live_pipeline, replicas, second_client, monkeypatch)
     with pytest.raises(AssertionError, match="100 rows are doubled"):
-        road.assert_table(road.table, road.expected)
+        live_pipeline.assert_table(live_pipeline.table, live_pipeline.expected)
 
 
 # Verify
 
 
-def load_in_two_parts(road: Road, replicas: ReplicaStandIn) -> None:
+def load_in_two_parts(live_pipeline: LivePipeline, replicas: ReplicaStandIn) -> None:
     """The second replica lacks the rows of the last 50 events."""
-    road.send(EVENTS[:100])
-    road.run()
+    live_pipeline.send(EVENTS[:100])
+    live_pipeline.run()
     lag(replicas)
-    road.send(EVENTS[100:])
-    road.run()
+    live_pipeline.send(EVENTS[100:])
+    live_pipeline.run()
     replicas.route(1)
 
 
 @pytest.mark.scenario("lagging replica answers verify")
 def test_verify_waits_for_a_replica_that_lags(make_replicated, replicas):
-    road = make_replicated()
-    load_in_two_parts(road, replicas)
+    live_pipeline = make_replicated()
+    load_in_two_parts(live_pipeline, replicas)
     with released_at_sync(replicas):
-        assert not road.findings()
-    road.assert_exact()
+        assert not live_pipeline.findings()
+    live_pipeline.assert_exact()
 
 
 @pytest.mark.defect("lagging replica answers verify")
 def test_a_verify_that_believes_a_replica_that_lags_is_noticed(make_replicated, replicas, monkeypatch):
     leave_out_sync(monkeypatch)
-    road = make_replicated()
-    load_in_two_parts(road, replicas)
+    live_pipeline = make_replicated()
+    load_in_two_parts(live_pipeline, replicas)
     with released_at_sync(replicas):
-        missing = road.findings()
+        missing = live_pipeline.findings()
     assert "50 are missing" in missing[0].message, "it says that rows are lost which are there"
 
 
@@ -172,28 +173,28 @@ def test_verify_decides_nothing_while_the_replica_does_not_get_in_step(
     make_replicated, replicas, monkeypatch
 ):
     monkeypatch.setattr(replica_sync, "WAIT_SECONDS", 1.0)
-    road = make_replicated()
-    load_in_two_parts(road, replicas)
+    live_pipeline = make_replicated()
+    load_in_two_parts(live_pipeline, replicas)
     with pytest.raises(TransientError, match="replica-2 is 60 s behind") as caught:
-        road.findings()
-    assert road.table in str(caught.value)
+        live_pipeline.findings()
+    assert live_pipeline.table in str(caught.value)
 
 
 # Replay
 
 
-def refill_on_a_lagging_replica(road: Road, replicas: ReplicaStandIn) -> None:
-    load_in_two_parts(road, replicas)
+def refill_on_a_lagging_replica(live_pipeline: LivePipeline, replicas: ReplicaStandIn) -> None:
+    load_in_two_parts(live_pipeline, replicas)
     with released_at_sync(replicas):
-        road.request(RequestKind.REFILL_TABLE, table=road.table)
-        road.run()
+        live_pipeline.request(RequestKind.REFILL_TABLE, table=live_pipeline.table)
+        live_pipeline.run()
 
 
 @pytest.mark.scenario("lagging replica answers a replay")
 def test_a_table_is_not_filled_again_with_what_a_replica_does_not_show_yet(make_replicated, replicas):
-    road = make_replicated()
-    refill_on_a_lagging_replica(road, replicas)
-    road.assert_exact()
+    live_pipeline = make_replicated()
+    refill_on_a_lagging_replica(live_pipeline, replicas)
+    live_pipeline.assert_exact()
 
 
 @pytest.mark.defect("lagging replica answers a replay")
@@ -201,49 +202,49 @@ def test_a_table_that_is_filled_by_what_a_lagging_replica_shows_is_noticed(
     make_replicated, replicas, monkeypatch
 ):
     leave_out_sync(monkeypatch)
-    road = make_replicated()
-    refill_on_a_lagging_replica(road, replicas)
-    assert len(road.rows()) == 200
+    live_pipeline = make_replicated()
+    refill_on_a_lagging_replica(live_pipeline, replicas)
+    assert len(live_pipeline.rows()) == 200
     with pytest.raises(AssertionError, match="50 rows are doubled"):
-        road.assert_exact()
+        live_pipeline.assert_exact()
 
 
 # Repair
 
 
-def repair_on_a_lagging_replica(road: Road, replicas: ReplicaStandIn) -> None:
+def repair_on_a_lagging_replica(live_pipeline: LivePipeline, replicas: ReplicaStandIn) -> None:
     """The catalog is lost, its snapshot does not know the last 50 events, and the table is asked about them."""
-    road.send(EVENTS[:100])
-    road.run()
-    road.retain()
+    live_pipeline.send(EVENTS[:100])
+    live_pipeline.run()
+    live_pipeline.retain()
     lag(replicas)
-    road.send(EVENTS[100:])
-    road.run(only=[Stage.INGEST])
-    road.run(only=[Stage.LOAD])
-    road.catalog.close()
-    for file in Path(road.folder).glob("catalog.db*"):
+    live_pipeline.send(EVENTS[100:])
+    live_pipeline.run(only=[Stage.INGEST])
+    live_pipeline.run(only=[Stage.LOAD])
+    live_pipeline.catalog.close()
+    for file in Path(live_pipeline.folder).glob("catalog.db*"):
         file.unlink()
     replicas.route(1)
-    road.age_marks()
+    live_pipeline.age_marks()
     with released_at_sync(replicas):
-        apply_repair(road.pipeline, road.said.append)
-        road.run()
+        apply_repair(live_pipeline.pipeline, live_pipeline.said.append)
+        live_pipeline.run()
 
 
 @pytest.mark.scenario("lagging replica answers repair")
 def test_a_catalog_learns_what_a_lagging_replica_does_not_show_yet(make_replicated, replicas):
-    road = make_replicated()
-    repair_on_a_lagging_replica(road, replicas)
-    road.assert_exact()
+    live_pipeline = make_replicated()
+    repair_on_a_lagging_replica(live_pipeline, replicas)
+    live_pipeline.assert_exact()
 
 
 @pytest.mark.defect("lagging replica answers repair")
 def test_a_catalog_that_learns_from_a_lagging_replica_is_noticed(make_replicated, replicas, monkeypatch):
     leave_out_sync(monkeypatch)
-    road = make_replicated()
-    repair_on_a_lagging_replica(road, replicas)
+    live_pipeline = make_replicated()
+    repair_on_a_lagging_replica(live_pipeline, replicas)
     with pytest.raises(AssertionError, match="50 rows are doubled"):
-        road.assert_exact()
+        live_pipeline.assert_exact()
 
 
 # A range of etl

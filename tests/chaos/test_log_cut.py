@@ -14,6 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from broker_cluster import BrokerCluster
 from broker_fixtures import cluster, kafka, produce, topic
+from live_pipeline import LivePipeline, make_event, wait_until
 from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.errors import DataLossError
 from oncehouse.ledger.catalog import epochs, registration
@@ -23,7 +24,6 @@ from oncehouse.messaging.consumer import kafka_client as consumer_kafka
 from oncehouse.messaging.consumer.log_order import LogOrder
 from oncehouse.pipeline.ingest import kafka_log
 from oncehouse.pipeline.repair.repair import apply_repair
-from road import Road, make_event, wait_until
 
 __all__ = ["cluster", "kafka", "produce", "topic"]
 
@@ -33,61 +33,62 @@ OTHERS = [make_event(number) for number in range(200, 260)]
 
 
 @pytest.fixture
-def road(make_road) -> Road:
-    return make_road(epoch={"max_rows": 30})
+def live_pipeline(make_pipeline) -> LivePipeline:
+    return make_pipeline(epoch={"max_rows": 30})
 
 
-def read_what_will_be_lost(road: Road, cluster: BrokerCluster) -> None:
+def read_what_will_be_lost(live_pipeline: LivePipeline, cluster: BrokerCluster) -> None:
     """Offsets 0 to 39 are on both brokers, 40 to 59 on the leader alone; all of them are read."""
-    road.send(FIRST)
-    cluster.leave_follower_behind(road.topic)
-    road.send(LOST)
-    road.run()
-    road.assert_exact()
+    live_pipeline.send(FIRST)
+    cluster.leave_follower_behind(live_pipeline.topic)
+    live_pipeline.send(LOST)
+    live_pipeline.run()
+    live_pipeline.assert_exact()
 
 
-def cut_and_fill(road: Road, cluster: BrokerCluster) -> None:
+def cut_and_fill(live_pipeline: LivePipeline, cluster: BrokerCluster) -> None:
     """Offsets 40 to 99 hold other records than the ones that were read."""
-    cluster.elect_the_one_behind(road.topic)
-    road.send(OTHERS)
-    cluster.bring_back(road.topic)
+    cluster.elect_the_one_behind(live_pipeline.topic)
+    live_pipeline.send(OTHERS)
+    cluster.bring_back(live_pipeline.topic)
 
 
-def cut_while_away(road: Road, cluster: BrokerCluster) -> None:
-    read_what_will_be_lost(road, cluster)
-    cut_and_fill(road, cluster)
-    road.run()
-    road.assert_exact()
+def cut_while_away(live_pipeline: LivePipeline, cluster: BrokerCluster) -> None:
+    read_what_will_be_lost(live_pipeline, cluster)
+    cut_and_fill(live_pipeline, cluster)
+    live_pipeline.run()
+    live_pipeline.assert_exact()
 
 
-def cut_and_look_before_it_is_filled(road: Road, cluster: BrokerCluster) -> None:
+def cut_and_look_before_it_is_filled(live_pipeline: LivePipeline, cluster: BrokerCluster) -> None:
     """The driver starts while the log is shorter than what it read, and again when others have written beyond."""
-    read_what_will_be_lost(road, cluster)
-    cluster.elect_the_one_behind(road.topic)
-    road.run()
-    road.send(OTHERS)
-    road.run()
-    road.assert_exact()
+    read_what_will_be_lost(live_pipeline, cluster)
+    cluster.elect_the_one_behind(live_pipeline.topic)
+    live_pipeline.run()
+    live_pipeline.send(OTHERS)
+    live_pipeline.run()
+    live_pipeline.assert_exact()
 
 
-def cut_while_it_runs(road: Road, cluster: BrokerCluster) -> None:
+def cut_while_it_runs(live_pipeline: LivePipeline, cluster: BrokerCluster) -> None:
     """Whatever ends the driver is raised; if nothing does, the oracle judges what it made of the new log."""
-    road.send(FIRST)
-    with road.start() as running:
+    live_pipeline.send(FIRST)
+    with live_pipeline.start() as running:
         running.wait_for_rows(len(FIRST))
-        cluster.leave_follower_behind(road.topic)
-        road.send(LOST)
-        wait_until(lambda: running.error is not None or settled(road) == 60, "what will be lost")
-        cut_and_fill(road, cluster)
+        cluster.leave_follower_behind(live_pipeline.topic)
+        live_pipeline.send(LOST)
+        wait_until(lambda: running.error is not None or settled(live_pipeline) == 60, "what will be lost")
+        cut_and_fill(live_pipeline, cluster)
         wait_until(
-            lambda: running.error is not None or settled(road) == 100, "an error, or all offsets settled"
+            lambda: running.error is not None or settled(live_pipeline) == 100,
+            "an error, or all offsets settled",
         )
-    road.run()
-    road.assert_exact()
+    live_pipeline.run()
+    live_pipeline.assert_exact()
 
 
-def settled(road: Road) -> int:
-    return epochs.read_positions(road.catalog)[road.topic, 0]
+def settled(live_pipeline: LivePipeline) -> int:
+    return epochs.read_positions(live_pipeline.catalog)[live_pipeline.topic, 0]
 
 
 def ignore_leader_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,80 +96,80 @@ def ignore_leader_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_log, "check_leaders", lambda *_: None)
 
 
-def demand_named(road: Road, error: DataLossError) -> None:
+def demand_named(live_pipeline: LivePipeline, error: DataLossError) -> None:
     said = str(error)
-    assert f"Topic {road.topic} partition 0" in said, f"no offsets are named: {said}"
+    assert f"Topic {live_pipeline.topic} partition 0" in said, f"no offsets are named: {said}"
     assert "offsets 40 to 59" in said, f"no offsets are named: {said}"
 
 
 @pytest.mark.scenario("log cut while the driver is away")
-def test_a_log_that_was_cut_and_filled_while_the_driver_was_away_stops_it(road, cluster):
+def test_a_log_that_was_cut_and_filled_while_the_driver_was_away_stops_it(live_pipeline, cluster):
     with pytest.raises(DataLossError) as stopped:
-        cut_while_away(road, cluster)
-    demand_named(road, stopped.value)
-    assert settled(road) == 60
+        cut_while_away(live_pipeline, cluster)
+    demand_named(live_pipeline, stopped.value)
+    assert settled(live_pipeline) == 60
 
 
 @pytest.mark.scenario("log cut while the driver is away")
-def test_repair_from_a_snapshot_before_the_cut_loads_what_took_the_place_of_the_lost(road, cluster):
-    road.send(FIRST)
-    road.run()
-    road.retain()  # writes the snapshot
-    cluster.leave_follower_behind(road.topic)
-    road.send(LOST)
-    road.run(only=[Stage.INGEST])
-    road.run(only=[Stage.LOAD])
-    cut_and_fill(road, cluster)
+def test_repair_from_a_snapshot_before_the_cut_loads_what_took_the_place_of_the_lost(live_pipeline, cluster):
+    live_pipeline.send(FIRST)
+    live_pipeline.run()
+    live_pipeline.retain()  # writes the snapshot
+    cluster.leave_follower_behind(live_pipeline.topic)
+    live_pipeline.send(LOST)
+    live_pipeline.run(only=[Stage.INGEST])
+    live_pipeline.run(only=[Stage.LOAD])
+    cut_and_fill(live_pipeline, cluster)
     with pytest.raises(DataLossError):
-        road.run()
-    road.catalog.close()
-    for file in road.folder.glob("catalog.db*"):
+        live_pipeline.run()
+    live_pipeline.catalog.close()
+    for file in live_pipeline.folder.glob("catalog.db*"):
         file.rename(file.with_name(f"before-the-cut-{file.name}"))
-    road.age_marks()
-    result = apply_repair(road.pipeline, road.said.append)
+    live_pipeline.age_marks()
+    result = apply_repair(live_pipeline.pipeline, live_pipeline.said.append)
     assert result.catalog is not None
     assert not result.catalog.refused
-    road.run()
+    live_pipeline.run()
     # Those of the lost log too: they had arrived.
-    road.assert_table(road.table, road.expected)
-    assert not road.findings()
+    live_pipeline.assert_table(live_pipeline.table, live_pipeline.expected)
+    assert not live_pipeline.findings()
 
 
 @pytest.mark.defect("log cut while the driver is away")
-def test_a_driver_that_does_not_compare_leader_epochs_is_noticed(road, cluster, monkeypatch):
+def test_a_driver_that_does_not_compare_leader_epochs_is_noticed(live_pipeline, cluster, monkeypatch):
     ignore_leader_epochs(monkeypatch)
     with pytest.raises(AssertionError, match="events are lost"):
-        cut_while_away(road, cluster)
+        cut_while_away(live_pipeline, cluster)
 
 
 @pytest.mark.scenario("log cut and not filled yet")
-def test_a_log_that_is_shorter_than_what_was_read_stops_the_driver(road, cluster):
+def test_a_log_that_is_shorter_than_what_was_read_stops_the_driver(live_pipeline, cluster):
     with pytest.raises(DataLossError, match="Kafka's log ends at offset 40") as stopped:
-        cut_and_look_before_it_is_filled(road, cluster)
-    demand_named(road, stopped.value)
+        cut_and_look_before_it_is_filled(live_pipeline, cluster)
+    demand_named(live_pipeline, stopped.value)
 
 
 @pytest.mark.defect("log cut and not filled yet")
-def test_a_driver_that_leaves_a_shorter_log_to_spark_is_noticed(road, cluster, monkeypatch):
+def test_a_driver_that_leaves_a_shorter_log_to_spark_is_noticed(live_pipeline, cluster, monkeypatch):
     """Spark's source stops at it, and names nothing."""
     ignore_leader_epochs(monkeypatch)
     monkeypatch.setattr(kafka_log, "check_ends", lambda *_: None)
     with pytest.raises(DataLossError) as stopped:
-        cut_and_look_before_it_is_filled(road, cluster)
+        cut_and_look_before_it_is_filled(live_pipeline, cluster)
     with pytest.raises(AssertionError, match="no offsets are named"):
-        demand_named(road, stopped.value)
+        demand_named(live_pipeline, stopped.value)
 
 
 @pytest.mark.scenario("log cut under a running driver")
-def test_a_log_that_is_cut_and_filled_under_a_running_driver_stops_it(road, cluster):
+def test_a_log_that_is_cut_and_filled_under_a_running_driver_stops_it(live_pipeline, cluster):
     with pytest.raises(DataLossError) as stopped:
-        cut_while_it_runs(road, cluster)
-    demand_named(road, stopped.value)
-    assert settled(road) == 60
+        cut_while_it_runs(live_pipeline, cluster)
+    demand_named(live_pipeline, stopped.value)
+    assert settled(live_pipeline) == 60
 
 
 @pytest.mark.defect("log cut under a running driver")
-def test_a_running_driver_that_does_not_compare_leader_epochs_is_noticed(road, cluster, monkeypatch):
+def test_a_running_driver_that_does_not_compare_leader_epochs_is_noticed(live_pipeline, cluster, monkeypatch):
     """And passes over an end of the log that is behind its own, as if it were about to move on."""
     ignore_leader_epochs(monkeypatch)
     monkeypatch.setattr(kafka_log, "check_ends", lambda *_: None)
@@ -180,7 +181,7 @@ def test_a_running_driver_that_does_not_compare_leader_epochs_is_noticed(road, c
     )
     monkeypatch.setattr(registration, "_advance", register_anywhere())
     with pytest.raises(AssertionError, match="events are lost"):
-        cut_while_it_runs(road, cluster)
+        cut_while_it_runs(live_pipeline, cluster)
 
 
 # A consumer of a group, which goes by the offsets that the group has committed

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from live_pipeline import encode, make_event
 from oncehouse.capacity import constants
 from oncehouse.capacity.inputs import Wish
 from oncehouse.capacity.plan import plan_for
 from oncehouse.config.pipeline import BatchLimits, Epoch
 from oncehouse.ledger.catalog import epochs
 from process_memory import Peaks
-from road import encode, make_event
 
 # Up to this many records an epoch is a small one, read by one task.
 USUAL_EPOCH = 50_000
@@ -18,17 +18,17 @@ MEGABYTE = 1_000_000
 PATIENCE_SECONDS = 600
 
 
-def run_watched(road) -> Peaks:
+def run_watched(live_pipeline) -> Peaks:
     """All that is in the topic, by a process of its own with the default sizes."""
-    road.document["epoch"], road.document["batch"] = {}, {}
-    process = road.spawn("--once")
+    live_pipeline.document["epoch"], live_pipeline.document["batch"] = {}, {}
+    process = live_pipeline.spawn("--once")
     try:
         with Peaks(process.pid) as peaks:
             code = process.wait(timeout=PATIENCE_SECONDS)
     finally:
         process.kill()
         process.wait()
-    assert code == 0, road.log()[-3000:]
+    assert code == 0, live_pipeline.log()[-3000:]
     return peaks
 
 
@@ -49,49 +49,49 @@ def assert_bounded(peaks: Peaks, *, event_bytes: float) -> None:
 
 
 @pytest.mark.long
-def test_an_epoch_ten_times_the_usual_size_takes_no_more_memory(make_road):
-    road = make_road(partitions=2)
+def test_an_epoch_ten_times_the_usual_size_takes_no_more_memory(make_pipeline):
+    live_pipeline = make_pipeline(partitions=2)
     values = [encode(make_event(number)) for number in range(10 * USUAL_EPOCH)]
     for partition in range(2):
-        road.send_raw(values[partition::2], partition=partition)
-    peaks = run_watched(road)
-    assert max(epoch.counts.read for epoch in epochs.list_epochs(road.catalog)) == len(values)
+        live_pipeline.send_raw(values[partition::2], partition=partition)
+    peaks = run_watched(live_pipeline)
+    assert max(epoch.counts.read for epoch in epochs.list_epochs(live_pipeline.catalog)) == len(values)
     assert_bounded(peaks, event_bytes=len(values[0]))
 
 
 @pytest.mark.long
 def test_events_of_a_megabyte_take_no_more_memory_than_is_stated_and_no_epoch_holds_more_than_its_bytes(
-    make_road,
+    make_pipeline,
 ):
-    road = make_road(partitions=2)
+    live_pipeline = make_pipeline(partitions=2)
     note = "x" * (MEGABYTE - 200)
     for number in range(400):
-        road.send_raw([encode(make_event(number), note)], partition=number % 2)
-    peaks = run_watched(road)
-    assert road.counts().new == 400
+        live_pipeline.send_raw([encode(make_event(number), note)], partition=number % 2)
+    peaks = run_watched(live_pipeline)
+    assert live_pipeline.counts().new == 400
     assert_bounded(peaks, event_bytes=MEGABYTE)
 
 
 @pytest.mark.long
-def test_a_backlog_of_large_events_is_cut_into_epochs_by_its_bytes(make_road):
+def test_a_backlog_of_large_events_is_cut_into_epochs_by_its_bytes(make_pipeline):
     """From the first epoch on, before anything was read: by a look at the records that wait."""
-    road = make_road(epoch={"max_rows": 1_500_000, "max_bytes": 20 * MEGABYTE})
+    live_pipeline = make_pipeline(epoch={"max_rows": 1_500_000, "max_bytes": 20 * MEGABYTE})
     note = "x" * 50_000
-    road.send_raw([encode(make_event(number), note) for number in range(1200)])
-    road.run()
-    read = [epoch.counts.read for epoch in epochs.list_epochs(road.catalog)]
+    live_pipeline.send_raw([encode(make_event(number), note) for number in range(1200)])
+    live_pipeline.run()
+    read = [epoch.counts.read for epoch in epochs.list_epochs(live_pipeline.catalog)]
     assert sum(read) == 1200
     assert max(read) <= 450, read
 
 
 @pytest.mark.long
-def test_events_that_turn_out_to_be_large_make_the_next_epochs_smaller_and_none_is_lost(make_road):
+def test_events_that_turn_out_to_be_large_make_the_next_epochs_smaller_and_none_is_lost(make_pipeline):
     """The look at the start sees small ones only; the stream starts again with another bound."""
-    road = make_road(epoch={"max_rows": 400, "max_bytes": 2 * MEGABYTE})
-    road.send([make_event(number) for number in range(300)])
-    road.send([make_event(number) for number in range(300, 1000)], note="x" * 50_000)
-    road.run()
-    read = [epoch.counts.read for epoch in reversed(epochs.list_epochs(road.catalog))]
+    live_pipeline = make_pipeline(epoch={"max_rows": 400, "max_bytes": 2 * MEGABYTE})
+    live_pipeline.send([make_event(number) for number in range(300)])
+    live_pipeline.send([make_event(number) for number in range(300, 1000)], note="x" * 50_000)
+    live_pipeline.run()
+    read = [epoch.counts.read for epoch in reversed(epochs.list_epochs(live_pipeline.catalog))]
     assert read[0] == 400
     assert max(read[1:]) <= 160, read
-    road.assert_exact()
+    live_pipeline.assert_exact()

@@ -22,10 +22,10 @@ import pytest
 import yaml
 from confluent_kafka import Consumer, TopicPartition
 
+from live_pipeline import LivePipeline, wait_until
 from oncehouse.messaging.message import MESSAGE_ID
 from outbox_examples import check_order, open_outbox
 from outbox_writer import FILL_COUNTERS, MAKE_COUNTERS
-from road import Road, wait_until
 
 WRITER = Path(__file__).parents[1] / "support" / "outbox_writer.py"
 RELAY = Path(__file__).with_name("defective_relay.py")
@@ -208,11 +208,13 @@ def make_world(kafka, postgres_url, topic, tmp_path) -> Iterator[Callable[..., W
     [pytest.param(4_000, 2, 2, 1.0, marks=pytest.mark.short), (200_000, 8, 20, 3.0)],
 )
 def test_committed_messages_arrive_in_order_and_are_in_the_table_once(
-    make_road, make_world, rows, writers, kills, every_seconds
+    make_pipeline, make_world, rows, writers, kills, every_seconds
 ):
-    road: Road = make_road(partitions=PARTITIONS, epoch={"max_rows": 100_000}, batch={"max_rows": 100_000})
-    road.document["identity"] = {"headers": [MESSAGE_ID], "window": "60d"}
-    world: World = make_world(road.topic)
+    live_pipeline: LivePipeline = make_pipeline(
+        partitions=PARTITIONS, epoch={"max_rows": 100_000}, batch={"max_rows": 100_000}
+    )
+    live_pipeline.document["identity"] = {"headers": [MESSAGE_ID], "window": "60d"}
+    world: World = make_world(live_pipeline.topic)
     told = world.play(rows=rows, writers=writers, kills=kills, every_seconds=every_seconds)
     arrived = world.read_kafka()
     assert judge(told, arrived) == []
@@ -221,13 +223,13 @@ def test_committed_messages_arrive_in_order_and_are_in_the_table_once(
         f"{len(told.committed)} committed, {len(told.rolled_back)} rolled back, {world.kills} kills, ", end=""
     )
     print(f"{len(arrived) - len(told.committed)} repeats")
-    road.run()
-    count, unique = road.client.query(
-        f"SELECT count(), uniqExact(project, product_id) FROM {road.table}"
+    live_pipeline.run()
+    count, unique = live_pipeline.client.query(
+        f"SELECT count(), uniqExact(project, product_id) FROM {live_pipeline.table}"
     ).result_rows[0]
     assert (count, unique) == (len(told.committed), len(told.committed))
-    assert road.counts().duplicate == len(arrived) - len(told.committed)
-    assert not road.findings()
+    assert live_pipeline.counts().duplicate == len(arrived) - len(told.committed)
+    assert not live_pipeline.findings()
 
 
 @pytest.mark.parametrize(("defect", "found"), [("settle", "missing"), ("order", "came after")])

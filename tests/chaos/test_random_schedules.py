@@ -1,4 +1,4 @@
-"""A state machine over the simulated road: thousands of random schedules, crashes included, come to the same end.
+"""A state machine over the simulated pipeline: thousands of random schedules, crashes included, come to the same end.
 
 A schedule that fails is told with its seed and shrunk to a plain list of steps, which is kept in `kept_schedules.json`
 and played in every session. Each planted bug must be found by the same schedules, so that a machine that cannot fail
@@ -51,7 +51,7 @@ TROUBLE = (
 dies_at = st.none() | st.sampled_from(POINTS)
 
 
-class Road(RuleBasedStateMachine):
+class PipelineMachine(RuleBasedStateMachine):
     """What may happen to a pipeline, in any order; every step may end with the process."""
 
     schedules = 0
@@ -60,8 +60,8 @@ class Road(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        Road.schedules += 1
-        Road.steps.clear()
+        PipelineMachine.schedules += 1
+        PipelineMachine.steps.clear()
         self._open = ExitStack()
         self._sound = True
 
@@ -126,7 +126,7 @@ class Road(RuleBasedStateMachine):
                 self.simulation.assert_exact()
 
     def _do(self, step: Step) -> None:
-        Road.steps.append(step)
+        PipelineMachine.steps.append(step)
         try:
             self.simulation.do(step)
             self.simulation.assert_nothing_is_doubled()
@@ -136,8 +136,8 @@ class Road(RuleBasedStateMachine):
 
 
 def play_schedules(number: int, *, from_seed: int) -> int:
-    """How many schedules were played; raises what the first that failed raised, whose steps are then `Road.steps`."""
-    Road.schedules = 0
+    """Return how many schedules ran; raise the first failure, with its steps in `PipelineMachine.steps`."""
+    PipelineMachine.schedules = 0
     chosen = settings(
         max_examples=number,
         stateful_step_count=24,
@@ -149,12 +149,12 @@ def play_schedules(number: int, *, from_seed: int) -> int:
         database=None,
     )
     run_state_machine_as_test(seed(from_seed)(_new_machine()), settings=chosen)
-    return Road.schedules
+    return PipelineMachine.schedules
 
 
-def _new_machine() -> type[Road]:
+def _new_machine() -> type[PipelineMachine]:
     """A seed stays with the class it was given to."""
-    return type("Road", (Road,), {})
+    return type("PipelineMachine", (PipelineMachine,), {})
 
 
 @pytest.mark.short
@@ -189,7 +189,7 @@ def play_and_tell(from_seed: int, number: int) -> tuple[int, str]:
         return play_schedules(number, from_seed=from_seed), ""
     except Exception as error:  # noqa: BLE001 - told to whoever asked, maybe in another process, which fails with it
         told = "".join(traceback.format_exception(error))
-        kept = Kept(seed=from_seed, steps=tuple(shrink(list(Road.steps))))
+        kept = Kept(seed=from_seed, steps=tuple(shrink(list(PipelineMachine.steps))))
         return 0, f"seed {from_seed}:\n{told}\nAdd it to kept_schedules.json:\n{spell(kept)}\n"
 
 
@@ -347,7 +347,7 @@ def find(bug: str) -> Kept | None:
             try:
                 play_schedules(A_SEED, from_seed=number)
             except Exception:  # noqa: BLE001 - a bug may show as a wrong end or as an error on the way
-                return Kept(seed=number, bug=bug, steps=tuple(shrink(list(Road.steps))))
+                return Kept(seed=number, bug=bug, steps=tuple(shrink(list(PipelineMachine.steps))))
     return None
 
 

@@ -282,14 +282,14 @@ def test_what_was_prepared_by_one_process_is_not_made_again_by_the_next():
     with simulate() as simulation:
         begin_beside(simulation)
         prepared = rekeying.read_progress(simulation.catalog, 1).key_files_done
-        made = set(simulation.store.walk("road/index"))
+        made = set(simulation.store.walk("live/index"))
         simulation.take_over()
         simulation.retain()
-        assert made <= set(simulation.store.walk("road/index")), "what a dead process prepared is not swept"
+        assert made <= set(simulation.store.walk("live/index")), "what a dead process prepared is not swept"
         assert rekeying.read_progress(simulation.catalog, 1).key_files_done == prepared
         left = rekeying.list_unprepared(simulation.catalog, 1, limit=100)
         simulation.finish()
-        again = {path for path in simulation.store.walk("road/index") if ".keys." in path} - made
+        again = {path for path in simulation.store.walk("live/index") if ".keys." in path} - made
         assert len(again) == len(left)
         simulation.drain()
         simulation.assert_exact()
@@ -341,7 +341,7 @@ def test_a_change_that_was_taken_back_leaves_nothing_behind():
     with simulate() as simulation:
         begin_beside(simulation)
         before = state(simulation)
-        prepared = {path for path in simulation.store.walk("road/index") if "/rekeyed-" in path}
+        prepared = {path for path in simulation.store.walk("live/index") if "/rekeyed-" in path}
         assert prepared
         requests.withdraw_requests(simulation.catalog, RequestKind.REKEY)
         with pytest.raises(PermanentError, match="unknown or done already"):
@@ -350,7 +350,7 @@ def test_a_change_that_was_taken_back_leaves_nothing_behind():
         simulation.wanted = None
         assert state(simulation) == before
         simulation.retain()
-        assert not prepared & set(simulation.store.walk("road/index"))
+        assert not prepared & set(simulation.store.walk("live/index"))
         simulation.drain()
         simulation.assert_exact()
 

@@ -22,9 +22,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from clickhouse_users import PASSWORD
+from live_pipeline import FIELDS, encode, make_event, wait_until
+from live_pipeline import LivePipeline as Oracle
 from oncehouse.devstack.jars import connector_jars
-from road import FIELDS, encode, make_event, wait_until
-from road import Road as Oracle
 from secure_servers import SCRAM_PASSWORD, USER, TlsProxy, free_ports
 
 SPARK_SECRET = "c4nary-of-spark"

@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 from defective_loader import retry_without_token
 
+from live_pipeline import LivePipeline, encode, make_event
 from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.devstack.proxies.faults import DropAnswer
 from oncehouse.ledger.catalog import registration
 from oncehouse.pipeline.ingest import epoch, kafka_source
-from road import Road, encode, make_event
 
 pytestmark = pytest.mark.short
 
@@ -22,12 +22,12 @@ EVENTS = [make_event(number) for number in range(60)]
 
 
 @pytest.mark.defect("one id with two payloads")
-def test_a_winner_chosen_from_the_wrong_end_is_noticed(make_road, monkeypatch):
-    def scenario(road: Road) -> None:
-        road.send_raw([encode(event, "first") for event in EVENTS[:20]])
-        road.send_raw([encode(event, "second") for event in EVENTS[:20]], partition=1)
-        road.expected = dict.fromkeys(EVENTS[:20], "first")
-        road.run()
+def test_a_winner_chosen_from_the_wrong_end_is_noticed(make_pipeline, monkeypatch):
+    def scenario(live_pipeline: LivePipeline) -> None:
+        live_pipeline.send_raw([encode(event, "first") for event in EVENTS[:20]])
+        live_pipeline.send_raw([encode(event, "second") for event in EVENTS[:20]], partition=1)
+        live_pipeline.expected = dict.fromkeys(EVENTS[:20], "first")
+        live_pipeline.run()
 
     def decide_backwards(plan):
         import uuid
@@ -50,70 +50,70 @@ def test_a_winner_chosen_from_the_wrong_end_is_noticed(make_road, monkeypatch):
             key_index.first_of_each = right
 
     monkeypatch.setattr(epoch, "decide_task", decide_backwards)
-    road = make_road(partitions=2)
-    scenario(road)
+    live_pipeline = make_pipeline(partitions=2)
+    scenario(live_pipeline)
     with pytest.raises(AssertionError, match="a later payload took the place"):
-        road.assert_exact()
+        live_pipeline.assert_exact()
 
 
 @pytest.mark.defect("duplicates near and far")
-def test_an_index_that_is_not_asked_is_noticed(road, monkeypatch):
-    road.send(EVENTS)
-    road.run()
+def test_an_index_that_is_not_asked_is_noticed(live_pipeline, monkeypatch):
+    live_pipeline.send(EVENTS)
+    live_pipeline.run()
     monkeypatch.setattr(epoch.segments, "list_segments", lambda catalog: ())
-    road.send(EVENTS[:10])
-    road.run()
+    live_pipeline.send(EVENTS[:10])
+    live_pipeline.run()
     monkeypatch.undo()
     with pytest.raises(AssertionError, match="10 rows are doubled"):
-        road.assert_exact()
+        live_pipeline.assert_exact()
 
 
-def test_an_offset_that_is_skipped_is_noticed(road, monkeypatch):
-    road.send(EVENTS[:30])
-    road.run()
+def test_an_offset_that_is_skipped_is_noticed(live_pipeline, monkeypatch):
+    live_pipeline.send(EVENTS[:30])
+    live_pipeline.run()
     right = kafka_source.starting_positions
 
     def skip_some(*facts):
         return {place: offset + 5 for place, offset in right(*facts).items()}
 
     monkeypatch.setattr(kafka_source, "starting_positions", skip_some)
-    road.send(EVENTS[30:])
-    road.send(EVENTS[:20], partition=1)
+    live_pipeline.send(EVENTS[30:])
+    live_pipeline.send(EVENTS[:20], partition=1)
     with monkeypatch.context() as continuity:
         continuity.setattr(registration, "_advance", register_anywhere())
-        road.run()
+        live_pipeline.run()
     with pytest.raises(AssertionError, match="are lost"):
-        road.assert_exact()
+        live_pipeline.assert_exact()
 
 
-def test_a_skipped_offset_is_refused_by_the_catalog_itself(road, monkeypatch):
+def test_a_skipped_offset_is_refused_by_the_catalog_itself(live_pipeline, monkeypatch):
     from oncehouse.errors import OffsetGapError
 
-    road.send(EVENTS[:30])
-    road.run()
+    live_pipeline.send(EVENTS[:30])
+    live_pipeline.run()
     right = kafka_source.starting_positions
 
     def skip_some(*facts):
         return {(topic, number): at + 5 * (number == 0) for (topic, number), at in right(*facts).items()}
 
     monkeypatch.setattr(kafka_source, "starting_positions", skip_some)
-    road.send(EVENTS[30:])
+    live_pipeline.send(EVENTS[30:])
     with pytest.raises(OffsetGapError, match="the ledger ends at 30"):
-        road.run()
+        live_pipeline.run()
     monkeypatch.undo()
-    road.run()
-    road.assert_exact()
+    live_pipeline.run()
+    live_pipeline.assert_exact()
 
 
 @pytest.mark.defect("answer swallowed")
-def test_a_token_that_is_left_out_is_noticed(make_road, proxy, monkeypatch):
+def test_a_token_that_is_left_out_is_noticed(make_pipeline, proxy, monkeypatch):
     """Without token and without looking first, the retry after a swallowed answer doubles its rows."""
     retry_without_token(monkeypatch)
-    road = make_road()
-    road.go_through(proxy)
-    road.send(EVENTS)
+    live_pipeline = make_pipeline()
+    live_pipeline.go_through(proxy)
+    live_pipeline.send(EVENTS)
     proxy.inject(DropAnswer())
-    road.run()
+    live_pipeline.run()
     assert proxy.happened[DropAnswer] == 1
     with pytest.raises(AssertionError, match="60 rows are doubled"):
-        road.assert_exact()
+        live_pipeline.assert_exact()

@@ -12,41 +12,41 @@ from pathlib import Path
 import pytest
 from task_faults import lose_first_worker
 
+from live_pipeline import LivePipeline, make_event
 from oncehouse.devstack.chaos.injected_defects import without_token
 from oncehouse.pipeline.ingest import epoch
 from oncehouse.pipeline.ingest.manifest import TaskManifest
 from oncehouse.pipeline.load import insert_task
 from oncehouse.pipeline.stages import kafka_stream
-from road import Road, make_event
 
 EVENTS = [make_event(number) for number in range(150)]
 
 
-def go_through(road: Road) -> None:
+def go_through(live_pipeline: LivePipeline) -> None:
     """Two epochs and two batches, duplicates among them."""
     for events in (EVENTS[:90], EVENTS[60:]):
-        road.send(events)
-        road.run()
-    judge(road)
+        live_pipeline.send(events)
+        live_pipeline.run()
+    judge(live_pipeline)
 
 
-def judge(road: Road) -> None:
-    road.assert_exact()
-    before = road.ledger_files()
-    road.retain()
-    road.assert_swept()
-    assert before > road.ledger_files(), "those that were run again must have left something"
+def judge(live_pipeline: LivePipeline) -> None:
+    live_pipeline.assert_exact()
+    before = live_pipeline.ledger_files()
+    live_pipeline.retain()
+    live_pipeline.assert_swept()
+    assert before > live_pipeline.ledger_files(), "those that were run again must have left something"
 
 
 @pytest.mark.scenario("Python worker killed")
-def test_a_python_worker_killed_in_the_middle_is_replaced(make_road, kill_workers):
-    road = make_road(epoch={"max_rows": 30})
-    road.send(EVENTS)
-    with road.start() as running:
+def test_a_python_worker_killed_in_the_middle_is_replaced(make_pipeline, kill_workers):
+    live_pipeline = make_pipeline(epoch={"max_rows": 30})
+    live_pipeline.send(EVENTS)
+    with live_pipeline.start() as running:
         running.wait_for_rows(1)
         assert kill_workers(), "there must be workers to kill"
         running.wait_for_rows(len(EVENTS))
-    road.assert_exact()
+    live_pipeline.assert_exact()
 
 
 @pytest.fixture
@@ -58,12 +58,14 @@ def dying_workers(monkeypatch) -> None:
 
 
 @pytest.mark.scenario("Python worker killed")
-def test_workers_killed_before_they_told_what_they_did_leave_one_copy(road, dying_workers):
-    go_through(road)
+def test_workers_killed_before_they_told_what_they_did_leave_one_copy(live_pipeline, dying_workers):
+    go_through(live_pipeline)
 
 
 @pytest.mark.defect("Python worker killed")
-def test_a_second_attempt_that_adds_to_the_first_is_noticed(road, dying_workers, tmp_path, monkeypatch):
+def test_a_second_attempt_that_adds_to_the_first_is_noticed(
+    live_pipeline, dying_workers, tmp_path, monkeypatch
+):
     """The driver takes what it finds in a folder, instead of what the attempt that ended well has told."""
     read_frame, folder = kafka_stream.read_frame, tmp_path / "manifests"
     folder.mkdir()
@@ -82,7 +84,7 @@ def test_a_second_attempt_that_adds_to_the_first_is_noticed(road, dying_workers,
     monkeypatch.setattr(epoch, "read_records", lose_first_worker(tell_in_folder))
     monkeypatch.setattr(kafka_stream, "read_frame", read_from_folder)
     with pytest.raises(AssertionError, match=r"180 records were sent, .*read=360"):
-        go_through(road)
+        go_through(live_pipeline)
 
 
 @pytest.fixture
@@ -104,19 +106,21 @@ def tasks_run_thrice(monkeypatch) -> None:
 
 
 @pytest.mark.scenario("task run twice")
-def test_tasks_that_run_beside_and_after_their_copies_leave_one_copy(road, tasks_run_thrice):
-    go_through(road)
+def test_tasks_that_run_beside_and_after_their_copies_leave_one_copy(live_pipeline, tasks_run_thrice):
+    go_through(live_pipeline)
 
 
 @pytest.mark.defect("task run twice")
-def test_an_insert_without_token_that_is_sent_by_two_tasks_is_noticed(road, tasks_run_thrice, monkeypatch):
+def test_an_insert_without_token_that_is_sent_by_two_tasks_is_noticed(
+    live_pipeline, tasks_run_thrice, monkeypatch
+):
     monkeypatch.setattr(insert_task, "send_batch", without_token(insert_task.send_batch))
     with pytest.raises(AssertionError, match="rows are doubled"):
-        go_through(road)
+        go_through(live_pipeline)
 
 
 @pytest.fixture
-def speculating_road(make_road, spark_cluster) -> Road:
+def speculating_pipeline(make_pipeline, spark_cluster) -> LivePipeline:
     """Its tasks run in executors of their own, two of them, and slow ones twice."""
     settings = {
         "spark.driver.host": "127.0.0.1",
@@ -129,21 +133,21 @@ def speculating_road(make_road, spark_cluster) -> Road:
         "spark.speculation.task.duration.threshold": "500ms",
         "spark.speculation.efficiency.enabled": "false",
     }
-    return make_road(partitions=2, spark={"master": spark_cluster.url, "settings": settings})
+    return make_pipeline(partitions=2, spark={"master": spark_cluster.url, "settings": settings})
 
 
-def run_on_cluster(road: Road, faults: str, marks: Callable[[Path], list[Path]]) -> None:
-    road.send(EVENTS[:90])
-    road.send(EVENTS[60:], partition=1)
-    process = road.spawn("--once", defect=faults)
+def run_on_cluster(live_pipeline: LivePipeline, faults: str, marks: Callable[[Path], list[Path]]) -> None:
+    live_pipeline.send(EVENTS[:90])
+    live_pipeline.send(EVENTS[60:], partition=1)
+    process = live_pipeline.spawn("--once", defect=faults)
     try:
         code = process.wait(timeout=480)
     finally:
         process.kill()
         process.wait()
-    assert code == 0, road.log()[-3000:]
-    assert all(mark.exists() for mark in marks(road.folder)), "nothing happened to the tasks"
-    judge(road)
+    assert code == 0, live_pipeline.log()[-3000:]
+    assert all(mark.exists() for mark in marks(live_pipeline.folder)), "nothing happened to the tasks"
+    judge(live_pipeline)
 
 
 def killed(folder: Path) -> list[Path]:
@@ -155,16 +159,16 @@ def overtaken(folder: Path) -> list[Path]:
 
 
 @pytest.mark.scenario("executor killed")
-def test_executors_killed_before_they_told_what_they_did_leave_one_copy(speculating_road):
-    run_on_cluster(speculating_road, "executors die", killed)
+def test_executors_killed_before_they_told_what_they_did_leave_one_copy(speculating_pipeline):
+    run_on_cluster(speculating_pipeline, "executors die", killed)
 
 
 @pytest.mark.defect("executor killed")
-def test_an_insert_without_token_that_a_new_executor_repeats_is_noticed(speculating_road):
+def test_an_insert_without_token_that_a_new_executor_repeats_is_noticed(speculating_pipeline):
     with pytest.raises(AssertionError, match="rows are doubled"):
-        run_on_cluster(speculating_road, "no token,executors die", killed)
+        run_on_cluster(speculating_pipeline, "no token,executors die", killed)
 
 
 @pytest.mark.scenario("task run twice")
-def test_a_slow_task_and_the_copy_that_spark_makes_of_it_leave_one_copy(speculating_road):
-    run_on_cluster(speculating_road, "tasks overtaken", overtaken)
+def test_a_slow_task_and_the_copy_that_spark_makes_of_it_leave_one_copy(speculating_pipeline):
+    run_on_cluster(speculating_pipeline, "tasks overtaken", overtaken)

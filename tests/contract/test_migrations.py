@@ -156,7 +156,8 @@ def test_of_several_processes_that_open_it_at_once_one_upgrades(old, old_url):
 
 
 def upgrade_and_die(url: str, point: str) -> int:
-    program = f"from oncehouse.ledger.catalog.database import Catalog; Catalog({url!r}, 'road').prepare()"
+    arguments = f"{url!r}, {old_ledger.PIPELINE!r}"
+    program = f"from oncehouse.ledger.catalog.database import Catalog; Catalog({arguments}).prepare()"
     return subprocess.run(
         [sys.executable, "-c", program],
         env=os.environ | {"ONCEHOUSE_CRASH_AT": point},

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import Engine, create_engine, func, select, update
 
+from live_pipeline import wait_until
 from oncehouse.common.database import begin
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.messaging.outbox import open as opening
@@ -21,7 +22,6 @@ from oncehouse.messaging.outbox.relay.settings import RelaySettings
 from oncehouse.messaging.outbox.relay.types import Row, Sent
 from oncehouse.messaging.outbox.status import OutboxStatus, read_status
 from outbox_examples import TABLES, MemoryKafka, check_order, open_outbox, write
-from road import wait_until
 
 NEVER_SECONDS = 3600.0
 

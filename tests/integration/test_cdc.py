@@ -14,10 +14,10 @@ import yaml
 from sqlalchemy import create_engine
 
 from cdc_world import CdcWorld, Columns
+from live_pipeline import wait_until
 from oncehouse.cli.app import run_command
 from oncehouse.messaging.message import MESSAGE_ID
 from oncehouse.messaging.outbox.outbox import Outbox
-from road import wait_until
 
 BIG_TRANSACTION = 20_000
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from live_pipeline import wait_until
 from oncehouse.cli.app import run_command
-from road import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "cdc.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

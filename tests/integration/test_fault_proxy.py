@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from live_pipeline import wait_until
 from oncehouse.clickhouse.client import Client, connect, failure_of
 from oncehouse.clickhouse.errors import Failure
 from oncehouse.clickhouse.insert.insert_batch import encode_block
@@ -30,7 +31,6 @@ from oncehouse.devstack.proxies.faults import (
     HoldBody,
 )
 from oncehouse.errors import OncehouseError, TransientError
-from road import wait_until
 
 ROWS = pa.record_batch({"n": pa.array(range(100_000), pa.uint64())})
 

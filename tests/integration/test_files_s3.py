@@ -1,4 +1,4 @@
-"""The ledger's files behind an S3 API: the same promises as in a folder, and the whole road on them."""
+"""The ledger's files behind an S3 API: the same promises as in a folder, and the whole pipeline on them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from live_pipeline import make_event
 from oncehouse.errors import ConfigurationError, CorruptFileError
 from oncehouse.ledger.storage.file_store import FileStore
-from road import make_event
 
 BUCKET = "ledger"
 
@@ -96,13 +96,13 @@ def test_a_bucket_that_is_not_there_is_told_without_its_keys(s3_endpoint, bucket
     assert "secret" not in str(told.value)
 
 
-def test_the_whole_road_runs_with_its_files_in_a_bucket(make_road, root):
-    road = make_road(partitions=2, ledger={"files": root})
-    road.send([make_event(number) for number in range(120)])
-    road.run()
-    road.send([make_event(number) for number in range(60, 200)], partition=1)
-    road.run()
-    road.assert_exact()
+def test_the_whole_pipeline_runs_with_its_files_in_a_bucket(make_pipeline, root):
+    live_pipeline = make_pipeline(partitions=2, ledger={"files": root})
+    live_pipeline.send([make_event(number) for number in range(120)])
+    live_pipeline.run()
+    live_pipeline.send([make_event(number) for number in range(60, 200)], partition=1)
+    live_pipeline.run()
+    live_pipeline.assert_exact()
 
 
 def test_copies_of_a_bucket_take_no_more_room_than_the_bound(store, monkeypatch, tmp_path):

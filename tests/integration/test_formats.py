@@ -26,10 +26,10 @@ DIGITS = Decimal((1, (9,) * 38, -10))
 
 
 def read(
-    road, columns: str, order: str = "1", table: str | None = None, *, final: bool = False
+    live_pipeline, columns: str, order: str = "1", table: str | None = None, *, final: bool = False
 ) -> list[tuple]:
-    told = f"SELECT {columns} FROM {table or road.table} {'FINAL' if final else ''} ORDER BY {order}"
-    return road.client.query(told).result_rows
+    told = f"SELECT {columns} FROM {table or live_pipeline.table} {'FINAL' if final else ''} ORDER BY {order}"
+    return live_pipeline.client.query(told).result_rows
 
 
 def section(format_: str, fields: dict[str, str], **more: Any) -> dict[str, Any]:
@@ -123,23 +123,23 @@ def avro(number: int, schema: Any, value: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.scenario("schema version nobody knows")
-def test_avro_by_a_registry_is_exact_and_an_unknown_version_waits_for_its_schema(make_road):
+def test_avro_by_a_registry_is_exact_and_an_unknown_version_waits_for_its_schema(make_pipeline):
     with running_registry() as registry:
         registry.register("event", EVENT)
         source = section("avro", AVRO_FIELDS, avro={"registry": {"url": registry.url}})
-        road = make_road(source=source, identity={"fields": ["id"]})
+        live_pipeline = make_pipeline(source=source, identity={"fields": ["id"]})
         middle = LOW | {"id": 0, "added": -1}
-        road.send_raw(
+        live_pipeline.send_raw(
             [avro(1, EVENT, LOW), avro(1, EVENT, HIGH), avro(2, LATER, middle), avro(1, EVENT, LOW), b"junk"]
         )
-        road.run()
-        counts = road.counts()
+        live_pipeline.run()
+        counts = live_pipeline.counts()
         assert (counts.new, counts.duplicate, counts.waiting, counts.dead_letter) == (2, 1, 1, 1)
         registry.register("event", LATER)
-        road.run()
+        live_pipeline.run()
         registry.answers = [(500, b"")] * 1000  # away, and not needed any more
-        road.send_raw([avro(2, LATER, middle | {"id": 1})])
-        road.run()
+        live_pipeline.send_raw([avro(2, LATER, middle | {"id": 1})])
+        live_pipeline.run()
     columns = (
         "id, small, toString(ratio), toString(half), word, hex(raw), toString(price), toString(day), toString(at), "
         "toString(ident), kind, tags, counts, `home.city`, added"
@@ -154,8 +154,8 @@ def test_avro_by_a_registry_is_exact_and_an_unknown_version_waits_for_its_schema
         HIGH["tags"], HIGH["counts"], "",
     )  # fmt: skip
     newer = (*low[1:], -1)
-    assert read(road, columns) == [(*low, None), (0, *newer), (1, *newer), (*high, None)]
-    road.assert_settled()
+    assert read(live_pipeline, columns) == [(*low, None), (0, *newer), (1, *newer), (*high, None)]
+    live_pipeline.assert_settled()
 
 
 # -- CSV, text, JSON Lines --------------------------------------------------------------------------------
@@ -172,10 +172,12 @@ CSV_FIELDS = {
 }
 
 
-def test_csv_of_several_lines_a_message_is_exact(make_road):
-    road = make_road(source=section("csv", CSV_FIELDS, csv={"null": "\\N"}), identity={"fields": ["id"]})
+def test_csv_of_several_lines_a_message_is_exact(make_pipeline):
+    live_pipeline = make_pipeline(
+        source=section("csv", CSV_FIELDS, csv={"null": "\\N"}), identity={"fields": ["id"]}
+    )
     letters = EVERY_LETTER.replace('"', '""')
-    road.send_raw(
+    live_pipeline.send_raw(
         [
             f'18446744073709551615,-128,NaN,"{letters}",{DIGITS},1970-01-01,1970-01-01T00:00:00Z,true\n'
             f"0,127,-Infinity,\\N,{DIGITS.copy_negate()},2299-12-31,2262-04-11T23:47:16.854775807Z,false\n"
@@ -184,23 +186,23 @@ def test_csv_of_several_lines_a_message_is_exact(make_road):
             b"3,0",
         ]
     )
-    road.run()
+    live_pipeline.run()
     columns = "id, small, toString(ratio), word, toString(price), toString(day), toString(at), flag"
     digits = "9999999999999999999999999999.9999999999"
     first, last = "1970-01-01 00:00:00.000000000", "2262-04-11 23:47:16.854775807"
-    assert read(road, columns) == [
+    assert read(live_pipeline, columns) == [
         (0, 127, "-inf", None, digits, "2299-12-31", last, False),
         (2, 0, "0", "", "0", "1970-01-01", first, True),
         ((1 << 64) - 1, -128, "nan", EVERY_LETTER, f"-{digits}", "1970-01-01", first, True),
     ]
-    counts = road.counts()
+    counts = live_pipeline.counts()
     assert (counts.read, counts.new, counts.dead_letter) == (5, 3, 2)
-    assert not road.findings()
+    assert not live_pipeline.findings()
 
 
-def test_json_lines_are_events_of_their_own_and_exact(make_road):
+def test_json_lines_are_events_of_their_own_and_exact(make_pipeline):
     fields = CSV_FIELDS | {"low": "Int64"}
-    road = make_road(source=section("jsonl", fields), identity={"fields": ["id"]})
+    live_pipeline = make_pipeline(source=section("jsonl", fields), identity={"fields": ["id"]})
     greatest, digits = (1 << 64) - 1, "9999999999999999999999999999.9999999999"
     first = {
         "id": greatest,
@@ -218,15 +220,15 @@ def test_json_lines_are_events_of_their_own_and_exact(make_road):
         json.dumps(last | changes) for changes in ({}, {"small": 128}, {"ratio": math.nan})
     )
     empty = json.dumps(last | {"id": 2, "word": ""})
-    road.send_raw(
+    live_pipeline.send_raw(
         [f'{exact}\n\n{json.dumps(last)}\n{{"id"'.encode(), f"{again}\n{beyond}\n{no_number}".encode(), None]
     )
-    road.send_raw([empty.encode()])
-    road.run()
+    live_pipeline.send_raw([empty.encode()])
+    live_pipeline.run()
     columns = "id, small, low, ratio, word, toString(price), toString(day), toString(at), flag"
     begin, end = "1970-01-01 00:00:00.000000000", "2262-04-11 23:47:16.854775807"
     late = (digits, "2299-12-31", end, False)
-    assert read(road, columns) == [
+    assert read(live_pipeline, columns) == [
         (0, 127, (1 << 63) - 1, 5e-324, None, *late),
         (2, 127, (1 << 63) - 1, 5e-324, "", *late),
         (
@@ -241,12 +243,12 @@ def test_json_lines_are_events_of_their_own_and_exact(make_road):
             True,
         ),
     ]
-    counts = road.counts()
+    counts = live_pipeline.counts()
     assert (counts.read, counts.new, counts.duplicate, counts.dead_letter, counts.skipped) == (8, 3, 1, 3, 1)
-    assert not road.findings()
+    assert not live_pipeline.findings()
 
 
-def test_a_pattern_turns_a_log_into_columns(make_road):
+def test_a_pattern_turns_a_log_into_columns(make_pipeline):
     pattern = r"^(?P<at>\S+) (?P<level>[A-Z]+)(?: code=(?P<code>\d+))? (?P<message>(?s:.*))$"
     fields = {
         "at": "DateTime64(3, 'UTC')",
@@ -254,32 +256,34 @@ def test_a_pattern_turns_a_log_into_columns(make_road):
         "code": "Nullable(UInt16)",
         "message": "String",
     }
-    road = make_road(
+    live_pipeline = make_pipeline(
         source=section("text", fields, text={"pattern": pattern}), identity={"fields": ["at", "message"]}
     )
-    road.send_raw(
+    live_pipeline.send_raw(
         [
             f"1970-01-01T00:00:00Z INFO code=65535 {EVERY_LETTER}".encode(),
             b"2262-04-11T23:47:16.854Z WARN slow",
             b"nonsense",
         ]
     )
-    road.run()
-    assert read(road, "toString(at), level, code, message") == [
+    live_pipeline.run()
+    assert read(live_pipeline, "toString(at), level, code, message") == [
         ("1970-01-01 00:00:00.000", "INFO", 65535, EVERY_LETTER),
         ("2262-04-11 23:47:16.854", "WARN", None, "slow"),
     ]
-    assert road.counts().dead_letter == 1
-    road.assert_settled()
+    assert live_pipeline.counts().dead_letter == 1
+    live_pipeline.assert_settled()
 
 
-def send_records(road, servers: str, records: list[dict[str, Any]]) -> None:
+def send_records(live_pipeline, servers: str, records: list[dict[str, Any]]) -> None:
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
     for record in records:
         key, value = record["key"], record["value"]
-        producer.produce(road.topic, key=key and key.encode(), value=value and value.encode(), partition=0)
+        producer.produce(
+            live_pipeline.topic, key=key and key.encode(), value=value and value.encode(), partition=0
+        )
     assert producer.flush(60) == 0
-    road.produced += len(records)
+    live_pipeline.produced += len(records)
 
 
 # -- Debezium ---------------------------------------------------------------------------------------------
@@ -306,24 +310,26 @@ def replace_engine(ddl: str) -> str:
     return re.sub(r"ORDER BY [^\n]*", "ORDER BY id", ddl, count=1)
 
 
-def test_changes_that_a_real_connector_wrote_end_as_the_rows_of_its_database(make_road, kafka):
+def test_changes_that_a_real_connector_wrote_end_as_the_rows_of_its_database(make_pipeline, kafka):
     recorded = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
     messages = [one for one in recorded if one["topic"] == "described.public.orders"]
-    road = make_road(tables=False, source=section("debezium", CHANGE_FIELDS), identity={"fields": []})
-    road.create_tables(then=replace_engine)
-    send_records(road, kafka.bootstrap_servers, messages)
-    road.run()
+    live_pipeline = make_pipeline(
+        tables=False, source=section("debezium", CHANGE_FIELDS), identity={"fields": []}
+    )
+    live_pipeline.create_tables(then=replace_engine)
+    send_records(live_pipeline, kafka.bootstrap_servers, messages)
+    live_pipeline.run()
     # A connector that crashed sends again what it had not noted down.
-    send_records(road, kafka.bootstrap_servers, messages[3:])
-    road.run()
-    counts = road.counts()
+    send_records(live_pipeline, kafka.bootstrap_servers, messages[3:])
+    live_pipeline.run()
+    counts = live_pipeline.counts()
     assert (counts.new, counts.duplicate, counts.skipped, counts.dead_letter) == (10, 7, 4, 0)
     columns = (
         "id, small, toString(double_), toString(price), toString(anything), name, toString(day), toString(stamp6), "
         "toString(ident), tags"
     )
     nothing = (None,) * 4
-    assert read(road, columns, final=True) == [
+    assert read(live_pipeline, columns, final=True) == [
         (
             1, -32768, "nan", "9999999999999999999999999999.9999999999", "12.34", "third", "1970-01-01",
             "2262-04-11 23:47:16.854775", "123e4567-e89b-12d3-a456-426614174000", ["x", None, ""],
@@ -335,4 +341,4 @@ def test_changes_that_a_real_connector_wrote_end_as_the_rows_of_its_database(mak
             "1900-01-01 00:00:00.000000", "00000000-0000-0000-0000-000000000000", [],
         ),
     ]  # fmt: skip
-    road.assert_settled()
+    live_pipeline.assert_settled()

@@ -11,8 +11,8 @@ import fastavro
 import pytest
 from confluent_kafka import Producer
 
+from live_pipeline import LivePipeline
 from protobuf_examples import FOLDER, message_class
-from road import Road
 
 FIELDS = {"id": "Int64", "note": "String", "amount": "UInt32"}
 PROTO = str(FOLDER / "versions.proto")
@@ -20,22 +20,31 @@ MESSAGES = {"1": "First", "2": "Second", "3": "Third"}
 NAMES = {"1": "id", "2": "event_id"}
 
 
-def command(road: Road, name: str, *arguments: str, before: tuple[str, ...] = (), expect: int = 0) -> str:
+def command(
+    live_pipeline: LivePipeline, name: str, *arguments: str, before: tuple[str, ...] = (), expect: int = 0
+) -> str:
     """One command of oncehouse in a process of its own, and what it printed."""
-    line = road.command_line(name, *before)
+    line = live_pipeline.command_line(name, *before)
     done = subprocess.run(
-        [*line, *arguments], check=False, capture_output=True, text=True, timeout=300, cwd=road.folder
+        [*line, *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=live_pipeline.folder,
     )
     assert done.returncode == expect, f"{name} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 
 
-def send(road: Road, records: list[tuple[str, bytes]]) -> None:
-    producer = Producer({"bootstrap.servers": road.document["source"]["kafka"]["bootstrap_servers"]})
+def send(live_pipeline: LivePipeline, records: list[tuple[str, bytes]]) -> None:
+    producer = Producer({"bootstrap.servers": live_pipeline.document["source"]["kafka"]["bootstrap_servers"]})
     for version, value in records:
-        producer.produce(road.topic, value, partition=0, headers=[("schema-version", version.encode())])
+        producer.produce(
+            live_pipeline.topic, value, partition=0, headers=[("schema-version", version.encode())]
+        )
     assert producer.flush(60) == 0
-    road.produced += len(records)
+    live_pipeline.produced += len(records)
 
 
 def write_protobuf(version: str, number: int) -> bytes:
@@ -72,98 +81,109 @@ SEVEN = [(version, number) for number, version in enumerate(("1", "1", "1", "2",
 
 
 @pytest.fixture
-def road(make_road) -> Road:
-    road: Road = make_road(tables=False, identity={"fields": ["id"], "window": "60d"})
-    road.document["source"] |= {
+def live_pipeline(make_pipeline) -> LivePipeline:
+    live_pipeline: LivePipeline = make_pipeline(tables=False, identity={"fields": ["id"], "window": "60d"})
+    live_pipeline.document["source"] |= {
         "format": "protobuf",
         "fields": FIELDS,
         "protobuf": {"version": "header", "schemas": {"1": protobuf_schema("1")}},
     }
-    road.create_tables()
-    return road
+    live_pipeline.create_tables()
+    return live_pipeline
 
 
-def rows(road: Road) -> list[tuple[object, ...]]:
+def rows(live_pipeline: LivePipeline) -> list[tuple[object, ...]]:
     return [
         tuple(row)
-        for row in road.client.query(f"SELECT id, amount FROM {road.table} ORDER BY amount").result_rows
+        for row in live_pipeline.client.query(
+            f"SELECT id, amount FROM {live_pipeline.table} ORDER BY amount"
+        ).result_rows
     ]
 
 
-def learn_protobuf(road: Road, *versions: str) -> None:
+def learn_protobuf(live_pipeline: LivePipeline, *versions: str) -> None:
     for version in versions:
         told = command(
-            road, "schema", "--proto", PROTO, "--message", f"versions.{MESSAGES[version]}",
+            live_pipeline, "schema", "--proto", PROTO, "--message", f"versions.{MESSAGES[version]}",
             before=("add", version),
         )  # fmt: skip
         assert f"version {version} is in the ledger" in told
-        by_id = road.document["identity"]["fields"] == ["id"]
+        by_id = live_pipeline.document["identity"]["fields"] == ["id"]
         assert ("has no field id, which belongs to the identity" in told) is by_id
 
 
-def test_seven_different_protobuf_events_are_never_four_rows(road):
-    learn_protobuf(road, "2", "3")
-    send(road, [(version, write_protobuf(version, number)) for version, number in SEVEN])
-    refused = command(road, "check", expect=2)
+def test_seven_different_protobuf_events_are_never_four_rows(live_pipeline):
+    learn_protobuf(live_pipeline, "2", "3")
+    send(live_pipeline, [(version, write_protobuf(version, number)) for version, number in SEVEN])
+    refused = command(live_pipeline, "check", expect=2)
     assert "version 2 has no field id, which belongs to the identity" in refused
     assert "version 3 has no field id, which belongs to the identity" in refused
     assert "source.protobuf.numbers" in refused
-    assert "version 2 has no field id" in command(road, "schema", before=("plan",), expect=2)
-    command(road, "run", "--once")
-    counts = road.counts()
+    assert "version 2 has no field id" in command(live_pipeline, "schema", before=("plan",), expect=2)
+    command(live_pipeline, "run", "--once")
+    counts = live_pipeline.counts()
     assert (counts.new, counts.duplicate, counts.dead_letter) == (3, 0, 4), "events are taken for one another"
-    assert rows(road) == [(1, 1), (2, 2), (3, 3)]
-    listed = command(road, "dead-letters", before=("list",))
+    assert rows(live_pipeline) == [(1, 1), (2, 2), (3, 3)]
+    listed = command(live_pipeline, "dead-letters", before=("list",))
     assert "schema version 2 has no field id" in listed
-    road.assert_settled()
+    live_pipeline.assert_settled()
 
     # The renamed field keeps its number: said so, its records are replayed, and the others stay dead letters.
-    road.document["source"]["protobuf"]["match"] = "number"
-    told = command(road, "check", expect=2)
+    live_pipeline.document["source"]["protobuf"]["match"] = "number"
+    told = command(live_pipeline, "check", expect=2)
     assert "version 2" not in told
     assert "version 3 has no field id" in told
-    command(road, "dead-letters", before=("replay",))
-    command(road, "run", "--once")
-    assert rows(road) == [(number, number) for number in range(1, 6)]
-    send(road, [("2", write_protobuf("2", 4)), ("1", write_protobuf("1", 5)), ("2", write_protobuf("2", 8))])
-    command(road, "run", "--once")
-    assert rows(road) == [(number, number) for number in (1, 2, 3, 4, 5, 8)], "a name changes no id"
-    assert not road.findings()
+    command(live_pipeline, "dead-letters", before=("replay",))
+    command(live_pipeline, "run", "--once")
+    assert rows(live_pipeline) == [(number, number) for number in range(1, 6)]
+    send(
+        live_pipeline,
+        [("2", write_protobuf("2", 4)), ("1", write_protobuf("1", 5)), ("2", write_protobuf("2", 8))],
+    )
+    command(live_pipeline, "run", "--once")
+    assert rows(live_pipeline) == [(number, number) for number in (1, 2, 3, 4, 5, 8)], "a name changes no id"
+    assert not live_pipeline.findings()
 
 
-def test_a_version_that_the_file_lists_without_a_field_of_the_identity_is_not_run(road):
-    road.document["source"]["protobuf"]["schemas"]["3"] = protobuf_schema("3")
-    send(road, [(version, write_protobuf(version, number)) for version, number in SEVEN])
-    refused = command(road, "run", "--once", expect=2)
+def test_a_version_that_the_file_lists_without_a_field_of_the_identity_is_not_run(live_pipeline):
+    live_pipeline.document["source"]["protobuf"]["schemas"]["3"] = protobuf_schema("3")
+    send(live_pipeline, [(version, write_protobuf(version, number)) for version, number in SEVEN])
+    refused = command(live_pipeline, "run", "--once", expect=2)
     assert "version 3 has no field id, which belongs to the identity" in refused
     assert "Traceback" not in refused
-    assert not rows(road)
+    assert not rows(live_pipeline)
     # Said to be without it on purpose, all of its events count as one.
-    road.document["source"]["optional_fields"] = ["id"]
-    road.document["source"]["protobuf"]["numbers"] = {"id": 1}
-    road.document["source"]["protobuf"]["schemas"]["2"] = protobuf_schema("2")
-    command(road, "run", "--once")
-    assert rows(road) == [*((number, number) for number in range(1, 6)), (0, 6)]
+    live_pipeline.document["source"]["optional_fields"] = ["id"]
+    live_pipeline.document["source"]["protobuf"]["numbers"] = {"id": 1}
+    live_pipeline.document["source"]["protobuf"]["schemas"]["2"] = protobuf_schema("2")
+    command(live_pipeline, "run", "--once")
+    assert rows(live_pipeline) == [*((number, number) for number in range(1, 6)), (0, 6)]
 
 
-def test_seven_different_avro_events_are_never_four_rows(road):
-    road.document["source"] |= {"format": "avro"}
-    del road.document["source"]["protobuf"]
+def test_seven_different_avro_events_are_never_four_rows(live_pipeline):
+    live_pipeline.document["source"] |= {"format": "avro"}
+    del live_pipeline.document["source"]["protobuf"]
     for version in ("1", "2", "3"):
-        (road.folder / f"{version}.avsc").write_text(json.dumps(avro_schema(version)))
-    road.document["source"]["avro"] = {"version": "header", "schemas": {"1": "1.avsc"}}
+        (live_pipeline.folder / f"{version}.avsc").write_text(json.dumps(avro_schema(version)))
+    live_pipeline.document["source"]["avro"] = {"version": "header", "schemas": {"1": "1.avsc"}}
     for version in ("2", "3"):
-        command(road, "schema", "--avsc", str(road.folder / f"{version}.avsc"), before=("add", version))
-    send(road, [(version, write_avro(version, number)) for version, number in SEVEN])
-    assert "version 2 has no field id" in command(road, "check", expect=2)
-    command(road, "run", "--once")
-    counts = road.counts()
+        command(
+            live_pipeline,
+            "schema",
+            "--avsc",
+            str(live_pipeline.folder / f"{version}.avsc"),
+            before=("add", version),
+        )
+    send(live_pipeline, [(version, write_avro(version, number)) for version, number in SEVEN])
+    assert "version 2 has no field id" in command(live_pipeline, "check", expect=2)
+    command(live_pipeline, "run", "--once")
+    counts = live_pipeline.counts()
     assert (counts.new, counts.duplicate, counts.dead_letter) == (3, 0, 4), "events are taken for one another"
-    road.document["source"]["avro"]["aliases"] = {"id": ["event_id"]}
-    command(road, "dead-letters", before=("replay",))
-    command(road, "run", "--once")
-    assert rows(road) == [(number, number) for number in range(1, 6)]
-    assert not road.findings()
+    live_pipeline.document["source"]["avro"]["aliases"] = {"id": ["event_id"]}
+    command(live_pipeline, "dead-letters", before=("replay",))
+    command(live_pipeline, "run", "--once")
+    assert rows(live_pipeline) == [(number, number) for number in range(1, 6)]
+    assert not live_pipeline.findings()
 
 
 # -- rules that come with the schema, or with its version -------------------------------------------------
@@ -179,56 +199,58 @@ message Third {{ string note = 2; uint32 amount = 3; }}
 
 
 @pytest.mark.long
-def test_marks_in_schemas_hold_over_versions_that_rename_or_lack_the_field(road):
-    proto = road.folder / "marked.proto"
+def test_marks_in_schemas_hold_over_versions_that_rename_or_lack_the_field(live_pipeline):
+    proto = live_pipeline.folder / "marked.proto"
     proto.write_text(MARKED.format(mark="[(oncehouse.identity) = true]"))
-    section = road.document["source"]["protobuf"]
+    section = live_pipeline.document["source"]["protobuf"]
     section["schemas"] = {
         version: {"files": [str(proto)], "message": f"marked.{MESSAGES[version]}"} for version in ("1", "2")
     }
-    road.document["identity"] = {"from_schema": True, "window": "60d"}
-    assert "mark different fields" in command(road, "check", expect=2)
+    live_pipeline.document["identity"] = {"from_schema": True, "window": "60d"}
+    assert "mark different fields" in command(live_pipeline, "check", expect=2)
     section["match"] = "number"
-    command(road, "check")
-    send(road, [(version, write_protobuf(version, number)) for version, number in SEVEN[:5]])
-    send(road, [("2", write_protobuf("2", 1)), ("1", write_protobuf("1", 4))])
-    command(road, "run", "--once")
-    assert rows(road) == [(number, number) for number in range(1, 6)]
-    assert road.counts().duplicate == 2, "an event has one id in both versions"
+    command(live_pipeline, "check")
+    send(live_pipeline, [(version, write_protobuf(version, number)) for version, number in SEVEN[:5]])
+    send(live_pipeline, [("2", write_protobuf("2", 1)), ("1", write_protobuf("1", 4))])
+    command(live_pipeline, "run", "--once")
+    assert rows(live_pipeline) == [(number, number) for number in range(1, 6)]
+    assert live_pipeline.counts().duplicate == 2, "an event has one id in both versions"
     # A version without the mark would change the rule; the version that counts can be named.
     arguments = ("--proto", str(proto), "--message", "marked.Third")
-    command(road, "schema", *arguments, before=("add", "3"))
-    send(road, [("3", write_protobuf("3", number)) for number in (6, 7)])
-    assert "mark different fields" in command(road, "run", "--once", expect=2)
-    road.document["identity"]["from_schema"] = "1"
-    command(road, "run", "--once")
-    assert rows(road) == [(number, number) for number in range(1, 6)]
-    assert road.counts().dead_letter == 2
-    road.assert_settled()
+    command(live_pipeline, "schema", *arguments, before=("add", "3"))
+    send(live_pipeline, [("3", write_protobuf("3", number)) for number in (6, 7)])
+    assert "mark different fields" in command(live_pipeline, "run", "--once", expect=2)
+    live_pipeline.document["identity"]["from_schema"] = "1"
+    command(live_pipeline, "run", "--once")
+    assert rows(live_pipeline) == [(number, number) for number in range(1, 6)]
+    assert live_pipeline.counts().dead_letter == 2
+    live_pipeline.assert_settled()
 
 
 @pytest.mark.long
-def test_a_rule_with_the_version_makes_an_event_of_each_version_and_refuses_those_without_the_field(road):
-    road.document["identity"]["schema_version"] = True
-    road.document["source"]["protobuf"] |= {"match": "number"}
-    road.document["source"]["protobuf"]["schemas"]["2"] = protobuf_schema("2")
-    learn_protobuf(road, "3")
+def test_a_rule_with_the_version_makes_an_event_of_each_version_and_refuses_those_without_the_field(
+    live_pipeline,
+):
+    live_pipeline.document["identity"]["schema_version"] = True
+    live_pipeline.document["source"]["protobuf"] |= {"match": "number"}
+    live_pipeline.document["source"]["protobuf"]["schemas"]["2"] = protobuf_schema("2")
+    learn_protobuf(live_pipeline, "3")
     records = [("1", 1), ("2", 1), ("1", 1), ("2", 1), ("3", 6), ("3", 7)]
-    send(road, [(version, write_protobuf(version, number)) for version, number in records])
-    command(road, "run", "--once")
-    assert rows(road) == [(1, 1), (1, 1)]
-    counts = road.counts()
+    send(live_pipeline, [(version, write_protobuf(version, number)) for version, number in records])
+    command(live_pipeline, "run", "--once")
+    assert rows(live_pipeline) == [(1, 1), (1, 1)]
+    counts = live_pipeline.counts()
     assert (counts.new, counts.duplicate, counts.dead_letter) == (2, 2, 2)
-    road.assert_settled()
+    live_pipeline.assert_settled()
 
 
 # -- tables that merge rows -------------------------------------------------------------------------------
 
 
 @pytest.mark.long
-def test_rows_without_the_key_of_a_merging_table_are_not_merged(make_road):
-    road: Road = make_road(tables=False, identity={"fields": ["note"], "window": "60d"})
-    road.document["source"] |= {
+def test_rows_without_the_key_of_a_merging_table_are_not_merged(make_pipeline):
+    live_pipeline: LivePipeline = make_pipeline(tables=False, identity={"fields": ["note"], "window": "60d"})
+    live_pipeline.document["source"] |= {
         "format": "protobuf",
         "fields": FIELDS,
         "protobuf": {"version": "header", "schemas": {"1": protobuf_schema("1")}},
@@ -238,17 +260,20 @@ def test_rows_without_the_key_of_a_merging_table_are_not_merged(make_road):
         ddl = ddl.replace("ENGINE = MergeTree", "ENGINE = ReplacingMergeTree(amount)")
         return re.sub(r"ORDER BY [^\n]+", "ORDER BY id", ddl)
 
-    road.create_tables(then=merging)
-    engine = f"SELECT engine_full FROM system.tables WHERE database = '{road.database}' AND name = 'events'"
-    assert "ReplacingMergeTree(amount) ORDER BY id" in road.client.query(engine).result_rows[0][0]
-    learn_protobuf(road, "3")
+    live_pipeline.create_tables(then=merging)
+    engine = f"SELECT engine_full FROM system.tables WHERE database = '{live_pipeline.database}' AND name = 'events'"
+    assert "ReplacingMergeTree(amount) ORDER BY id" in live_pipeline.client.query(engine).result_rows[0][0]
+    learn_protobuf(live_pipeline, "3")
     lacking = "version 3 has no field id, which decides which rows"
-    assert lacking in command(road, "check", expect=2)
-    assert lacking in command(road, "schema", before=("plan",), expect=2)
-    send(road, [(version, write_protobuf(version, number)) for version, number in SEVEN if version != "2"])
-    command(road, "run", "--once")
-    road.client.command(f"OPTIMIZE TABLE {road.table} FINAL")
-    assert rows(road) == [(1, 1), (2, 2), (3, 3)]
-    assert lacking in command(road, "dead-letters", before=("list",))
-    counts = road.counts()
+    assert lacking in command(live_pipeline, "check", expect=2)
+    assert lacking in command(live_pipeline, "schema", before=("plan",), expect=2)
+    send(
+        live_pipeline,
+        [(version, write_protobuf(version, number)) for version, number in SEVEN if version != "2"],
+    )
+    command(live_pipeline, "run", "--once")
+    live_pipeline.client.command(f"OPTIMIZE TABLE {live_pipeline.table} FINAL")
+    assert rows(live_pipeline) == [(1, 1), (2, 2), (3, 3)]
+    assert lacking in command(live_pipeline, "dead-letters", before=("list",))
+    counts = live_pipeline.counts()
     assert (counts.new, counts.dead_letter) == (3, 2)

@@ -19,12 +19,12 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from live_pipeline import PATIENCE_SECONDS
 from oncehouse.common.leader_epochs import EpochEnd
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.pipeline.ingest import kafka_source
 from oncehouse.pipeline.ingest.kafka_source import Topics, client_settings, group_of, java_options
-from road import PATIENCE_SECONDS
 from secure_servers import PLAIN_PASSWORD, SCRAM_PASSWORD, USER, Authority, SecureKafka
 
 MESSAGES = [f"message {number}".encode() for number in range(10)]

@@ -23,13 +23,13 @@ from confluent_kafka.admin import (
 )
 from sqlalchemy import Engine
 
+from live_pipeline import wait_until
 from oncehouse.cli.app import run_command
 from oncehouse.devstack.proxies.statement_counter import StatementCounter
 from oncehouse.messaging import Relay, RelaySettings
 from oncehouse.messaging.message import MESSAGE_ID
 from oncehouse.messaging.outbox.status import OutboxStatus, read_status
 from outbox_examples import TABLES, open_outbox, write
-from road import wait_until
 
 COMMAND = [sys.executable, "-c", "from oncehouse.cli.app import main; main()", "outbox"]
 

@@ -13,10 +13,10 @@ from confluent_kafka import Producer
 from sqlalchemy import create_engine, select, update
 from sqlalchemy.orm import Session
 
+from live_pipeline import LivePipeline, encode, make_event
 from oncehouse.cli.app import run_command
 from oncehouse.messaging import Outbox, OutboxMessage, Relay
 from oncehouse.messaging.header_encoding import decode_headers
-from road import Road, encode, make_event
 
 OUTBOX = Outbox()
 
@@ -24,21 +24,23 @@ OUTBOX = Outbox()
 class Service:
     """A service with an outbox, and what a relay would do with its rows."""
 
-    def __init__(self, road: Road, database: str) -> None:
+    def __init__(self, live_pipeline: LivePipeline, database: str) -> None:
         self.engine = create_engine(database)
         self.database = database
-        self.servers = road.document["source"]["kafka"]["bootstrap_servers"]
-        self.road = road
-        self.file = road.folder / "messaging.yaml"
+        self.servers = live_pipeline.document["source"]["kafka"]["bootstrap_servers"]
+        self.live_pipeline = live_pipeline
+        self.file = live_pipeline.folder / "messaging.yaml"
         self.file.write_text(
             yaml.safe_dump({"kafka": {"bootstrap_servers": self.servers}, "database": database})
         )
-        road.command_line("run")  # writes the pipeline file
-        self.pipeline_file = road.folder / "pipeline.yaml"
+        live_pipeline.command_line("run")  # writes the pipeline file
+        self.pipeline_file = live_pipeline.folder / "pipeline.yaml"
 
     def add(self, values: Sequence[Any], *, rolls_back: bool = False) -> list[UUID]:
         with Session(self.engine) as session:
-            messages = [OutboxMessage(topic=self.road.topic, key="k", value=value) for value in values]
+            messages = [
+                OutboxMessage(topic=self.live_pipeline.topic, key="k", value=value) for value in values
+            ]
             ids = OUTBOX.add_many(session, messages)
             if rolls_back:
                 session.rollback()
@@ -56,7 +58,7 @@ class Service:
             producer.produce(row.topic, row.value, row.key, partition=0, headers=headers)
         assert producer.flush(60) == 0
         Relay(database=self.database, bootstrap_servers=self.servers).run(once=True)
-        self.road.produced += 2 * len(rows)
+        self.live_pipeline.produced += 2 * len(rows)
 
     def change(self, message_id: UUID, **values: Any) -> None:
         with self.engine.begin() as connection:
@@ -64,11 +66,11 @@ class Service:
 
 
 @pytest.fixture
-def service(make_road, postgres_url):
-    road = make_road(tables=False)
-    road.document["identity"] = {"headers": ["oncehouse-id"], "window": "60d"}
-    road.create_tables()
-    service = Service(road, postgres_url)
+def service(make_pipeline, postgres_url):
+    live_pipeline = make_pipeline(tables=False)
+    live_pipeline.document["identity"] = {"headers": ["oncehouse-id"], "window": "60d"}
+    live_pipeline.create_tables()
+    service = Service(live_pipeline, postgres_url)
     with service.engine.begin() as connection:
         OUTBOX.create(connection)
     yield service
@@ -85,7 +87,7 @@ def trace(service: Service, capsys, message_id: object, *more: str, code: int = 
 
 
 def test_a_message_is_one_row_however_often_it_is_sent_and_is_found_at_every_stage(service, capsys):
-    road = service.road
+    live_pipeline = service.live_pipeline
     same = encode(make_event(7))
     # Alike in every byte, and still two messages: the id tells them apart, not the value.
     first, second = service.add([same, same])
@@ -105,10 +107,10 @@ def test_a_message_is_one_row_however_often_it_is_sent_and_is_found_at_every_sta
     assert [place["offset"] for place in not_read["kafka"]["places"]] == [0]
     assert "has no ledger yet" in not_read["pipeline"]["why"]
 
-    road.run()
-    assert len(road.rows()) == 2
-    assert road.counts().duplicate == 2
-    assert not road.findings()
+    live_pipeline.run()
+    assert len(live_pipeline.rows()) == 2
+    assert live_pipeline.counts().duplicate == 2
+    assert not live_pipeline.findings()
 
     found = trace(service, capsys, first)
     (record,) = found["pipeline"]
@@ -116,8 +118,8 @@ def test_a_message_is_one_row_however_often_it_is_sent_and_is_found_at_every_sta
     (table,) = record["tables"]
     assert (record["record"]["fate"], row["destinations"][0]["batch"]["status"]) == ("new", "IN_CLICKHOUSE")
     assert (table["this_event"], table["rows"]) == (1, table["expected_rows"])
-    (stored,) = road.client.query(
-        f"SELECT count() FROM {road.table} WHERE _unique_id = unhex('{row['unique_id']}')"
+    (stored,) = live_pipeline.client.query(
+        f"SELECT count() FROM {live_pipeline.table} WHERE _unique_id = unhex('{row['unique_id']}')"
     ).result_rows[0]
     assert stored == 1
 
@@ -165,9 +167,9 @@ def show_by_hand(service: Service, capsys, message_id: UUID) -> None:
     shown = capsys.readouterr().out
     for words in (
         "no such row: it was sent and cleaned up",
-        f"{service.road.topic}/0/1, ",
-        f"{service.road.topic}/0/5, ",
-        f"looked at all 8 messages of {service.road.topic} from ",
+        f"{service.live_pipeline.topic}/0/1, ",
+        f"{service.live_pipeline.topic}/0/5, ",
+        f"looked at all 8 messages of {service.live_pipeline.topic} from ",
         ": new in epoch 1",
         ": duplicate in epoch 1",
         "IN_CLICKHOUSE, loaded",

@@ -6,28 +6,30 @@ import time
 
 import pytest
 
+from live_pipeline import LivePipeline, make_event, wait_until
 from oncehouse.clickhouse.client import connect
 from oncehouse.etl.state.clickhouse_store import RocksDbOffsets
 from oncehouse.etl.state.declarations import declare, withdraw
 from oncehouse.etl.state.position import START, Position
 from oncehouse.ledger.models import BatchStatus
-from road import Road, make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(60)]
 
 
 @pytest.fixture
-def store(road) -> RocksDbOffsets:
-    name = f"{road.database}.OffsetsLocal"
-    road.document["tables"][0]["declare"] = {
+def store(live_pipeline) -> RocksDbOffsets:
+    name = f"{live_pipeline.database}.OffsetsLocal"
+    live_pipeline.document["tables"][0]["declare"] = {
         "topic": "Stage",
         "offsets": name,
         "pos": "inserted",
         "every": "100ms",
     }
     # As `pos: inserted` needs it: the table itself writes down when a row came.
-    road.client.command(f"ALTER TABLE {road.table} ADD COLUMN pos DateTime64(3) DEFAULT now64(3)")
-    store = RocksDbOffsets(connect(road.pipeline.clickhouse), name)
+    live_pipeline.client.command(
+        f"ALTER TABLE {live_pipeline.table} ADD COLUMN pos DateTime64(3) DEFAULT now64(3)"
+    )
+    store = RocksDbOffsets(connect(live_pipeline.pipeline.clickhouse), name)
     store.prepare()
     return store
 
@@ -37,45 +39,50 @@ def declared_ms(store: RocksDbOffsets) -> int:
     return row.last.time_ms if row else 0
 
 
-def test_a_table_is_declared_to_have_come_as_far_as_all_of_kafka_is_loaded(road: Road, store):
+def test_a_table_is_declared_to_have_come_as_far_as_all_of_kafka_is_loaded(
+    live_pipeline: LivePipeline, store
+):
     began_ms = time.time_ns() // 1_000_000
-    road.send(EVENTS)
+    live_pipeline.send(EVENTS)
     sent_ms = time.time_ns() // 1_000_000
-    road.run()
-    road.assert_table(road.table, road.expected)
+    live_pipeline.run()
+    live_pipeline.assert_table(live_pipeline.table, live_pipeline.expected)
     assert sent_ms <= declared_ms(store) <= time.time_ns() // 1_000_000
     assert began_ms < declared_ms(store)
 
 
-def test_a_topic_without_new_records_moves_the_declaration_on(road: Road, store):
-    road.send(EVENTS[:5])
-    with road.start() as running:
+def test_a_topic_without_new_records_moves_the_declaration_on(live_pipeline: LivePipeline, store):
+    live_pipeline.send(EVENTS[:5])
+    with live_pipeline.start() as running:
         running.wait_for_rows(5)
         wait_until(lambda: declared_ms(store), "a first declaration")
         first = declared_ms(store)
         wait_until(lambda: declared_ms(store) > first + 500, "a heartbeat")
 
 
-def test_nothing_is_declared_while_rows_are_not_in_clickhouse(road: Road, store):
-    with road.start():
+def test_nothing_is_declared_while_rows_are_not_in_clickhouse(live_pipeline: LivePipeline, store):
+    with live_pipeline.start():
         wait_until(lambda: declared_ms(store), "a first declaration")
-        road.client.command(f"RENAME TABLE {road.database}.events TO {road.database}.elsewhere")
-        road.send(EVENTS)
+        live_pipeline.client.command(
+            f"RENAME TABLE {live_pipeline.database}.events TO {live_pipeline.database}.elsewhere"
+        )
+        live_pipeline.send(EVENTS)
         sent_ms = time.time_ns() // 1_000_000
         wait_until(
-            lambda: [one for one in road.batches() if one.status is BatchStatus.PARKED], "a parked batch"
+            lambda: [one for one in live_pipeline.batches() if one.status is BatchStatus.PARKED],
+            "a parked batch",
         )
         time.sleep(1.0)
         assert declared_ms(store) <= sent_ms
 
 
-def test_a_declaration_that_another_loader_makes_is_left_alone_and_said(road: Road, store):
+def test_a_declaration_that_another_loader_makes_is_left_alone_and_said(live_pipeline: LivePipeline, store):
     declare(store, "Stage", Position(time_ms=5, id=0), consumer="cron")
-    road.send(EVENTS[:5])
-    road.run()
+    live_pipeline.send(EVENTS[:5])
+    live_pipeline.run()
     assert declared_ms(store) == 5
-    assert [one for one in road.said if "declared" in one and "'cron'" in one]
+    assert [one for one in live_pipeline.said if "declared" in one and "'cron'" in one]
     withdraw(store, "Stage")
     assert store.read_all().offsets["Stage"].last == START
-    road.run()
+    live_pipeline.run()
     assert declared_ms(store) > 5

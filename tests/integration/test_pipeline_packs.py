@@ -7,48 +7,50 @@ from pathlib import Path
 
 import pytest
 
+from live_pipeline import LivePipeline, make_event
 from oncehouse.ledger.catalog import leases, requests
 from oncehouse.ledger.catalog.epochs import list_epochs, list_key_files
 from oncehouse.ledger.catalog.segments import list_segments
 from oncehouse.ledger.models import BatchStatus, RequestKind, Stage
 from oncehouse.pipeline.maintenance import packing
 from oncehouse.pipeline.maintenance.retention import retain
-from road import Road, make_event
 
 
 @pytest.fixture
-def packed(make_road, monkeypatch) -> Road:
-    """A road of several small epochs, duplicates among them, whose files have been packed."""
+def packed(make_pipeline, monkeypatch) -> LivePipeline:
+    """A pipeline of several small epochs, duplicates among them, whose files have been packed."""
     monkeypatch.setattr(packing, "LEAST_EPOCHS", 2)
-    road = make_road(partitions=2, epoch={"max_rows": 40, "max_wait": 0.1})
-    road.send([make_event(number) for number in range(100)], partition=0)
-    road.send([make_event(number) for number in range(60, 130)], partition=1)
-    road.run()
-    before = count_files(road)
-    retain_with_packs(road)
-    assert count_files(road) < before / 2
-    assert all("/packs/" in key_file.raw.path for _, _, key_file in list_key_files(road.catalog))
-    return road
+    live_pipeline = make_pipeline(partitions=2, epoch={"max_rows": 40, "max_wait": 0.1})
+    live_pipeline.send([make_event(number) for number in range(100)], partition=0)
+    live_pipeline.send([make_event(number) for number in range(60, 130)], partition=1)
+    live_pipeline.run()
+    before = count_files(live_pipeline)
+    retain_with_packs(live_pipeline)
+    assert count_files(live_pipeline) < before / 2
+    assert all("/packs/" in key_file.raw.path for _, _, key_file in list_key_files(live_pipeline.catalog))
+    return live_pipeline
 
 
-def count_files(road: Road) -> int:
+def count_files(live_pipeline: LivePipeline) -> int:
     return sum(
-        "segment" not in path for path in road.store.walk("road/") if not path.endswith(("spark.log", ".db"))
+        "segment" not in path
+        for path in live_pipeline.store.walk("live/")
+        if not path.endswith(("spark.log", ".db"))
     )
 
 
-def retain_with_packs(road: Road) -> None:
-    catalog = road.catalog
+def retain_with_packs(live_pipeline: LivePipeline) -> None:
+    catalog = live_pipeline.catalog
     tokens = {
         stage: leases.acquire(catalog, stage, holder=f"test {stage}", lease_seconds=60)
         for stage in (Stage.INGEST, Stage.RETENTION)
     }
     retain(
-        road.pipeline,
+        live_pipeline.pipeline,
         catalog,
         token=tokens[Stage.RETENTION].token,
         ingest_token=tokens[Stage.INGEST].token,
-        spark=road.spark,
+        spark=live_pipeline.spark,
         garbage_seconds=0.0,
     )
     for lease in tokens.values():
@@ -89,19 +91,19 @@ def test_a_truncated_table_and_a_new_one_are_filled_from_packs(packed):
 
 
 @pytest.mark.long
-def test_past_the_window_only_sums_stay_and_verify_still_agrees(make_road):
-    road = make_road(identity={"window": "1s"}, epoch={"max_rows": 50, "max_wait": 0.1})
-    road.send([make_event(number) for number in range(200)])
-    road.run()
-    read = road.counts()
+def test_past_the_window_only_sums_stay_and_verify_still_agrees(make_pipeline):
+    live_pipeline = make_pipeline(identity={"window": "1s"}, epoch={"max_rows": 50, "max_wait": 0.1})
+    live_pipeline.send([make_event(number) for number in range(200)])
+    live_pipeline.run()
+    read = live_pipeline.counts()
     time.sleep(1.2)
-    retain_with_packs(road)
-    assert list_key_files(road.catalog) == ()
-    assert len(list_epochs(road.catalog)) == 1
-    assert road.batches(statuses=[BatchStatus.IN_CLICKHOUSE]) == ()
-    assert road.counts() == read
-    road.assert_exact()
-    road.client.command(
-        f"DELETE FROM {road.table} WHERE product_id = 7 SETTINGS lightweight_deletes_sync = 2"
+    retain_with_packs(live_pipeline)
+    assert list_key_files(live_pipeline.catalog) == ()
+    assert len(list_epochs(live_pipeline.catalog)) == 1
+    assert live_pipeline.batches(statuses=[BatchStatus.IN_CLICKHOUSE]) == ()
+    assert live_pipeline.counts() == read
+    live_pipeline.assert_exact()
+    live_pipeline.client.command(
+        f"DELETE FROM {live_pipeline.table} WHERE product_id = 7 SETTINGS lightweight_deletes_sync = 2"
     )
-    assert any("past the window" in finding.message for finding in road.findings())
+    assert any("past the window" in finding.message for finding in live_pipeline.findings())

@@ -9,28 +9,28 @@ import math
 import pytest
 from confluent_kafka import Producer
 
+from live_pipeline import LivePipeline
 from oncehouse.ledger.catalog.epochs import list_dead_letter_files
 from oncehouse.ledger.catalog.known_schemas import add_schemas
 from oncehouse.ledger.models import EpochKind, LetterKind, RequestKind
 from oncehouse.pipeline.formats.protobuf.schema_sources import make_schema
 from oncehouse.pipeline.requests.dead_letter_replay import read_letters
 from protobuf_examples import FOLDER, everything, message_class
-from road import Road
 
 UTC = dt.UTC
 
 
 @pytest.fixture
 def send(kafka):
-    """`send(road, [(partition, version, value)])`: records with the version in a header, or without one."""
+    """`send(pipeline, [(partition, version, value)])`: records with the version in a header, or without one."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5})
 
-    def run(road: Road, records) -> None:
+    def run(live_pipeline: LivePipeline, records) -> None:
         for partition, version, value in records:
             headers = [] if version is None else [("schema-version", version.encode())]
-            producer.produce(road.topic, value, partition=partition, headers=headers)
+            producer.produce(live_pipeline.topic, value, partition=partition, headers=headers)
         assert producer.flush(30) == 0
-        road.produced += len(records)
+        live_pipeline.produced += len(records)
 
     return run
 
@@ -57,41 +57,41 @@ def edges():
     return [low, make(i32=0), high]
 
 
-def test_values_at_the_edges_of_every_type_arrive_exactly(make_road, send):
-    road = make_road(tables=False, identity={"fields": ["i32"]})
-    road.document["source"] = {
-        "kafka": road.document["source"]["kafka"],
+def test_values_at_the_edges_of_every_type_arrive_exactly(make_pipeline, send):
+    live_pipeline = make_pipeline(tables=False, identity={"fields": ["i32"]})
+    live_pipeline.document["source"] = {
+        "kafka": live_pipeline.document["source"]["kafka"],
         "format": "protobuf",
         "protobuf": {
             "message": "everything.Everything",
             "schemas": {"1": {"files": [str(FOLDER / "everything.proto")]}},
         },
     }
-    road.create_tables()
+    live_pipeline.create_tables()
     bad_utf8 = b"\x08\x05\x72\x02\xff\xfe"
     send(
-        road,
+        live_pipeline,
         [(0, None, value) for value in (*(m.SerializeToString() for m in edges()), b"\x08\xff", bad_utf8)],
     )
-    road.run()
+    live_pipeline.run()
     low, zero, high = ask(
-        road, "*, hex(y) AS y, toString(ts) AS ts, toString(mts) AS mts, toString(rts) AS rts"
+        live_pipeline, "*, hex(y) AS y, toString(ts) AS ts, toString(mts) AS mts, toString(rts) AS rts"
     )
     assert low | LOW == low
     assert zero | ZERO == zero
     assert math.isnan(high.pop("db"))
     assert high | HIGH == high
-    files = [found.file for found in list_dead_letter_files(road.catalog)]
-    letters = read_letters(road.store, files).to_pylist()
+    files = [found.file for found in list_dead_letter_files(live_pipeline.catalog)]
+    letters = read_letters(live_pipeline.store, files).to_pylist()
     assert [(row["offset"], row["reason"], row["value"]) for row in letters] == [
         (3, "malformed", b"\x08\xff"),
         (4, "bad_utf8", bad_utf8),
     ]
-    road.assert_settled()
+    live_pipeline.assert_settled()
 
 
-def ask(road, what, order="i32"):
-    found = road.client.query(f"SELECT {what} FROM {road.table} ORDER BY {order}")
+def ask(live_pipeline, what, order="i32"):
+    found = live_pipeline.client.query(f"SELECT {what} FROM {live_pipeline.table} ORDER BY {order}")
     return [dict(zip(found.column_names, row, strict=True)) for row in found.result_rows]
 
 
@@ -157,9 +157,11 @@ def expected(version, number):
 
 @pytest.mark.long
 @pytest.mark.scenario("schema version nobody knows")
-def test_mixed_versions_arrive_once_though_one_is_learnt_later_and_the_pipeline_is_killed(make_road, send):
-    road = make_road(tables=False, partitions=2, identity={"fields": ["id"]})
-    road.document["source"] |= {
+def test_mixed_versions_arrive_once_though_one_is_learnt_later_and_the_pipeline_is_killed(
+    make_pipeline, send
+):
+    live_pipeline = make_pipeline(tables=False, partitions=2, identity={"fields": ["id"]})
+    live_pipeline.document["source"] |= {
         "format": "protobuf",
         "fields": ORDER_FIELDS,
         "protobuf": {
@@ -169,40 +171,43 @@ def test_mixed_versions_arrive_once_though_one_is_learnt_later_and_the_pipeline_
         },
     }
     # `note` comes with version 4, which nobody knows yet.
-    del road.document["source"]["fields"]["note"]
-    road.create_tables()
-    road.create_view()
+    del live_pipeline.document["source"]["fields"]["note"]
+    live_pipeline.create_tables()
+    live_pipeline.create_view()
     events = [(str(number % 4 + 1), number) for number in range(400)]
-    send(road, [(number % 2, version, encode(version, number)) for version, number in events])
-    road.run()
-    assert road.counts().waiting == 100
-    assert len(ask(road, "id", "id")) == 300
+    send(live_pipeline, [(number % 2, version, encode(version, number)) for version, number in events])
+    live_pipeline.run()
+    assert live_pipeline.counts().waiting == 100
+    assert len(ask(live_pipeline, "id", "id")) == 300
 
-    road.document["source"]["fields"] = ORDER_FIELDS | {"note": "Nullable(String)"}
-    road.client.command(f"ALTER TABLE {road.table} ADD COLUMN note Nullable(String)")
+    live_pipeline.document["source"]["fields"] = ORDER_FIELDS | {"note": "Nullable(String)"}
+    live_pipeline.client.command(f"ALTER TABLE {live_pipeline.table} ADD COLUMN note Nullable(String)")
     fourth = make_schema("4", files=[str(FOLDER / "order_v5.proto")], message="shop.Order")
-    add_schemas(road.catalog, [fourth])
+    add_schemas(live_pipeline.catalog, [fourth])
     # Again some that have arrived, some that wait, and new ones of all versions.
     later = [(str(number % 4 + 1), number) for number in range(380, 500)]
-    send(road, [(number % 2, version, encode(version, number)) for version, number in later])
-    road.crash("before registering", "--once")
-    road.run()
+    send(live_pipeline, [(number % 2, version, encode(version, number)) for version, number in later])
+    live_pipeline.crash("before registering", "--once")
+    live_pipeline.run()
     wanted = [expected(str(number % 4 + 1), number) for number in range(500)]
-    assert orders(road, road.table) == wanted
-    assert not list_dead_letter_files(road.catalog, kind=LetterKind.WAITING)
-    again = road.counts(EpochKind.WAITING)
+    assert orders(live_pipeline, live_pipeline.table) == wanted
+    assert not list_dead_letter_files(live_pipeline.catalog, kind=LetterKind.WAITING)
+    again = live_pipeline.counts(EpochKind.WAITING)
     assert again.read == 100
     assert again.new + again.duplicate == 100
 
     # Out of the ledger alone, each record once more by the version that it was written with.
-    other = f"{road.database}.others"
-    road.document["tables"].append({"name": other})
-    road.create_tables(other)
-    road.request(RequestKind.REFILL_TABLE, table=other)
-    assert orders(road, other) == wanted
-    road.assert_settled()
+    other = f"{live_pipeline.database}.others"
+    live_pipeline.document["tables"].append({"name": other})
+    live_pipeline.create_tables(other)
+    live_pipeline.request(RequestKind.REFILL_TABLE, table=other)
+    assert orders(live_pipeline, other) == wanted
+    live_pipeline.assert_settled()
 
 
-def orders(road: Road, table: str):
+def orders(live_pipeline: LivePipeline, table: str):
     what = "id, product, amount, status, `buyer.name`, note"
-    return [tuple(row) for row in road.client.query(f"SELECT {what} FROM {table} ORDER BY id").result_rows]
+    return [
+        tuple(row)
+        for row in live_pipeline.client.query(f"SELECT {what} FROM {table} ORDER BY id").result_rows
+    ]

@@ -12,72 +12,77 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
+from live_pipeline import LivePipeline, encode, make_event, note_of, wait_until
 from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError
 from oncehouse.ledger.catalog import epochs, registration
 from oncehouse.pipeline.ingest import kafka_source
 from oncehouse.pipeline.ingest.kafka_source import Topics
 from oncehouse.pipeline.stages import kafka_stream
-from road import Road, encode, make_event, note_of, wait_until
 
 EVENTS = [make_event(number) for number in range(60)]
 
 
-def send_transactions(road: Road, kafka) -> None:
+def send_transactions(live_pipeline: LivePipeline, kafka) -> None:
     """Every third transaction is aborted."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": road.topic})
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": live_pipeline.topic}
+    )
     producer.init_transactions(30)
     for turn in range(6):
         chosen = EVENTS[turn * 10 : turn * 10 + 10]
         producer.begin_transaction()
         for event in chosen:
-            producer.produce(road.topic, encode(event), partition=turn % 2)
+            producer.produce(live_pipeline.topic, encode(event), partition=turn % 2)
         producer.flush(30)
         if turn % 3 == 1:
             producer.abort_transaction(30)
         else:
             producer.commit_transaction(30)
-            road.expected |= {event: note_of(event) for event in chosen}
-            road.produced += len(chosen)
-    assert len(road.expected) == 40
+            live_pipeline.expected |= {event: note_of(event) for event in chosen}
+            live_pipeline.produced += len(chosen)
+    assert len(live_pipeline.expected) == 40
 
 
 @pytest.mark.scenario("aborted transactions")
-def test_transactions_that_were_aborted_are_invisible(road, kafka):
-    send_transactions(road, kafka)
-    road.run()
-    road.assert_exact()
+def test_transactions_that_were_aborted_are_invisible(live_pipeline, kafka):
+    send_transactions(live_pipeline, kafka)
+    live_pipeline.run()
+    live_pipeline.assert_exact()
 
 
 @pytest.mark.long
 @pytest.mark.defect("aborted transactions")
-def test_a_source_that_reads_what_is_not_committed_is_noticed(road, kafka, monkeypatch):
+def test_a_source_that_reads_what_is_not_committed_is_noticed(live_pipeline, kafka, monkeypatch):
     right = DataStreamReader.option
 
     def uncommitted(reader, name, value):
         return right(reader, name, "read_uncommitted" if name == "kafka.isolation.level" else value)
 
     monkeypatch.setattr(DataStreamReader, "option", uncommitted)
-    send_transactions(road, kafka)
-    road.run()
+    send_transactions(live_pipeline, kafka)
+    live_pipeline.run()
     with pytest.raises(AssertionError, match="20 events were never sent"):
-        road.assert_exact()
+        live_pipeline.assert_exact()
 
 
-def add_partitions(road: Road, admin: AdminClient) -> None:
+def add_partitions(live_pipeline: LivePipeline, admin: AdminClient) -> None:
     """One while the pipeline runs, one while it does not; both have records before they are looked at."""
-    road.send(EVENTS[:20])
-    with road.start() as running:
+    live_pipeline.send(EVENTS[:20])
+    with live_pipeline.start() as running:
         running.wait_for_rows(20)
-        grow_topic(road.topic, 2, admin)
-        road.send(EVENTS[20:40], partition=1)
-        road.send(EVENTS[30:50], partition=0)
+        grow_topic(live_pipeline.topic, 2, admin)
+        live_pipeline.send(EVENTS[20:40], partition=1)
+        live_pipeline.send(EVENTS[30:50], partition=0)
         running.wait_for_rows(50)
-    assert set(epochs.read_positions(road.catalog)) == {(road.topic, 0), (road.topic, 1)}
-    grow_topic(road.topic, 3, admin)
-    road.send(EVENTS[40:], partition=2)
-    road.run()
-    road.assert_exact()
+    assert set(epochs.read_positions(live_pipeline.catalog)) == {
+        (live_pipeline.topic, 0),
+        (live_pipeline.topic, 1),
+    }
+    grow_topic(live_pipeline.topic, 3, admin)
+    live_pipeline.send(EVENTS[40:], partition=2)
+    live_pipeline.run()
+    live_pipeline.assert_exact()
 
 
 def grow_topic(topic: str, partitions: int, admin: AdminClient) -> None:
@@ -89,42 +94,42 @@ def grow_topic(topic: str, partitions: int, admin: AdminClient) -> None:
 
 @pytest.mark.long
 @pytest.mark.scenario("partition added")
-def test_a_partition_that_was_added_is_read_from_its_beginning(make_road, kafka_admin):
-    add_partitions(make_road(partitions=1), kafka_admin)
+def test_a_partition_that_was_added_is_read_from_its_beginning(make_pipeline, kafka_admin):
+    add_partitions(make_pipeline(partitions=1), kafka_admin)
 
 
 @pytest.mark.long
 @pytest.mark.defect("partition added")
-def test_a_new_partition_that_is_read_from_its_end_is_noticed(make_road, kafka_admin, monkeypatch):
-    road, right = make_road(partitions=1), kafka_source.starting_positions
-    topics = Topics(road.pipeline.source.kafka)
+def test_a_new_partition_that_is_read_from_its_end_is_noticed(make_pipeline, kafka_admin, monkeypatch):
+    live_pipeline, right = make_pipeline(partitions=1), kafka_source.starting_positions
+    topics = Topics(live_pipeline.pipeline.source.kafka)
 
     def begin_new_ones_at_their_end(facts, positions, earliest):
         return right(facts, positions, topics.latest(earliest) if positions else earliest)
 
     monkeypatch.setattr(kafka_source, "starting_positions", begin_new_ones_at_their_end)
     with pytest.raises(AssertionError, match="10 events are lost"):
-        add_partitions(road, kafka_admin)
+        add_partitions(live_pipeline, kafka_admin)
 
 
-def lose_unread(road: Road, admin: AdminClient) -> None:
-    road.send(EVENTS[:20])
-    road.run()
-    before = epochs.read_positions(road.catalog)
-    road.send(EVENTS[20:])
-    delete_to(road, 45, admin)
-    demand_loud_stop(road, r"partition 0: offsets 20 to 44 .* \(25 records")
-    assert epochs.read_positions(road.catalog) == before
-    road.assert_table(road.table, dict(list(road.expected.items())[:20]))
+def lose_unread(live_pipeline: LivePipeline, admin: AdminClient) -> None:
+    live_pipeline.send(EVENTS[:20])
+    live_pipeline.run()
+    before = epochs.read_positions(live_pipeline.catalog)
+    live_pipeline.send(EVENTS[20:])
+    delete_to(live_pipeline, 45, admin)
+    demand_loud_stop(live_pipeline, r"partition 0: offsets 20 to 44 .* \(25 records")
+    assert epochs.read_positions(live_pipeline.catalog) == before
+    live_pipeline.assert_table(live_pipeline.table, dict(list(live_pipeline.expected.items())[:20]))
 
 
-def demand_loud_stop(road: Road, message: str) -> None:
+def demand_loud_stop(live_pipeline: LivePipeline, message: str) -> None:
     said = "nothing was said of what is lost"
     try:
-        road.run()
+        live_pipeline.run()
     except DataLossError as error:
         said = str(error)
-    assert re.search(message, said), f"{said}; {len(road.rows())} rows arrived"
+    assert re.search(message, said), f"{said}; {len(live_pipeline.rows())} rows arrived"
 
 
 @pytest.fixture
@@ -144,18 +149,20 @@ def skipping(monkeypatch) -> None:
 
 
 @pytest.mark.scenario("unread offsets deleted")
-def test_offsets_deleted_before_they_were_read_are_named_and_nothing_is_skipped(road, kafka_admin):
-    lose_unread(road, kafka_admin)
+def test_offsets_deleted_before_they_were_read_are_named_and_nothing_is_skipped(live_pipeline, kafka_admin):
+    lose_unread(live_pipeline, kafka_admin)
 
 
 @pytest.mark.long
 @pytest.mark.defect("unread offsets deleted")
-def test_deleted_offsets_that_are_skipped_without_a_word_are_noticed(road, kafka_admin, skipping):
+def test_deleted_offsets_that_are_skipped_without_a_word_are_noticed(live_pipeline, kafka_admin, skipping):
     with pytest.raises(AssertionError, match="nothing was said of what is lost; 35 rows arrived"):
-        lose_unread(road, kafka_admin)
+        lose_unread(live_pipeline, kafka_admin)
 
 
-def lose_unread_while_running(road: Road, admin: AdminClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def lose_unread_while_running(
+    live_pipeline: LivePipeline, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Records come and are deleted while the epoch before them is settled."""
     read_frame, begun, may_go_on = kafka_stream.read_frame, threading.Event(), threading.Event()
 
@@ -166,37 +173,39 @@ def lose_unread_while_running(road: Road, admin: AdminClient, monkeypatch: pytes
         return manifests
 
     monkeypatch.setattr(kafka_stream, "read_frame", read_and_wait)
-    road.send(EVENTS[:20])
-    with road.start() as running:
+    live_pipeline.send(EVENTS[:20])
+    with live_pipeline.start() as running:
         wait_until(lambda: begun.is_set() or running.error, "the first epoch")
-        road.send(EVENTS[20:])
-        delete_to(road, 45, admin)
+        live_pipeline.send(EVENTS[20:])
+        delete_to(live_pipeline, 45, admin)
         may_go_on.set()
-        wait_until(lambda: running.error or len(road.rows()) > 20, "somebody to notice")
+        wait_until(lambda: running.error or len(live_pipeline.rows()) > 20, "somebody to notice")
         found, running.error = running.error, None
     assert isinstance(found, DataLossError), (
-        f"nothing was said of what is lost; {len(road.rows())} rows arrived"
+        f"nothing was said of what is lost; {len(live_pipeline.rows())} rows arrived"
     )
-    assert f"Topic {road.topic} partition 0: offsets 20 to 44" in str(found)
-    assert epochs.read_positions(road.catalog) == {(road.topic, 0): 20}
-    road.assert_table(road.table, dict(list(road.expected.items())[:20]))
+    assert f"Topic {live_pipeline.topic} partition 0: offsets 20 to 44" in str(found)
+    assert epochs.read_positions(live_pipeline.catalog) == {(live_pipeline.topic, 0): 20}
+    live_pipeline.assert_table(live_pipeline.table, dict(list(live_pipeline.expected.items())[:20]))
 
 
-def delete_to(road: Road, offset: int, admin: AdminClient) -> None:
-    for deleted in admin.delete_records([TopicPartition(road.topic, 0, offset)]).values():
+def delete_to(live_pipeline: LivePipeline, offset: int, admin: AdminClient) -> None:
+    for deleted in admin.delete_records([TopicPartition(live_pipeline.topic, 0, offset)]).values():
         deleted.result(60)
 
 
 @pytest.mark.long
 @pytest.mark.scenario("unread offsets deleted")
-def test_offsets_deleted_while_running_are_named_and_nothing_is_skipped(make_road, kafka_admin, monkeypatch):
-    lose_unread_while_running(make_road(), kafka_admin, monkeypatch)
+def test_offsets_deleted_while_running_are_named_and_nothing_is_skipped(
+    make_pipeline, kafka_admin, monkeypatch
+):
+    lose_unread_while_running(make_pipeline(), kafka_admin, monkeypatch)
 
 
 @pytest.mark.long
 @pytest.mark.defect("unread offsets deleted")
 def test_a_source_that_passes_over_what_was_deleted_while_running_is_noticed(
-    make_road, kafka_admin, monkeypatch
+    make_pipeline, kafka_admin, monkeypatch
 ):
     right = DataStreamReader.option
 
@@ -205,43 +214,43 @@ def test_a_source_that_passes_over_what_was_deleted_while_running_is_noticed(
 
     monkeypatch.setattr(DataStreamReader, "option", lose_data)
     with pytest.raises(AssertionError, match="nothing was said of what is lost; 35 rows arrived"):
-        lose_unread_while_running(make_road(), kafka_admin, monkeypatch)
+        lose_unread_while_running(make_pipeline(), kafka_admin, monkeypatch)
 
 
-def make_anew(road: Road, admin: AdminClient) -> None:
-    road.send(EVENTS[:20])
-    road.run()
-    admin.delete_topics([road.topic])[road.topic].result(30)
-    wait_until(lambda: make_topic(admin, road.topic), "the topic to be made anew")
-    road.send(EVENTS[20:50])
-    demand_loud_stop(road, "deleted and made anew")
-    assert road.counts().read == 20
+def make_anew(live_pipeline: LivePipeline, admin: AdminClient) -> None:
+    live_pipeline.send(EVENTS[:20])
+    live_pipeline.run()
+    admin.delete_topics([live_pipeline.topic])[live_pipeline.topic].result(30)
+    wait_until(lambda: make_topic(admin, live_pipeline.topic), "the topic to be made anew")
+    live_pipeline.send(EVENTS[20:50])
+    demand_loud_stop(live_pipeline, "deleted and made anew")
+    assert live_pipeline.counts().read == 20
 
 
 @pytest.mark.scenario("topic made anew")
-def test_a_topic_deleted_and_made_anew_stops_the_pipeline(road, kafka_admin):
-    make_anew(road, kafka_admin)
+def test_a_topic_deleted_and_made_anew_stops_the_pipeline(live_pipeline, kafka_admin):
+    make_anew(live_pipeline, kafka_admin)
 
 
 @pytest.mark.long
 @pytest.mark.defect("topic made anew")
-def test_a_new_topic_that_is_taken_for_the_old_one_is_noticed(road, kafka_admin, skipping):
+def test_a_new_topic_that_is_taken_for_the_old_one_is_noticed(live_pipeline, kafka_admin, skipping):
     with pytest.raises(AssertionError, match="nothing was said of what is lost; 30 rows arrived"):
-        make_anew(road, kafka_admin)
+        make_anew(live_pipeline, kafka_admin)
 
 
 @pytest.mark.scenario("topic made anew")
-def test_a_topic_made_anew_while_running_stops_the_pipeline(road, kafka_admin):
-    road.send(EVENTS[:20])
-    with road.start() as running:
+def test_a_topic_made_anew_while_running_stops_the_pipeline(live_pipeline, kafka_admin):
+    live_pipeline.send(EVENTS[:20])
+    with live_pipeline.start() as running:
         running.wait_for_rows(20)
-        kafka_admin.delete_topics([road.topic])[road.topic].result(30)
-        wait_until(lambda: make_topic(kafka_admin, road.topic), "the topic to be made anew")
+        kafka_admin.delete_topics([live_pipeline.topic])[live_pipeline.topic].result(30)
+        wait_until(lambda: make_topic(kafka_admin, live_pipeline.topic), "the topic to be made anew")
         # More than it had before, so that its offsets alone look like the old topic going on.
-        road.send([*EVENTS[:20], *EVENTS[20:]])
+        live_pipeline.send([*EVENTS[:20], *EVENTS[20:]])
         error = running.wait_for_error()
     assert isinstance(error, PermanentError | ConfigurationError), error
-    assert road.counts().read == 20, "nothing of the new topic was taken for the old one"
+    assert live_pipeline.counts().read == 20, "nothing of the new topic was taken for the old one"
 
 
 def make_topic(admin, name: str) -> bool:
@@ -253,69 +262,69 @@ def make_topic(admin, name: str) -> bool:
 
 
 @pytest.mark.long
-def test_a_topic_may_leave_the_pipeline_and_then_kafka(make_road, kafka_admin):
-    road = make_road(topics=2)
-    road.send(EVENTS[:20])
-    road.send(EVENTS[10:30], topic=road.topics[1])
-    road.run()
-    road.document["source"]["kafka"]["topics"] = [road.topic]
-    kafka_admin.delete_topics([road.topics[1]])[road.topics[1]].result(30)
-    road.send(EVENTS[20:])
-    assert road.run().progress.lag == 0
-    assert road.counts().duplicate == 20
-    road.assert_exact()
+def test_a_topic_may_leave_the_pipeline_and_then_kafka(make_pipeline, kafka_admin):
+    live_pipeline = make_pipeline(topics=2)
+    live_pipeline.send(EVENTS[:20])
+    live_pipeline.send(EVENTS[10:30], topic=live_pipeline.topics[1])
+    live_pipeline.run()
+    live_pipeline.document["source"]["kafka"]["topics"] = [live_pipeline.topic]
+    kafka_admin.delete_topics([live_pipeline.topics[1]])[live_pipeline.topics[1]].result(30)
+    live_pipeline.send(EVENTS[20:])
+    assert live_pipeline.run().progress.lag == 0
+    assert live_pipeline.counts().duplicate == 20
+    live_pipeline.assert_exact()
 
 
-def test_a_missing_topic_is_told_before_any_data_moves(road, kafka_admin):
-    kafka_admin.delete_topics([road.topic])[road.topic].result(30)
-    with pytest.raises(ConfigurationError, match=f"no topic '{road.topic}'"):
-        road.run()
+def test_a_missing_topic_is_told_before_any_data_moves(live_pipeline, kafka_admin):
+    kafka_admin.delete_topics([live_pipeline.topic])[live_pipeline.topic].result(30)
+    with pytest.raises(ConfigurationError, match=f"no topic '{live_pipeline.topic}'"):
+        live_pipeline.run()
 
 
-def delete_checkpoints(road: Road) -> None:
-    checkpoints = road.folder / "files" / "road" / "checkpoints"
+def delete_checkpoints(live_pipeline: LivePipeline) -> None:
+    checkpoints = live_pipeline.folder / "files" / "live" / "checkpoints"
     assert list(checkpoints.iterdir()), "the stream must have a checkpoint to lose"
     shutil.rmtree(checkpoints)
 
 
-def flip_checkpoints(road: Road) -> None:
-    harm_logs(road, lambda content: bytes(byte ^ 0x55 for byte in content))
+def flip_checkpoints(live_pipeline: LivePipeline) -> None:
+    harm_logs(live_pipeline, lambda content: bytes(byte ^ 0x55 for byte in content))
 
 
-def cut_checkpoints(road: Road) -> None:
-    harm_logs(road, lambda content: content[:5])
+def cut_checkpoints(live_pipeline: LivePipeline) -> None:
+    harm_logs(live_pipeline, lambda content: content[:5])
 
 
-def harm_logs(road: Road, change: Callable[[bytes], bytes]) -> None:
-    for log in (road.folder / "files" / "road" / "checkpoints").glob("*/offsets/*"):
+def harm_logs(live_pipeline: LivePipeline, change: Callable[[bytes], bytes]) -> None:
+    for log in (live_pipeline.folder / "files" / "live" / "checkpoints").glob("*/offsets/*"):
         if log.name.isdecimal():
             log.write_bytes(change(log.read_bytes()))
 
 
-def play_lost_checkpoint(road: Road, harm: Callable[[Road], None]) -> None:
+def play_lost_checkpoint(live_pipeline: LivePipeline, harm: Callable[[LivePipeline], None]) -> None:
     """Records arrive while the checkpoint goes, so that they can be missed."""
-    road.send(EVENTS[:20])
-    with road.start() as running:
+    live_pipeline.send(EVENTS[:20])
+    with live_pipeline.start() as running:
         running.wait_for_rows(20)
-        harm(road)
-        road.send(EVENTS[10:40], partition=1)
+        harm(live_pipeline)
+        live_pipeline.send(EVENTS[10:40], partition=1)
         running.wait_for_rows(40)
-        road.send(EVENTS[40:])
+        live_pipeline.send(EVENTS[40:])
         running.wait_for_rows(60)
-    assert any("Starting again" in message for message in road.said), road.said
+    assert any("Starting again" in message for message in live_pipeline.said), live_pipeline.said
 
 
 @pytest.mark.scenario("deleted checkpoint")
-def test_a_checkpoint_deleted_while_running_costs_a_restart_and_nothing_else(road):
-    play_lost_checkpoint(road, delete_checkpoints)
-    road.assert_exact()
+def test_a_checkpoint_deleted_while_running_costs_a_restart_and_nothing_else(live_pipeline):
+    play_lost_checkpoint(live_pipeline, delete_checkpoints)
+    live_pipeline.assert_exact()
 
 
 @pytest.mark.scenario("damaged checkpoint")
 @pytest.mark.parametrize("harm", [flip_checkpoints, pytest.param(cut_checkpoints, marks=pytest.mark.long)])
-def test_a_damaged_checkpoint_costs_a_restart_and_nothing_else(road, harm):
-    play_lost_checkpoint(road, harm)
-    road.assert_exact()
+def test_a_damaged_checkpoint_costs_a_restart_and_nothing_else(live_pipeline, harm):
+    play_lost_checkpoint(live_pipeline, harm)
+    live_pipeline.assert_exact()
 
 
 def start_again_at_the_end(monkeypatch) -> list[object]:
@@ -340,15 +349,15 @@ def start_again_at_the_end(monkeypatch) -> list[object]:
         pytest.param(flip_checkpoints, marks=pytest.mark.defect("damaged checkpoint")),
     ],
 )
-def test_a_stream_that_does_not_go_back_to_the_ledgers_offsets_is_noticed(road, monkeypatch, harm):
+def test_a_stream_that_does_not_go_back_to_the_ledgers_offsets_is_noticed(live_pipeline, monkeypatch, harm):
     starts = start_again_at_the_end(monkeypatch)
-    road.send(EVENTS[:20])
-    with road.start() as running:
+    live_pipeline.send(EVENTS[:20])
+    with live_pipeline.start() as running:
         running.wait_for_rows(20)
-        harm(road)
-        road.send(EVENTS[10:40], partition=1)
+        harm(live_pipeline)
+        live_pipeline.send(EVENTS[10:40], partition=1)
         wait_until(lambda: len(starts) > 1, "the stream to start again")
-        road.send(EVENTS[40:])
-        wait_until(lambda: road.counts().read > 20, "the ledger to go on")
+        live_pipeline.send(EVENTS[40:])
+        wait_until(lambda: live_pipeline.counts().read > 20, "the ledger to go on")
     with pytest.raises(AssertionError, match="are lost"):
-        road.assert_exact()
+        live_pipeline.assert_exact()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from live_pipeline import make_event, wait_until
 from oncehouse.common import structured_logging
 from oncehouse.common.structured_logging import LogFormat
 from oncehouse.errors import ConfigurationError, CorruptFileError
@@ -17,137 +18,139 @@ from oncehouse.ledger.catalog import epochs, leases, segments
 from oncehouse.ledger.models import Stage
 from oncehouse.pipeline.dedup import index_compaction as compacting
 from oncehouse.pipeline.run import run_pipeline
-from road import make_event, wait_until
 
 EVENTS = [make_event(number) for number in range(120)]
 
 
-def test_what_one_process_reads_another_loads_without_kafka(road):
-    road.send([*EVENTS, *EVENTS[:20]])
-    road.run(only=[Stage.INGEST])
-    assert epochs.list_epochs(road.catalog)
-    assert not road.batches()
-    assert not road.rows()
-    road.document["source"]["kafka"]["bootstrap_servers"] = "127.0.0.1:9"
-    road.run(only=[Stage.LOAD])
-    road.run(only=[Stage.RETENTION])
-    road.assert_table(road.table, road.expected)
-    assert {lease.stage: lease.token for lease in leases.list_leases(road.catalog)} == {
+def test_what_one_process_reads_another_loads_without_kafka(live_pipeline):
+    live_pipeline.send([*EVENTS, *EVENTS[:20]])
+    live_pipeline.run(only=[Stage.INGEST])
+    assert epochs.list_epochs(live_pipeline.catalog)
+    assert not live_pipeline.batches()
+    assert not live_pipeline.rows()
+    live_pipeline.document["source"]["kafka"]["bootstrap_servers"] = "127.0.0.1:9"
+    live_pipeline.run(only=[Stage.LOAD])
+    live_pipeline.run(only=[Stage.RETENTION])
+    live_pipeline.assert_table(live_pipeline.table, live_pipeline.expected)
+    assert {lease.stage: lease.token for lease in leases.list_leases(live_pipeline.catalog)} == {
         Stage.INGEST: 1,
         Stage.LOAD: 1,
         Stage.RETENTION: 1,
     }
 
 
-def test_log_lines_name_pipeline_epoch_and_batch(road):
-    road.send([*EVENTS[:10], EVENTS[0]])
+def test_log_lines_name_pipeline_epoch_and_batch(live_pipeline):
+    live_pipeline.send([*EVENTS[:10], EVENTS[0]])
     stream = io.StringIO()
     structured_logging.start(LogFormat.JSON, stream)
-    structured_logging.add_process_fields(pipeline=road.pipeline.pipeline)
+    structured_logging.add_process_fields(pipeline=live_pipeline.pipeline.pipeline)
     try:
-        road.run()
+        live_pipeline.run()
     finally:
         structured_logging.stop()
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert {line["pipeline"] for line in lines} == {road.pipeline.pipeline}
+    assert {line["pipeline"] for line in lines} == {live_pipeline.pipeline.pipeline}
     told = {line["message"]: line for line in lines}
     settled, loaded = told["epoch settled"], told["batch loaded"]
     assert (settled["epoch"], settled["new"], settled["duplicate"], settled["kind"]) == (1, 10, 1, "kafka")
-    (batch,) = road.batches()
+    (batch,) = live_pipeline.batches()
     assert (loaded["batch"], loaded["table"], loaded["rows"]) == (batch.batch_id, batch.table, 10)
     assert {line["stage"] for line in lines if line["message"] == "lease taken"} == set(Stage)
 
 
 @pytest.mark.long
-def test_a_run_and_the_workers_of_spark_write_log_lines(road, tmp_path):
+def test_a_run_and_the_workers_of_spark_write_log_lines(live_pipeline, tmp_path):
     (tmp_path / "shaping.py").write_text(
         "import logging\n\n\ndef look(table):\n"
         "    logging.getLogger('shop.shaping').warning('saw %s rows', table.num_rows)\n    return table\n"
     )
-    road.document["shape"] = {"function": {"file": str(tmp_path / "shaping.py"), "name": "look"}}
-    road.send(EVENTS[:10])
-    command = road.command("--once", "--log-format", "json")
+    live_pipeline.document["shape"] = {"function": {"file": str(tmp_path / "shaping.py"), "name": "look"}}
+    live_pipeline.send(EVENTS[:10])
+    command = live_pipeline.command("--once", "--log-format", "json")
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert not done.stdout, "the numbers are log lines too"
     lines = [json.loads(line) for line in done.stderr.splitlines()]
-    assert {line["pipeline"] for line in lines} == {road.pipeline.pipeline}
+    assert {line["pipeline"] for line in lines} == {live_pipeline.pipeline.pipeline}
     assert {"epoch settled", "batch loaded", "progress"} <= {line["message"] for line in lines}
-    log = Path(road.pipeline.ledger.files) / road.pipeline.pipeline / "spark.log"
+    log = Path(live_pipeline.pipeline.ledger.files) / live_pipeline.pipeline.pipeline / "spark.log"
     told = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
     (shaped,) = [line for line in told if line["logger"] == "shop.shaping"]
     assert (shaped["message"], shaped["pipeline"], shaped["epoch"]) == (
         "saw 10 rows",
-        road.pipeline.pipeline,
+        live_pipeline.pipeline.pipeline,
         1,
     )
 
 
-def test_stages_side_by_side_hold_leases_of_their_own(road):
+def test_stages_side_by_side_hold_leases_of_their_own(live_pipeline):
     stop = threading.Event()
     failures: list[BaseException] = []
 
     def run(*only: Stage) -> None:
         try:
-            run_pipeline(road.pipeline, only=only, stop=stop, spark=road.spark)
+            run_pipeline(live_pipeline.pipeline, only=only, stop=stop, spark=live_pipeline.spark)
         except BaseException as error:  # noqa: BLE001 - told below, on the test's own thread
             failures.append(error)
 
     threads = [
         threading.Thread(target=run, args=asked) for asked in ((Stage.INGEST,), (Stage.LOAD, Stage.RETENTION))
     ]
-    road.send(EVENTS[:60])
+    live_pipeline.send(EVENTS[:60])
     for thread in threads:
         thread.start()
     try:
-        wait_until(lambda: len(road.rows()) >= 60 or failures, "the first rows")
-        road.send(EVENTS[30:])
-        wait_until(lambda: len(road.rows()) >= len(EVENTS) or failures, "all rows")
+        wait_until(lambda: len(live_pipeline.rows()) >= 60 or failures, "the first rows")
+        live_pipeline.send(EVENTS[30:])
+        wait_until(lambda: len(live_pipeline.rows()) >= len(EVENTS) or failures, "all rows")
     finally:
         stop.set()
         for thread in threads:
             thread.join()
     assert not failures
-    road.assert_exact()
+    live_pipeline.assert_exact()
 
 
-def test_a_pipeline_of_dataframes_has_no_ingest_to_run(road):
-    road.document["source"] = {"format": "frame", "fields": road.document["source"]["fields"]}
+def test_a_pipeline_of_dataframes_has_no_ingest_to_run(live_pipeline):
+    live_pipeline.document["source"] = {
+        "format": "frame",
+        "fields": live_pipeline.document["source"]["fields"],
+    }
     with pytest.raises(ConfigurationError, match="no stage ingest of its own"):
-        run_pipeline(road.pipeline, only=[Stage.INGEST])
+        run_pipeline(live_pipeline.pipeline, only=[Stage.INGEST])
 
 
 @pytest.fixture
-def many_segments(make_road, monkeypatch):
-    """A road with enough small segments for a merge, which ingest itself has not made: two are too few for it."""
-    road = make_road(epoch={"max_rows": 40, "max_wait": 0.1})
+def many_segments(make_pipeline, monkeypatch):
+    """A pipeline with enough small segments for a merge, which ingest itself has not made: two are too few for it."""
+    live_pipeline = make_pipeline(epoch={"max_rows": 40, "max_wait": 0.1})
     for start in (0, 40):
-        road.send(EVENTS[start : start + 40])
-        road.run(only=[Stage.INGEST])
+        live_pipeline.send(EVENTS[start : start + 40])
+        live_pipeline.run(only=[Stage.INGEST])
     monkeypatch.setattr(compacting, "FAN_IN", 2)
-    return road
+    return live_pipeline
 
 
-def lose_a_segment(road) -> str:
-    segment = segments.list_segments(road.catalog)[0]
-    (Path(road.store.root) / segment.file.path).unlink()
+def lose_a_segment(live_pipeline) -> str:
+    segment = segments.list_segments(live_pipeline.catalog)[0]
+    (Path(live_pipeline.store.root) / segment.file.path).unlink()
     return segment.segment
 
 
 def test_a_merge_is_given_up_when_retention_of_another_process_dropped_a_segment(many_segments, monkeypatch):
-    road = many_segments
+    live_pipeline = many_segments
     run_tasks = compacting.run_tasks
 
     def drop_first(spark, task, plans):
-        gone = lose_a_segment(road)
-        with road.leases() as (catalog, tokens):
+        gone = lose_a_segment(live_pipeline)
+        with live_pipeline.leases() as (catalog, tokens):
             segments.replace_segments(catalog, tokens[Stage.INGEST], old=[gone], new=[])
         return run_tasks(spark, task, plans)
 
-    with road.leases() as (catalog, tokens), monkeypatch.context() as patched:
+    with live_pipeline.leases() as (catalog, tokens), monkeypatch.context() as patched:
         patched.setattr(compacting, "run_tasks", drop_first)
         before = len(segments.list_segments(catalog))
-        compacting.compact(road.spark, road.pipeline, catalog, tokens[Stage.INGEST])
+        compacting.compact(live_pipeline.spark, live_pipeline.pipeline, catalog, tokens[Stage.INGEST])
         assert len(segments.list_segments(catalog)) == before - 1
 
 

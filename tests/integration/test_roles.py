@@ -17,6 +17,7 @@ from clickhouse_users import (
     role_users,
     roles_pipeline,
 )
+from live_pipeline import encode, make_event
 from oncehouse.clickhouse.alter_table import plan_columns
 from oncehouse.clickhouse.batch_rows import count_by_batch, count_distinct_by_batch
 from oncehouse.clickhouse.client import Client, connect
@@ -31,7 +32,6 @@ from oncehouse.config.pipeline import ClickHouse, Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.maintenance.verify import verify
 from oncehouse.pipeline.schema.evolution import add_columns
-from road import encode, make_event
 
 
 class DeniedError(Exception):
@@ -191,25 +191,31 @@ def test_a_printed_statement_is_one_grant_to_one_user_whatever_the_names(role, u
 
 
 def test_a_whole_run_needs_no_more_than_the_writers_rights_and_verify_no_more_than_the_readers(
-    admin, make_road, pipeline_of
+    admin, make_pipeline, pipeline_of
 ):
-    road = make_road(tables=False)
-    road.document["tables"] = [{"name": ROLES_TABLES[0]}]
-    road.document["source"]["new_fields"] = "add"
-    road.document["clickhouse"] |= {"user": "role_writer", "password": PASSWORD, "excess_rights": "refuse"}
-    as_migrator = deepcopy(road.document)
+    live_pipeline = make_pipeline(tables=False)
+    live_pipeline.document["tables"] = [{"name": ROLES_TABLES[0]}]
+    live_pipeline.document["source"]["new_fields"] = "add"
+    live_pipeline.document["clickhouse"] |= {
+        "user": "role_writer",
+        "password": PASSWORD,
+        "excess_rights": "refuse",
+    }
+    as_migrator = deepcopy(live_pipeline.document)
     as_migrator["clickhouse"] |= {"user": "role_migrator"}
     migrator = Pipeline(**as_migrator)
     connect(migrator.clickhouse).command(ddl_of(migrator, migrator.tables[0], engine="MergeTree"))
-    road.send([make_event(number) for number in range(50)])
-    road.send_raw([encode(make_event(50), colour="red")])
+    live_pipeline.send([make_event(number) for number in range(50)])
+    live_pipeline.send_raw([encode(make_event(50), colour="red")])
 
-    road.run()
+    live_pipeline.run()
 
-    as_reader = deepcopy(road.document)
+    as_reader = deepcopy(live_pipeline.document)
     as_reader["clickhouse"] |= {"user": "role_reader"}
     reader = Pipeline(**as_reader)
-    report = verify(reader, road.catalog, road.store, connect(reader.clickhouse), files=True)
+    report = verify(
+        reader, live_pipeline.catalog, live_pipeline.store, connect(reader.clickhouse), files=True
+    )
     assert report.is_clean
     assert report.rows_in_clickhouse == 51
     assert admin.query(f"SELECT count(), countIf(colour = 'red') FROM {ROLES_TABLES[0]}") == [(51, 1)]

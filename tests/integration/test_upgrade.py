@@ -14,10 +14,10 @@ from confluent_kafka.admin import NewTopic
 from sqlalchemy import create_engine, text
 
 import old_ledger
+from live_pipeline import LivePipeline, make_event, note_of, wait_until
 from oncehouse.errors import UpgradeNeededError
 from oncehouse.ledger.catalog import migrations, schema
 from oncehouse.ledger.models import BatchStatus, EpochKind, RequestKind
-from road import Road, make_event, note_of, wait_until
 
 OLD = [make_event(number) for number in range(120)]
 NEW = [make_event(number) for number in range(120, 150)]
@@ -46,19 +46,19 @@ def topic_id(kafka_admin) -> str | None:
 @pytest.fixture
 def left_by_release(
     kafka, clickhouse, clickhouse_client, produce, spark, tmp_path, old_topic
-) -> Iterator[Callable[..., Road]]:
-    """`left_by_release(url)`: the road of the release, its catalog in SQLite or in the PostgreSQL of the URL."""
-    made: list[Road] = []
+) -> Iterator[Callable[..., LivePipeline]]:
+    """`left_by_release(url)`: the pipeline of the release, its catalog in SQLite or in the PostgreSQL of the URL."""
+    made: list[LivePipeline] = []
     clickhouse_client.command(f"CREATE DATABASE {old_ledger.DATABASE} ENGINE = Atomic")
 
-    def make(url: str | None = None) -> Road:
+    def make(url: str | None = None) -> LivePipeline:
         ledger = old_ledger.lay_out(tmp_path / "ledger")
         if url is not None:
             old_ledger.fill_postgres(ledger, url)
         old_ledger.set_topic_id(url or ledger.url, old_topic)
         clickhouse_client.command(ledger.made["ddl"])
         clickhouse_client.raw_insert(old_ledger.TABLE, insert_block=ledger.rows, fmt="Native")
-        road = Road(
+        live_pipeline = LivePipeline(
             folder=ledger.folder,
             servers=kafka.bootstrap_servers,
             topics=[old_ledger.TOPIC],
@@ -68,77 +68,82 @@ def left_by_release(
             spark=spark,
             produce=produce,
         )
-        road.document["ledger"]["catalog"] = url or ledger.url
+        live_pipeline.document["pipeline"] = old_ledger.PIPELINE
+        live_pipeline.document["ledger"]["catalog"] = url or ledger.url
         for partition, values in enumerate(ledger.produced):
-            road.send_raw(values, partition=partition)
-        road.expected = {event: note_of(event) for event in OLD}
-        made.append(road)
-        return road
+            live_pipeline.send_raw(values, partition=partition)
+        live_pipeline.expected = {event: note_of(event) for event in OLD}
+        made.append(live_pipeline)
+        return live_pipeline
 
     yield make
     clickhouse_client.command(f"DROP DATABASE {old_ledger.DATABASE} SYNC")
-    for road in made:
-        road.catalog.close()
+    for live_pipeline in made:
+        live_pipeline.catalog.close()
 
 
-def go_on(road: Road) -> None:
+def go_on(live_pipeline: LivePipeline) -> None:
     """Old events once more, among new ones, in both partitions."""
-    road.send([*OLD[::3], *NEW[:20]], partition=1)
-    road.send([*NEW[10:], *OLD[1::3]], partition=0)
-    road.run()
+    live_pipeline.send([*OLD[::3], *NEW[:20]], partition=1)
+    live_pipeline.send([*NEW[10:], *OLD[1::3]], partition=0)
+    live_pipeline.run()
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_the_ledger_of_the_release_is_upgraded_and_the_pipeline_goes_on_exactly(
     left_by_release, database, request
 ):
-    road = left_by_release(None if database == "sqlite" else request.getfixturevalue("postgres_url"))
-    arrived = len(road.rows())
+    live_pipeline = left_by_release(None if database == "sqlite" else request.getfixturevalue("postgres_url"))
+    arrived = len(live_pipeline.rows())
     assert arrived == 80, "forty events of the release have not arrived yet"
     with pytest.raises(UpgradeNeededError):
-        road.catalog.exists()
-    go_on(road)
-    assert road.said[0] == f"The catalog was upgraded from version 1 to {schema.VERSION}."
-    road.assert_exact()
-    assert {batch.status for batch in road.batches()} == {BatchStatus.IN_CLICKHOUSE}
-    counts = road.counts()
+        live_pipeline.catalog.exists()
+    go_on(live_pipeline)
+    assert live_pipeline.said[0] == f"The catalog was upgraded from version 1 to {schema.VERSION}."
+    live_pipeline.assert_exact()
+    assert {batch.status for batch in live_pipeline.batches()} == {BatchStatus.IN_CLICKHOUSE}
+    counts = live_pipeline.counts()
     assert (counts.new, counts.dead_letter, counts.skipped) == (150, 2, 1)
-    road.request(RequestKind.REPLAY_DEAD_LETTERS)
-    assert road.counts(EpochKind.REPLAY).dead_letter == 2, "letters of the release are read and tried again"
-    road.retain()
-    assert not road.findings(), "packs, merges and the window work on files of both versions"
+    live_pipeline.request(RequestKind.REPLAY_DEAD_LETTERS)
+    assert live_pipeline.counts(EpochKind.REPLAY).dead_letter == 2, (
+        "letters of the release are read and tried again"
+    )
+    live_pipeline.retain()
+    assert not live_pipeline.findings(), "packs, merges and the window work on files of both versions"
 
 
 def test_batches_that_the_release_had_not_sent_arrive_under_their_own_ids(left_by_release):
-    road = left_by_release()
-    with create_engine(road.document["ledger"]["catalog"]).connect() as connection:
+    live_pipeline = left_by_release()
+    with create_engine(live_pipeline.document["ledger"]["catalog"]).connect() as connection:
         asked = text("SELECT batch_id FROM oncehouse_batches WHERE status IN ('NEW', 'IN_PROCESS')")
         waiting = {row[0] for row in connection.execute(asked)}
         connection.engine.dispose()
     assert len(waiting) == 2
-    road.run()
-    found = road.client.query(f"SELECT DISTINCT toString(_batch_id) FROM {road.table}").result_rows
+    live_pipeline.run()
+    found = live_pipeline.client.query(
+        f"SELECT DISTINCT toString(_batch_id) FROM {live_pipeline.table}"
+    ).result_rows
     assert waiting <= {row[0] for row in found}
-    road.assert_exact()
+    live_pipeline.assert_exact()
 
 
 def test_a_catalog_that_forgot_the_keys_of_the_release_is_noticed(left_by_release):
     """A seeded defect: an upgrade that leaves the key index behind."""
-    road = left_by_release()
-    engine = create_engine(road.document["ledger"]["catalog"])
+    live_pipeline = left_by_release()
+    engine = create_engine(live_pipeline.document["ledger"]["catalog"])
     with engine.begin() as connection:
         connection.execute(text("DELETE FROM oncehouse_segments"))
     engine.dispose()
-    go_on(road)
+    go_on(live_pipeline)
     with pytest.raises(AssertionError, match="rows are doubled"):
-        road.assert_exact()
+        live_pipeline.assert_exact()
 
 
 def test_an_upgrade_that_is_left_out_is_noticed(left_by_release, monkeypatch):
     """A seeded defect: the process takes the old tables for today's."""
-    road = left_by_release()
+    live_pipeline = left_by_release()
     monkeypatch.setattr(migrations, "migrate", lambda connection: None)
     with pytest.raises(UpgradeNeededError):
-        go_on(road)
+        go_on(live_pipeline)
     with pytest.raises(AssertionError, match="events are lost"):
-        road.assert_exact()
+        live_pipeline.assert_exact()

@@ -8,6 +8,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from sqlalchemy import create_engine
 
 from etl_world import open_shop
+from live_pipeline import make_event
 from oncehouse.common.http_auth import make_door
 from oncehouse.messaging.consumer.group_lag import GroupPartition, Groups
 from oncehouse.messaging.outbox.tables import create_outbox, outbox_tables
@@ -20,36 +21,35 @@ from oncehouse.web.rendering import make_environment, render_live
 from oncehouse.web.verification_jobs import Verifications
 from oncehouse.web.views import Pages
 from recorded_spans import recorded_spans
-from road import make_event
 
 EVENTS = [make_event(number) for number in range(150)]
 
 
-def test_a_pipeline_that_ran_is_told_as_it_ran(road):
-    road.send([*EVENTS, *EVENTS[:30]])
+def test_a_pipeline_that_ran_is_told_as_it_ran(live_pipeline):
+    live_pipeline.send([*EVENTS, *EVENTS[:30]])
     with recorded_spans() as spans:
-        result = road.run()
-    judge_spans(spans, road.table)
-    road.send([make_event(number) for number in range(150, 157)])  # which nobody has read
+        result = live_pipeline.run()
+    judge_spans(spans, live_pipeline.table)
+    live_pipeline.send([make_event(number) for number in range(150, 157)])  # which nobody has read
     stream = result.progress.stream
     assert stream is not None
     assert stream.phase_seconds["triggerExecution"] > 0
-    told = {sample.metric: sample.value for sample in stream_samples("road", stream)}
+    told = {sample.metric: sample.value for sample in stream_samples("live", stream)}
     assert told[definitions.SPARK_BATCH] == stream.batch
 
-    road.command()  # writes the pipeline file
-    lookout = Lookout(Watched(pipelines=(road.folder / "pipeline.yaml",)), wait_seconds=30)
+    live_pipeline.command()  # writes the pipeline file
+    lookout = Lookout(Watched(pipelines=(live_pipeline.folder / "pipeline.yaml",)), wait_seconds=30)
     samples = {(sample.metric, sample.labels): sample.value for sample in collect(lookout)}
-    assert samples[definitions.RECORDS, ("road", "kafka", "new")] == 150
-    assert samples[definitions.RECORDS, ("road", "kafka", "duplicate")] == 30
-    assert samples[definitions.LAG, ("road", road.topic, "0")] == 7
-    assert samples[definitions.ROWS_LOADED, ("road", road.table)] == 150
-    assert samples[definitions.ANSWERS, ("kafka", "road")] == 1
-    assert samples[definitions.INSERT_SECONDS, ("road", road.table)] > 0
-    assert lookout.verify("road").is_clean
+    assert samples[definitions.RECORDS, ("live", "kafka", "new")] == 150
+    assert samples[definitions.RECORDS, ("live", "kafka", "duplicate")] == 30
+    assert samples[definitions.LAG, ("live", live_pipeline.topic, "0")] == 7
+    assert samples[definitions.ROWS_LOADED, ("live", live_pipeline.table)] == 150
+    assert samples[definitions.ANSWERS, ("kafka", "live")] == 1
+    assert samples[definitions.INSERT_SECONDS, ("live", live_pipeline.table)] > 0
+    assert lookout.verify("live").is_clean
     pages = Pages(lookout, Verifications(lookout))
-    shown = render_live(make_environment(), pages.pipeline({"name": "road"}), {"may_act": True})
-    assert road.table in shown
+    shown = render_live(make_environment(), pages.pipeline({"name": "live"}), {"may_act": True})
+    assert live_pipeline.table in shown
     assert "in clickhouse" in shown
     assert Dashboard(lookout, make_door("127.0.0.1:0", token=None)).app is not None
 
@@ -58,7 +58,7 @@ def judge_spans(spans: list[ReadableSpan], table: str) -> None:
     """One epoch with its phases in it, one batch with its attempt in it, and what each was about."""
     found = {span.name: span for span in spans}
     assert [span.name for span in spans] == ["plan", "read", "decide", "register", "epoch", "insert", "batch"]
-    assert {span.attributes["oncehouse.pipeline"] for span in spans} == {"road"}
+    assert {span.attributes["oncehouse.pipeline"] for span in spans} == {"live"}
     epoch, batch, insert = found["epoch"], found["batch"], found["insert"]
     for name in ("plan", "read", "decide", "register"):
         assert found[name].parent.span_id == epoch.context.span_id

@@ -1,4 +1,4 @@
-"""The fixtures of a road, over three brokers in place of the single one: for the tests that kill a leader."""
+"""The fixtures of a pipeline, over three brokers in place of the single one: for the tests that kill a leader."""
 
 from __future__ import annotations
 

@@ -20,12 +20,12 @@ from clickhouse_connect.driver.client import Client
 from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
+from live_pipeline import PATIENCE_SECONDS, wait_until
 from oncehouse.cli.app import run_command
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.devstack.kafka_connect import Connect
 from oncehouse.pipeline.run import run_pipeline
-from road import PATIENCE_SECONDS, wait_until
 
 Columns = Mapping[str, tuple[str, str]]
 """Column -> its value in PostgreSQL's and in ClickHouse's words, which must be equal."""

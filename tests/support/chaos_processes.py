@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from live_pipeline import wait_until
 from oncehouse.devstack.chaos.scenario_run import freeze
 from oncehouse.devstack.subprocesses import descendants, signal_tree
-from road import wait_until
 
 
 @contextmanager

@@ -79,7 +79,7 @@ def test_plots_are_written_as_png_and_svg_and_the_same_each_time(tmp_path: Path)
                 folder=folder,
             ),
             *plots.draw_stacks(
-                "stacks", title="time", shares={"road": {"JVM": 1.0, "Python": 2.0}}, folder=folder
+                "stacks", title="time", shares={"live": {"JVM": 1.0, "Python": 2.0}}, folder=folder
             ),
         ]
 

@@ -63,7 +63,7 @@ def test_protobuf_is_compared_with_json_of_the_same_kind() -> None:
     assert {"name": "protobuf_over_json", "value": 2.0, "unit": "1"} in throughput.tell(found)
 
 
-def test_ratios_say_how_much_faster_the_road_is() -> None:
+def test_ratios_say_how_much_faster_the_pipeline_is() -> None:
     told = {
         one["name"]: one["value"]
         for one in peers.tell([_line("oncehouse", 10), _line("plain_tuned", 12)], TOPIC)

@@ -95,7 +95,7 @@ def test_an_extra_is_here_when_all_its_packages_are():
     assert list_extras(told) == ["whole"]
 
 
-def test_addresses_have_the_ports_that_the_road_would_take(tmp_path):
+def test_addresses_have_the_ports_that_the_pipeline_would_take(tmp_path):
     file = write_pipeline(
         tmp_path,
         kafka="a:1, [::1]:2",

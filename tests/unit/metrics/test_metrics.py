@@ -101,7 +101,7 @@ def test_openmetrics_is_told_to_whoever_asks_for_it(lookout):
 
 
 def test_the_figures_are_those_of_the_ledger(scrape, lookout):
-    overview = lookout.road("orders").overview
+    overview = lookout.live_pipeline("orders").overview
     (totals,) = overview.epochs
     assert value(scrape, "oncehouse_epochs_total", pipeline="orders", kind="kafka") == HISTORY + EPOCHS
     for fate in ("new", "duplicate", "dead_letter", "skipped", "waiting"):

@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
+from live_pipeline import wait_until
 from oncehouse.common.backoff import Backoff
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.message import MESSAGE_ID
@@ -20,7 +21,6 @@ from oncehouse.messaging.outbox.relay.topic_cache import KnownTopics
 from oncehouse.messaging.outbox.relay.types import Refusal, Row, Sent
 from oncehouse.messaging.outbox.relay.worker import Lane, Limits, Round, find_heads
 from outbox_examples import check_order
-from road import wait_until
 
 
 def make_row(

@@ -583,7 +583,7 @@ def test_numbers_that_come_as_texts_are_read_so_once_the_parser_has_learnt_it(wa
 
 
 def test_a_large_block_of_usual_events_is_taken_as_it_comes(monkeypatch):
-    """With the numbers of the road itself."""
+    """With the numbers of the pipeline itself."""
     taken = []
     monkeypatch.setattr(
         json_decode, "read_uniform", lambda *given: taken.append(read_uniform(*given)) or taken[-1]

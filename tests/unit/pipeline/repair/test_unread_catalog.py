@@ -22,7 +22,7 @@ def make_closed_catalog():
     made = []
 
     def make(folder) -> Catalog:
-        catalog = Catalog(f"sqlite:///{folder}/catalog.db", "road", retry_seconds=())
+        catalog = Catalog(f"sqlite:///{folder}/catalog.db", "live", retry_seconds=())
         catalog.prepare()
         catalog.adopt(IDENTITY)
         catalog.close()

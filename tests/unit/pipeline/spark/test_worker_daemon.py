@@ -1,4 +1,4 @@
-"""What Spark's Python daemon does before it loads the road."""
+"""What Spark's Python daemon does before it loads the pipeline."""
 
 from __future__ import annotations
 

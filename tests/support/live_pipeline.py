@@ -1,8 +1,8 @@
-"""The whole road for tests: topics, tables, a ledger of its own, and the oracle that judges what arrived.
+"""A pipeline on real servers for tests: topics, tables, a ledger of its own, and the oracle that checks what arrived.
 
-A road remembers what was produced. `assert_exact` then holds ClickHouse to it: the same set, each event once,
-the payload of its first arrival, all counts adding up, and nothing that `verify` would complain about. Where the road
-has a materialized view or goes through the fault proxy, its sums and the bytes of repeated INSERTs are held to as well.
+A live pipeline remembers what was produced. `assert_exact` then compares ClickHouse with it: the same set, each event
+once, the payload of its first arrival, consistent counts, and no finding of `verify`. With a materialized view or the
+fault proxy it also checks the sums of the view and the bytes of repeated INSERTs.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def wait_until(condition: Callable[[], object], what: str, *, seconds: float = P
         time.sleep(0.1)
 
 
-class Road:
+class LivePipeline:
     """One pipeline over topics of the test's own into tables of the test's own."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Road:
         self.has_view = False
         self.proxy: FaultProxy | None = None
         self.document: dict[str, Any] = {
-            "pipeline": "road",
+            "pipeline": "live",
             "source": {
                 "kafka": {"bootstrap_servers": servers, "topics": list(topics)},
                 "format": "json",
@@ -216,11 +216,11 @@ class Road:
         return Running(self)
 
     def command(self, *arguments: str) -> list[str]:
-        """How a process of its own is started on this road."""
+        """How a process of its own is started on this pipeline."""
         return [*self.command_line("run"), *arguments]
 
     def command_line(self, name: str, *before: str) -> list[str]:
-        """A command of oncehouse over this road's pipeline file; `before` stands before the file."""
+        """A command of oncehouse over this pipeline's pipeline file; `before` stands before the file."""
         document = deepcopy(self.document)
         jars = ",".join(str(jar) for jar in connector_jars())
         document["spark"]["settings"] = {"spark.jars": jars} | document["spark"].get("settings", {})
@@ -263,7 +263,7 @@ class Road:
         assert code == -9, f"the process did not die at {point!r} but ended with {code}: {self.log()[-3000:]}"
 
     def log(self) -> str:
-        """What processes of this road have said."""
+        """What processes of this pipeline have said."""
         return (self.folder / "process.log").read_text(encoding="utf-8")
 
     def crash_job(self, point: str, checkpoint: Path, batches: int) -> None:
@@ -358,7 +358,7 @@ class Road:
 
     def ledger_files(self) -> set[str]:
         """The files of the ledger itself: neither Spark's scratch nor its log."""
-        return {path for path in self.store.walk("road/") if path.endswith((".arrow", ".parquet"))}
+        return {path for path in self.store.walk("live/") if path.endswith((".arrow", ".parquet"))}
 
     def findings(self) -> tuple[Finding, ...]:
         pipeline = self.pipeline
@@ -414,16 +414,21 @@ class Road:
 class Running:
     """A pipeline that goes on in a thread until the block ends; what it raised is raised at the end."""
 
-    def __init__(self, road: Road) -> None:
-        self._road = road
+    def __init__(self, live_pipeline: LivePipeline) -> None:
+        self._live_pipeline = live_pipeline
         self._stop = threading.Event()
         self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._work, name="road")
+        self._thread = threading.Thread(target=self._work, name="live")
 
     def _work(self) -> None:
-        road = self._road
+        live_pipeline = self._live_pipeline
         try:
-            run_pipeline(road.pipeline, stop=self._stop, spark=road.spark, say=road.said.append)
+            run_pipeline(
+                live_pipeline.pipeline,
+                stop=self._stop,
+                spark=live_pipeline.spark,
+                say=live_pipeline.said.append,
+            )
         except Exception as error:  # noqa: BLE001 - handed to the test, which judges it
             self.error = error
 
@@ -439,11 +444,11 @@ class Running:
             raise self.error
 
     def wait_for_rows(self, rows: int, table: str | None = None) -> None:
-        name = table or self._road.table
+        name = table or self._live_pipeline.table
         wait_until(
             lambda: (
                 self.error is not None
-                or self._road.client.query(f"SELECT count() FROM {name}").result_rows[0][0] >= rows
+                or self._live_pipeline.client.query(f"SELECT count() FROM {name}").result_rows[0][0] >= rows
             ),
             f"{rows} rows in {name}",
         )

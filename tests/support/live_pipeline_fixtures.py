@@ -1,4 +1,4 @@
-"""Fixtures of the road, for every folder whose tests let it run."""
+"""Fixtures of live pipelines, for every folder whose tests run one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from live_pipeline import FIELDS, LivePipeline
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.devstack.jars import connector_jars
 from oncehouse.pipeline.spark.session import open_session
-from road import FIELDS, Road
 
 
 @pytest.fixture(scope="session")
@@ -33,18 +33,18 @@ def spark(tmp_path_factory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def make_road(
+def make_pipeline(
     request, kafka, clickhouse, topic, produce, database, clickhouse_client, spark, tmp_path
-) -> Iterator[Callable[..., Road]]:
-    """`make_road(partitions=2, topics=2, tables=False, identity={"window": 5})`: a road, its tables made.
+) -> Iterator[Callable[..., LivePipeline]]:
+    """`make_pipeline(partitions=2, topics=2, tables=False, identity={"window": 5})`: a pipeline, its tables made.
 
     Where a scenario or its defect is played a materialized view stands behind the table.
     """
     judged = any(request.node.get_closest_marker(mark) is not None for mark in ("scenario", "defect"))
-    made: list[Road] = []
+    made: list[LivePipeline] = []
 
-    def make(*, partitions: int = 1, topics: int = 1, tables: bool = True, **sections: Any) -> Road:
-        road = Road(
+    def make(*, partitions: int = 1, topics: int = 1, tables: bool = True, **sections: Any) -> LivePipeline:
+        live_pipeline = LivePipeline(
             folder=tmp_path,
             servers=kafka.bootstrap_servers,
             topics=sorted(topic(partitions=partitions) for _ in range(topics)),
@@ -54,29 +54,29 @@ def make_road(
             spark=spark,
             produce=produce,
         )
-        made.append(road)
+        made.append(live_pipeline)
         for name, section in sections.items():
-            known = road.document.get(name)
-            road.document[name] = known | section if isinstance(known, dict) else section
+            known = live_pipeline.document.get(name)
+            live_pipeline.document[name] = known | section if isinstance(known, dict) else section
         if tables:
-            road.create_tables()
+            live_pipeline.create_tables()
             if judged:
-                road.create_view()
-        return road
+                live_pipeline.create_view()
+        return live_pipeline
 
     yield make
-    for road in made:
-        road.catalog.close()
+    for live_pipeline in made:
+        live_pipeline.catalog.close()
 
 
 @pytest.fixture
-def road(make_road) -> Road:
-    return make_road(partitions=2)
+def live_pipeline(make_pipeline) -> LivePipeline:
+    return make_pipeline(partitions=2)
 
 
 @pytest.fixture
-def cluster_road(make_road, spark_cluster, s3, postgres_url) -> Road:
-    """A road whose tasks run in executors of a cluster, with its catalog in PostgreSQL and its files in a bucket.
+def cluster_pipeline(make_pipeline, spark_cluster, s3, postgres_url) -> LivePipeline:
+    """A pipeline whose tasks run in executors of a cluster, with its catalog in PostgreSQL and its files in a bucket.
 
     Its drivers are processes of their own. Each machine may keep one megabyte of the bucket's files.
     """
@@ -88,7 +88,7 @@ def cluster_road(make_road, spark_cluster, s3, postgres_url) -> Road:
         # Of the four cores there are, so that another driver finds some while this one still has its own.
         "spark.cores.max": "2",
     }
-    return make_road(
+    return make_pipeline(
         partitions=2,
         ledger={"catalog": postgres_url, "files": s3.files(uuid.uuid4().hex)},
         spark={"master": spark_cluster.url, "settings": settings, "cache": "1MB"},
