@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cdc_fixtures import cdc, make_cdc
-from live_pipeline_fixtures import cluster_pipeline, make_pipeline, spark
+from live_pipeline_fixtures import cluster_pipeline, live_pipeline, make_pipeline, spark
 from oncehouse.devstack.clickhouse import ClickHouse
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.devstack.subprocesses import descendants, signal_tree

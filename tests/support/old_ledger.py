@@ -19,7 +19,7 @@ from sqlalchemy import MetaData, Table, create_engine, func, select, update
 from sqlalchemy.engine import Connection
 
 ARCHIVE = Path(__file__).parents[1] / "data" / "ledger-0.1.0.tar.xz"
-PIPELINE, TOPIC, DATABASE = "live", "orders-of-old", "old_shop"
+PIPELINE, TOPIC, DATABASE = "road", "orders-of-old", "old_shop"
 TABLE = f"{DATABASE}.events"
 VERSION = 1
 
