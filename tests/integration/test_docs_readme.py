@@ -1,4 +1,4 @@
-"""README.md: every block is accounted for, and every line of them runs, from the first to the last, in one shell.
+"""README.md and the first steps of the documentation: every block runs, from the first line to the last, in one shell.
 
 Lines that begin with `make` are asked for with `make -n`: `make demo`, `make test` and `make shops` take minutes, and
 what they start has tests of its own.
@@ -24,8 +24,8 @@ from sqlalchemy.orm import Session
 from oncehouse.messaging import Outbox
 from page_shell import ROOT, PageShell, blocks, lend_packages, open_checkout
 
-PAGE = "README.md"
-DRAWINGS = 1
+PAGE, FIRST_STEPS = "README.md", "docs/index.md"
+DRAWINGS = 2
 """Blocks without a language, which nobody runs."""
 MADE = {"demo": "oncehouse.devstack.demo.demo", "test": "-m pytest", "shops": "examples/django-shop/run.py"}
 """What a target starts; tests of their own run it: test_demo, the session itself, test_shops."""
@@ -34,11 +34,14 @@ MADE = {"demo": "oncehouse.devstack.demo.demo", "test": "-m pytest", "shops": "e
 def sections() -> dict[str, list[tuple[str, str]]]:
     """Blocks by the heading that they stand under."""
     found: dict[str, list[tuple[str, str]]] = {}
-    for heading, body in re.findall(
-        r"^## (.*?)\n(.*?)(?=^## |\Z)", (ROOT / PAGE).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    ):
-        if told := re.findall(r"^```(\w+)\n(.*?)^```$", body, re.DOTALL | re.MULTILINE):
-            found[heading] = told
+    for page in (PAGE, FIRST_STEPS):
+        for heading, body in re.findall(
+            r"^##+ (.*?)\n(.*?)(?=^##|\Z)",
+            (ROOT / page).read_text(encoding="utf-8"),
+            re.DOTALL | re.MULTILINE,
+        ):
+            if told := re.findall(r"^```(\w+)\n(.*?)^```$", body, re.DOTALL | re.MULTILINE):
+                found[heading] = told
     return found
 
 
@@ -50,12 +53,26 @@ def test_every_block_is_one_that_is_run_here():
         "Rows of your models": ["python", "sh"],
         "Between services": ["python", "sh"],
     }
-    fences = re.findall(r"^\s*(?:```|~~~)", (ROOT / PAGE).read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(fences) == 2 * (DRAWINGS + len(blocks(PAGE)))
+    fences = [
+        fence
+        for page in (PAGE, FIRST_STEPS)
+        for fence in re.findall(r"^\s*(?:```|~~~)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert len(fences) == 2 * (DRAWINGS + sum(len(found) for found in sections().values()))
+
+
+def test_the_readme_stays_short():
+    before, _, _ = (ROOT / PAGE).read_text(encoding="utf-8").partition("## Read on")
+    assert len(before.splitlines()) <= 100
 
 
 def made() -> list[str]:
-    lines = [line for kind, block in blocks(PAGE) if kind == "sh" for line in block.splitlines()]
+    lines = [
+        line
+        for kind, block in [*blocks(PAGE), *blocks(FIRST_STEPS)]
+        if kind == "sh"
+        for line in block.splitlines()
+    ]
     return [words[1] for line in lines if (words := line.split())[0] == "make"]
 
 
