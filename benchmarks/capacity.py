@@ -22,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 import capacity_catalog
-from oncehouse.clickhouse.insert.insert_batch import InsertRequest, encode
+from oncehouse.clickhouse.insert.insert_batch import encode
+from oncehouse.clickhouse.insert.outcome import InsertRequest
 from oncehouse.devstack.demo.events import make_messages, plan_traffic
 from oncehouse.ledger.catalog.packs import Bundle
 from oncehouse.ledger.models import FileRef, KeyFile, Part

@@ -26,8 +26,10 @@ import pyarrow as pa
 from measure import Place, create_table, fill_topic, make_pipeline, open_place, open_spark
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.insert.deadline import SEND_WITHIN_SECONDS, Deadline
-from oncehouse.clickhouse.insert.insert_batch import Inserted, InsertRequest, insert_batch, query_id
+from oncehouse.clickhouse.insert.insert_batch import insert_batch
+from oncehouse.clickhouse.insert.outcome import Inserted, InsertRequest
 from oncehouse.clickhouse.table_info import TableFacts, describe_table
+from oncehouse.common.query_ids import attempt_query_id
 from oncehouse.config import Epoch, Pipeline
 from oncehouse.ledger.catalog import leases
 from oncehouse.ledger.catalog.epochs import list_epochs
@@ -100,7 +102,7 @@ def _insert(pipeline: Pipeline, table: pa.Table, facts: TableFacts | None, *, is
         may_be_forgotten=False,
         merges_rows=False,
         deadline=Deadline(began=opened.began, seconds=SEND_WITHIN_SECONDS) if opened else None,
-        session=query_id(batch.batch_id, 1) if opened else None,
+        session=attempt_query_id(batch.batch_id, 1) if opened else None,
     )
     outcome = insert_batch(connect(pipeline.clickhouse), request, table)
     if not isinstance(outcome, Inserted):

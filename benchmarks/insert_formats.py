@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from oncehouse.clickhouse.insert.insert_batch import batch_id_array, insert_settings
+from oncehouse.clickhouse.insert.repeatable_block import batch_id_array, insert_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

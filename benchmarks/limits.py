@@ -22,7 +22,7 @@ import pyarrow as pa
 import figures
 from figures import Figure, figure, rate, say
 from measure import Place, Topic, create_table, fill_topic, make_pipeline, open_place, open_spark, run_road
-from oncehouse.clickhouse.insert.insert_batch import encode_block, repeatable_settings
+from oncehouse.clickhouse.insert.repeatable_block import encode_block, repeatable_settings
 from oncehouse.config.pipeline import Epoch
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.catalog.epochs import list_epochs

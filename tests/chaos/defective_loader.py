@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from oncehouse.clickhouse.insert.outcome import Inserted, Refused, TryAgain
+from oncehouse.clickhouse.insert.outcome import Inserted, Refused, Retryable
 from oncehouse.devstack.chaos.injected_defects import without_token
 from oncehouse.pipeline.load import attempt, insert_task
 
 
 def take_failures_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """An attempt that ended with an error counts as an insert."""
-    right = insert_task.judge
+    right = insert_task.classify_outcome
 
-    def judge_kindly(outcome, **facts):
-        failed = isinstance(outcome, TryAgain | Refused)
+    def classify_kindly(outcome, **facts):
+        failed = isinstance(outcome, Retryable | Refused)
         return right(Inserted(rows=0, seconds=0.0) if failed else outcome, **facts)
 
-    monkeypatch.setattr(insert_task, "judge", judge_kindly)
+    monkeypatch.setattr(insert_task, "classify_outcome", classify_kindly)
 
 
 def take_begun_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,20 +91,22 @@ def insert_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry that finds all rows inserts them again, so that views get theirs."""
 
     def send_all(plan):
-        from oncehouse.clickhouse.insert import insert_batch
+        from oncehouse.clickhouse.insert import lost_answer
         from oncehouse.pipeline.load import insert_task
 
-        right = insert_batch.decide
+        right = lost_answer.decide_retry
 
         def decide(request, *, found):
             step = right(request, found=found)
-            return insert_batch.Step.INSERT if step is insert_batch.Step.ALREADY_THERE else step
+            return (
+                lost_answer.RetryDecision.INSERT if step is lost_answer.RetryDecision.ALREADY_THERE else step
+            )
 
-        insert_batch.decide = decide
+        lost_answer.decide_retry = decide
         try:
             return insert_task.send_batch(plan)
         finally:
-            insert_batch.decide = right
+            lost_answer.decide_retry = right
 
     monkeypatch.setattr(insert_task, "send_batch", send_all)
 

@@ -75,7 +75,7 @@ def test_a_worker_that_stood_still_before_its_first_byte_adds_nothing(
     impatient_pipeline, fenced_by, circumstances, said
 ):
     outcome = stand_still(impatient_pipeline, circumstances=circumstances, fenced_by=fenced_by)
-    assert outcome.startswith("TryAgain("), outcome
+    assert outcome.startswith("Retryable("), outcome
     assert said in outcome
     impatient_pipeline.assert_exact()
 

@@ -25,7 +25,7 @@ from kept_schedules import Kept, load_kept, read, spell
 from simulated_clickhouse import FAULTS
 from simulation import POINTS, Step, simulate
 
-from oncehouse.clickhouse.insert import insert_batch, send_guard
+from oncehouse.clickhouse.insert import insert_batch, lost_answer, send_guard
 from oncehouse.devstack.chaos.injected_defects import register_anywhere
 from oncehouse.errors import OffsetGapError
 from oncehouse.ledger.catalog import epochs, registration, retention
@@ -293,12 +293,12 @@ def count_no_blocks_of_others() -> Iterator[None]:
 
 def insert_where_all_is_there() -> Iterator[None]:
     """A batch whose rows were all found is sent once more for its views."""
-    right = insert_batch.decide
+    right = lost_answer.decide_retry
 
     def once_more(request, *, found: int):
-        return insert_batch.Step.INSERT if found == request.rows else right(request, found=found)
+        return lost_answer.RetryDecision.INSERT if found == request.rows else right(request, found=found)
 
-    with patch.object(insert_batch, "decide", once_more):
+    with patch.object(lost_answer, "decide_retry", once_more):
         yield
 
 
@@ -316,7 +316,7 @@ def let_late_inserts_in() -> Iterator[None]:
 
 def read_from_any_replica() -> Iterator[None]:
     """The replica that answers is not brought in step before its rows are counted."""
-    with patch.object(insert_batch, "read_in_step", lambda client, _tables, read: read(client)):
+    with patch.object(lost_answer, "read_in_step", lambda client, _tables, read: read(client)):
         yield
 
 

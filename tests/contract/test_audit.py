@@ -13,7 +13,7 @@ from ledger_examples import (
 from oncehouse.ledger.catalog.batches import create_batches, finish_attempt, open_parts, start_attempt
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.registration import register
-from oncehouse.ledger.models import BatchStatus, Counts, DuplicateFile, Stage
+from oncehouse.ledger.models import AttemptOutcome, BatchStatus, Counts, DuplicateFile, Stage
 from oncehouse.ledger.stats.ledger_state import find_known_batches, read_state
 from oncehouse.monitoring.overview import read_overview
 
@@ -35,7 +35,7 @@ def fill(catalog) -> str:
     batch = make_batch(open_parts(catalog)[0])
     create_batches(catalog, load, [batch])
     attempt = start_attempt(catalog, load, batch.batch_id)
-    finish_attempt(catalog, load, attempt, status=BatchStatus.IN_CLICKHOUSE, outcome="inserted")
+    finish_attempt(catalog, load, attempt, status=BatchStatus.IN_CLICKHOUSE, outcome=AttemptOutcome.INSERTED)
     return batch.batch_id
 
 

@@ -16,7 +16,7 @@ def send_oldest(catalog, token: int, status: BatchStatus) -> None:
     batch = make_batch(open_parts(catalog)[0])
     create_batches(catalog, token, [batch])
     attempt = start_attempt(catalog, token, batch.batch_id)
-    finish_attempt(catalog, token, attempt, status=status, outcome="x", detail=None, wait_seconds=0)
+    finish_attempt(catalog, token, attempt, status=status, outcome="failed", detail=None, wait_seconds=0)
 
 
 def test_nothing_waits_in_an_empty_ledger(catalog):

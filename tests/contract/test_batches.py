@@ -20,7 +20,7 @@ from oncehouse.ledger.catalog.batches import (
 )
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.registration import register
-from oncehouse.ledger.models import BatchStatus, DuplicateFile, FileRef, Stage
+from oncehouse.ledger.models import AttemptOutcome, BatchStatus, DuplicateFile, FileRef, Stage
 
 
 @pytest.fixture
@@ -42,7 +42,9 @@ def bring_to(catalog, token: int, status: BatchStatus) -> str:
         return batch_id
     attempt = start_attempt(catalog, token, batch_id)
     if status is not BatchStatus.IN_PROCESS:
-        finish_attempt(catalog, token, attempt, status=status, outcome="x", detail="why", wait_seconds=60)
+        finish_attempt(
+            catalog, token, attempt, status=status, outcome="failed", detail="why", wait_seconds=60
+        )
     return batch_id
 
 
@@ -122,7 +124,7 @@ def test_an_attempt_whose_driver_died_stays_visible_beside_the_next(catalog, tok
     start_attempt(catalog, token, batch_id)
     later = take_lease(catalog, Stage.LOAD)
     second = start_attempt(catalog, later, batch_id)
-    finish_attempt(catalog, later, second, status=BatchStatus.IN_CLICKHOUSE, outcome="inserted")
+    finish_attempt(catalog, later, second, status=BatchStatus.IN_CLICKHOUSE, outcome=AttemptOutcome.INSERTED)
     outcomes = [(found.query_id, found.outcome) for found in list_attempts(catalog, batch_id)]
     assert outcomes == [(f"{batch_id}-1", None), (f"{batch_id}-2", "inserted")]
 
@@ -130,7 +132,7 @@ def test_an_attempt_whose_driver_died_stays_visible_beside_the_next(catalog, tok
 def test_a_loaded_batch_is_done(catalog, token):
     batch_id = make_one(catalog, token)
     attempt = start_attempt(catalog, token, batch_id)
-    finish_attempt(catalog, token, attempt, status=BatchStatus.IN_CLICKHOUSE, outcome="inserted")
+    finish_attempt(catalog, token, attempt, status=BatchStatus.IN_CLICKHOUSE, outcome=AttemptOutcome.INSERTED)
     batch = find_batch(catalog, batch_id)
     assert (batch.status, batch.reason) == (BatchStatus.IN_CLICKHOUSE, None)
     assert batch.loaded_at is not None
@@ -181,7 +183,9 @@ def test_a_loader_that_lost_its_lease_changes_no_batch(catalog, token):
     attempt = start_attempt(catalog, token, batch_id)
     take_lease(catalog, Stage.LOAD)
     with pytest.raises(FencedError):
-        finish_attempt(catalog, token, attempt, status=BatchStatus.IN_CLICKHOUSE, outcome="inserted")
+        finish_attempt(
+            catalog, token, attempt, status=BatchStatus.IN_CLICKHOUSE, outcome=AttemptOutcome.INSERTED
+        )
     with pytest.raises(FencedError):
         create_batches(catalog, token, [make_batch(open_parts(catalog)[0])])
     assert [batch.status for batch in list_batches(catalog)] == [BatchStatus.IN_PROCESS]

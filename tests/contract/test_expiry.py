@@ -36,7 +36,15 @@ from oncehouse.ledger.catalog.epochs import (
 )
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.catalog.segments import list_segments, replace_segments
-from oncehouse.ledger.models import BatchStatus, Counts, DuplicateFile, EpochKind, OffsetRange, Stage
+from oncehouse.ledger.models import (
+    AttemptOutcome,
+    BatchStatus,
+    Counts,
+    DuplicateFile,
+    EpochKind,
+    OffsetRange,
+    Stage,
+)
 from oncehouse.ledger.stats.ledger_state import list_duplicates, read_state
 from oncehouse.ledger.stats.summary import sum_epochs
 from oncehouse.monitoring.overview import read_overview
@@ -74,7 +82,9 @@ def load(catalog, tokens, *, epochs: set[int]) -> list[str]:
     create_batches(catalog, token, made)
     for batch in made:
         attempt = start_attempt(catalog, token, batch.batch_id)
-        finish_attempt(catalog, token, attempt, status=BatchStatus.IN_CLICKHOUSE, outcome="inserted")
+        finish_attempt(
+            catalog, token, attempt, status=BatchStatus.IN_CLICKHOUSE, outcome=AttemptOutcome.INSERTED
+        )
     return [batch.batch_id for batch in made]
 
 

@@ -15,7 +15,7 @@ from oncehouse.ledger.catalog.batches import (
 )
 from oncehouse.ledger.catalog.epochs import list_epochs, list_key_files, list_ranges, next_epoch, total_counts
 from oncehouse.ledger.catalog.packs import Move
-from oncehouse.ledger.models import BatchStatus, FileRef, Stage
+from oncehouse.ledger.models import AttemptOutcome, BatchStatus, FileRef, Stage
 from oncehouse.ledger.stats.summary import sum_epochs
 
 FOREVER = 1e12
@@ -29,7 +29,7 @@ def retention(catalog) -> int:
     batch = make_batch(*open_parts(catalog)[:2])
     create_batches(catalog, load, [batch])
     attempt = start_attempt(catalog, load, batch.batch_id)
-    finish_attempt(catalog, load, attempt, status=BatchStatus.IN_CLICKHOUSE, outcome="inserted")
+    finish_attempt(catalog, load, attempt, status=BatchStatus.IN_CLICKHOUSE, outcome=AttemptOutcome.INSERTED)
     return take_lease(catalog, Stage.RETENTION)
 
 

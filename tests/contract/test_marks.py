@@ -31,7 +31,7 @@ from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.epochs import next_epoch
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.catalog.table_adoption import Adoption
-from oncehouse.ledger.models import BatchStatus, Stage
+from oncehouse.ledger.models import AttemptOutcome, BatchStatus, Stage
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.storage.marks import (
     Mark,
@@ -463,9 +463,11 @@ def test_without_room_for_the_mark_nothing_is_sent_and_nothing_is_unknown(sendin
 
     monkeypatch.setattr(FileStore, "replace", full)
     verdict = sending.run()
-    assert (verdict.status, verdict.outcome) == (BatchStatus.RETRY, insert_task.FAILED)
+    assert (verdict.status, verdict.outcome) == (BatchStatus.RETRY, AttemptOutcome.FAILED)
     assert sending.inserted == []
-    assert [attempt.outcome for attempt in list_attempts(catalog, sending.batch_id)] == [insert_task.FAILED]
+    assert [attempt.outcome for attempt in list_attempts(catalog, sending.batch_id)] == [
+        AttemptOutcome.FAILED
+    ]
 
 
 def test_the_farthest_mark_is_told():

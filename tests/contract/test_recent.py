@@ -10,7 +10,7 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog import schema
 from oncehouse.ledger.catalog.batches import create_batches, finish_attempt, open_parts, start_attempt
 from oncehouse.ledger.catalog.registration import register
-from oncehouse.ledger.models import BatchStatus, EpochKind, Stage
+from oncehouse.ledger.models import AttemptOutcome, BatchStatus, EpochKind, Stage
 from oncehouse.ledger.stats.recent import list_recent_epochs, list_recent_loads
 from oncehouse.monitoring.pipelines import (
     list_batch_page,
@@ -37,7 +37,9 @@ def batches(catalog) -> list[str]:
     )
     for batch_id in ids[-2:]:
         attempt = start_attempt(catalog, token, batch_id)
-        finish_attempt(catalog, token, attempt, status=BatchStatus.IN_CLICKHOUSE, outcome="inserted")
+        finish_attempt(
+            catalog, token, attempt, status=BatchStatus.IN_CLICKHOUSE, outcome=AttemptOutcome.INSERTED
+        )
     return [*first, *ids[2:]]
 
 

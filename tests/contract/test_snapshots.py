@@ -34,7 +34,7 @@ from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.catalog.requests import add_request, open_requests
 from oncehouse.ledger.catalog.rollup import rolled_up_rows
 from oncehouse.ledger.catalog.table_adoption import Adoption
-from oncehouse.ledger.models import BatchStatus, RequestKind, Stage
+from oncehouse.ledger.models import AttemptOutcome, BatchStatus, RequestKind, Stage
 from oncehouse.ledger.storage.file_store import FileStore
 
 
@@ -157,7 +157,9 @@ def test_only_batches_that_were_parked_for_the_file_are_released(catalog):
     create_batches(catalog, load, batches)
     for batch, reason in zip(batches, ("The ledger's file parts/part-1 is missing", "no space"), strict=True):
         attempt = start_attempt(catalog, load, batch.batch_id)
-        finish_attempt(catalog, load, attempt, status=BatchStatus.PARKED, outcome="failed", detail=reason)
+        finish_attempt(
+            catalog, load, attempt, status=BatchStatus.PARKED, outcome=AttemptOutcome.FAILED, detail=reason
+        )
     change = [Restored(column="part", old=make_file("parts/part-1"), new=make_file("parts/new"))]
     assert enter_files(catalog, token, change) == (batches[0].batch_id,)
     assert [find_batch(catalog, b.batch_id).status for b in batches] == [

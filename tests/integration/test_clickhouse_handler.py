@@ -11,7 +11,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from oncehouse.clickhouse.insert import insert_batch
+from oncehouse.clickhouse.insert import repeatable_block
 from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError, TransientError
 from oncehouse.messaging import clickhouse_handler
 from oncehouse.messaging.clickhouse_handler import ClickHouseHandler, judge_refusal
@@ -102,7 +102,7 @@ def test_a_batch_is_one_block_and_a_repeat_adds_nothing_in_the_table_and_its_vie
 def test_seeded_defects_of_the_token_are_found(world, monkeypatch, defect, rows):
     """Without a token equal rows of two batches count as one; without memory a repeat is taken twice."""
     world.create()
-    asked = insert_batch.repeatable_settings
+    asked = repeatable_block.repeatable_settings
     changes = {
         "no token": {"insert_deduplication_token": ""},
         "no memory": {"insert_deduplicate": 0, "deduplicate_insert": "disable"},

@@ -12,7 +12,8 @@ from hostile_names import QUOTABLE
 from oncehouse.clickhouse.batch_rows import count_by_batch, count_distinct_by_batch
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.create_table import add_column_ddl, ddl_of, modify_column_ddl
-from oncehouse.clickhouse.insert.insert_batch import AlreadyThere, Inserted, insert_batch
+from oncehouse.clickhouse.insert.insert_batch import insert_batch
+from oncehouse.clickhouse.insert.outcome import AlreadyThere, Inserted
 from oncehouse.clickhouse.preflight.check import inspect, needs_of
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.clickhouse.preflight.grants import Role, role_grants

@@ -12,16 +12,10 @@ import pytest
 
 from attempt_examples import first_attempt, next_attempt
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.insert.insert_batch import (
-    AlreadyThere,
-    Inserted,
-    PartlyThere,
-    Refused,
-    TryAgain,
-    count_by_partition,
-    insert_batch,
-    query_id,
-)
+from oncehouse.clickhouse.insert.insert_batch import insert_batch
+from oncehouse.clickhouse.insert.lost_answer import count_by_partition
+from oncehouse.clickhouse.insert.outcome import AlreadyThere, Inserted, PartlyThere, Refused, Retryable
+from oncehouse.common.query_ids import attempt_query_id
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.devstack.proxies.faults import DropAnswer
@@ -127,7 +121,7 @@ def test_a_view_that_failed_is_said_by_the_retry(client):
     rows = numbers(1000, partitions=5)
     request = first_attempt(rows)
     failed = insert_batch(client, request, rows)
-    assert isinstance(failed, TryAgain)
+    assert isinstance(failed, Retryable)
     assert failed.code == 395
     assert failed.outcome_unknown
     assert (count(client), count(client, "copy")) == (1000, 0)  # the table was written before its view
@@ -185,12 +179,12 @@ def test_an_earlier_attempt_that_still_runs_is_ended_first(client):
     outcomes = []
     worker = threading.Thread(target=lambda: outcomes.append(insert_batch(client, request, rows)))
     worker.start()
-    ids = {"id": query_id(request.batch_id, 1)}
+    ids = {"id": attempt_query_id(request.batch_id, 1)}
     while not client.query("SELECT 1 FROM system.processes WHERE query_id = {id:String}", ids):
         time.sleep(0.02)
     assert isinstance(insert_batch(client, next_attempt(request), rows), Inserted)
     worker.join()
-    assert isinstance(outcomes[0], TryAgain)
+    assert isinstance(outcomes[0], Retryable)
     assert outcomes[0].outcome_unknown
     assert count(client) == 20
 
@@ -204,15 +198,15 @@ def test_a_server_that_is_killed_in_the_middle_is_completed_by_the_retry(client,
     outcomes = []
     worker = threading.Thread(target=lambda: outcomes.append(insert_batch(client, request, rows)))
     worker.start()
-    ids = {"id": query_id(request.batch_id, 1)}
+    ids = {"id": attempt_query_id(request.batch_id, 1)}
     while not client.query("SELECT 1 FROM system.processes WHERE query_id = {id:String}", ids):
         time.sleep(0.02)
     stack.kill("clickhouse")
     worker.join()
-    assert isinstance(outcomes[0], TryAgain)
+    assert isinstance(outcomes[0], Retryable)
     assert outcomes[0].outcome_unknown
     down = insert_batch(client, next_attempt(request), rows)
-    assert isinstance(down, TryAgain)
+    assert isinstance(down, Retryable)
     stack.start("clickhouse")
     assert isinstance(insert_batch(client, next_attempt(next_attempt(request)), rows), Inserted)
     assert count(client) == 20
@@ -231,7 +225,7 @@ def test_an_answer_that_is_swallowed_is_found_out_and_the_insert_is_sent_once(
         proxy.inject(DropAnswer(reset=reset))
         lost = insert_batch(through_proxy, request, rows)
         assert (proxy.inserts, proxy.happened[DropAnswer]) == (1, 1)
-    assert isinstance(lost, TryAgain)
+    assert isinstance(lost, Retryable)
     assert lost.outcome_unknown
     assert ("reset" in lost.message) is reset, lost.message
     assert isinstance(insert_batch(client, next_attempt(request), rows), AlreadyThere)
@@ -243,7 +237,7 @@ def test_a_server_that_is_not_there_is_tried_again_with_nothing_written():
         port = unused.getsockname()[1]
     rows = numbers(10)
     outcome = insert_batch(connect(ClickHouse(url=f"http://127.0.0.1:{port}")), first_attempt(rows), rows)
-    assert isinstance(outcome, TryAgain)
+    assert isinstance(outcome, Retryable)
     assert not outcome.outcome_unknown
 
 
@@ -288,7 +282,7 @@ def test_too_many_parts_are_said_to_the_batcher(client):
     client.command("SYSTEM STOP MERGES events")
     rows = numbers(10)
     outcomes = [insert_batch(client, first_attempt(rows), rows) for _ in range(4)]
-    assert isinstance(outcomes[-1], TryAgain)
+    assert isinstance(outcomes[-1], Retryable)
     assert outcomes[-1].too_many_parts
 
 

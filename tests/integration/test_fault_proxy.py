@@ -11,7 +11,7 @@ import pytest
 from live_pipeline import wait_until
 from oncehouse.clickhouse.client import Client, connect, failure_of
 from oncehouse.clickhouse.errors import Failure
-from oncehouse.clickhouse.insert.insert_batch import encode_block
+from oncehouse.clickhouse.insert.repeatable_block import encode_block
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.proxies.fault_proxy import (
     UNTIL_TAKEN_BACK,

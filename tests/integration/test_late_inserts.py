@@ -17,18 +17,13 @@ from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.insert import view_proof
 from oncehouse.clickhouse.insert.block_counts import blocks_between, read_block_count
 from oncehouse.clickhouse.insert.deadline import Deadline, Moment, read_moment
-from oncehouse.clickhouse.insert.insert_batch import (
-    AlreadyThere,
-    Inserted,
-    TryAgain,
-    encode,
-    insert_batch,
-    query_id,
-    repeatable_settings,
-)
+from oncehouse.clickhouse.insert.insert_batch import encode, insert_batch
+from oncehouse.clickhouse.insert.outcome import AlreadyThere, Inserted, Retryable
+from oncehouse.clickhouse.insert.repeatable_block import repeatable_settings
 from oncehouse.clickhouse.insert.session_fence import opening_settings, session_settings
 from oncehouse.clickhouse.insert.view_proof import has_finished
 from oncehouse.clickhouse.table_info import describe_table
+from oncehouse.common.query_ids import attempt_query_id
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.devstack.proxies.faults import HoldRequest
@@ -57,13 +52,13 @@ def count(client, table="events"):
 def in_session(client, **changes):
     """A first attempt whose session stands open, as the driver opens it."""
     request = first_attempt(ROWS, **changes)
-    session = query_id(request.batch_id, 1)
+    session = attempt_query_id(request.batch_id, 1)
     client.query("SELECT 1", settings=opening_settings(session))
     return replace(request, session=session)
 
 
 def again(client, request):
-    session = query_id(request.batch_id, request.attempt + 1)
+    session = attempt_query_id(request.batch_id, request.attempt + 1)
     client.query("SELECT 1", settings=opening_settings(session))
     earlier = (*request.earlier_sessions, request.session)
     return replace(next_attempt(request), session=session, earlier_sessions=earlier)
@@ -74,7 +69,7 @@ def test_the_server_runs_an_insert_once_in_its_session(client):
     request = in_session(client)
     assert isinstance(insert_batch(client, request, ROWS), Inserted)
     repeated = insert_batch(client, request, ROWS)
-    assert isinstance(repeated, TryAgain)
+    assert isinstance(repeated, Retryable)
     assert (repeated.code, repeated.outcome_unknown) == (372, True)
     assert "clickhouse.insert_sessions" in repeated.message
     assert count(client) == 100
@@ -84,7 +79,7 @@ def test_an_earlier_session_is_ended_so_that_its_insert_cannot_begin_any_more(cl
     create(client, window=0)
     first = in_session(client)
     assert isinstance(insert_batch(client, again(client, first), ROWS), Inserted)
-    assert isinstance(insert_batch(client, first, ROWS), TryAgain)
+    assert isinstance(insert_batch(client, first, ROWS), Retryable)
     assert count(client) == 100
 
 
@@ -104,7 +99,7 @@ def test_an_insert_that_is_still_arriving_is_waited_for(client, clickhouse, data
         time.sleep(0.5)
         second = again(client, request)
         outcome = insert_batch(client, second, ROWS)
-        assert isinstance(outcome, TryAgain)
+        assert isinstance(outcome, Retryable)
         assert "still arriving" in outcome.message
         assert outcome.outcome_unknown
         slow.sendall(body[50:])
@@ -118,7 +113,7 @@ def test_after_its_deadline_an_insert_is_not_sent_and_its_outcome_is_known(clien
     began = read_moment()
     late = Deadline(began=replace(began, boot_seconds=began.boot_seconds - 61.0), seconds=60.0)
     outcome = insert_batch(client, first_attempt(ROWS, deadline=late), ROWS)
-    assert isinstance(outcome, TryAgain)
+    assert isinstance(outcome, Retryable)
     assert not outcome.outcome_unknown
     assert "61 s ago" in outcome.message
     assert count(client) == 0
@@ -137,7 +132,7 @@ def test_the_deadline_counts_after_rows_are_encoded_and_the_connection_stands(cl
 
     monkeypatch.setattr(insert, "encode", encode_slowly)
     request = first_attempt(ROWS, deadline=Deadline(began=read_moment(), seconds=0.3))
-    assert isinstance(insert_batch(client, request, ROWS), TryAgain)
+    assert isinstance(insert_batch(client, request, ROWS), Retryable)
     assert count(client) == 0
 
 
@@ -216,10 +211,10 @@ def test_the_query_log_shows_an_insert_that_ended_and_no_other(client):
     create(client)
     request = first_attempt(ROWS)
     insert_batch(client, request, ROWS)
-    assert has_finished(client, [query_id(request.batch_id, 1)])
-    assert not has_finished(client, [query_id(request.batch_id, 2)])
+    assert has_finished(client, [attempt_query_id(request.batch_id, 1)])
+    assert not has_finished(client, [attempt_query_id(request.batch_id, 2)])
     days_ago = time.time() - 5 * 86_400
-    assert has_finished(client, [query_id(request.batch_id, 1)], since=days_ago)
+    assert has_finished(client, [attempt_query_id(request.batch_id, 1)], since=days_ago)
 
 
 def test_a_user_who_may_not_have_the_log_written_waits_for_it(client, clickhouse):
@@ -228,7 +223,7 @@ def test_a_user_who_may_not_have_the_log_written_waits_for_it(client, clickhouse
     reader = connect(ClickHouse(url=clickhouse.url, user="without_insert", password=PASSWORD))
     request = first_attempt(ROWS)
     insert_batch(client, request, ROWS)
-    assert has_finished(reader, [query_id(request.batch_id, 1)])
+    assert has_finished(reader, [attempt_query_id(request.batch_id, 1)])
 
 
 def test_a_user_who_may_not_read_the_log_has_no_proof(client, clickhouse, monkeypatch):

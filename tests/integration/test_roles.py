@@ -23,7 +23,8 @@ from oncehouse.clickhouse.batch_rows import count_by_batch, count_distinct_by_ba
 from oncehouse.clickhouse.client import Client, connect
 from oncehouse.clickhouse.create_table import ddl_of, widen_window_ddl
 from oncehouse.clickhouse.identifiers import quote_table
-from oncehouse.clickhouse.insert.insert_batch import AlreadyThere, Inserted, Refused, insert_batch
+from oncehouse.clickhouse.insert.insert_batch import insert_batch
+from oncehouse.clickhouse.insert.outcome import AlreadyThere, Inserted, Refused
 from oncehouse.clickhouse.preflight.check import inspect, needs_of
 from oncehouse.clickhouse.preflight.finding import objections
 from oncehouse.clickhouse.preflight.grants import Role, role_grants

@@ -14,7 +14,8 @@ from sqlalchemy import delete, insert, update
 
 from ledger_examples import TOPIC, TOPIC_ID, take_lease
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.insert.insert_batch import InsertRequest, insert_batch
+from oncehouse.clickhouse.insert.insert_batch import insert_batch
+from oncehouse.clickhouse.insert.outcome import InsertRequest
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.ledger.catalog import retention, rollup, schema
 from oncehouse.ledger.catalog.batches import (
@@ -173,7 +174,7 @@ class Shop:
             self.finish(attempt, BatchStatus.IN_CLICKHOUSE)
 
     def finish(self, attempt, status: BatchStatus, detail: str | None = None) -> None:
-        finish_attempt(self.catalog, self.load, attempt, status=status, outcome="x", detail=detail)
+        finish_attempt(self.catalog, self.load, attempt, status=status, outcome="failed", detail=detail)
 
     def load_all(self) -> list[str]:
         made = self.make_batches()

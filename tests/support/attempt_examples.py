@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from oncehouse.clickhouse.insert.insert_batch import InsertRequest, query_id
+from oncehouse.clickhouse.insert.outcome import InsertRequest
+from oncehouse.common.query_ids import attempt_query_id
 
 
 def first_attempt(rows, **changes):
@@ -25,6 +26,6 @@ def first_attempt(rows, **changes):
 
 
 def next_attempt(request, **changes):
-    earlier = (*request.earlier_query_ids, query_id(request.batch_id, request.attempt))
+    earlier = (*request.earlier_query_ids, attempt_query_id(request.batch_id, request.attempt))
     again = replace(request, attempt=request.attempt + 1, earlier_query_ids=earlier, outcome_unknown=True)
     return replace(again, **changes)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from oncehouse.clickhouse.client import failure_of
 from oncehouse.clickhouse.complete_results import WHOLE_ANSWERS
 from oncehouse.clickhouse.identifiers import quote_table
-from oncehouse.clickhouse.insert.insert_batch import insert_settings
+from oncehouse.clickhouse.insert.repeatable_block import insert_settings
 from oncehouse.clickhouse.preflight.grants import writer_grants
 from oncehouse.errors import ConfigurationError, PermanentError
 

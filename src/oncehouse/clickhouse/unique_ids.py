@@ -10,6 +10,7 @@ import numpy as np
 
 from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.clickhouse.replica_sync import read_each_in_step
+from oncehouse.common.query_ids import ATTEMPT_QUERY_ID
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -57,7 +58,7 @@ def running_inserts(client: Client, table: str) -> tuple[str, ...]:
     """Query ids of inserts into the table that a pipeline has sent and that are not over."""
     rows = client.query(
         "SELECT query_id FROM system.processes WHERE query_kind = 'Insert' "
-        "AND match(query_id, '^[0-9a-f-]{36}-[0-9]+$') AND position(query, {table:String}) > 0",
-        {"table": quote_table(table)},
+        "AND match(query_id, {pattern:String}) AND position(query, {table:String}) > 0",
+        {"pattern": ATTEMPT_QUERY_ID, "table": quote_table(table)},
     )
     return tuple(str(row[0]) for row in rows)

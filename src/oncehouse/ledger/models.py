@@ -291,6 +291,19 @@ class Batch:
     loaded_at: float | None = None
 
 
+class AttemptOutcome(StrEnum):
+    """How an attempt to insert a batch ended, as the catalog stores it; no outcome while it runs."""
+
+    INSERTED = "inserted"
+    ALREADY_THERE = "already there"
+    VIEWS_UNPROVEN = "views unproven"
+    """The rows are there, but nothing proves that the table's materialized views got them."""
+    FAILED = "failed"
+    """No rows of it are in the table."""
+    UNKNOWN = "unknown"
+    """Its answer was lost: the table may have its rows, or may still get them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
     batch_id: str
@@ -298,9 +311,8 @@ class Attempt:
     query_id: str
     started_at: float
     finished_at: float | None
-    outcome: str | None
-    """`inserted`, `already there`, `views unproven` (there, but nothing shows that the table's materialized views got
-    the rows), `failed`, or `unknown`; none while it runs or when its driver died."""
+    outcome: AttemptOutcome | None
+    """None while it runs, or when its driver died."""
     detail: str | None
     block_count: str | None = None
     """What the destination had taken when the attempt began; none where nobody could tell."""
@@ -308,7 +320,7 @@ class Attempt:
     @property
     def may_have_sent(self) -> bool:
         """Whether the table may have rows of it, or may still get them."""
-        return self.outcome in {None, "unknown"}
+        return self.outcome in {None, AttemptOutcome.UNKNOWN}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from oncehouse.clickhouse.error_codes import TOO_MANY_PARTS, VALUES
 from oncehouse.clickhouse.errors import Kind
 from oncehouse.clickhouse.insert.deadline import SEND_WITHIN_SECONDS, Deadline, read_moment
 from oncehouse.clickhouse.insert.dedup_window import WindowNeeds
-from oncehouse.clickhouse.insert.insert_batch import encode_block, repeatable_settings
+from oncehouse.clickhouse.insert.repeatable_block import encode_block, repeatable_settings
 from oncehouse.clickhouse.insert.session_fence import explain_session, opening_settings, session_settings
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.clickhouse.preflight.requirements import Needs

@@ -217,7 +217,7 @@ def read_batch(catalog: Catalog, batch_id: str) -> BatchDetail:
         parts = tuple(loaded.part for loaded in ledger_batches.load_parts(view, batch_id))
         attempts = ledger_batches.list_attempts(view, batch_id)
     arrived = batch.batch.status is BatchStatus.IN_CLICKHOUSE
-    unknown = not arrived and any(attempt.outcome in {None, "unknown"} for attempt in attempts)
+    unknown = not arrived and any(attempt.may_have_sent for attempt in attempts)
     return BatchDetail(view=batch, parts=parts, attempts=attempts, outcome_unknown=unknown)
 
 

@@ -1,3 +1,4 @@
+import time
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -9,25 +10,23 @@ from oncehouse.clickhouse.client import error_class, failure_of
 from oncehouse.clickhouse.errors import classify
 from oncehouse.clickhouse.insert import insert_batch as insert
 from oncehouse.clickhouse.insert.deadline import Deadline, Moment
-from oncehouse.clickhouse.insert.insert_batch import (
-    FEW_ATTEMPTS,
+from oncehouse.clickhouse.insert.insert_batch import FEW_ATTEMPTS, insert_batch
+from oncehouse.clickhouse.insert.lost_answer import RetryDecision, decide_retry
+from oncehouse.clickhouse.insert.outcome import (
     AlreadyThere,
     Inserted,
     InsertRequest,
     PartlyThere,
     Refused,
-    Step,
-    TryAgain,
-    batch_id_array,
-    decide,
-    insert_batch,
-    query_id,
+    Retryable,
 )
+from oncehouse.clickhouse.insert.repeatable_block import batch_id_array
+from oncehouse.common.query_ids import attempt_query_id
 from oncehouse.config.pipeline import ClickHouse, Retry
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger.models import BatchStatus
 from oncehouse.messaging.clickhouse_handler import send_rows
-from oncehouse.pipeline.load.insert_task import judge
+from oncehouse.pipeline.load.insert_task import classify_outcome
 
 BATCH = "0f8fad5b-d9cb-469f-a165-70867728950e"
 FIRST = InsertRequest(
@@ -42,7 +41,7 @@ FIRST = InsertRequest(
     may_be_forgotten=False,
     merges_rows=False,
 )
-AGAIN = replace(FIRST, attempt=2, earlier_query_ids=(query_id(BATCH, 1),), outcome_unknown=True)
+AGAIN = replace(FIRST, attempt=2, earlier_query_ids=(attempt_query_id(BATCH, 1),), outcome_unknown=True)
 ROWS = pa.table({"n": np.arange(10)})
 
 
@@ -128,7 +127,7 @@ def test_the_time_of_an_insert_begins_with_the_insert(monkeypatch):
         now[0] += 30.0
         return encode(*asked)
 
-    monkeypatch.setattr(insert.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(insert, "encode", take_long)
     assert insert_batch(FakeClient(), FIRST, ROWS) == Inserted(rows=10, seconds=0.0)
 
@@ -158,9 +157,9 @@ def test_earlier_attempts_are_ended_before_the_table_is_asked():
 
 
 def test_an_earlier_attempt_that_does_not_end_is_waited_for():
-    client = FakeClient(running=(query_id(BATCH, 1),))
+    client = FakeClient(running=(attempt_query_id(BATCH, 1),))
     outcome = insert_batch(client, AGAIN, ROWS)
-    assert isinstance(outcome, TryAgain)
+    assert isinstance(outcome, Retryable)
     assert outcome.outcome_unknown
     assert "insert" not in client.calls
 
@@ -168,14 +167,14 @@ def test_an_earlier_attempt_that_does_not_end_is_waited_for():
 @pytest.mark.parametrize(
     ("found", "forgotten", "step"),
     [
-        (0, False, Step.INSERT),
-        (0, True, Step.INSERT),
-        (4, False, Step.INSERT),
-        (4, True, Step.PARTLY_THERE),
-        (10, False, Step.ALREADY_THERE),
-        (10, True, Step.ALREADY_THERE),
-        (11, False, Step.PARTLY_THERE),
-        (20, True, Step.PARTLY_THERE),
+        (0, False, RetryDecision.INSERT),
+        (0, True, RetryDecision.INSERT),
+        (4, False, RetryDecision.INSERT),
+        (4, True, RetryDecision.PARTLY_THERE),
+        (10, False, RetryDecision.ALREADY_THERE),
+        (10, True, RetryDecision.ALREADY_THERE),
+        (11, False, RetryDecision.PARTLY_THERE),
+        (20, True, RetryDecision.PARTLY_THERE),
     ],
 )
 @pytest.mark.parametrize("merges", [False, True])
@@ -183,8 +182,8 @@ def test_what_is_found_decides_the_next_step(found, forgotten, step, merges):
     request = replace(AGAIN, may_be_forgotten=forgotten, merges_rows=merges)
     if merges and forgotten and found == 0:
         # The rows may be there under another batch id, merged away.
-        step = Step.PARTLY_THERE
-    assert decide(request, found=found) is step
+        step = RetryDecision.PARTLY_THERE
+    assert decide_retry(request, found=found) is step
 
 
 def test_a_token_that_may_be_forgotten_is_never_relied_on_when_some_rows_are_there():
@@ -282,7 +281,7 @@ def test_a_session_that_was_ended_during_the_look_keeps_the_insert_back():
     client.clock, client.look_seconds = [0.0], 0
     request = replace(AGAIN, session="mine", deadline=Deadline(began=insert.read_moment(), seconds=180.0))
     outcome = insert_batch(client, request, ROWS)
-    assert isinstance(outcome, TryAgain)
+    assert isinstance(outcome, Retryable)
     assert outcome.outcome_unknown
     assert "insert" not in client.calls
 
@@ -290,7 +289,7 @@ def test_a_session_that_was_ended_during_the_look_keeps_the_insert_back():
 def test_an_accepted_repeat_without_rows_is_tried_a_few_times_and_then_shown():
     client = FakeClient(orphan_token=True)
     outcome = insert_batch(client, AGAIN, ROWS)
-    assert isinstance(outcome, TryAgain)
+    assert isinstance(outcome, Retryable)
     assert outcome.outcome_unknown
     outcome = insert_batch(client, replace(AGAIN, attempt=FEW_ATTEMPTS), ROWS)
     assert isinstance(outcome, PartlyThere)
@@ -300,13 +299,13 @@ def test_an_accepted_repeat_without_rows_is_tried_a_few_times_and_then_shown():
 def test_a_table_that_merges_rows_need_not_show_all_of_them_after_a_repeat_but_some():
     request = replace(AGAIN, merges_rows=True)
     assert isinstance(insert_batch(FakeClient(present=4, remembers=True), request, ROWS), Inserted)
-    assert isinstance(insert_batch(FakeClient(orphan_token=True), request, ROWS), TryAgain)
+    assert isinstance(insert_batch(FakeClient(orphan_token=True), request, ROWS), Retryable)
 
 
 def test_a_transient_failure_is_tried_again_with_its_outcome_unknown():
     client = FakeClient(failure=driver.DatabaseError("Code: 252. Too many parts", code=252))
     outcome = insert_batch(client, FIRST, ROWS)
-    assert isinstance(outcome, TryAgain)
+    assert isinstance(outcome, Retryable)
     assert (outcome.code, outcome.too_many_parts, outcome.outcome_unknown) == (252, True, True)
 
 
@@ -321,28 +320,28 @@ def test_a_permanent_failure_is_refused():
 def test_a_failure_before_the_insert_says_nothing_new_about_its_outcome():
     failure = driver.DatabaseError("Code: 241. Memory limit", code=241)
     first = FakeClient(failure=failure, fails_on="kill")
-    known = replace(FIRST, attempt=2, earlier_query_ids=(query_id(BATCH, 1),))
+    known = replace(FIRST, attempt=2, earlier_query_ids=(attempt_query_id(BATCH, 1),))
     outcome = insert_batch(first, known, ROWS)
-    assert isinstance(outcome, TryAgain)
+    assert isinstance(outcome, Retryable)
     assert not outcome.outcome_unknown
     outcome = insert_batch(FakeClient(failure=failure, fails_on="count"), AGAIN, ROWS)
-    assert isinstance(outcome, TryAgain)
+    assert isinstance(outcome, Retryable)
     assert outcome.outcome_unknown
 
 
 def test_a_query_that_was_not_let_in_leaves_an_earlier_unknown_outcome_unknown():
     failure = driver.DatabaseError("Code: 202. Too many simultaneous queries", code=202)
     outcome = insert_batch(FakeClient(failure=failure), AGAIN, ROWS)
-    assert isinstance(outcome, TryAgain)
+    assert isinstance(outcome, Retryable)
     assert outcome.outcome_unknown
     outcome = insert_batch(FakeClient(failure=failure), FIRST, ROWS)
-    assert isinstance(outcome, TryAgain)
+    assert isinstance(outcome, Retryable)
     assert not outcome.outcome_unknown
 
 
 def test_a_code_on_no_list_is_tried_a_few_times_and_then_refused():
     failure = driver.DatabaseError("Code: 395. throwIf", code=395)
-    assert isinstance(insert_batch(FakeClient(failure=failure), FIRST, ROWS), TryAgain)
+    assert isinstance(insert_batch(FakeClient(failure=failure), FIRST, ROWS), Retryable)
     last = replace(AGAIN, attempt=FEW_ATTEMPTS)
     assert isinstance(insert_batch(FakeClient(failure=failure), last, ROWS), Refused)
 
@@ -375,7 +374,7 @@ def test_a_session_that_cannot_be_used_is_tried_again_however_often_and_names_th
 ):
     failure = driver.DatabaseError(f"Code: {code}. Session", code=code)
     outcome = insert_batch(FakeClient(failure=failure), replace(FIRST, attempt=attempt, session="mine"), ROWS)
-    verdict = judge(outcome, attempt=attempt, retry=Retry(), chance=1.0)
+    verdict = classify_outcome(outcome, attempt=attempt, retry=Retry(), jitter=1.0)
     assert verdict.status is BatchStatus.RETRY
     assert verdict.outcome == "unknown", "a proxy may have sent it twice"
     assert 0 < verdict.wait_seconds <= Retry().longest

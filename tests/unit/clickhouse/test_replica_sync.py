@@ -14,7 +14,8 @@ from clickhouse_connect.driver import exceptions as driver
 from oncehouse.clickhouse import server_names, unique_ids
 from oncehouse.clickhouse.client import error_class
 from oncehouse.clickhouse.errors import classify
-from oncehouse.clickhouse.insert.insert_batch import InsertRequest, TryAgain, insert_batch
+from oncehouse.clickhouse.insert.insert_batch import insert_batch
+from oncehouse.clickhouse.insert.outcome import InsertRequest, Retryable
 from oncehouse.clickhouse.replica_sync import TRIES, read_in_step, write_in_step
 from oncehouse.clickhouse.unique_ids import read_unique_ids
 from oncehouse.config.pipeline import ClickHouse
@@ -244,7 +245,7 @@ def test_a_batch_whose_rows_cannot_be_looked_for_is_neither_sent_nor_parked(code
         merges_rows=False,
     )
     outcome = insert_batch(servers, request, pa.table({"n": range(10)}))
-    assert isinstance(outcome, TryAgain)
+    assert isinstance(outcome, Retryable)
     assert outcome.outcome_unknown
     assert "nothing was decided" in outcome.message
 

@@ -1,7 +1,8 @@
-"""What an attempt to insert a batch is given, and what may come of it: frozen values that pickle."""
+"""What an attempt to insert a batch needs to know, and how it may end: frozen values that can be pickled."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,16 @@ class InsertRequest:
     """Those of earlier attempts whose INSERT may still be under way."""
 
 
+class Stopwatch:
+    """Measures how long an attempt took."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._started
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inserted:
     rows: int
@@ -47,12 +58,12 @@ class AlreadyThere:
     rows: int
     seconds: float
     views_unproven: bool
-    """Materialized views hang on the table, and nothing shows that they got the rows."""
+    """The table has materialized views, and nothing proves that they got the rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """Trying again will not help: somebody has to look."""
+    """A retry will not help: the batch is parked until an operator acts."""
 
     message: str
     code: int | None
@@ -61,7 +72,9 @@ class Refused:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TryAgain:
+class Retryable:
+    """It failed, or its answer was lost; a later attempt may succeed."""
+
     message: str
     code: int | None
     seconds: float
@@ -80,4 +93,4 @@ class PartlyThere:
     seconds: float
 
 
-Outcome = Inserted | AlreadyThere | Refused | TryAgain | PartlyThere
+InsertOutcome = Inserted | AlreadyThere | Refused | Retryable | PartlyThere

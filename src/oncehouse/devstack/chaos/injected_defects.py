@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from oncehouse.ledger.catalog import batches, database, epochs, leases, registration
-from oncehouse.ledger.models import BatchStatus
+from oncehouse.ledger.models import AttemptOutcome, BatchStatus
 from oncehouse.pipeline.ingest import kafka_source
 from oncehouse.pipeline.load import insert_task
 from oncehouse.pipeline.stages import kafka_stream
@@ -31,15 +31,15 @@ def without_token(send: Callable[..., Any]) -> Callable[..., Any]:
     def send_without_token(plan: Any) -> Any:
         from dataclasses import replace
 
-        from oncehouse.clickhouse.insert import insert_batch
+        from oncehouse.clickhouse.insert import repeatable_block
 
-        right = insert_batch.insert_settings
+        right = repeatable_block.insert_settings
         off: dict[str, str | int] = {"insert_deduplicate": 0, "deduplicate_insert": "disable"}
-        insert_batch.insert_settings = lambda batch_id: right(batch_id) | off
+        repeatable_block.insert_settings = lambda batch_id: right(batch_id) | off
         try:
             return send(replace(plan, request=replace(plan.request, outcome_unknown=False, session=None)))
         finally:
-            insert_batch.insert_settings = right
+            repeatable_block.insert_settings = right
 
     return send_without_token
 
@@ -92,15 +92,15 @@ def _name(one: Any) -> str:
 
 def believe_failures() -> None:
     """An insert that failed, or whose end nobody knows, counts as done."""
-    right = insert_task.judge
+    right = insert_task.classify_outcome
 
-    def judge_kindly(outcome: Any, **facts: Any) -> insert_task.Verdict:
+    def classify_kindly(outcome: Any, **facts: Any) -> insert_task.Verdict:
         verdict = right(outcome, **facts)
         if verdict.status is BatchStatus.RETRY:
-            return insert_task.Verdict(status=BatchStatus.IN_CLICKHOUSE, outcome="inserted")
+            return insert_task.Verdict(status=BatchStatus.IN_CLICKHOUSE, outcome=AttemptOutcome.INSERTED)
         return verdict
 
-    _put(insert_task, "judge", judge_kindly)
+    _put(insert_task, "classify_outcome", classify_kindly)
 
 
 def ignore_fencing() -> None:

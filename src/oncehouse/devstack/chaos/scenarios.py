@@ -19,6 +19,7 @@ from oncehouse.devstack.chaos.scenario_run import NoFaultError, NotHeldError, Pl
 from oncehouse.devstack.proxies.faults import AnswerError, CutBody, DelayAnswer, DropAnswer, Fault, HoldBody
 from oncehouse.devstack.subprocesses import python_workers
 from oncehouse.ledger.catalog import batches, epochs, leases
+from oncehouse.ledger.models import AttemptOutcome
 
 if TYPE_CHECKING:
     import subprocess
@@ -173,7 +174,8 @@ def kill_clickhouse(play: Play) -> None:
 
 def _has_failed_attempt(play: Play) -> bool:
     return any(
-        attempt.outcome not in (None, "inserted", "already there") or batch.attempts > 1
+        attempt.outcome not in (None, AttemptOutcome.INSERTED, AttemptOutcome.ALREADY_THERE)
+        or batch.attempts > 1
         for batch in batches.list_batches(play.catalog)
         for attempt in batches.list_attempts(play.catalog, batch.batch_id)
     )

@@ -12,11 +12,21 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, insert, select, update
 
+from oncehouse.common.query_ids import attempt_query_id
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.row_mappers import file_ref
 from oncehouse.ledger.catalog.schema import attempts, batches, duplicate_files, key_files, parts
-from oncehouse.ledger.models import Attempt, Batch, BatchStatus, FileRef, LoadPart, Part, Stage
+from oncehouse.ledger.models import (
+    Attempt,
+    AttemptOutcome,
+    Batch,
+    BatchStatus,
+    FileRef,
+    LoadPart,
+    Part,
+    Stage,
+)
 
 WAITING = (BatchStatus.NEW, BatchStatus.IN_PROCESS, BatchStatus.RETRY)
 
@@ -189,7 +199,7 @@ def start_attempt(catalog: Catalog, token: int, batch_id: str, *, block_count: s
             )
         number = known.attempts + 1
         now = catalog.latest_in(connection)
-        query_id = f"{batch_id}-{number}"
+        query_id = attempt_query_id(batch_id, number)
         connection.execute(
             update(batches).where(*mine).values(status=BatchStatus.IN_PROCESS, attempts=number)
         )
@@ -223,7 +233,7 @@ def finish_attempt(
     attempt: Attempt,
     *,
     status: BatchStatus,
-    outcome: str,
+    outcome: AttemptOutcome,
     detail: str | None = None,
     wait_seconds: float = 0.0,
 ) -> None:
@@ -271,7 +281,7 @@ def list_attempts(catalog: Catalog, batch_id: str) -> tuple[Attempt, ...]:
             query_id=row.query_id,
             started_at=row.started_at,
             finished_at=row.finished_at,
-            outcome=row.outcome,
+            outcome=None if row.outcome is None else AttemptOutcome(row.outcome),
             detail=row.detail,
             block_count=row.block_count,
         )

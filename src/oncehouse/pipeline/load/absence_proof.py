@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.insert.deadline import under_way_seconds
-from oncehouse.clickhouse.insert.insert_batch import end_attempts
+from oncehouse.clickhouse.insert.lost_answer import end_attempts
 from oncehouse.errors import TransientError
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import BatchStatus

@@ -1,7 +1,9 @@
-"""What an attempt to load a batch begins with: its session on the server, and whether its token can be relied on.
+"""What an attempt to load a batch starts with: its session on the server, and what is known of earlier attempts.
 
-`may_be_forgotten` is pure. What it is asked about, how many blocks the table has taken, comes with the request that
-opens the session.
+If the answer of an earlier attempt was lost, its token decides whether a repeated INSERT is harmless. `is_doubtful`
+says whether the table may have forgotten that token; `may_be_forgotten` is its pure core. The number of blocks that
+the table has taken comes with the request that opens the session. What follows from it is decided in
+`clickhouse/insert/lost_answer.py`.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from oncehouse.clickhouse.insert.deadline import (
     remembered_seconds,
     under_way_seconds,
 )
-from oncehouse.clickhouse.insert.insert_batch import query_id
 from oncehouse.clickhouse.insert.session_fence import explain_refusal, opening_settings
+from oncehouse.common.query_ids import attempt_query_id
 from oncehouse.errors import OncehouseError
 from oncehouse.ledger.catalog import batches
 
@@ -118,7 +120,7 @@ def open_attempt(pipeline: Pipeline, batch: Batch, facts: TableFacts | None) -> 
     """One small request before an attempt is written down: it opens the session, and counts the table's blocks."""
     # Before anything else: a process that stands still from here on must not think that it has time.
     began = read_moment()
-    session = query_id(batch.batch_id, batch.attempts + 1)
+    session = attempt_query_id(batch.batch_id, batch.attempts + 1)
     settings = opening_settings(session) if pipeline.clickhouse.insert_sessions else {}
     try:
         count = read_block_count(connect(pipeline.clickhouse), batch.table, facts, settings)

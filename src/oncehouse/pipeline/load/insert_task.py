@@ -1,9 +1,10 @@
-"""Loading: one batch, one Spark task, one INSERT.
+"""Loads one batch: one attempt, one Spark task, one INSERT, and what its outcome means for the batch.
 
-The task reads the live rows of the batch's parts, in their order, and sends them. Before its task starts the driver
-opens the attempt's session and then writes the attempt into the catalog: whoever has the lease next finds both, and
-can end what may still be under way. What became of the batch it writes after the task has ended. `judge` is pure:
-outcome in, status and back-off out.
+The task reads the live rows of the batch's parts, in their order, and sends them. Before it starts the driver opens
+the attempt's session (`attempt.py`) and then writes the attempt to the catalog: the next holder of the lease finds
+both, and can end what may still be under way. When the task has ended, the driver writes the outcome to the catalog.
+`classify_outcome` is pure: outcome in, status and back-off out. Whether a retry sends rows again is decided in
+`clickhouse/insert/lost_answer.py`.
 """
 
 from __future__ import annotations
@@ -18,16 +19,15 @@ import pyarrow as pa
 from oncehouse.clickhouse import error_codes
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.insert.deadline import SEND_WITHIN_SECONDS, Deadline, read_moment
-from oncehouse.clickhouse.insert.insert_batch import (
+from oncehouse.clickhouse.insert.insert_batch import classify_unsent, insert_batch
+from oncehouse.clickhouse.insert.outcome import (
     AlreadyThere,
     Inserted,
+    InsertOutcome,
     InsertRequest,
-    Outcome,
     PartlyThere,
     Refused,
-    TryAgain,
-    insert_batch,
-    judge_unsent,
+    Retryable,
 )
 from oncehouse.clickhouse.table_info import TableFacts
 from oncehouse.common import failpoints
@@ -37,7 +37,7 @@ from oncehouse.config.pipeline import ClickHouse, Pipeline, Retry, Table
 from oncehouse.errors import CorruptFileError, OncehouseError, PermanentError, TransientError
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.catalog.database import Catalog
-from oncehouse.ledger.models import Attempt, Batch, BatchStatus, LoadPart, Stage
+from oncehouse.ledger.models import Attempt, AttemptOutcome, Batch, BatchStatus, LoadPart, Stage
 from oncehouse.ledger.storage.file_store import NO_SPACE, FileStore
 from oncehouse.ledger.storage.marks import Sending, write_mark
 from oncehouse.pipeline.dedup.deduplicate import live_events
@@ -49,10 +49,6 @@ from oncehouse.pipeline.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-UNKNOWN = "unknown"
-FAILED = "failed"
-VIEWS_UNPROVEN = "views unproven"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +66,7 @@ class Verdict:
     """What an attempt's outcome makes of its batch."""
 
     status: BatchStatus
-    outcome: str
+    outcome: AttemptOutcome
     detail: str | None = None
     wait_seconds: float = 0.0
     answer: Answer = Answer.TAKEN
@@ -78,7 +74,7 @@ class Verdict:
     """How long the insert took."""
 
 
-def send_batch(plan: LoadPlan) -> Outcome:
+def send_batch(plan: LoadPlan) -> InsertOutcome:
     """The work of one load task. Damage in the ledger's own files is an outcome too, not a crash.
 
     A task that Spark runs once more sends nothing. What its first run did nobody here can know, and its session may
@@ -86,7 +82,7 @@ def send_batch(plan: LoadPlan) -> Outcome:
     """
     unknown = plan.request.outcome_unknown
     if is_repeated():
-        return TryAgain(
+        return Retryable(
             message=f"batch {plan.request.batch_id} for {plan.request.table}: Spark ran the load task once more, so "
             "its first run was lost, and whether that sent the rows is not known. The next attempt looks",
             code=None,
@@ -98,7 +94,7 @@ def send_batch(plan: LoadPlan) -> Outcome:
     try:
         rows = live_rows(FileStore(plan.files_root), plan.parts)
     except TransientError as error:
-        return TryAgain(
+        return Retryable(
             message=str(error), code=None, seconds=0.0, outcome_unknown=unknown, too_many_parts=False
         )
     except OncehouseError as error:
@@ -136,41 +132,47 @@ def live_rows(store: FileStore, parts: Sequence[LoadPart]) -> pa.Table:
         raise PermanentError(f"the parts of the batch have different columns: {error}") from error
 
 
-def judge(outcome: Outcome, *, attempt: int, retry: Retry, chance: float) -> Verdict:
-    """What becomes of the batch. `chance` (0 to 1) spreads retries over the whole back-off: full jitter."""
+def classify_outcome(outcome: InsertOutcome, *, attempt: int, retry: Retry, jitter: float) -> Verdict:
+    """The status of the batch. `jitter` (0 to 1) spreads retries over the whole back-off."""
     match outcome:
         case Inserted():
-            return Verdict(status=BatchStatus.IN_CLICKHOUSE, outcome="inserted", seconds=outcome.seconds)
+            return Verdict(
+                status=BatchStatus.IN_CLICKHOUSE, outcome=AttemptOutcome.INSERTED, seconds=outcome.seconds
+            )
         case AlreadyThere(views_unproven=True):
             return Verdict(
                 status=BatchStatus.IN_CLICKHOUSE,
-                outcome=VIEWS_UNPROVEN,
+                outcome=AttemptOutcome.VIEWS_UNPROVEN,
                 detail="found by its batch id; nothing shows whether the table's materialized views have its rows",
             )
         case AlreadyThere():
-            return Verdict(status=BatchStatus.IN_CLICKHOUSE, outcome="already there")
-        case TryAgain():
+            return Verdict(status=BatchStatus.IN_CLICKHOUSE, outcome=AttemptOutcome.ALREADY_THERE)
+        case Retryable():
             backoff = Backoff(base_seconds=retry.base, longest_seconds=retry.longest)
             return Verdict(
                 status=BatchStatus.RETRY,
-                outcome=UNKNOWN if outcome.outcome_unknown else FAILED,
+                outcome=_failed_or_unknown(outcome),
                 detail=outcome.message,
-                wait_seconds=backoff.wait_seconds(attempt, chance=chance),
+                wait_seconds=backoff.wait_seconds(attempt, chance=jitter),
                 answer=_answer_of(outcome),
                 seconds=outcome.seconds,
             )
         case Refused():
             return Verdict(
                 status=BatchStatus.PARKED,
-                outcome=UNKNOWN if outcome.outcome_unknown else FAILED,
+                outcome=_failed_or_unknown(outcome),
                 detail=outcome.message,
             )
         case PartlyThere():
-            return Verdict(status=BatchStatus.PARKED, outcome=UNKNOWN, detail=outcome.message)
+            return Verdict(status=BatchStatus.PARKED, outcome=AttemptOutcome.UNKNOWN, detail=outcome.message)
     assert_never(outcome)
 
 
-def _answer_of(outcome: TryAgain) -> Answer:
+def _failed_or_unknown(outcome: Retryable | Refused) -> AttemptOutcome:
+    return AttemptOutcome.UNKNOWN if outcome.outcome_unknown else AttemptOutcome.FAILED
+
+
+def _answer_of(outcome: Retryable) -> Answer:
     if outcome.too_many_parts:
         return Answer.TOO_MANY_PARTS
     return Answer.TOO_LARGE if outcome.code in error_codes.TOO_LARGE else Answer.FAILED
@@ -212,17 +214,17 @@ def plan_load(
     )
 
 
-def _run(spark: SparkSession, plan: LoadPlan) -> Outcome:
+def _run(spark: SparkSession, plan: LoadPlan) -> InsertOutcome:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
-        outcome: Outcome = run_tasks(spark, send_batch, [plan])[0]
+        outcome: InsertOutcome = run_tasks(spark, send_batch, [plan])[0]
     except (Py4JError, PySparkException, OSError) as error:
         if isinstance(error, OSError) and error.errno not in NO_SPACE:
             raise
         # The worker or its executor died, or Spark has no space: whether the insert had happened, nobody can say.
-        return TryAgain(
+        return Retryable(
             message=f"the load task died: {str(error).splitlines()[0]}",
             code=None,
             seconds=0.0,
@@ -232,7 +234,7 @@ def _run(spark: SparkSession, plan: LoadPlan) -> Outcome:
     return outcome
 
 
-def _mark(catalog: Catalog, token: int, plan: LoadPlan, attempt: Attempt) -> Outcome | None:
+def _mark(catalog: Catalog, token: int, plan: LoadPlan, attempt: Attempt) -> InsertOutcome | None:
     """Prove outside of the catalog how far it has come, before rows leave that it might forget to have sent."""
     epoch = max((load.part.epoch for load in plan.parts), default=0)
     try:
@@ -240,7 +242,7 @@ def _mark(catalog: Catalog, token: int, plan: LoadPlan, attempt: Attempt) -> Out
             catalog, FileStore(plan.files_root), Stage.LOAD, token, Sending(attempt=attempt, epoch=epoch)
         )
     except TransientError as error:
-        return judge_unsent(plan.request, error)
+        return classify_unsent(plan.request, error)
     return None
 
 
@@ -260,15 +262,16 @@ def load(
     attempt = batches.start_attempt(catalog, token, batch.batch_id, block_count=count)
     plan = plan_load(pipeline, table, batch, attempt, catalog=catalog, facts=facts, opened=opened)
     if opened.error is not None:
-        unsent: Outcome | None = judge_unsent(plan.request, opened.error)
+        unsent: InsertOutcome | None = classify_unsent(plan.request, opened.error)
     else:
         unsent = _mark(catalog, token, plan, attempt)
     failpoints.reach("before inserting")
     about = {"pipeline": pipeline.pipeline, "batch": batch.batch_id, "table": batch.table}
     with span("insert", **about, attempt=attempt.attempt, query_id=attempt.query_id) as insert:
         outcome = unsent or _run(spark, plan)
-        # Jitter only spreads load; nobody has to be kept from guessing it.
-        verdict = judge(outcome, attempt=attempt.attempt, retry=pipeline.retry, chance=random.random())  # noqa: S311
+        # Jitter only spreads load; it need not be unpredictable.
+        jitter = random.random()  # noqa: S311
+        verdict = classify_outcome(outcome, attempt=attempt.attempt, retry=pipeline.retry, jitter=jitter)
         insert.note(outcome=verdict.outcome)
         if verdict.status is not BatchStatus.IN_CLICKHOUSE:
             insert.fail(verdict.detail or verdict.outcome)

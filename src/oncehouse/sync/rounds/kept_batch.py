@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from sqlalchemy import Connection, Engine, delete, insert, select
 
-from oncehouse.clickhouse.insert.insert_batch import encode_block
+from oncehouse.clickhouse.insert.repeatable_block import encode_block
 from oncehouse.common.database import DatabaseClock
 from oncehouse.messaging.database import reading, transact
 from oncehouse.sync.tables import ABSENT, batches

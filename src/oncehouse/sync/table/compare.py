@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oncehouse.clickhouse.identifiers import quote, quote_table
-from oncehouse.clickhouse.insert.insert_batch import encode_block
+from oncehouse.clickhouse.insert.repeatable_block import encode_block
 from oncehouse.clickhouse.replica_sync import read_in_step
 from oncehouse.column_types.types import (
     Array,

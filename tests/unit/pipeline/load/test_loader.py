@@ -16,22 +16,19 @@ from oncehouse.clickhouse.insert.outcome import (
     InsertRequest,
     PartlyThere,
     Refused,
-    TryAgain,
+    Retryable,
 )
 from oncehouse.config.pipeline import ClickHouse, Retry
 from oncehouse.errors import CorruptFileError, PermanentError, TransientError
-from oncehouse.ledger.models import BatchStatus, FileRef, LoadPart, Part
+from oncehouse.ledger.models import AttemptOutcome, BatchStatus, FileRef, LoadPart, Part
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dedup.deduplicate import DUPLICATE_SCHEMA
 from oncehouse.pipeline.ingest.read_task import read_records
 from oncehouse.pipeline.load import insert_task
 from oncehouse.pipeline.load.insert_rate import Answer
 from oncehouse.pipeline.load.insert_task import (
-    FAILED,
-    UNKNOWN,
-    VIEWS_UNPROVEN,
     LoadPlan,
-    judge,
+    classify_outcome,
     live_rows,
     send_batch,
 )
@@ -40,8 +37,8 @@ from plan_examples import make_read_plan
 RETRY = Retry(base=0.5, longest=300.0)
 
 
-def try_again(*, unknown: bool = False, too_many: bool = False) -> TryAgain:
-    return TryAgain(message="m", code=1, seconds=0.1, outcome_unknown=unknown, too_many_parts=too_many)
+def try_again(*, unknown: bool = False, too_many: bool = False) -> Retryable:
+    return Retryable(message="m", code=1, seconds=0.1, outcome_unknown=unknown, too_many_parts=too_many)
 
 
 def refused(*, unknown: bool = False) -> Refused:
@@ -60,34 +57,38 @@ PARTLY = PartlyThere(message="m", found=1, rows=2, partitions=(("all", 1),), sec
             BatchStatus.IN_CLICKHOUSE,
             "already there",
         ),
-        (AlreadyThere(rows=1, seconds=0.1, views_unproven=True), BatchStatus.IN_CLICKHOUSE, VIEWS_UNPROVEN),
-        (try_again(), BatchStatus.RETRY, FAILED),
-        (try_again(unknown=True), BatchStatus.RETRY, UNKNOWN),
-        (refused(), BatchStatus.PARKED, FAILED),
-        (refused(unknown=True), BatchStatus.PARKED, UNKNOWN),
-        (PARTLY, BatchStatus.PARKED, UNKNOWN),
+        (
+            AlreadyThere(rows=1, seconds=0.1, views_unproven=True),
+            BatchStatus.IN_CLICKHOUSE,
+            AttemptOutcome.VIEWS_UNPROVEN,
+        ),
+        (try_again(), BatchStatus.RETRY, AttemptOutcome.FAILED),
+        (try_again(unknown=True), BatchStatus.RETRY, AttemptOutcome.UNKNOWN),
+        (refused(), BatchStatus.PARKED, AttemptOutcome.FAILED),
+        (refused(unknown=True), BatchStatus.PARKED, AttemptOutcome.UNKNOWN),
+        (PARTLY, BatchStatus.PARKED, AttemptOutcome.UNKNOWN),
     ],
 )
 def test_each_outcome_has_its_status(outcome, status, word):
-    verdict = judge(outcome, attempt=1, retry=RETRY, chance=0.5)
+    verdict = classify_outcome(outcome, attempt=1, retry=RETRY, jitter=0.5)
     assert (verdict.status, verdict.outcome) == (status, word)
 
 
 def test_what_was_refused_or_is_tried_again_says_why():
     for outcome in (try_again(), refused(), PARTLY):
-        assert judge(outcome, attempt=1, retry=RETRY, chance=0.5).detail == "m"
+        assert classify_outcome(outcome, attempt=1, retry=RETRY, jitter=0.5).detail == "m"
 
 
 def test_views_that_could_not_be_checked_are_mentioned():
-    verdict = judge(
-        AlreadyThere(rows=1, seconds=0.1, views_unproven=True), attempt=2, retry=RETRY, chance=0.5
+    verdict = classify_outcome(
+        AlreadyThere(rows=1, seconds=0.1, views_unproven=True), attempt=2, retry=RETRY, jitter=0.5
     )
     assert "views" in (verdict.detail or "")
 
 
 def test_what_a_failure_says_of_the_server_is_passed_on_to_the_pace():
     answers = [
-        judge(outcome, attempt=1, retry=RETRY, chance=0.5).answer
+        classify_outcome(outcome, attempt=1, retry=RETRY, jitter=0.5).answer
         for outcome in (
             try_again(too_many=True),
             replace(try_again(), code=241),
@@ -102,15 +103,15 @@ def test_what_a_failure_says_of_the_server_is_passed_on_to_the_pace():
     ("attempt", "longest"), [(1, 0.5), (2, 1.0), (3, 2.0), (10, 256.0), (11, 300.0), (10_000, 300.0)]
 )
 def test_the_wait_doubles_up_to_the_longest(attempt, longest):
-    assert judge(try_again(), attempt=attempt, retry=RETRY, chance=1.0).wait_seconds == longest
+    assert classify_outcome(try_again(), attempt=attempt, retry=RETRY, jitter=1.0).wait_seconds == longest
 
 
-@given(attempt=st.integers(1, 100_000), chance=st.floats(0, 1))
-def test_the_wait_is_spread_over_the_whole_back_off(attempt, chance):
-    waited = judge(try_again(), attempt=attempt, retry=RETRY, chance=chance).wait_seconds
+@given(attempt=st.integers(1, 100_000), jitter=st.floats(0, 1))
+def test_the_wait_is_spread_over_the_whole_back_off(attempt, jitter):
+    waited = classify_outcome(try_again(), attempt=attempt, retry=RETRY, jitter=jitter).wait_seconds
     assert 0 <= waited <= RETRY.longest
-    full = judge(try_again(), attempt=attempt, retry=RETRY, chance=1.0).wait_seconds
-    assert waited == pytest.approx(full * chance)
+    full = classify_outcome(try_again(), attempt=attempt, retry=RETRY, jitter=1.0).wait_seconds
+    assert waited == pytest.approx(full * jitter)
 
 
 @pytest.fixture
@@ -259,5 +260,5 @@ def test_a_task_that_spark_runs_again_never_says_that_nothing_was_sent(store, mo
     assert not first.outcome_unknown
     monkeypatch.setattr("pyspark.TaskContext.get", lambda: RunOf(1))
     again = send_batch(plan)
-    assert isinstance(again, TryAgain)
+    assert isinstance(again, Retryable)
     assert again.outcome_unknown
