@@ -320,8 +320,8 @@ def test_an_alert_stands_on_metrics_of_the_list_and_has_its_runbook(rule):
     text = runbook.read_text()
     assert text.startswith(f"# {rule['alert']}\n")
     assert f"```promql\n{rule['expr']}\n```" in text
-    assert "\n## Look\n\n- " in text
-    assert "\n## Do\n\n- " in text
+    assert "\n## Check\n\n- " in text
+    assert "\n## Fix\n\n- " in text
 
 
 def test_every_runbook_belongs_to_an_alert_and_is_in_the_list():
