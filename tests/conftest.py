@@ -39,7 +39,7 @@ from oncehouse.devstack.spark import SparkMaster
 from oncehouse.devstack.stack import Stack
 from oncehouse.devstack.state import load_ports
 from oncehouse.devstack.zookeeper import ZooKeeper
-from replica_world import open_replicas
+from replicated_tables import open_replicas
 from scenarios import SCENARIOS
 
 # How long an example takes says how busy the machine is, and nothing about what is tested.

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from monitored_system import MonitoredSystem, StandIn, make_system
 from oncehouse.common.http_auth import make_door
 from oncehouse.web.app import Dashboard
 from oncehouse.web.server import Server, listen
-from watched_world import StandIn, World, make_world
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 HOSTILE_HOST = "evil.example"
@@ -51,15 +51,15 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def world(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> World:
+def system(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> MonitoredSystem:
     """Made only where there is a browser to look at it."""
     del chromium
-    return make_world(tmp_path_factory.mktemp("browser"))
+    return make_system(tmp_path_factory.mktemp("browser"))
 
 
 @pytest.fixture(scope="module")
-def lookout(world: World) -> Iterator[StandIn]:
-    with closing(StandIn(world.watched)) as opened:
+def lookout(system: MonitoredSystem) -> Iterator[StandIn]:
+    with closing(StandIn(system.watched)) as opened:
         yield opened
 
 

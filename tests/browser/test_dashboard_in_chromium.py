@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from monitored_system import HISTORY, StandIn, add_batches, make_system
 from oncehouse.common.http_auth import make_door
 from oncehouse.etl.open import open_etl, read_offsets
 from oncehouse.ledger.catalog.batches import find_batch
 from oncehouse.ledger.models import BatchStatus
 from oncehouse.web.app import Dashboard
 from oncehouse.web.server import Server, listen
-from watched_world import HISTORY, StandIn, add_batches, make_world
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 PATHS = [
@@ -43,10 +43,10 @@ BATCHES = 10_000
 @pytest.mark.parametrize(
     ("width", "scheme"), [(1240, "light"), (390, "dark")], ids=["wide and light", "a phone in the dark"]
 )
-def test_every_page_opens_without_an_error_and_fits_the_screen(open_page, address, world, width, scheme):
+def test_every_page_opens_without_an_error_and_fits_the_screen(open_page, address, system, width, scheme):
     page = open_page(width=width, color_scheme=scheme)
     for path in PATHS:
-        answer = page.goto(address + path.format(parked=world.parked))
+        answer = page.goto(address + path.format(parked=system.parked))
         assert answer.status == 200, path
         assert page.locator("h1").count() == 1, path
         if not path.endswith("/retry"):
@@ -81,9 +81,9 @@ def test_a_page_says_when_it_is_not_live_any_more(open_page, lookout):
     page.wait_for_selector("#pulse[data-state=away]")
 
 
-def test_a_parked_batch_is_tried_again_by_keyboard_alone(open_page, address, world):
+def test_a_parked_batch_is_tried_again_by_keyboard_alone(open_page, address, system):
     page = open_page()
-    page.goto(f"{address}/pipelines/orders/batches/{world.parked}")
+    page.goto(f"{address}/pipelines/orders/batches/{system.parked}")
     page.wait_for_selector(LIVE)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
@@ -97,10 +97,10 @@ def test_a_parked_batch_is_tried_again_by_keyboard_alone(open_page, address, wor
         page.wait_for_selector(".note")
         assert "will be tried again" in page.locator(".note").inner_text()
         assert page.locator(".card .chip").first.inner_text() == "retry"
-        with world.catalog() as catalog:
-            assert find_batch(catalog, world.parked).status is BatchStatus.RETRY
+        with system.catalog() as catalog:
+            assert find_batch(catalog, system.parked).status is BatchStatus.RETRY
     finally:
-        world.park_again()
+        system.park_again()
 
 
 def tab_to(page, text: str) -> None:
@@ -111,27 +111,32 @@ def tab_to(page, text: str) -> None:
     raise AssertionError(f"{text!r} cannot be reached by keyboard")
 
 
-def test_a_topic_is_paused_and_resumed_by_mouse(open_page, address, world):
+def test_a_topic_is_paused_and_resumed_by_mouse(open_page, address, system):
     page = open_page()
     page.goto(address + "/etl")
     page.click("tr:has-text('Payments') >> text=Pause…")
     page.click("button:has-text('Pause')")
     page.wait_for_selector("text=Payments is paused.")
-    assert state_of(world, "Payments") == "paused"
+    assert state_of(system, "Payments") == "paused"
     page.click("tr:has-text('dwh.payments') >> text=Resume…")
     page.click("button:has-text('Resume')")
     page.wait_for_selector("text=Payments goes on.")
-    assert state_of(world, "Payments") == ""
+    assert state_of(system, "Payments") == ""
 
 
-def state_of(world, topic: str) -> str:
-    with open_etl(world.watched.etl) as etl:
+def state_of(system, topic: str) -> str:
+    with open_etl(system.watched.etl) as etl:
         return read_offsets(etl).offsets[topic].state
 
 
-def test_what_strangers_wrote_runs_nowhere(open_page, address, world):
+def test_what_strangers_wrote_runs_nowhere(open_page, address, system):
     page = open_page()
-    for path in ("/pipelines/orders/letters", f"/pipelines/orders/batches/{world.parked}", "/etl", "/outbox"):
+    for path in (
+        "/pipelines/orders/letters",
+        f"/pipelines/orders/batches/{system.parked}",
+        "/etl",
+        "/outbox",
+    ):
         page.goto(address + path)
         page.wait_for_selector(LIVE)
         assert "oncehouse" in page.title()
@@ -165,14 +170,14 @@ fetch("{address}/leases").then(a => a.text()).then(() => document.title = "read"
         server.shutdown()
 
 
-def test_another_site_can_neither_act_nor_read(open_page, world, evil_site):
+def test_another_site_can_neither_act_nor_read(open_page, system, evil_site):
     page = open_page(expect_trouble=True)
     page.goto(evil_site)
     page.wait_for_function("document.title === 'not read'")
     with page.expect_navigation() as navigation:
         page.evaluate("document.getElementById('f').submit()")
     assert navigation.value.status == 403
-    assert state_of(world, "Orders") != "paused"
+    assert state_of(system, "Orders") != "paused"
 
 
 def test_a_name_that_was_made_to_point_here_shows_nothing(open_page, address):
@@ -236,10 +241,10 @@ def test_a_page_of_ten_thousand_batches_loads_within_a_second(
     open_page, serve, tmp_path, capsys, record_property
 ):
     """Judged where nobody else keeps the cores busy; what does not hang on them is judged without a browser."""
-    world = make_world(tmp_path)
-    with world.catalog() as catalog:
+    system = make_system(tmp_path)
+    with system.catalog() as catalog:
         add_batches(catalog, BATCHES)
-    page, address = open_page(), serve(looking=StandIn(world.watched))
+    page, address = open_page(), serve(looking=StandIn(system.watched))
     paths = ("/pipelines/orders/batches", "/pipelines/orders", "/")
     seconds = {path: load_best_of_three(page, address + path) for path in paths}
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
@@ -263,11 +268,11 @@ def test_a_page_of_ten_thousand_batches_loads_within_a_second(
     assert page.locator("tbody tr").count() == 50
 
 
-def test_screenshots_for_the_docs_are_made(open_page, address, world, pytestconfig, tmp_path):
+def test_screenshots_for_the_docs_are_made(open_page, address, system, pytestconfig, tmp_path):
     """Written into docs/images with --write-screenshots; times and ids in them would change each time."""
     folder = IMAGES if pytestconfig.getoption("--write-screenshots") else tmp_path
     folder.mkdir(exist_ok=True)
-    parked = f"/pipelines/orders/batches/{world.parked}"
+    parked = f"/pipelines/orders/batches/{system.parked}"
     for name, path, width, height, scheme in (
         ("overview", "/", 1240, 680, "light"),
         ("facts", "/etl", 1240, 960, "light"),

@@ -9,7 +9,7 @@ import time
 import psycopg
 import pytest
 
-from cdc_world import CdcWorld, Columns
+from captured_database import CapturedDatabase, Columns
 
 WRITERS = 3
 ROUNDS = 5
@@ -63,7 +63,7 @@ def write(url: str, owner: int, seed: int, stop: threading.Event) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_racing_writers_and_killed_servers_leave_no_difference(cdc: CdcWorld, stack, database):
+def test_racing_writers_and_killed_servers_leave_no_difference(cdc: CapturedDatabase, stack, database):
     seed = random.SystemRandom().randint(0, 1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)

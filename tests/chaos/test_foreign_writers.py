@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from defective_loader import insert_what_is_there, overlook_foreign_blocks
-from late_world import push_token_out
+from late_inserts import push_token_out
 
 from live_pipeline import LivePipeline, make_event, wait_until
 from oncehouse.devstack.proxies.fault_proxy import FaultProxy

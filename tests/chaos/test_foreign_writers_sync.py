@@ -12,9 +12,9 @@ from oncehouse.devstack.proxies.fault_proxy import FaultProxy
 from oncehouse.devstack.proxies.faults import DropAnswer
 from oncehouse.errors import TransientError
 from oncehouse.sync.rounds import kept_tokens
-from sync_world import add_people, open_synced_shop
+from synced_shop import add_people, open_synced_shop
 
-from oncehouse.sync.django import Append  # isort: skip - after the settings of sync_world
+from oncehouse.sync.django import Append  # isort: skip - after the settings of synced_shop
 from sync_shop.clickhouse_models import CustomerSync  # isort: skip
 
 PEOPLE = 20

@@ -12,7 +12,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from late_world import push_token_out
+from late_inserts import push_token_out
 
 from chaos_processes import ended, state_of
 from live_pipeline import LivePipeline, make_event, wait_until

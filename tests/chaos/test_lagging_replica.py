@@ -14,8 +14,8 @@ import clickhouse_connect
 import pytest
 from defective_loader import look_without_sync
 
-from etl_world import BASE_MS, BOUND
-from etl_world import open_shop as open_etl_shop
+from etl_shop import BASE_MS, BOUND
+from etl_shop import open_shop as open_etl_shop
 from live_pipeline import LivePipeline, make_event, wait_until
 from oncehouse.clickhouse import replica_sync
 from oncehouse.clickhouse.batch_rows import count_by_batch
@@ -34,7 +34,7 @@ from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.models import RequestKind, Stage
 from oncehouse.pipeline.repair.repair import apply_repair
 from oncehouse.pipeline.stages import load_stage
-from replica_world import UNTIL_RELEASED, connect_to, leave_out_sync, released_at_sync
+from replicated_tables import UNTIL_RELEASED, connect_to, leave_out_sync, released_at_sync
 
 EVENTS = [make_event(number) for number in range(150)]
 

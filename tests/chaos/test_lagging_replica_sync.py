@@ -8,10 +8,10 @@ import pytest
 
 from oncehouse.devstack.proxies.replica_stand_in import ReplicaStandIn
 from oncehouse.sync.verify.verify import verify
-from replica_world import UNTIL_RELEASED, leave_out_sync, released_at_sync
-from sync_world import add_people, open_synced_shop
+from replicated_tables import UNTIL_RELEASED, leave_out_sync, released_at_sync
+from synced_shop import add_people, open_synced_shop
 
-from sync_shop.clickhouse_models import CustomerSync  # isort: skip - after the settings of sync_world
+from sync_shop.clickhouse_models import CustomerSync  # isort: skip - after the settings of synced_shop
 
 
 def differences_on_a_lagging_replica(replicas: ReplicaStandIn, postgres_url: str, database: str) -> dict:

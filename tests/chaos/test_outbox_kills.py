@@ -43,7 +43,7 @@ class Told:
 
 
 @dataclass(kw_only=True)
-class World:
+class OutboxSetup:
     url: str
     servers: str
     topic: str
@@ -174,8 +174,8 @@ def judge(told: Told, arrived: list[str]) -> list[str]:
 
 
 @pytest.fixture
-def make_world(kafka, postgres_url, topic, tmp_path) -> Iterator[Callable[..., World]]:
-    def make(name: str = "", **more: object) -> World:
+def make_setup(kafka, postgres_url, topic, tmp_path) -> Iterator[Callable[..., OutboxSetup]]:
+    def make(name: str = "", **more: object) -> OutboxSetup:
         with psycopg.connect(postgres_url.replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute(MAKE_COUNTERS)
             connection.execute(FILL_COUNTERS)
@@ -190,7 +190,7 @@ def make_world(kafka, postgres_url, topic, tmp_path) -> Iterator[Callable[..., W
         file.write_text(yaml.safe_dump(document))
         seed = int(os.environ.get("OUTBOX_SEED", "0")) or random.randrange(1 << 30)
         print(f"OUTBOX_SEED={seed}")
-        return World(
+        return OutboxSetup(
             url=postgres_url,
             servers=kafka.bootstrap_servers,
             topic=name or topic(partitions=PARTITIONS),
@@ -208,19 +208,19 @@ def make_world(kafka, postgres_url, topic, tmp_path) -> Iterator[Callable[..., W
     [pytest.param(4_000, 2, 2, 1.0, marks=pytest.mark.short), (200_000, 8, 20, 3.0)],
 )
 def test_committed_messages_arrive_in_order_and_are_in_the_table_once(
-    make_pipeline, make_world, rows, writers, kills, every_seconds
+    make_pipeline, make_setup, rows, writers, kills, every_seconds
 ):
     live_pipeline: LivePipeline = make_pipeline(
         partitions=PARTITIONS, epoch={"max_rows": 100_000}, batch={"max_rows": 100_000}
     )
     live_pipeline.document["identity"] = {"headers": [MESSAGE_ID], "window": "60d"}
-    world: World = make_world(live_pipeline.topic)
-    told = world.play(rows=rows, writers=writers, kills=kills, every_seconds=every_seconds)
-    arrived = world.read_kafka()
+    setup: OutboxSetup = make_setup(live_pipeline.topic)
+    told = setup.play(rows=rows, writers=writers, kills=kills, every_seconds=every_seconds)
+    arrived = setup.read_kafka()
     assert judge(told, arrived) == []
     assert len(told.rolled_back) > rows / 20
     print(
-        f"{len(told.committed)} committed, {len(told.rolled_back)} rolled back, {world.kills} kills, ", end=""
+        f"{len(told.committed)} committed, {len(told.rolled_back)} rolled back, {setup.kills} kills, ", end=""
     )
     print(f"{len(arrived) - len(told.committed)} repeats")
     live_pipeline.run()
@@ -233,8 +233,8 @@ def test_committed_messages_arrive_in_order_and_are_in_the_table_once(
 
 
 @pytest.mark.parametrize(("defect", "found"), [("settle", "missing"), ("order", "came after")])
-def test_a_relay_with_a_defect_is_found_out(make_world, defect, found):
-    world: World = make_world(defect=defect)
-    told = world.play(rows=2_000, writers=2, kills=3, every_seconds=0.5)
-    wrong = judge(told, world.read_kafka())
+def test_a_relay_with_a_defect_is_found_out(make_setup, defect, found):
+    setup: OutboxSetup = make_setup(defect=defect)
+    told = setup.play(rows=2_000, writers=2, kills=3, every_seconds=0.5)
+    wrong = judge(told, setup.read_kafka())
     assert any(found in one for one in wrong), wrong

@@ -7,16 +7,18 @@ import random
 import pytest
 
 from oncehouse.messaging.retries.retry_topics import RetryTopics
-from retry_world import World
+from retry_simulation import RetrySimulation
 
 
 @pytest.mark.parametrize("first_seed", range(0, 10_000, 1_000))
 def test_order_by_key_holds_and_nothing_is_lost(first_seed):
     for seed in range(first_seed, first_seed + 1_000):
         dice = random.Random(seed)
-        world = World(
+        simulation = RetrySimulation(
             dice, aside=lambda: RetryTopics(delays=[1, 5], order="key"), partitions=dice.randint(1, 3)
         )
-        world.run(messages=dice.randint(1, 40), keys=dice.randint(1, 6), disturbances=dice.randint(0, 10))
-        assert not world.broken, f"seed {seed}"
-        assert not world.lost(), f"seed {seed}"
+        simulation.run(
+            messages=dice.randint(1, 40), keys=dice.randint(1, 6), disturbances=dice.randint(0, 10)
+        )
+        assert not simulation.broken, f"seed {seed}"
+        assert not simulation.lost(), f"seed {seed}"

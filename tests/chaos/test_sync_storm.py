@@ -19,9 +19,9 @@ from oncehouse.devstack.proxies.faults import AnswerError, DropAnswer
 from oncehouse.sync.changes.redis_storage import RedisStorage
 from sync_jobs import lose_while_away, see_inserts
 from sync_storms import FRAMEWORKS, Storm, open_storm
-from sync_world import Shop
+from synced_shop import Shop
 
-from django.db import transaction  # isort: skip - after the settings of sync_world
+from django.db import transaction  # isort: skip - after the settings of synced_shop
 
 from sync_shop.clickhouse_models import CustomerSync
 from sync_shop.models import Customer

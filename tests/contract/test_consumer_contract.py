@@ -65,7 +65,7 @@ class Kafka:
 
 
 @pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.servers)])
-def world(request) -> Memory | Kafka:
+def setup(request) -> Memory | Kafka:
     if request.param == "memory":
         return Memory()
     kafka, topic, produce = map(request.getfixturevalue, ("kafka", "topic", "produce"))
@@ -103,12 +103,12 @@ def numbers(start: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(start, end)]
 
 
-def test_records_are_handled_in_order_and_committed_and_a_second_run_goes_on(world, group):
-    topic = world.topic(partitions=2)
+def test_records_are_handled_in_order_and_committed_and_a_second_run_goes_on(setup, group):
+    topic = setup.topic(partitions=2)
     for partition in range(2):
-        world.send(topic, numbers(0, 50), partition=partition)
+        setup.send(topic, numbers(0, 50), partition=partition)
     seen: dict[int, list[bytes | None]] = {0: [], 1: []}
-    consumer = world.consumer(group)
+    consumer = setup.consumer(group)
 
     @consumer.batch(topic, size=20, wait=0.05)
     def handle(batch: Batch) -> None:
@@ -117,25 +117,25 @@ def test_records_are_handled_in_order_and_committed_and_a_second_run_goes_on(wor
     with running(consumer):
         wait_for(lambda: len(seen[0]) == len(seen[1]) == 50, "all records")
     assert seen == {0: numbers(0, 50), 1: numbers(0, 50)}
-    assert [world.committed(group, topic, partition) for partition in range(2)] == [50, 50]
-    world.send(topic, numbers(50, 60))
+    assert [setup.committed(group, topic, partition) for partition in range(2)] == [50, 50]
+    setup.send(topic, numbers(50, 60))
     with running(consumer):
         wait_for(lambda: len(seen[0]) == 60, "the records of the second run")
     assert seen[0] == numbers(0, 60)
 
 
-def test_a_subscription_to_a_missing_topic_fails_with_advice(world, group):
-    consumer = world.consumer(group)
+def test_a_subscription_to_a_missing_topic_fails_with_advice(setup, group):
+    consumer = setup.consumer(group)
     consumer.batch("nowhere-at-all")(lambda batch: None)
     with pytest.raises(ConfigurationError, match=r"no topic nowhere-at-all .*create it first"):
         consumer.run()
 
 
-def test_a_panic_and_a_first_error_are_retried_and_the_consumer_goes_on(world, group):
-    topic = world.topic()
-    world.send(topic, numbers(0, 3))
+def test_a_panic_and_a_first_error_are_retried_and_the_consumer_goes_on(setup, group):
+    topic = setup.topic()
+    setup.send(topic, numbers(0, 3))
     attempts: list[int] = []
-    consumer = world.consumer(group)
+    consumer = setup.consumer(group)
 
     @consumer.batch(topic, size=3, backoff=Backoff(base_seconds=0.01, longest_seconds=0.01))
     def handle(batch: Batch) -> None:
@@ -148,14 +148,14 @@ def test_a_panic_and_a_first_error_are_retried_and_the_consumer_goes_on(world, g
     with running(consumer):
         wait_for(lambda: len(attempts) == 3, "the third attempt")
     assert attempts == [1, 2, 3]
-    assert world.committed(group, topic) == 3
+    assert setup.committed(group, topic) == 3
 
 
-def test_a_stop_ends_a_long_back_off_at_once_and_commits_nothing_of_it(world, group):
-    topic = world.topic()
-    world.send(topic, numbers(0, 3))
+def test_a_stop_ends_a_long_back_off_at_once_and_commits_nothing_of_it(setup, group):
+    topic = setup.topic()
+    setup.send(topic, numbers(0, 3))
     failed = Event()
-    consumer = world.consumer(group)
+    consumer = setup.consumer(group)
 
     @consumer.batch(topic, size=3, backoff=Backoff(base_seconds=10**6, longest_seconds=10**6))
     def handle(batch: Batch) -> None:
@@ -164,15 +164,15 @@ def test_a_stop_ends_a_long_back_off_at_once_and_commits_nothing_of_it(world, gr
 
     with running(consumer):
         assert failed.wait(PATIENCE_SECONDS)
-    assert world.committed(group, topic) in {None, 0}
+    assert setup.committed(group, topic) in {None, 0}
 
 
-def test_a_stop_lets_what_runs_finish_and_commits_it(world, group):
-    topic = world.topic()
-    world.send(topic, numbers(0, 6))
+def test_a_stop_lets_what_runs_finish_and_commits_it(setup, group):
+    topic = setup.topic()
+    setup.send(topic, numbers(0, 6))
     started, go = Event(), Event()
     seen: list[bytes | None] = []
-    consumer = world.consumer(group)
+    consumer = setup.consumer(group)
 
     @consumer.batch(topic, size=3)
     def handle(batch: Batch) -> None:
@@ -185,15 +185,15 @@ def test_a_stop_lets_what_runs_finish_and_commits_it(world, group):
         consumer.stop()
         go.set()
     assert seen
-    assert world.committed(group, topic) == len(seen)
+    assert setup.committed(group, topic) == len(seen)
 
 
-def test_what_is_over_time_is_given_up_and_comes_again(world, group):
-    topic = world.topic()
-    world.send(topic, numbers(0, 3))
+def test_what_is_over_time_is_given_up_and_comes_again(setup, group):
+    topic = setup.topic()
+    setup.send(topic, numbers(0, 3))
     started, go, told = Event(), Event(), Event()
     tokens: list[str] = []
-    consumer = world.consumer(group, drain=0.1)
+    consumer = setup.consumer(group, drain=0.1)
 
     @consumer.batch(topic, size=3)
     def handle(batch: Batch) -> None:
@@ -205,7 +205,7 @@ def test_what_is_over_time_is_given_up_and_comes_again(world, group):
 
     with running(consumer):
         assert started.wait(PATIENCE_SECONDS)
-    assert world.committed(group, topic) == 0
+    assert setup.committed(group, topic) == 0
     go.set()
     assert told.wait(PATIENCE_SECONDS)
     with running(consumer):
@@ -213,12 +213,12 @@ def test_what_is_over_time_is_given_up_and_comes_again(world, group):
     assert tokens == [f"{topic}/0/0-2"] * 2
 
 
-def test_async_handlers_run_in_the_callers_loop_and_cancellation_drains(world, group):
-    topic = world.topic()
-    world.send(topic, numbers(0, 6))
+def test_async_handlers_run_in_the_callers_loop_and_cancellation_drains(setup, group):
+    topic = setup.topic()
+    setup.send(topic, numbers(0, 6))
     seen: list[bytes | None] = []
     loops: set[Any] = set()
-    consumer = world.consumer(group)
+    consumer = setup.consumer(group)
     all_seen = asyncio.Event()
 
     @consumer.batch(topic, size=3)
@@ -238,14 +238,14 @@ def test_async_handlers_run_in_the_callers_loop_and_cancellation_drains(world, g
         assert loops == {asyncio.get_running_loop()}
 
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))
-    assert world.committed(group, topic) == 6
+    assert setup.committed(group, topic) == 6
 
 
-def test_async_handlers_work_in_a_blocking_run_too(world, group):
-    topic = world.topic()
-    world.send(topic, numbers(0, 4))
+def test_async_handlers_work_in_a_blocking_run_too(setup, group):
+    topic = setup.topic()
+    setup.send(topic, numbers(0, 4))
     seen: list[bytes | None] = []
-    consumer = world.consumer(group)
+    consumer = setup.consumer(group)
 
     @consumer.batch(topic, size=2)
     async def handle(batch: Batch) -> None:
@@ -255,16 +255,16 @@ def test_async_handlers_work_in_a_blocking_run_too(world, group):
 
     with running(consumer):
         wait_for(lambda: len(seen) == 4, "all records")
-    assert world.committed(group, topic) == 4
+    assert setup.committed(group, topic) == 4
 
 
-def test_members_that_come_and_go_share_the_work_without_repeats(world, group):
-    topic, lock = world.topic(partitions=4), Lock()
+def test_members_that_come_and_go_share_the_work_without_repeats(setup, group):
+    topic, lock = setup.topic(partitions=4), Lock()
     seen: dict[int, list[int]] = {partition: [] for partition in range(4)}
     by: list[int] = [0, 0]
 
     def make(which: int) -> Consumer:
-        consumer = world.consumer(group)
+        consumer = setup.consumer(group)
 
         @consumer.batch(topic, size=20, wait=0.02)
         def handle(batch: Batch) -> None:
@@ -277,7 +277,7 @@ def test_members_that_come_and_go_share_the_work_without_repeats(world, group):
 
     def send(start: int, end: int) -> None:
         for partition in range(4):
-            world.send(topic, numbers(start, end), partition=partition)
+            setup.send(topic, numbers(start, end), partition=partition)
 
     first, second = make(0), make(1)
     with running(first):
@@ -295,11 +295,11 @@ def test_members_that_come_and_go_share_the_work_without_repeats(world, group):
     assert all(by)
 
 
-def test_dead_letters_of_a_bisected_batch(world, group):
-    topic = world.topic()
-    world.send(topic, numbers(0, 8))
+def test_dead_letters_of_a_bisected_batch(setup, group):
+    topic = setup.topic()
+    setup.send(topic, numbers(0, 8))
     seen: list[bytes | None] = []
-    consumer = world.consumer(group)
+    consumer = setup.consumer(group)
 
     @consumer.batch(topic, size=8, retries=DeadLetterTopic(), attempts=1)
     def handle(batch: Batch) -> None:
@@ -307,7 +307,7 @@ def test_dead_letters_of_a_bisected_batch(world, group):
             raise ValueError("poison")
         seen.extend(batch.values)
 
-    letters = world.consumer(f"{group}-letters")
+    letters = setup.consumer(f"{group}-letters")
     found: list[bytes | None] = []
     with running(consumer):
         wait_for(lambda: len(seen) == 7, "the others")
@@ -315,4 +315,4 @@ def test_dead_letters_of_a_bisected_batch(world, group):
     with running(letters):
         wait_for(lambda: bool(found), "the dead letter")
     assert found == [b"5"]
-    assert world.committed(group, topic) == 8
+    assert setup.committed(group, topic) == 8

@@ -106,7 +106,7 @@ class Process:
 
 
 @dataclass
-class World:
+class RelaySetup:
     engine: Engine
     url: str
     kafka: MemoryKafka = field(default_factory=MemoryKafka)
@@ -135,16 +135,16 @@ class World:
 
 
 @pytest.fixture
-def world(postgres_url) -> Iterator[World]:
+def setup(postgres_url) -> Iterator[RelaySetup]:
     with open_outbox(postgres_url) as engine:
-        made = World(engine, postgres_url)
+        made = RelaySetup(engine, postgres_url)
         yield made
         for store in made.opened:
             store.close()
 
 
-def write_numbers(world: World, *numbers: int) -> None:
-    write(world.engine, [(KEY, b"%d" % number) for number in numbers])
+def write_numbers(setup: RelaySetup, *numbers: int) -> None:
+    write(setup.engine, [(KEY, b"%d" % number) for number in numbers])
 
 
 def scenarios(defect: type[PostgresStore], wrong: str):
@@ -159,9 +159,9 @@ def expect(found: str | None, wrong: str | None) -> None:
 
 
 @scenarios(SettlesFirst, "missing")
-def test_a_process_that_dies_before_it_sent_what_it_claimed_loses_nothing(world, kind, wrong):
-    write_numbers(world, 0, 1, 2)
-    first = world.start(kind)
+def test_a_process_that_dies_before_it_sent_what_it_claimed_loses_nothing(setup, kind, wrong):
+    write_numbers(setup, 0, 1, 2)
+    first = setup.start(kind)
 
     def die() -> None:
         raise CrashError
@@ -170,83 +170,83 @@ def test_a_process_that_dies_before_it_sent_what_it_claimed_loses_nothing(world,
     with pytest.raises(CrashError):
         first.step()
     # Whoever comes next has the buckets under a token of its own; here it is enough that it goes on.
-    world.start(Sound, tokens=first.tokens).finish()
-    expect(check_order(world.numbers(), 3), wrong)
+    setup.start(Sound, tokens=first.tokens).finish()
+    expect(check_order(setup.numbers(), 3), wrong)
 
 
 @scenarios(RemembersHowFar, "missing")
-def test_a_row_that_commits_late_is_sent_all_the_same(world, kind, wrong):
-    process = world.start(kind)
-    with begin(world.engine, whose="test") as late:
+def test_a_row_that_commits_late_is_sent_all_the_same(setup, kind, wrong):
+    process = setup.start(kind)
+    with begin(setup.engine, whose="test") as late:
         values = {"id": make_id(), "bucket": bucket_of(KEY, make_id()), "topic": "orders", "key": KEY}
         late.execute(insert(OUTBOX).values(value=b"0", **values))
-        write(world.engine, [(b"another", b"0")])
+        write(setup.engine, [(b"another", b"0")])
         process.finish()
     process.finish()
-    expect(check_order(world.numbers(), 1), wrong)
+    expect(check_order(setup.numbers(), 1), wrong)
 
 
 @scenarios(ForgetsWhoIsParked, "came after")
-def test_nothing_overtakes_a_parked_message_of_its_key(world, kind, wrong):
-    write_numbers(world, 0)
-    write(world.engine, [(KEY, b"poison")])
-    process = world.start(kind)
+def test_nothing_overtakes_a_parked_message_of_its_key(setup, kind, wrong):
+    write_numbers(setup, 0)
+    write(setup.engine, [(KEY, b"poison")])
+    process = setup.start(kind)
     process.finish()
-    write_numbers(world, 2)
+    write_numbers(setup, 2)
     process.finish()
-    numbers = world.numbers()
+    numbers = setup.numbers()
     expect(check_order(numbers, max(numbers) + 1) and f"{numbers[-1]} came after {numbers[0]}", wrong)
 
 
 @scenarios(LocksRowsAlone, "came after")
-def test_a_second_relay_sends_nothing_of_a_key_that_the_first_is_at(world, kind, wrong):
-    write_numbers(world, 0, 1, 2, 3)
-    first = world.start(kind)
-    second = world.start(kind, tokens=None if kind is Sound else first.tokens)
+def test_a_second_relay_sends_nothing_of_a_key_that_the_first_is_at(setup, kind, wrong):
+    write_numbers(setup, 0, 1, 2, 3)
+    first = setup.start(kind)
+    second = setup.start(kind, tokens=None if kind is Sound else first.tokens)
     first.sender.before.append(second.step)
     first.step()
     first.finish()
-    expect(check_order(world.numbers(), 4), wrong)
+    expect(check_order(setup.numbers(), 4), wrong)
 
 
 @pytest.mark.parametrize("fenced", [True, False], ids=["sound", "defect"])
-def test_without_a_crash_nothing_is_sent_twice(world, fenced):
-    write_numbers(world, 0, 1)
-    first = world.start(Sound)
+def test_without_a_crash_nothing_is_sent_twice(setup, fenced):
+    write_numbers(setup, 0, 1)
+    first = setup.start(Sound)
     # The defect: the second believes it holds the first one's buckets.
-    second = world.start(Sound, tokens=None if fenced else first.tokens)
+    second = setup.start(Sound, tokens=None if fenced else first.tokens)
     first.sender.before.append(second.finish)
     first.finish()
-    assert check_order(world.numbers(), 2) is None
-    assert (world.numbers() == [0, 1]) == fenced
+    assert check_order(setup.numbers(), 2) is None
+    assert (setup.numbers() == [0, 1]) == fenced
 
 
-def test_a_relay_that_slept_through_its_lease_only_repeats_and_changes_nothing(world):
-    write_numbers(world, 0, 1)
-    first = world.start(Sound)
+def test_a_relay_that_slept_through_its_lease_only_repeats_and_changes_nothing(setup):
+    write_numbers(setup, 0, 1)
+    first = setup.start(Sound)
 
     def take_over() -> None:
         for table in (TABLES.leases.leases, TABLES.leases.members):
-            with begin(world.engine, whose="test") as connection:
+            with begin(setup.engine, whose="test") as connection:
                 connection.execute(update(table).values(expires_at=1.0))
-        write_numbers(world, 2)
-        second = world.start(Sound)
+        write_numbers(setup, 2)
+        second = setup.start(Sound)
         assert set(second.tokens) == set(first.tokens)
         second.step()
-        write_numbers(world, 3)
+        write_numbers(setup, 3)
 
     first.sender.before.append(take_over)
     first.step()
-    assert world.numbers() == [0, 1, 2, 0, 1]
-    with world.engine.connect() as connection:
+    assert setup.numbers() == [0, 1, 2, 0, 1]
+    with setup.engine.connect() as connection:
         assert connection.execute(select(OUTBOX.c.value)).scalars().all() == [b"3"]
     assert first.step() == 0, "its buckets are another's now"
     assert first.lane.run_round({}).claimed == 0
 
 
-def test_a_relay_that_could_not_renew_its_leases_sends_nothing_of_what_it_claimed(world):
-    write_numbers(world, 0)
-    first = world.start(Sound)
+def test_a_relay_that_could_not_renew_its_leases_sends_nothing_of_what_it_claimed(setup):
+    write_numbers(setup, 0)
+    first = setup.start(Sound)
     first.lane._may_go_on = lambda: False
     assert first.lane.run_round(first.tokens).error == "the leases could not be renewed in time"
-    assert world.numbers() == []
+    assert setup.numbers() == []

@@ -11,9 +11,9 @@ import pytest
 from django_site import open_database
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.changes.change import spell_key
-from sync_world import Shop, open_shop
+from synced_shop import Shop, open_shop
 
-from django.db import connections, models, transaction  # isort: skip - after the settings of sync_world
+from django.db import connections, models, transaction  # isort: skip - after the settings of synced_shop
 from django.db.migrations.state import ModelState, ProjectState, StateApps
 from django.db.models import F
 

@@ -18,9 +18,9 @@ from sync_books import Books, GivenUpError, Told, do_elsewhere, key, settle
 from sync_books_django import DjangoBooks
 from sync_books_sqlalchemy import SqlAlchemyBooks
 from sync_stall import open_synced_stall
-from sync_world import open_synced_shop
+from synced_shop import open_synced_shop
 
-from django.db import IntegrityError as DjangoIntegrityError  # isort: skip - after the settings of sync_world
+from django.db import IntegrityError as DjangoIntegrityError  # isort: skip - after the settings of synced_shop
 
 ANN, BOB, EVE = "Ann", "Bob", "Eve"
 

@@ -13,9 +13,9 @@ import pytest
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.sync.changes.change import spell_key
 from oncehouse.sync.model import model_sync as core
-from sync_world import Shop, open_shop
+from synced_shop import Shop, open_shop
 
-from django.db import connections, models  # isort: skip - after the settings of sync_world
+from django.db import connections, models  # isort: skip - after the settings of synced_shop
 
 from oncehouse.sync.django import ModelSync
 

@@ -24,7 +24,7 @@ from oncehouse.sync.tables import create_tables, operations
 
 
 @dataclass
-class World:
+class StorageSetup:
     engine: Engine
     storage: OperationStorage
 
@@ -52,7 +52,7 @@ class World:
         pytest.param("redis", marks=pytest.mark.servers),
     ]
 )
-def world(request, tmp_path) -> Iterator[World]:
+def setup(request, tmp_path) -> Iterator[StorageSetup]:
     if request.param == "outbox on sqlite":
         engine = open_engine(f"sqlite:///{tmp_path / 'a.db'}", setting="database")
     else:
@@ -63,66 +63,66 @@ def world(request, tmp_path) -> Iterator[World]:
     if request.param == "redis":
         port = request.getfixturevalue("redis").place.ports["redis"]
         storage = RedisStorage.from_config({"port": port, "prefix": f"test:{uuid.uuid4()}:"})
-    yield World(engine, storage)
+    yield StorageSetup(engine, storage)
     engine.dispose()
 
 
-def test_operations_are_listed_in_order_until_they_are_removed(world):
-    world.add("[1]", "[2]", kind=Kind.INSERT)
-    world.add("[3]")
-    world.add("[9]", sync="orders")
-    assert [(one.key, one.kind) for one in world.listed()] == [
+def test_operations_are_listed_in_order_until_they_are_removed(setup):
+    setup.add("[1]", "[2]", kind=Kind.INSERT)
+    setup.add("[3]")
+    setup.add("[9]", sync="orders")
+    assert [(one.key, one.kind) for one in setup.listed()] == [
         ("[1]", Kind.INSERT),
         ("[2]", Kind.INSERT),
         ("[3]", Kind.UPDATE),
     ]
-    assert len(world.listed(2)) == 2
-    world.storage.remove(world.engine, "users", [one.id for one in world.listed(2)])
-    assert world.keys() == ["[3]"]
-    assert len(world.listed(sync="orders")) == 1
+    assert len(setup.listed(2)) == 2
+    setup.storage.remove(setup.engine, "users", [one.id for one in setup.listed(2)])
+    assert setup.keys() == ["[3]"]
+    assert len(setup.listed(sync="orders")) == 1
 
 
-def test_no_keys_are_no_operation(world):
-    world.add()
-    assert world.keys() == []
+def test_no_keys_are_no_operation(setup):
+    setup.add()
+    assert setup.keys() == []
 
 
-def test_exactly_the_listed_operations_are_removed_also_of_the_same_key(world):
-    world.add("[1]")
-    listed = world.listed()
-    world.add("[1]")
+def test_exactly_the_listed_operations_are_removed_also_of_the_same_key(setup):
+    setup.add("[1]")
+    listed = setup.listed()
+    setup.add("[1]")
     ids = [one.id for one in listed]
-    world.storage.remove(world.engine, "users", ids)
-    world.storage.remove(world.engine, "users", ids)
-    assert world.keys() == ["[1]"]
+    setup.storage.remove(setup.engine, "users", ids)
+    setup.storage.remove(setup.engine, "users", ids)
+    assert setup.keys() == ["[1]"]
 
 
-def test_what_rolled_back_is_never_listed(world):
-    with world.engine.connect() as connection:
-        world.storage.register(SqlAlchemyWriter(connection), "users", Kind.UPDATE, ["[1]"])
+def test_what_rolled_back_is_never_listed(setup):
+    with setup.engine.connect() as connection:
+        setup.storage.register(SqlAlchemyWriter(connection), "users", Kind.UPDATE, ["[1]"])
         connection.rollback()
-    assert world.keys() == []
-    with begin(world.engine, whose="test") as connection:
-        assert world.storage.measure(connection, "users").count == 0
+    assert setup.keys() == []
+    with begin(setup.engine, whose="test") as connection:
+        assert setup.storage.measure(connection, "users").count == 0
 
 
-def test_what_has_not_committed_yet_is_listed_when_it_has(world):
-    if world.engine.dialect.name == "sqlite":
+def test_what_has_not_committed_yet_is_listed_when_it_has(setup):
+    if setup.engine.dialect.name == "sqlite":
         pytest.skip("SQLite lets nobody look while somebody writes")
-    with world.writing() as writer:
-        world.storage.register(writer, "users", Kind.UPDATE, ["[1]"])
-        world.add("[2]")
-        assert world.keys() == ["[2]"]
-    assert sorted(world.keys()) == ["[1]", "[2]"]
+    with setup.writing() as writer:
+        setup.storage.register(writer, "users", Kind.UPDATE, ["[1]"])
+        setup.add("[2]")
+        assert setup.keys() == ["[2]"]
+    assert sorted(setup.keys()) == ["[1]", "[2]"]
 
 
-def test_many_keys_are_taken_and_removed_at_once(world):
+def test_many_keys_are_taken_and_removed_at_once(setup):
     keys = [f"[{n}]" for n in range(12_000)]
-    world.add(*keys)
-    listed = world.listed(20_000)
+    setup.add(*keys)
+    listed = setup.listed(20_000)
     assert [one.key for one in listed] == keys
-    world.storage.remove(world.engine, "users", [one.id for one in listed])
-    assert world.keys() == []
+    setup.storage.remove(setup.engine, "users", [one.id for one in listed])
+    assert setup.keys() == []
 
 
 @pytest.mark.servers
@@ -144,12 +144,12 @@ def test_listing_reads_no_more_than_it_lists_however_much_waits(postgres_url):
     assert touched <= 200
 
 
-def test_what_waits_is_measured(world):
-    with begin(world.engine, whose="test") as connection:
-        assert world.storage.measure(connection, "users") == Waiting(count=0, oldest_seconds=None)
-    world.add("[1]", "[2]")
-    with begin(world.engine, whose="test") as connection:
-        waiting = world.storage.measure(connection, "users")
+def test_what_waits_is_measured(setup):
+    with begin(setup.engine, whose="test") as connection:
+        assert setup.storage.measure(connection, "users") == Waiting(count=0, oldest_seconds=None)
+    setup.add("[1]", "[2]")
+    with begin(setup.engine, whose="test") as connection:
+        waiting = setup.storage.measure(connection, "users")
     assert waiting.count == 2
     assert 0 <= waiting.oldest_seconds < 60
 
@@ -157,17 +157,17 @@ def test_what_waits_is_measured(world):
 def test_missing_tables_are_told_with_what_makes_them(tmp_path):
     engine = create_engine(f"sqlite:///{tmp_path / 'b.db'}")
     with pytest.raises(ConfigurationError, match=r"manage\.py migrate"):
-        World(engine, OutboxStorage()).add("[1]")
+        StorageSetup(engine, OutboxStorage()).add("[1]")
     engine.dispose()
 
 
 @pytest.fixture
-def away(postgres_url) -> Iterator[World]:
+def away(postgres_url) -> Iterator[StorageSetup]:
     """Redis at an address where nobody is."""
     engine = open_engine(postgres_url, setting="database")
     with begin(engine, whose="test") as connection:
         create_tables(connection)
-    yield World(engine, RedisStorage.from_config({"port": 1}))
+    yield StorageSetup(engine, RedisStorage.from_config({"port": 1}))
     engine.dispose()
 
 
@@ -194,15 +194,15 @@ def test_redis_that_goes_and_comes_back_loses_nothing(stack, redis, postgres_url
         {"port": redis.place.ports["redis"], "prefix": f"test:{uuid.uuid4()}:"}
     )
     storage._away_seconds = 0.0
-    world = World(engine, storage)
-    world.add("[1]")
+    setup = StorageSetup(engine, storage)
+    setup.add("[1]")
     stack.kill("redis")
-    world.add("[2]")
+    setup.add("[2]")
     stack.start("redis")
-    world.add("[3]")
-    assert sorted(world.keys()) == ["[1]", "[2]", "[3]"]
-    world.storage.remove(engine, "users", [one.id for one in world.listed()])
-    assert world.keys() == []
+    setup.add("[3]")
+    assert sorted(setup.keys()) == ["[1]", "[2]", "[3]"]
+    setup.storage.remove(engine, "users", [one.id for one in setup.listed()])
+    assert setup.keys() == []
     engine.dispose()
 
 
@@ -213,9 +213,9 @@ def test_a_process_that_dies_after_its_commit_has_registered_already(redis, post
         create_tables(connection)
     prefix = f"test:{uuid.uuid4()}:"
     client = redis_client.Redis(port=redis.place.ports["redis"], decode_responses=True)
-    world = World(engine, RedisStorage(client, prefix=prefix))
-    with world.writing() as writer:
-        world.storage.register(writer, "users", Kind.UPDATE, ["[1]"])
+    setup = StorageSetup(engine, RedisStorage(client, prefix=prefix))
+    with setup.writing() as writer:
+        setup.storage.register(writer, "users", Kind.UPDATE, ["[1]"])
         assert client.xlen(f"{prefix}users") == 1
     engine.dispose()
 
@@ -223,7 +223,7 @@ def test_a_process_that_dies_after_its_commit_has_registered_already(redis, post
 def test_redis_needs_a_database_that_tells_what_became_of_a_transaction(tmp_path):
     engine = open_engine(f"sqlite:///{tmp_path / 'c.db'}", setting="database")
     with pytest.raises(ConfigurationError, match="use the storage 'outbox'"):
-        World(engine, RedisStorage.from_config({"port": 1})).add("[1]")
+        StorageSetup(engine, RedisStorage.from_config({"port": 1})).add("[1]")
     engine.dispose()
     with pytest.raises(ConfigurationError, match="CLICKHOUSE_REDIS_CONFIG"):
         RedisStorage.from_config({"no such": 1})
@@ -233,23 +233,23 @@ def test_many_open_transactions_do_not_hide_what_has_committed(redis, postgres_u
     engine = open_engine(postgres_url, setting="database")
     with begin(engine, whose="test") as connection:
         create_tables(connection)
-    world = World(
+    setup = StorageSetup(
         engine, RedisStorage.from_config({"port": redis.place.ports["redis"], "prefix": f"t:{uuid.uuid4()}:"})
     )
     registered, done = threading.Event(), threading.Event()
 
     def stay_open() -> None:
-        with world.writing() as writer:
-            world.storage.register(writer, "users", Kind.UPDATE, [f"[{n}]" for n in range(50)])
+        with setup.writing() as writer:
+            setup.storage.register(writer, "users", Kind.UPDATE, [f"[{n}]" for n in range(50)])
             registered.set()
             done.wait(30)
 
     thread = threading.Thread(target=stay_open)
     thread.start()
     registered.wait(30)
-    world.add("[99]")
-    assert [one.key for one in world.listed(5)] == ["[99]"]
+    setup.add("[99]")
+    assert [one.key for one in setup.listed(5)] == ["[99]"]
     done.set()
     thread.join()
-    assert len(world.listed(100)) == 51
+    assert len(setup.listed(100)) == 51
     engine.dispose()

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from sqlalchemy import create_engine
 
-from cdc_world import CdcWorld, Columns
+from captured_database import CapturedDatabase, Columns
 from live_pipeline import wait_until
 from oncehouse.cli.app import run_command
 from oncehouse.messaging.message import MESSAGE_ID
@@ -72,12 +72,12 @@ SEATS: Columns = {"id": ("id", "id"), "place": ("place", "place")}
 
 
 @contextmanager
-def in_transaction(cdc: CdcWorld) -> Iterator[psycopg.Connection]:
+def in_transaction(cdc: CapturedDatabase) -> Iterator[psycopg.Connection]:
     with psycopg.connect(cdc.url) as connection:
         yield connection
 
 
-def change_orders(cdc: CdcWorld) -> None:
+def change_orders(cdc: CapturedDatabase) -> None:
     """Every kind of change, among them several of one row and of its key in one transaction."""
     with in_transaction(cdc) as one:
         one.execute(ADD_ORDERS, (1001, 1100))
@@ -96,7 +96,7 @@ def change_orders(cdc: CdcWorld) -> None:
     )
 
 
-def take_the_seat_of_a_row_that_goes(cdc: CdcWorld) -> None:
+def take_the_seat_of_a_row_that_goes(cdc: CapturedDatabase) -> None:
     """A row is written to the log before the deletion of the one whose key it takes, and takes effect after it.
 
     Its insert stands in the log when it waits for its place, which a transaction holds that ends later.

@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, update
 from sqlalchemy.orm import Session
 
 from answer_schemas import validator
-from etl_world import BOUND, open_shop
+from etl_shop import BOUND, open_shop
 from oncehouse.cli.app import run_command
 from oncehouse.messaging import Outbox
 from oncehouse.messaging.outbox.tables import create_outbox, outbox_tables

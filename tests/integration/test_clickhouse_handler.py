@@ -47,8 +47,8 @@ def as_lines(batch):
 
 
 @pytest.fixture
-def world(clickhouse, clickhouse_client, database):
-    class World:
+def setup(clickhouse, clickhouse_client, database):
+    class HandlerSetup:
         url = f"{clickhouse.url}/{database}"
         client = clickhouse_client
 
@@ -71,37 +71,37 @@ def world(clickhouse, clickhouse_client, database):
         def run(self, sql):
             clickhouse_client.command(sql.format(database=database))
 
-    return World()
+    return HandlerSetup()
 
 
 @pytest.mark.parametrize("rows", [as_table, as_chunks, as_objects, as_lines])
-def test_a_batch_is_one_block_and_a_repeat_adds_nothing_in_the_table_and_its_views(world, rows):
-    world.create()
-    world.run(
+def test_a_batch_is_one_block_and_a_repeat_adds_nothing_in_the_table_and_its_views(setup, rows):
+    setup.create()
+    setup.run(
         "CREATE TABLE {database}.sums (total UInt64, rows UInt64) ENGINE = SummingMergeTree ORDER BY tuple() "
         + WINDOW
     )
-    world.run(
+    setup.run(
         "CREATE MATERIALIZED VIEW {database}.summed TO {database}.sums AS "
         "SELECT sum(id) AS total, count() AS rows FROM {database}.events"
     )
-    world.run("SYSTEM STOP MERGES {database}.events")
-    handler = world.handler(rows)
+    setup.run("SYSTEM STOP MERGES {database}.events")
+    handler = setup.handler(rows)
     many = Batch("events/0/0-19999", tuple(range(20_000)))
     for _ in range(3):
         handler(many)
     for token in ("events/0/100000-100001", "events/0/100002-100003"):
         handler(Batch(token, (1, 2)))  # the same rows, but another batch
-    assert world.count() == 20_004
-    assert world.ask("SELECT sum(total), sum(rows) FROM {database}.sums") == [(199_990_006, 20_004)]
+    assert setup.count() == 20_004
+    assert setup.ask("SELECT sum(total), sum(rows) FROM {database}.sums") == [(199_990_006, 20_004)]
     parts = "SELECT count() FROM system.parts WHERE database = '{database}' AND table = 'events' AND active"
-    assert world.ask(parts) == [(3,)]
+    assert setup.ask(parts) == [(3,)]
 
 
 @pytest.mark.parametrize(("defect", "rows"), [("no token", 2), ("no memory", 6)])
-def test_seeded_defects_of_the_token_are_found(world, monkeypatch, defect, rows):
+def test_seeded_defects_of_the_token_are_found(setup, monkeypatch, defect, rows):
     """Without a token equal rows of two batches count as one; without memory a repeat is taken twice."""
-    world.create()
+    setup.create()
     asked = repeatable_block.repeatable_settings
     changes = {
         "no token": {"insert_deduplication_token": ""},
@@ -111,27 +111,27 @@ def test_seeded_defects_of_the_token_are_found(world, monkeypatch, defect, rows)
         clickhouse_handler, "repeatable_settings", lambda *call: {**asked(*call), **changes[defect]}
     )
     for token in ("events/0/0-1", "events/0/0-1", "events/0/2-3"):
-        world.handler()(Batch(token, (1, 2)))
-    assert world.count() == rows  # it should be 4
+        setup.handler()(Batch(token, (1, 2)))
+    assert setup.count() == rows  # it should be 4
 
 
-def test_no_rows_are_no_insert(world):
-    world.create()
+def test_no_rows_are_no_insert(setup):
+    setup.create()
     for rows in (lambda _: [], lambda _: b" \n", lambda _: pa.table({"id": pa.array([], pa.int64())})):
-        world.handler(rows)(Batch("events/0/0-0"))
-    assert world.count() == 0
+        setup.handler(rows)(Batch("events/0/0-0"))
+    assert setup.count() == 0
 
 
-def test_objects_may_hold_times_decimals_ids_and_bytes(world):
-    world.create("at DateTime64(3, 'UTC'), price Decimal(9, 2), id UUID, raw String", order="ORDER BY at")
+def test_objects_may_hold_times_decimals_ids_and_bytes(setup):
+    setup.create("at DateTime64(3, 'UTC'), price Decimal(9, 2), id UUID, raw String", order="ORDER BY at")
     row = {
         "at": datetime(2026, 11, 15, 12, tzinfo=UTC),
         "price": Decimal("1.50"),
         "id": uuid.UUID(int=7),
         "raw": b"\xff\x00",
     }
-    world.handler(lambda _: [row])(Batch("t/0/0-0"))
-    found = world.ask("SELECT toString(at), toString(price), toString(id), hex(raw) FROM {database}.events")
+    setup.handler(lambda _: [row])(Batch("t/0/0-0"))
+    found = setup.ask("SELECT toString(at), toString(price), toString(id), hex(raw) FROM {database}.events")
     assert found == [("2026-11-15 12:00:00.000", "1.5", "00000000-0000-0000-0000-000000000007", "FF00")]
 
 
@@ -150,20 +150,20 @@ def test_objects_may_hold_times_decimals_ids_and_bytes(world):
         ),
     ],
 )
-def test_a_table_that_would_take_a_repeat_twice_is_refused_before_the_first_insert(world, made, said):
+def test_a_table_that_would_take_a_repeat_twice_is_refused_before_the_first_insert(setup, made, said):
     for one in made:
         name, engine, *settings = one.split(" ", 2)
         order = "" if engine == "Log" else "ORDER BY id"
-        world.run(
+        setup.run(
             f"CREATE TABLE {{database}}.{name} (id UInt64, name String) ENGINE = {engine} {order} {' '.join(settings)}"
         )
     if len(made) > 1:
-        world.run(
+        setup.run(
             "CREATE MATERIALIZED VIEW {database}.copy TO {database}.views AS SELECT * FROM {database}.events"
         )
     with pytest.raises(ConfigurationError, match=f"(?s){said}"):
-        world.handler()(Batch("events/0/0-0", (1,)))
-    assert made == [] or world.count() == 0
+        setup.handler()(Batch("events/0/0-0", (1,)))
+    assert made == [] or setup.count() == 0
 
 
 @pytest.mark.parametrize(
@@ -176,39 +176,39 @@ def test_a_table_that_would_take_a_repeat_twice_is_refused_before_the_first_inse
     ],
     ids=["bad value", "unknown field of one object", "null", "unknown column of all"],
 )
-def test_rows_at_fault_are_told_from_a_table_that_no_batch_fits(world, rows, kind, said):
-    world.create()
+def test_rows_at_fault_are_told_from_a_table_that_no_batch_fits(setup, rows, kind, said):
+    setup.create()
     with pytest.raises(OncehouseError, match=said) as caught:
-        world.handler(rows)(Batch("t/0/0-0"))
+        setup.handler(rows)(Batch("t/0/0-0"))
     assert type(caught.value) is kind
     assert "oncehouse check" not in str(caught.value), "there is no pipeline file to check"
-    assert world.count() == 0
+    assert setup.count() == 0
 
 
-def test_a_table_that_is_gone_stops_and_too_many_parts_are_waited_out(world):
-    world.create(
+def test_a_table_that_is_gone_stops_and_too_many_parts_are_waited_out(setup):
+    setup.create(
         settings=WINDOW + ", parts_to_throw_insert = 2, parts_to_delay_insert = 1, max_delay_to_insert = 1"
     )
-    world.run("SYSTEM STOP MERGES {database}.events")
-    handler = world.handler()
+    setup.run("SYSTEM STOP MERGES {database}.events")
+    handler = setup.handler()
     for at in range(2):
         handler(Batch(f"t/0/{at}-{at}", (at,)))
     with pytest.raises(TransientError, match="Too many parts"):
         handler(Batch("t/0/3-3", (3,)))
-    world.run("DROP TABLE {database}.events SYNC")
+    setup.run("DROP TABLE {database}.events SYNC")
     with pytest.raises(ConfigurationError, match=r"t/0/9-9.*events"):
         handler(Batch("t/0/9-9", (9,)))
 
 
-def test_a_server_that_is_away_is_a_passing_failure(world):
+def test_a_server_that_is_away_is_a_passing_failure(setup):
     with pytest.raises(TransientError, match="and that url names its HTTP port"):
-        world.handler(url="http://127.0.0.1:1")(Batch("t/0/0-0", (1,)))
+        setup.handler(url="http://127.0.0.1:1")(Batch("t/0/0-0", (1,)))
 
 
-def test_what_the_rows_function_raises_is_left_as_it_is(world):
-    world.create()
+def test_what_the_rows_function_raises_is_left_as_it_is(setup):
+    setup.create()
     with pytest.raises(ZeroDivisionError):
-        world.handler(lambda _: 1 / 0)(Batch("t/0/0-0"))
+        setup.handler(lambda _: 1 / 0)(Batch("t/0/0-0"))
 
 
 @pytest.mark.parametrize(
@@ -233,38 +233,38 @@ def test_options_that_make_no_sense_are_refused(options, said):
     ],
     ids=["its query fails", "its target refuses"],
 )
-def test_a_view_that_refuses_a_row_stops_the_partition_and_doubles_nothing(world, caplog, target, select):
-    world.create()
-    world.run(f"CREATE TABLE {{database}}.copy ({target}) ENGINE = MergeTree ORDER BY id {WINDOW}")
-    world.run(
+def test_a_view_that_refuses_a_row_stops_the_partition_and_doubles_nothing(setup, caplog, target, select):
+    setup.create()
+    setup.run(f"CREATE TABLE {{database}}.copy ({target}) ENGINE = MergeTree ORDER BY id {WINDOW}")
+    setup.run(
         f"CREATE MATERIALIZED VIEW {{database}}.view TO {{database}}.copy AS {select} FROM {{database}}.events"
     )
     broker = MemoryBroker({"t": 1})
     consumer = Consumer(group="g", broker=broker)
-    rows = world.handler(lambda batch: [json.loads(value) for value in batch.values])
+    rows = setup.handler(lambda batch: [json.loads(value) for value in batch.values])
     consumer.batch("t", retries=DeadLetterTopic())(rows)
     for number in range(20):
         name = "bad" if number == 7 else str(number)
         broker.send("t", json.dumps({"id": number, "name": name}).encode())
     consumer.run_until_idle(for_seconds=30)
     assert "let the view take them, or drop it" in caplog.text
-    world.run("DROP VIEW {database}.view SYNC")
+    setup.run("DROP VIEW {database}.view SYNC")
     consumer.run_until_idle()
-    assert world.ask("SELECT count(), uniqExact(id) FROM {database}.events") == [(20, 20)]
+    assert setup.ask("SELECT count(), uniqExact(id) FROM {database}.events") == [(20, 20)]
     assert broker.messages("t.dlq") == []
     assert broker.committed("g", "t") == 20
 
 
-def test_two_groups_that_write_to_one_table_take_nothing_from_each_other(world):
-    world.create()
+def test_two_groups_that_write_to_one_table_take_nothing_from_each_other(setup):
+    setup.create()
     broker = MemoryBroker({"t": 1})
     for number in range(20):
         broker.send("t", json.dumps({"id": number, "name": "n"}).encode())
     for group in ("a", "b"):
         consumer = Consumer(group=group, broker=broker)
-        consumer.batch("t")(world.handler(lambda batch: [json.loads(value) for value in batch.values]))
+        consumer.batch("t")(setup.handler(lambda batch: [json.loads(value) for value in batch.values]))
         consumer.run_until_idle(for_seconds=30)
-    assert world.ask("SELECT count(), uniqExact(id) FROM {database}.events") == [(40, 20)]
+    assert setup.ask("SELECT count(), uniqExact(id) FROM {database}.events") == [(40, 20)]
 
 
 def test_after_a_failure_that_nobody_has_listed_no_batch_is_taken_apart():

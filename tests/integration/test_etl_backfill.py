@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
+from etl_shop import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
 from oncehouse.clickhouse.client import Client
 from oncehouse.common import failpoints
 from oncehouse.errors import ConfigurationError, PermanentError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etl_world import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
+from etl_shop import BASE_MS, BOUND, FROM_OFFSETS, DiedError, Shop, open_shop
 from oncehouse.common import failpoints
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.lineage.topic import Check, Expectation, Late, Template, Topic

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etl_world import BASE_MS, BOUND, FROM_OFFSETS, Shop, open_shop
+from etl_shop import BASE_MS, BOUND, FROM_OFFSETS, Shop, open_shop
 from oncehouse.cli.app import run_command
 from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.scheduler import Scheduler

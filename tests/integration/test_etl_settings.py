@@ -9,7 +9,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from clickhouse_users import PASSWORD
-from etl_world import DiedError, Shop, open_shop
+from etl_shop import DiedError, Shop, open_shop
 from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.common import failpoints

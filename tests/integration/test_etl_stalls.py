@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from etl_world import BOUND, FROM_OFFSETS, DiedError, Shop, make_shop, open_shop
+from etl_shop import BOUND, FROM_OFFSETS, DiedError, Shop, make_shop, open_shop
 from oncehouse.clickhouse.client import connect
 from oncehouse.common import failpoints
 from oncehouse.config.pipeline import ClickHouse

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etl_world import Shop, open_shop
+from etl_shop import Shop, open_shop
 from oncehouse.etl.lineage.files import load_lineage
 from oncehouse.etl.lineage.topic import Topic
 from oncehouse.etl.scheduler.scheduler import Failed

@@ -63,7 +63,7 @@ print("finished")
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class EtlSetup:
     client: Client
     database: str
     store: OffsetStore
@@ -114,8 +114,8 @@ class World:
         return self.store.read_all().offsets[topic]
 
 
-def make_view(world: World, condition: str) -> None:
-    world.run(
+def make_view(setup: EtlSetup, condition: str) -> None:
+    setup.run(
         f"CREATE OR REPLACE VIEW {{db}}.OrdersTransform AS SELECT o.id AS id, c.name AS name, o.pos AS pos, "
         f"o.customer AS customer FROM {{db}}.orders AS o "
         "INNER JOIN (SELECT DISTINCT customer, name FROM {db}.customers) AS c ON o.customer = c.customer "
@@ -124,40 +124,40 @@ def make_view(world: World, condition: str) -> None:
 
 
 @pytest.fixture(params=["parameters", "offsets"])
-def world(request, clickhouse, database) -> World:
+def setup(request, clickhouse, database) -> EtlSetup:
     client = connect(ClickHouse(url=clickhouse.url))
     store = RocksDbOffsets(client, f"{database}.Offsets")
     store.prepare()
     condition = RANGE if request.param == "parameters" else FROM_OFFSETS
-    world = World(client=client, database=database, store=store, condition=condition)
-    world.run(
+    setup = EtlSetup(client=client, database=database, store=store, condition=condition)
+    setup.run(
         "CREATE TABLE {db}.orders (pos DateTime64(3), id UInt64, customer UInt64) ENGINE = MergeTree ORDER BY (pos, id)"
     )
-    world.run(
+    setup.run(
         "CREATE TABLE {db}.customers (pos DateTime64(3), id UInt64, customer UInt64, name String) "
         "ENGINE = MergeTree ORDER BY (pos, id)"
     )
     remembers = "SETTINGS non_replicated_deduplication_window = 1000"
-    world.run(
+    setup.run(
         "CREATE TABLE {db}.OrdersFact (pos DateTime64(3), id UInt64, customer UInt64, name String) "
         f"ENGINE = MergeTree PARTITION BY id % 3 ORDER BY id {remembers}"
     )
-    world.run(
+    setup.run(
         "CREATE TABLE {db}.OrdersPerCustomer (customer UInt64, n UInt64) ENGINE = SummingMergeTree "
         f"ORDER BY customer {remembers}"
     )
-    world.run(
+    setup.run(
         "CREATE MATERIALIZED VIEW {db}.OrdersPerCustomerView TO {db}.OrdersPerCustomer AS "
         "SELECT customer, count() AS n FROM {db}.OrdersFact GROUP BY customer"
     )
-    make_view(world, condition)
-    return world
+    make_view(setup, condition)
+    return setup
 
 
-def test_facts_grow_with_their_sources_and_hold_every_row_once(world):
-    world.add_orders(0, 350)
-    world.customers_reach(1000)
-    with world.scheduler() as scheduler:
+def test_facts_grow_with_their_sources_and_hold_every_row_once(setup):
+    setup.add_orders(0, 350)
+    setup.customers_reach(1000)
+    with setup.scheduler() as scheduler:
         rounds = scheduler.run_until_idle()
         assert [outcome.rows for one in rounds for outcome in one.outcomes if isinstance(outcome, Done)] == [
             100,
@@ -165,77 +165,77 @@ def test_facts_grow_with_their_sources_and_hold_every_row_once(world):
             100,
             50,
         ]
-        world.check_exact(350)
-        world.add_orders(350, 1)
+        setup.check_exact(350)
+        setup.add_orders(350, 1)
         scheduler.run_until_idle()
-        world.check_exact(351)
+        setup.check_exact(351)
 
 
-def test_a_plan_shows_what_a_run_does_and_writes_nothing(world):
-    world.add_orders(0, 10)
-    world.customers_reach(1000)
-    with world.scheduler() as scheduler:
+def test_a_plan_shows_what_a_run_does_and_writes_nothing(setup):
+    setup.add_orders(0, 10)
+    setup.customers_reach(1000)
+    with setup.scheduler() as scheduler:
         (step,) = scheduler.plan()
-        assert world.store.read_all().offsets == {}
+        assert setup.store.read_all().offsets == {}
         kinds = [type(operation) for operation in step.operations]
         assert kinds[0] is WriteNext
         assert kinds[-2:] == [Insert, WriteLast]
         scheduler.run_until_idle()
-    assert world.offset().last == step.span.next
-    world.check_exact(10)
+    assert setup.offset().last == step.span.next
+    setup.check_exact(10)
 
 
-def test_no_step_reads_past_the_slowest_source_and_a_late_source_is_waited_for(world):
-    world.add_orders(0, 70)
-    with world.scheduler() as scheduler:
+def test_no_step_reads_past_the_slowest_source_and_a_late_source_is_waited_for(setup):
+    setup.add_orders(0, 70)
+    with setup.scheduler() as scheduler:
         assert isinstance(scheduler.decide()[0], Waiting)
         scheduler.run_until_idle()
-        world.check_exact(0)
-        world.customers_reach(4)  # orders of 0..4 ms: five times seven
+        setup.check_exact(0)
+        setup.customers_reach(4)  # orders of 0..4 ms: five times seven
         scheduler.run_until_idle()
-        world.check_exact(35)
+        setup.check_exact(35)
         (waiting,) = scheduler.run_round().outcomes or (None,)
         assert waiting is None, "the source that stopped costs nothing until it moves"
-        world.customers_reach(9)
+        setup.customers_reach(9)
         scheduler.run_until_idle()
-        world.check_exact(70)
+        setup.check_exact(70)
 
 
-def test_a_range_whose_output_would_not_fit_one_block_is_halved_before_it_is_inserted(world):
-    world.add_orders(0, 100)
-    world.customers_reach(1000)
-    with world.scheduler() as scheduler:
+def test_a_range_whose_output_would_not_fit_one_block_is_halved_before_it_is_inserted(setup):
+    setup.add_orders(0, 100)
+    setup.customers_reach(1000)
+    with setup.scheduler() as scheduler:
         scheduler._runner._sizing.block_rows = 30
         rounds = scheduler.run_until_idle()
     steps = [outcome.rows for one in rounds for outcome in one.outcomes if isinstance(outcome, Done)]
     assert max(steps) <= 30
     assert sum(steps) == 100
-    world.check_exact(100)
+    setup.check_exact(100)
 
 
 POINTS = ("etl-before-next", "etl-after-next", "in the insert", "etl-after-insert", "etl-after-last")
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_facts_are_exact_after_a_kill(world, point):
-    world.add_orders(0, 350)
-    world.customers_reach(1000)
+def test_facts_are_exact_after_a_kill(setup, point):
+    setup.add_orders(0, 350)
+    setup.customers_reach(1000)
     if point == "in the insert":
-        make_view(world, f"({world.condition}) AND NOT ignore(sleepEachRow(0.004))")
-    killed = run_process(world, point)
+        make_view(setup, f"({setup.condition}) AND NOT ignore(sleepEachRow(0.004))")
+    killed = run_process(setup, point)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert "finished" not in killed.stdout
-    with world.scheduler(lease_seconds=0) as scheduler:
+    with setup.scheduler(lease_seconds=0) as scheduler:
         scheduler.run_until_idle()
-    wait_for_inserts_to_end(world)
-    world.check_exact(350)
+    wait_for_inserts_to_end(setup)
+    setup.check_exact(350)
 
 
-def run_process(world: World, point: str) -> subprocess.CompletedProcess[str]:
+def run_process(setup: EtlSetup, point: str) -> subprocess.CompletedProcess[str]:
     in_insert = "yes" if point == "in the insert" else "no"
     crash_at = "" if in_insert == "yes" else f"{point}:2"
     return subprocess.run(
-        [sys.executable, "-c", PROCESS, world.client.config.url, world.database, in_insert],
+        [sys.executable, "-c", PROCESS, setup.client.config.url, setup.database, in_insert],
         env={**os.environ, "ONCEHOUSE_CRASH_AT": crash_at},
         capture_output=True,
         text=True,
@@ -244,9 +244,9 @@ def run_process(world: World, point: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def wait_for_inserts_to_end(world: World) -> None:
+def wait_for_inserts_to_end(setup: EtlSetup) -> None:
     for _ in range(200):
-        running = world.sql(
+        running = setup.sql(
             "SELECT count() FROM system.processes WHERE query_kind = 'Insert' AND query LIKE '%{db}%'"
         )
         if running == [(0,)]:
@@ -255,23 +255,23 @@ def wait_for_inserts_to_end(world: World) -> None:
     raise AssertionError("an insert never ended")
 
 
-def test_a_token_that_differs_between_attempts_would_be_caught(world, monkeypatch):
+def test_a_token_that_differs_between_attempts_would_be_caught(setup, monkeypatch):
     """The seeded defect: without the same token, a range that runs again doubles its rows."""
-    world.add_orders(0, 10)
-    world.customers_reach(1000)
-    stop_before_commit(world, monkeypatch)
+    setup.add_orders(0, 10)
+    setup.customers_reach(1000)
+    stop_before_commit(setup, monkeypatch)
     monkeypatch.setattr("oncehouse.etl.steps.operation_builder.token_of", lambda *_range: uuid.uuid4().hex)
-    with world.scheduler(lease_seconds=0) as scheduler:
+    with setup.scheduler(lease_seconds=0) as scheduler:
         scheduler.run_until_idle()
     with pytest.raises(AssertionError):
-        world.check_exact(10)
+        setup.check_exact(10)
 
 
-def stop_before_commit(world: World, monkeypatch) -> None:
+def stop_before_commit(setup: EtlSetup, monkeypatch) -> None:
     def refuse(*_arguments, **_names):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, world.scheduler() as scheduler:
+    with monkeypatch.context() as patch, setup.scheduler() as scheduler:
         patch.setattr("oncehouse.etl.state.transitions.commit", refuse)
         (decision,) = scheduler.decide()
         step = scheduler._runner.plan_decision(decision)
@@ -279,96 +279,96 @@ def stop_before_commit(world: World, monkeypatch) -> None:
             scheduler._runner.perform(step)
 
 
-def test_a_step_that_was_taken_over_inserts_and_commits_nothing(world):
+def test_a_step_that_was_taken_over_inserts_and_commits_nothing(setup):
     """A host that slept through its lease comes back with an old step."""
-    world.add_orders(0, 150)
-    world.customers_reach(1000)
-    slow = Runner(world.client, world.store, Worker(hostid="slow"), Path())
-    with world.scheduler(hostid="quick", lease_seconds=0) as quick:
+    setup.add_orders(0, 150)
+    setup.customers_reach(1000)
+    slow = Runner(setup.client, setup.store, Worker(hostid="slow"), Path())
+    with setup.scheduler(hostid="quick", lease_seconds=0) as quick:
         (decision,) = quick.decide()
         assert isinstance(decision, Due)
         step = slow.plan_decision(decision)
-        transitions.begin(world.store, Worker(hostid="slow"), decision.offset, next_=step.span.next)
+        transitions.begin(setup.store, Worker(hostid="slow"), decision.offset, next_=step.span.next)
         quick.run_until_idle()
         insert, write_last = step.operations[-2:]
         with pytest.raises(PermanentError, match=r"range of this topic has changed|no longer held by slow"):
             slow._work.carry_out(insert, step)
         with pytest.raises(MutexError, match="nobody"):
             slow._write_last(write_last, None, nullcontext())
-    world.check_exact(150)
+    setup.check_exact(150)
 
 
-def test_a_topic_that_fails_says_why_and_leaves_the_others_alone(world, monkeypatch):
+def test_a_topic_that_fails_says_why_and_leaves_the_others_alone(setup, monkeypatch):
     monkeypatch.setattr("oncehouse.etl.scheduler.due_steps.retry_seconds", lambda _failed: 60)
-    world.add_orders(0, 10)
-    world.customers_reach(1000)
-    broken = replace(world.topic, topic="Broken", dst=f"{world.database}.Missing")
-    with world.scheduler(broken, world.topic) as scheduler:
+    setup.add_orders(0, 10)
+    setup.customers_reach(1000)
+    broken = replace(setup.topic, topic="Broken", dst=f"{setup.database}.Missing")
+    with setup.scheduler(broken, setup.topic) as scheduler:
         first = scheduler.run_round()
         assert isinstance(first.outcomes[0], Failed)
         assert isinstance(first.outcomes[1], Done)
         again = scheduler.decide()[0]
-    assert world.offset("Broken").state.startswith("failed 1: Topic Broken: its table")
+    assert setup.offset("Broken").state.startswith("failed 1: Topic Broken: its table")
     assert isinstance(again, Waiting)
     assert "tried again in" in again.reason
-    world.check_exact(10)
+    setup.check_exact(10)
 
 
 @pytest.mark.parametrize("table", ["OrdersFact", "OrdersPerCustomer"])
-def test_a_table_that_remembers_nothing_is_refused_with_the_statement_that_helps(world, table):
+def test_a_table_that_remembers_nothing_is_refused_with_the_statement_that_helps(setup, table):
     """The Fact itself, or one that a materialized view fills from it."""
-    world.add_orders(0, 10)
-    world.customers_reach(1000)
-    world.run(f"ALTER TABLE {{db}}.{table} MODIFY SETTING non_replicated_deduplication_window = 0")
-    with world.scheduler() as scheduler:
+    setup.add_orders(0, 10)
+    setup.customers_reach(1000)
+    setup.run(f"ALTER TABLE {{db}}.{table} MODIFY SETTING non_replicated_deduplication_window = 0")
+    with setup.scheduler() as scheduler:
         (failed,) = scheduler.plan()
     assert f"`{table}` MODIFY SETTING non_rep" in failed.why
 
 
-def test_a_plan_goes_on_after_a_topic_that_cannot_be_planned(world):
-    world.add_orders(0, 10)
-    world.customers_reach(1000)
-    broken = replace(world.topic, topic="Broken", dst=f"{world.database}.Missing")
-    with world.scheduler(broken, world.topic) as scheduler:
+def test_a_plan_goes_on_after_a_topic_that_cannot_be_planned(setup):
+    setup.add_orders(0, 10)
+    setup.customers_reach(1000)
+    broken = replace(setup.topic, topic="Broken", dst=f"{setup.database}.Missing")
+    with setup.scheduler(broken, setup.topic) as scheduler:
         failed, step = scheduler.plan()
         assert scheduler.plan("Orders") == (step,)
     assert (failed.topic, step.topic.topic) == ("Broken", "Orders")
     assert "Missing does not exist" in failed.why
-    assert world.store.read_all().offsets == {}
+    assert setup.store.read_all().offsets == {}
 
 
-def test_before_and_after_run_around_the_insert(world):
-    world.add_orders(0, 10)
-    world.customers_reach(1000)
-    world.run("CREATE TABLE {db}.notes (what String, facts UInt64) ENGINE = MergeTree ORDER BY what")
+def test_before_and_after_run_around_the_insert(setup):
+    setup.add_orders(0, 10)
+    setup.customers_reach(1000)
+    setup.run("CREATE TABLE {db}.notes (what String, facts UInt64) ENGINE = MergeTree ORDER BY what")
     note = "INSERT INTO {db}.notes SELECT '{what}', count() FROM {db}.OrdersFact".replace(
-        "{db}", world.database
+        "{db}", setup.database
     )
     topic = replace(
-        world.topic, before=(note.replace("{what}", "before"),), after=(note.replace("{what}", "after"),)
+        setup.topic, before=(note.replace("{what}", "before"),), after=(note.replace("{what}", "after"),)
     )
-    with world.scheduler(topic) as scheduler:
+    with setup.scheduler(topic) as scheduler:
         scheduler.run_until_idle()
-    assert world.sql("SELECT what, facts FROM {db}.notes ORDER BY facts") == [("before", 0), ("after", 10)]
+    assert setup.sql("SELECT what, facts FROM {db}.notes ORDER BY facts") == [("before", 0), ("after", 10)]
 
 
-def test_a_fact_built_from_another_fact_waits_for_it(world):
-    world.add_orders(0, 250)
-    world.customers_reach(1000)
-    world.run(
+def test_a_fact_built_from_another_fact_waits_for_it(setup):
+    setup.add_orders(0, 250)
+    setup.customers_reach(1000)
+    setup.run(
         "CREATE TABLE {db}.Second (pos DateTime64(3), id UInt64) ENGINE = MergeTree ORDER BY (pos, id) "
         "SETTINGS non_replicated_deduplication_window = 1000"
     )
-    world.run(
+    setup.run(
         f"CREATE VIEW {{db}}.SecondTransform AS SELECT pos, id FROM {{db}}.OrdersFact AS o WHERE {RANGE}"
     )
     second = Topic(
         topic="Second",
-        dst=f"{world.database}.Second",
-        depends_on=(f"{world.database}.OrdersFact",),
-        transform=f"{world.database}.SecondTransform",
+        dst=f"{setup.database}.Second",
+        depends_on=(f"{setup.database}.OrdersFact",),
+        transform=f"{setup.database}.SecondTransform",
     )
-    with world.scheduler(second, world.topic) as scheduler:
+    with setup.scheduler(second, setup.topic) as scheduler:
         assert "no rows yet" in scheduler.decide()[0].reason
         scheduler.run_until_idle()
-    assert world.sql("SELECT count(), uniqExact(id) FROM {db}.Second") == [(250, 250)]
+    assert setup.sql("SELECT count(), uniqExact(id) FROM {db}.Second") == [(250, 250)]

@@ -8,7 +8,7 @@ from oncehouse.clickhouse.preflight.replica_reads import inspect_reads
 from oncehouse.clickhouse.server_names import collect_server_names
 from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.errors import TransientError
-from replica_world import UNTIL_RELEASED, connect_to
+from replicated_tables import UNTIL_RELEASED, connect_to
 
 COUNT = "SELECT count() FROM {db}.events"
 

@@ -15,7 +15,7 @@ from oncehouse.messaging.message import ERROR, ORIGIN, Message
 from oncehouse.messaging.retries import kafka_retry_broker
 from oncehouse.messaging.retries.kafka_retry_broker import KafkaShelf, judge_creation, judge_sending
 from oncehouse.messaging.retries.retry_topics import RetryTopics
-from retry_world import MemoryShelf
+from retry_simulation import MemoryShelf
 
 AT = 1_700_000_000.0
 PLACEMENT = Placement(topic="t", partition=1, key=b"k", value=b"v", headers=(("h", b"1"), ("h", None)))
@@ -90,10 +90,10 @@ class ConsumersBroker:
         return [(one.offset, one.key, one.value, one.headers) for one in found]
 
 
-@pytest.fixture(params=["world", "memory", "kafka"])
+@pytest.fixture(params=["simulation", "memory", "kafka"])
 def brokers(request):
     if request.param != "kafka":
-        yield {"world": MemoryBrokers, "memory": ConsumersBroker}[request.param]()
+        yield {"simulation": MemoryBrokers, "memory": ConsumersBroker}[request.param]()
         return
     kafka, topic = request.getfixturevalue("kafka"), request.getfixturevalue("topic")
     brokers = KafkaBrokers(kafka, topic, f"group-{uuid.uuid4().hex[:8]}")

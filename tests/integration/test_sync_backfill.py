@@ -15,9 +15,9 @@ from oncehouse.sync.backfill import backfill as backfilling
 from oncehouse.sync.backfill.backfill import backfill
 from oncehouse.sync.tables import lease_tables
 from sync_stall import SYNCS, Boss, Buyer, Chair, GiftSale, Person, Sale, assert_equal, open_synced_stall
-from sync_world import Shop, add_people, open_synced_shop
+from synced_shop import Shop, add_people, open_synced_shop
 
-from oncehouse.sync.django import Append, Collapsing, VersionedCollapsing  # isort: skip - after the settings of sync_world
+from oncehouse.sync.django import Append, Collapsing, VersionedCollapsing  # isort: skip - after the settings of synced_shop
 from sync_shop import models
 from sync_shop.clickhouse_models import CustomerSync, OrderSync, SeatSync
 from sync_shop.models import Customer, Order, Seat

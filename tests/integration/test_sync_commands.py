@@ -15,9 +15,9 @@ import pytest
 from oncehouse.cli.app import run_command
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.model.model_sync import _registered
-from sync_world import SYNCS, Shop, open_synced_shop
+from synced_shop import SYNCS, Shop, open_synced_shop
 
-from django.core.management import call_command  # isort: skip - after the settings of sync_world
+from django.core.management import call_command  # isort: skip - after the settings of synced_shop
 from django.core.management.base import CommandError
 from django.db import connections
 from django.test import override_settings

@@ -10,9 +10,9 @@ import pytest
 
 from oncehouse.cli.app import run_command
 from oncehouse.sync.verify import verify
-from sync_world import Shop, open_synced_shop
+from synced_shop import Shop, open_synced_shop
 
-from django.core.management import call_command  # isort: skip - after the settings of sync_world
+from django.core.management import call_command  # isort: skip - after the settings of synced_shop
 from django.core.management.base import CommandError
 from django.db import connections
 

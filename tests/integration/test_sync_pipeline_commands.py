@@ -23,9 +23,9 @@ from oncehouse.sync.model.engines import Collapsing
 from oncehouse.sync.status import read_status
 from oncehouse.sync.table.ddl import plan_table
 from oncehouse.sync.verify import verify
-from sync_world import Shop, open_shop
+from synced_shop import Shop, open_shop
 
-from django.core.management import call_command  # isort: skip - after the settings of sync_world
+from django.core.management import call_command  # isort: skip - after the settings of synced_shop
 from django.core.management.base import CommandError
 from django.db import connections, models
 from django.db.models.functions import Upper

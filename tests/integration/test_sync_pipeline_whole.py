@@ -23,7 +23,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import JSON, Text
 
-from cdc_world import CdcWorld
+from captured_database import CapturedDatabase
 from changed_syncs import make_tables
 from oncehouse.cli.app import run_command
 from oncehouse.config.file_loader import load_pipeline
@@ -34,9 +34,9 @@ from oncehouse.sync.model.model_sync import ModelSync as AnySync
 from oncehouse.sync.settings import read_settings
 from oncehouse.sync.sqlalchemy import sources
 from oncehouse.sync.verify.verify import verify
-from sync_world import Shop, open_shop
+from synced_shop import Shop, open_shop
 
-from django.contrib.postgres.fields import ArrayField  # isort: skip - after the settings of sync_world
+from django.contrib.postgres.fields import ArrayField  # isort: skip - after the settings of synced_shop
 from django.db import IntegrityError, OperationalError, connections, models, transaction
 from django.db.models import F
 
@@ -247,10 +247,10 @@ def writing(alias: str, seed: int, seconds: float) -> Iterator[None]:
             writer.join()
 
 
-class World:
+class SyncSetup:
     """The shop's syncs, each with its twin, and the pipelines that feed them."""
 
-    def __init__(self, shop: Shop, cdc: CdcWorld, engine: Engine) -> None:
+    def __init__(self, shop: Shop, cdc: CapturedDatabase, engine: Engine) -> None:
         self.shop, self.cdc, self.engine = shop, cdc, engine
         self.orders = self.declare("Orders", Order, columns={"tags": None, "took": None})
         self.seats = self.declare("Seats", Seat)
@@ -334,7 +334,7 @@ class World:
 
 
 @pytest.fixture
-def world(postgres_url, clickhouse, database, make_cdc, monkeypatch) -> Iterator[World]:
+def setup(postgres_url, clickhouse, database, make_cdc, monkeypatch) -> Iterator[SyncSetup]:
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "the_tests_settings")
     registered = core._registered
     known = list(registered)
@@ -352,7 +352,7 @@ def world(postgres_url, clickhouse, database, make_cdc, monkeypatch) -> Iterator
                 cursor.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
         # The shop's own syncs would only be in the way of the writers.
         monkeypatch.setattr(core, "_registered", [])
-        yield World(shop, make_cdc(), engine)
+        yield SyncSetup(shop, make_cdc(), engine)
     engine.dispose()
     registered[:] = known
 
@@ -373,62 +373,62 @@ FROM generate_series(1, 100) i
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_sync_moves_from_rounds_to_the_pipeline_and_final_stays_what_the_database_has(
-    world, capsys, record_property
+    setup, capsys, record_property
 ):
     seed = random.SystemRandom().randint(0, 1 << 32)
     record_property("seed", seed)
     print(f"seed {seed}")
-    shop, cdc = world.shop, world.cdc
+    shop, cdc = setup.shop, setup.cdc
     # Rounds feed the tables, until some day.
     writer = Writer(shop.alias, seed)
     writer.execute(SAMPLES)
     for _ in range(60):
         writer.change()
-    change_gauges(world.engine, 1)
-    for sync in world.syncs:
-        world.register(sync)
+    change_gauges(setup.engine, 1)
+    for sync in setup.syncs:
+        setup.register(sync)
         sync.sync_batch_from_storage()
     # The connector runs first, then the rounds drain what came before it, then the new class is deployed.
-    world.store("cdc")
-    connector = world.write_files()
-    world.store("outbox")
+    setup.store("cdc")
+    connector = setup.write_files()
+    setup.store("outbox")
     assert cdc.command("cdc", "apply", str(connector)) == 0
     for order in writer.some(Order, 3):
         order.delete(using=shop.alias)
-    for sync in world.syncs:
+    for sync in setup.syncs:
         sync.sync_batch_from_storage()
-    client = world.orders.open_clickhouse()
+    client = setup.orders.open_clickhouse()
     client.command("CREATE TABLE orders_defect AS orders")
     client.command("INSERT INTO orders_defect SELECT * FROM orders")
-    world.store("cdc")
+    setup.store("cdc")
     assert run_command(["sync", "apply"]) == 0
     with writing(shop.alias, seed, 4.0):
-        world.feed(world.file_of(world.orders))
+        setup.feed(setup.file_of(setup.orders))
     writer.execute("UPDATE sync_shop_sample SET text = text || 'x', at = NULL WHERE id % 7 = 0")
     writer.execute("DELETE FROM sync_shop_sample WHERE id % 11 = 0")
-    change_gauges(world.engine, 201)
-    assert shop.waiting(world.orders) == shop.waiting(world.gauges) == [], "a change was captured"
+    change_gauges(setup.engine, 201)
+    assert shop.waiting(setup.orders) == shop.waiting(setup.gauges) == [], "a change was captured"
     # A round that hung since before the switch comes at last: it has an older state and loses.
     last = writer.some(Order)[0]
     late = f"INSERT INTO orders (id, note, _version) VALUES ({last.pk}, 'late', toUInt64(now()) * 1000000)"
     client.command(late)
     cdc.wait_for_kafka("UPDATE sync_shop_seat SET taken = NOT taken")
-    for sync in world.syncs:
-        world.feed(world.file_of(sync))
-        world.compare(sync, sync.table)
+    for sync in setup.syncs:
+        setup.feed(setup.file_of(sync))
+        setup.compare(sync, sync.table)
     assert client.query("SELECT min(_version) >= pow(2, 62) FROM orders FINAL") == [(1,)]
     # Rounds are not let back to this table.
-    world.store("outbox")
+    setup.store("outbox")
     with pytest.raises(Exception, match="a pipeline feeds it"):
-        world.orders.sync_batch_from_storage()
+        setup.orders.sync_batch_from_storage()
     # Without what is added to the versions, the rows of the rounds would cover those of the log.
     defective = cdc.folder / "defect.yaml"
-    world.edit(world.file_of(world.orders), lower_versions, defective)
+    setup.edit(setup.file_of(setup.orders), lower_versions, defective)
     client.command("ALTER TABLE orders_defect ADD COLUMN _batch_id UUID")
     client.command("ALTER TABLE orders_defect MODIFY SETTING non_replicated_deduplication_window = 1200")
-    world.feed(defective)
+    setup.feed(defective)
     with pytest.raises(AssertionError, match="not what the database has"):
-        world.compare(world.orders, "orders_defect")
+        setup.compare(setup.orders, "orders_defect")
 
 
 def lower_versions(document: dict[str, Any]) -> None:

@@ -23,9 +23,9 @@ from oncehouse.sync.rounds.lease import hold_sync
 from oncehouse.sync.rounds.runner import Failure, run_once, run_until_stopped
 from oncehouse.sync.state import look_up_state
 from oncehouse.sync.tables import lease_tables, operations, states
-from sync_world import Shop, add_people, open_synced_shop
+from synced_shop import Shop, add_people, open_synced_shop
 
-from django.db import transaction  # isort: skip - after the settings of sync_world
+from django.db import transaction  # isort: skip - after the settings of synced_shop
 
 from oncehouse.sync.django import (
     Append,

@@ -18,9 +18,9 @@ from oncehouse.sync.verify.repair import verify_and_repair
 from oncehouse.sync.verify.verify import Difference, VerifyReport, verify
 from sync_stall import SYNCS as STALL_SYNCS
 from sync_stall import Boss, Buyer, Chair, GiftSale, Line, Person, Sale, SaleSync, Tag, open_synced_stall
-from sync_world import Shop, add_people, open_synced_shop
+from synced_shop import Shop, add_people, open_synced_shop
 
-from django.db import connections  # isort: skip - after the settings of sync_world
+from django.db import connections  # isort: skip - after the settings of synced_shop
 
 from oncehouse.sync.django import Append, Collapsing, VersionedCollapsing
 from sync_shop.clickhouse_models import CustomerSync, OrderSync, SeatSync

@@ -7,7 +7,7 @@ from confluent_kafka import Consumer, TopicPartition
 from opentelemetry.sdk.trace import ReadableSpan
 from sqlalchemy import create_engine
 
-from etl_world import open_shop
+from etl_shop import open_shop
 from live_pipeline import make_event
 from oncehouse.common.http_auth import make_door
 from oncehouse.messaging.consumer.group_lag import GroupPartition, Groups

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cdc_world import CdcWorld
+from captured_database import CapturedDatabase
 
 
 @pytest.fixture
 def make_cdc(
     connect, postgres_url, kafka, clickhouse, database, clickhouse_client, spark, tmp_path
-) -> Iterator[Callable[..., CdcWorld]]:
+) -> Iterator[Callable[..., CapturedDatabase]]:
     """`make_cdc("shop")`: an empty PostgreSQL database, to be followed under this prefix."""
-    made: list[CdcWorld] = []
+    made: list[CapturedDatabase] = []
 
-    def make(prefix: str | None = None) -> CdcWorld:
-        world = CdcWorld(
+    def make(prefix: str | None = None) -> CapturedDatabase:
+        captured = CapturedDatabase(
             folder=tmp_path,
             prefix=prefix or f"shop{uuid.uuid4().hex[:8]}",
             connect=connect,
@@ -28,14 +28,14 @@ def make_cdc(
             client=clickhouse_client,
             spark=spark,
         )
-        made.append(world)
-        return world
+        made.append(captured)
+        return captured
 
     yield make
-    for world in made:
-        world.close()
+    for captured in made:
+        captured.close()
 
 
 @pytest.fixture
-def cdc(make_cdc) -> CdcWorld:
+def cdc(make_cdc) -> CapturedDatabase:
     return make_cdc()

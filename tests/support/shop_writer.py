@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from sync_world import Shop
+from synced_shop import Shop
 
 from django.core.exceptions import ObjectDoesNotExist  # isort: skip
-from django.db import IntegrityError, OperationalError, connections, transaction  # isort: skip - after the settings of sync_world
+from django.db import IntegrityError, OperationalError, connections, transaction  # isort: skip - after the settings of synced_shop
 from django.db.models import F
 
 from sync_shop.clickhouse_models import CustomerSync

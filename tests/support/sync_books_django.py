@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from sync_world import Shop, assert_equal
+from synced_shop import Shop, assert_equal
 
-from django.db import connections, transaction  # isort: skip - after the settings of sync_world
+from django.db import connections, transaction  # isort: skip - after the settings of synced_shop
 
 from sync_shop.clickhouse_models import CustomerSync, GiftOrderSync, OrderSync
 from sync_shop.models import Customer, GiftOrder, Line, Order, Tag

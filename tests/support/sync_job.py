@@ -164,7 +164,7 @@ def die_at(point: str, task: Callable[[], None]) -> None:
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    syncs = importlib.import_module(given.get("world", "sync_world")).configure(given)
+    syncs = importlib.import_module(given.get("module", "synced_shop")).configure(given)
     if "hang" in given:
         hang_after_reading(Path(given["hang"]))
     for name in given.get("defects", []):

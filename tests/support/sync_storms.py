@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import shop_writer
 import stall_writer
 import sync_stall
-import sync_world
+import synced_shop
 from changed_syncs import Attributes, changed
 from oncehouse.sync.model.model_sync import ModelSync
 from sync_jobs import Job, start_job
 
-from sync_shop import clickhouse_models as shop_syncs  # isort: skip - after the settings of sync_world
+from sync_shop import clickhouse_models as shop_syncs  # isort: skip - after the settings of synced_shop
 
 WRITERS = 3
 
@@ -48,15 +48,15 @@ class Framework:
 
 
 DJANGO = Framework(
-    module="sync_world",
-    syncs=sync_world.SYNCS,
+    module="synced_shop",
+    syncs=synced_shop.SYNCS,
     people=shop_syncs.CustomerSync,
     orders=shop_syncs.OrderSync,
     seats=shop_syncs.SeatSync,
-    open=sync_world.open_synced_shop,
+    open=synced_shop.open_synced_shop,
     add_rows=shop_writer.add_rows,
     make_writer=shop_writer.Writer,
-    assert_equal=sync_world.assert_equal,
+    assert_equal=synced_shop.assert_equal,
 )
 SQLALCHEMY = Framework(
     module="sync_stall",
@@ -95,7 +95,7 @@ class Storm:
             "db_name": self.database,
         }
         return start_job(
-            world=self.framework.module,
+            module=self.framework.module,
             url=self.url,
             settings={**self.settings, "CLICKHOUSE_DATABASES": {"default": address}},
             syncs={sync.__name__: dict(attributes) for sync, attributes in (changes or self.changes).items()},

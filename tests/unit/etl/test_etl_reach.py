@@ -169,7 +169,7 @@ def test_a_declaration_goes_ahead_only_and_one_loader_makes_it():
 
 
 @dataclass
-class World:
+class EtlSimulation:
     declares: bool
     clock_ms: int = 0
     coming: dict[str, list[Position]] = field(default_factory=lambda: {"stage.quiet": [], "stage.main": []})
@@ -241,42 +241,42 @@ ACTIONS = st.one_of(
 )
 
 
-def play(world: World, actions) -> None:
+def play(simulation: EtlSimulation, actions) -> None:
     for kind, topic, number in actions:
         match kind:
             case "write":
-                world.write(topic.dst, number)
+                simulation.write(topic.dst, number)
             case "load":
-                world.load(topic.dst, number)
+                simulation.load(topic.dst, number)
             case "tell":
-                world.tell(topic)
+                simulation.tell(topic)
             case _:
-                world.run()
+                simulation.run()
 
 
-def finish(world: World) -> None:
+def finish(simulation: EtlSimulation) -> None:
     """Everything is loaded, nothing more comes, and the loaders say so."""
     for topic in (QUIET, MAIN):
-        while world.coming[topic.dst]:
-            world.load(topic.dst, 0)
-        world.tell(topic)
+        while simulation.coming[topic.dst]:
+            simulation.load(topic.dst, 0)
+        simulation.tell(topic)
     for _ in range(500):
-        if not world.run():
+        if not simulation.run():
             break
-    assert world.tables["dwh.first"] == sorted(world.tables["stage.quiet"])
-    assert world.tables["dwh.joined"] == sorted(world.tables["stage.main"])
+    assert simulation.tables["dwh.first"] == sorted(simulation.tables["stage.quiet"])
+    assert simulation.tables["dwh.joined"] == sorted(simulation.tables["stage.main"])
 
 
 @given(st.lists(ACTIONS, max_size=60))
 def test_declared_sources_lose_no_row_and_hold_nothing_up_when_they_are_quiet(actions):
-    world = World(declares=True)
-    play(world, actions)
-    finish(world)
+    simulation = EtlSimulation(declares=True)
+    play(simulation, actions)
+    finish(simulation)
 
 
 @given(st.lists(ACTIONS, max_size=60))
 def test_sources_that_declare_nothing_lose_no_row(actions):
-    play(World(declares=False), actions)
+    play(EtlSimulation(declares=False), actions)
 
 
 QUIET_SOURCE = [("write", MAIN, 2), ("load", MAIN, 0), ("load", MAIN, 0)]
@@ -285,10 +285,10 @@ QUIET_SOURCE = [("write", MAIN, 2), ("load", MAIN, 0), ("load", MAIN, 0)]
 def test_declarations_that_are_ignored_would_be_caught(monkeypatch):
     """The seeded defect, and how it once was: a source without new rows stalls its Facts for ever."""
     monkeypatch.setattr("test_etl_reach.find_declared", lambda _topics, _offsets: {})
-    world = World(declares=True)
-    play(world, QUIET_SOURCE)
+    simulation = EtlSimulation(declares=True)
+    play(simulation, QUIET_SOURCE)
     with pytest.raises(AssertionError):
-        finish(world)
+        finish(simulation)
 
 
 def test_a_fact_that_is_taken_to_be_idle_with_rows_left_would_be_caught(monkeypatch):
@@ -296,18 +296,18 @@ def test_a_fact_that_is_taken_to_be_idle_with_rows_left_would_be_caught(monkeypa
     monkeypatch.setattr(
         Reaches, "newest_of", lambda self, topic: START if topic is FIRST else _newest(self, topic)
     )
-    world = World(declares=True)
+    simulation = EtlSimulation(declares=True)
     actions = [("write", QUIET, 3), ("write", MAIN, 1), *[("load", QUIET, 0)] * 3, ("load", MAIN, 0)]
     with pytest.raises(AssertionError, match="behind"):
-        play(world, [*actions, ("tell", QUIET, 0), ("tell", MAIN, 0), ("run", MAIN, 0)])
+        play(simulation, [*actions, ("tell", QUIET, 0), ("tell", MAIN, 0), ("run", MAIN, 0)])
 
 
 def test_a_newest_row_that_counts_beside_a_declaration_would_be_caught(monkeypatch):
     """The seeded defect: a loader brings a later row first, and its table is taken to have come that far."""
     monkeypatch.setattr("test_etl_reach.find_declared", lambda _topics, _offsets: {})
-    world = World(declares=True)
+    simulation = EtlSimulation(declares=True)
     with pytest.raises(AssertionError, match="leaves rows"):
-        play(world, [("write", QUIET, 3), ("load", QUIET, 2), ("tell", QUIET, 0), ("run", MAIN, 0)])
+        play(simulation, [("write", QUIET, 3), ("load", QUIET, 2), ("tell", QUIET, 0), ("run", MAIN, 0)])
 
 
 _newest = Reaches.newest_of

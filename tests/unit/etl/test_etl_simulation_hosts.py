@@ -32,7 +32,7 @@ TRANSFORM = Transform(name="t", select="SELECT 1", offsets_table=None, has_range
 
 
 @dataclass
-class World:
+class EtlSimulation:
     looks_who_holds: bool = True
     tells_splits: bool = True
     store: MemoryOffsets = field(default_factory=MemoryOffsets)
@@ -144,23 +144,23 @@ ACTIONS = st.one_of(
 )
 
 
-def play(world: World, actions: list[tuple[str, int, int]]) -> None:
+def play(simulation: EtlSimulation, actions: list[tuple[str, int, int]]) -> None:
     for kind, first, second in actions:
         match kind:
             case "arrive":
-                world.arrive(first)
+                simulation.arrive(first)
             case "host":
-                world.advance(first, second)
+                simulation.advance(first, second)
             case _:
-                world.store.now_ms += LEASE_MS
-    world.finish()
-    world.check()
+                simulation.store.now_ms += LEASE_MS
+    simulation.finish()
+    simulation.check()
 
 
 @given(st.lists(ACTIONS, max_size=30))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_row_is_built_once_by_hosts_that_stand_still_and_wake(actions):
-    play(World(), actions)
+    play(EtlSimulation(), actions)
 
 
 SLEPT = [
@@ -178,14 +178,14 @@ CUT = [("arrive", 5, 0), ("host", 0, 4), ("host", 0, 3), ("host", 1, 9)]
 
 @pytest.mark.parametrize("actions", [SLEPT, CUT])
 def test_the_known_cases_end_exactly(actions):
-    play(World(), actions)
+    play(EtlSimulation(), actions)
 
 
 def test_an_insert_that_does_not_look_who_holds_the_topic_would_be_caught():
     with pytest.raises(AssertionError):
-        play(World(looks_who_holds=False), SLEPT)
+        play(EtlSimulation(looks_who_holds=False), SLEPT)
 
 
 def test_a_step_that_does_not_tell_where_it_was_cut_would_be_caught():
     with pytest.raises(AssertionError, match="not there yet"):
-        play(World(tells_splits=False), CUT)
+        play(EtlSimulation(tells_splits=False), CUT)

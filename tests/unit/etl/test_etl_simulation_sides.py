@@ -44,7 +44,7 @@ COLUMNS = {"pos": "DateTime64(3)", "id": "UInt64"}
 
 
 @dataclass
-class World:
+class EtlSimulation:
     topic: Topic
     store: MemoryOffsets = field(default_factory=MemoryOffsets)
     main: list[Position] = field(default_factory=list)
@@ -301,22 +301,22 @@ class World:
         assert coverage.count_late(self.offset().book.segments) == 0
 
 
-def find(world: World, *, last: Position, end: Position, most: int) -> Range | None:
-    rows = world.within(last, end)[:most]
+def find(simulation: EtlSimulation, *, last: Position, end: Position, most: int) -> Range | None:
+    rows = simulation.within(last, end)[:most]
     return (rows and Range(last=last, next=rows[-1], rows=len(rows), is_cut=len(rows) >= most)) or None
 
 
-def find_range(world, _table, *, last, upper_ms, upper_id, maxstep_rows):
-    return find(world, last=last, end=Position(time_ms=upper_ms, id=upper_id), most=maxstep_rows)
+def find_range(simulation, _table, *, last, upper_ms, upper_id, maxstep_rows):
+    return find(simulation, last=last, end=Position(time_ms=upper_ms, id=upper_id), most=maxstep_rows)
 
 
-def count_range(world, _table, *, last, next_):
-    return len(world.within(last, next_))
+def count_range(simulation, _table, *, last, next_):
+    return len(simulation.within(last, next_))
 
 
-def find_end(world, _topic, last, next_):
-    there = set(world.fact)
-    missing = [one for one in world.within(last, next_) if one not in there]
+def find_end(simulation, _topic, last, next_):
+    there = set(simulation.fact)
+    missing = [one for one in simulation.within(last, next_) if one not in there]
     return missing[3] if len(missing) > 4 else next_
 
 
@@ -342,38 +342,38 @@ ACTIONS = st.one_of(
 )
 
 
-def play(world: World, actions: list[tuple[str, float | None, int]]) -> None:
-    play_on(world, actions)
-    world.finish()
-    world.check()
+def play(simulation: EtlSimulation, actions: list[tuple[str, float | None, int]]) -> None:
+    play_on(simulation, actions)
+    simulation.finish()
+    simulation.check()
 
 
-def play_on(world: World, actions: list[tuple[str, float | None, int]]) -> None:  # noqa: C901 - a case an action
+def play_on(simulation: EtlSimulation, actions: list[tuple[str, float | None, int]]) -> None:  # noqa: C901 - a case an action
     for kind, first, second in actions:
         with suppress(CrashError, MutexError):
             match kind:
                 case "arrive":
-                    world.arrive(int(first), second)
+                    simulation.arrive(int(first), second)
                 case "late":
-                    world.arrive_late(first, second)
+                    simulation.arrive_late(first, second)
                 case "catch up":
-                    world.other_ms = (world.other_ms or 1) + int(first)
+                    simulation.other_ms = (simulation.other_ms or 1) + int(first)
                 case "run":
-                    world.run_round(stop_at=first, dies=second % 2 == 0, late=second >= 6)
+                    simulation.run_round(stop_at=first, dies=second % 2 == 0, late=second >= 6)
                 case "wait":
-                    world.store.now_ms += LEASE_MS
+                    simulation.store.now_ms += LEASE_MS
                 case "look":
-                    world.look()
+                    simulation.look()
                 case "seek":
-                    world.seek(first, second)
+                    simulation.seek(first, second)
                 case "empty":
-                    world.empty(first, second)
+                    simulation.empty(first, second)
                 case "order":
                     with suppress(OncehouseError):
-                        world.order(START, None)
+                        simulation.order(START, None)
 
 
-def make_world(maxstep: int = 4, delay_ms: int = 0) -> World:
+def make_simulation(maxstep: int = 4, delay_ms: int = 0) -> EtlSimulation:
     topic = Topic(
         topic="Fact",
         dst="dwh.fact",
@@ -383,7 +383,7 @@ def make_world(maxstep: int = 4, delay_ms: int = 0) -> World:
         late=Late.REPAIR,
         late_within_seconds=1e9,
     )
-    return World(topic=topic)
+    return EtlSimulation(topic=topic)
 
 
 @given(st.lists(ACTIONS, max_size=40), st.integers(1, 6), st.integers(0, 4))
@@ -393,7 +393,7 @@ def make_world(maxstep: int = 4, delay_ms: int = 0) -> World:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 def test_every_row_arrives_once_whatever_comes_late_is_left_out_or_built_again(actions, maxstep, delay_ms):
-    play(make_world(maxstep, delay_ms), actions)
+    play(make_simulation(maxstep, delay_ms), actions)
 
 
 EIGHT_ROWS = [("arrive", 1, 2)] * 4 + [("catch up", 50, 0)]
@@ -411,7 +411,7 @@ LATE_AND_DEAD = [
 
 
 def test_late_rows_are_built_once_when_a_process_dies_in_their_repair():
-    play(make_world(), LATE_AND_DEAD)
+    play(make_simulation(), LATE_AND_DEAD)
 
 
 def test_a_repair_whose_token_is_that_of_a_step_would_be_caught(monkeypatch):
@@ -423,16 +423,16 @@ def test_a_repair_whose_token_is_that_of_a_step_would_be_caught(monkeypatch):
         lambda topic, last, next_, generation=0, repair=0: real(topic, last, next_),
     )
     with pytest.raises(AssertionError):
-        play(make_world(8), LATE_AND_DEAD)
+        play(make_simulation(8), LATE_AND_DEAD)
 
 
 def test_counts_taken_after_the_crash_would_be_caught(monkeypatch):
     """The seeded defect: rows that came between a lost step and its second run count as rows that it had."""
     real = transitions.close_forward
-    world = make_world(8)
+    simulation = make_simulation(8)
 
     def count_now(book, last, next_, **named):
-        named["rows"] = len(world.within(last, next_))
+        named["rows"] = len(simulation.within(last, next_))
         return real(replace(book, opened=None), last, next_, **named)
 
     monkeypatch.setattr(transitions, "close_forward", count_now)
@@ -444,7 +444,7 @@ def test_counts_taken_after_the_crash_would_be_caught(monkeypatch):
         ("run", None, 0),
     ]
     with pytest.raises(AssertionError):
-        play(world, died_before_commit)
+        play(simulation, died_before_commit)
 
 
 REWOUND = [
@@ -457,7 +457,7 @@ REWOUND = [
 
 
 def test_a_rewind_builds_everything_again():
-    play(make_world(), REWOUND)
+    play(make_simulation(), REWOUND)
 
 
 def test_a_seek_that_leaves_the_tokens_as_they_were_would_be_caught(monkeypatch):
@@ -467,26 +467,26 @@ def test_a_seek_that_leaves_the_tokens_as_they_were_would_be_caught(monkeypatch)
         operation_builder, "token_of", lambda topic, last, next_, *_more: real(topic, last, next_)
     )
     with pytest.raises(AssertionError):
-        play(make_world(), REWOUND)
+        play(make_simulation(), REWOUND)
 
 
 SKIPPED_ALL = [*EIGHT_ROWS, ("seek", 0, 50), ("order", 0, 0)]
 
 
 def test_a_back_fill_ends_when_the_forward_runs_have_filled_its_gap():
-    world = make_world(8)
-    play_on(world, [*SKIPPED_ALL, ("seek", 0.0, 0), ("run", None, 0), ("run", None, 0)])
-    world.arrive(60, 1)
-    world.other_ms = 70
-    assert world.run_round()
-    assert (open_gaps(world.offset()), world.offset().book.jobs) == ((), ())
+    simulation = make_simulation(8)
+    play_on(simulation, [*SKIPPED_ALL, ("seek", 0.0, 0), ("run", None, 0), ("run", None, 0)])
+    simulation.arrive(60, 1)
+    simulation.other_ms = 70
+    assert simulation.run_round()
+    assert (open_gaps(simulation.offset()), simulation.offset().book.jobs) == ((), ())
 
 
 def test_rows_left_out_after_a_rewind_need_a_new_back_fill():
     """The earlier back-fill, whose gap the forward runs have filled, neither fills them nor refuses the new one."""
-    world = make_world(8)
+    simulation = make_simulation(8)
     play_on(
-        world,
+        simulation,
         [
             *SKIPPED_ALL,
             ("seek", 0.0, 0),
@@ -499,51 +499,53 @@ def test_rows_left_out_after_a_rewind_need_a_new_back_fill():
             ("run", None, 0),
         ],
     )
-    assert world.fact == []
-    world.order(START, world.offset().reached)
-    play_on(world, [("run", None, 0)] * 4)
-    world.check()
+    assert simulation.fact == []
+    simulation.order(START, simulation.offset().reached)
+    play_on(simulation, [("run", None, 0)] * 4)
+    simulation.check()
 
 
-def has_failed_repair() -> World:
-    world = make_world(8)
-    play_on(world, [*EIGHT_ROWS, ("run", None, 0), ("late", 0.3, 1), ("look", 0, 0)])
-    backfill_transitions.put_off(world.store, world.offset(), Lane.REPAIR, "its table has no such column")
-    assert world.offset().book.job(Lane.REPAIR)
-    return world
+def has_failed_repair() -> EtlSimulation:
+    simulation = make_simulation(8)
+    play_on(simulation, [*EIGHT_ROWS, ("run", None, 0), ("late", 0.3, 1), ("look", 0, 0)])
+    backfill_transitions.put_off(
+        simulation.store, simulation.offset(), Lane.REPAIR, "its table has no such column"
+    )
+    assert simulation.offset().book.job(Lane.REPAIR)
+    return simulation
 
 
 def test_a_repair_ends_when_a_rewind_leaves_no_late_row():
-    world = has_failed_repair()
-    world.seek(0.0, 0)
-    assert world.offset().book.jobs == ()
+    simulation = has_failed_repair()
+    simulation.seek(0.0, 0)
+    assert simulation.offset().book.jobs == ()
 
 
 def test_a_repair_ends_when_the_late_rows_have_gone_from_the_source():
-    world = has_failed_repair()
-    world.main.pop()
-    world.look()
-    assert world.offset().book.jobs == ()
+    simulation = has_failed_repair()
+    simulation.main.pop()
+    simulation.look()
+    assert simulation.offset().book.jobs == ()
 
 
 def test_a_back_fill_leaves_rows_of_the_newest_time_that_are_still_to_come():
     """Nobody repairs late rows here: a row that comes in order must not become one."""
-    world = make_world(8)
-    world.topic = replace(world.topic, late=Late.COUNT)
+    simulation = make_simulation(8)
+    simulation.topic = replace(simulation.topic, late=Late.COUNT)
     skipped = [("arrive", 1, 1), ("catch up", 50, 0), ("seek", 0, 3), ("order", 0, 0)]
-    play(world, [*skipped, ("run", None, 0), ("arrive", 0, 1), ("run", None, 0)])
+    play(simulation, [*skipped, ("run", None, 0), ("arrive", 0, 1), ("run", None, 0)])
 
 
 @pytest.fixture
-def left_by_0_1(monkeypatch) -> World:
+def left_by_0_1(monkeypatch) -> EtlSimulation:
     """A back-fill whose gap the forward runs had filled was left in the row."""
     with monkeypatch.context() as older:
         older.setattr("oncehouse.etl.state.topic_state.end_jobs", lambda book: book)
-        world = make_world(8)
-        play_on(world, [*SKIPPED_ALL, ("seek", 0.0, 0), ("arrive", 60, 1), ("catch up", 20, 0)])
-        play_on(world, [("run", None, 0)] * 2)
-    assert world.offset().book.job(Lane.BACKFILL)
-    return world
+        simulation = make_simulation(8)
+        play_on(simulation, [*SKIPPED_ALL, ("seek", 0.0, 0), ("arrive", 60, 1), ("catch up", 20, 0)])
+        play_on(simulation, [("run", None, 0)] * 2)
+    assert simulation.offset().book.job(Lane.BACKFILL)
+    return simulation
 
 
 def test_a_back_fill_that_0_1_left_does_not_refuse_another_one(left_by_0_1):
@@ -568,10 +570,10 @@ def test_a_back_fill_that_forgets_its_open_range_would_be_caught(monkeypatch):
         ("late", 0.0, 1),
         ("run", None, 0),
     ]
-    play(make_world(), actions)
+    play(make_simulation(), actions)
     monkeypatch.setattr("oncehouse.etl.state.backfill_transitions.with_job", forget_open)
     with pytest.raises(AssertionError):
-        play(make_world(), actions)
+        play(make_simulation(), actions)
 
 
 def forget_open(book, lane, job):
@@ -583,10 +585,10 @@ def forget_open(book, lane, job):
 def test_a_back_fill_past_the_slowest_source_would_be_caught(monkeypatch):
     """The seeded defect: it goes as far as it was ordered to."""
     actions = [*EIGHT_ROWS[:4], ("catch up", 1, 0), ("seek", 0, 50), ("order", 0, 0), *[("run", None, 0)] * 3]
-    play(make_world(), actions)
+    play(make_simulation(), actions)
     anywhere = Position(time_ms=1 << 60, id=1)
     monkeypatch.setattr(
         "oncehouse.etl.scheduler.topic_bound.Reaches.settled_of", lambda *_arguments: anywhere
     )
     with pytest.raises(AssertionError, match="slowest"):
-        play(make_world(), actions)
+        play(make_simulation(), actions)

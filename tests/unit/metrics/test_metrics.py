@@ -19,6 +19,7 @@ import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from monitored_system import EPOCHS, HISTORY, ORDERS, StandIn, make_system, write_health
 from oncehouse.cli.app import app, run_command
 from oncehouse.cli.monitor import metrics as command
 from oncehouse.common.http_auth import make_door
@@ -30,7 +31,6 @@ from oncehouse.metrics.collect import Sample, collect, stream_samples
 from oncehouse.metrics.exposition import make_registry, write_text
 from oncehouse.metrics.server import MetricsServer
 from oncehouse.pipeline.progress import Progress, StreamProgress
-from watched_world import EPOCHS, HISTORY, ORDERS, StandIn, make_world, write_health
 
 ROOT = Path(__file__).resolve().parents[3]
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
@@ -45,13 +45,13 @@ STREAM = StreamProgress(
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return make_world(tmp_path_factory.mktemp("watched"))
+def system(tmp_path_factory):
+    return make_system(tmp_path_factory.mktemp("watched"))
 
 
 @pytest.fixture(scope="module")
-def lookout(world):
-    with closing(StandIn(world.watched)) as opened:
+def lookout(system):
+    with closing(StandIn(system.watched)) as opened:
         yield opened
 
 
@@ -101,7 +101,7 @@ def test_openmetrics_is_told_to_whoever_asks_for_it(lookout):
 
 
 def test_the_figures_are_those_of_the_ledger(scrape, lookout):
-    overview = lookout.live_pipeline("orders").overview
+    overview = lookout.road("orders").overview
     (totals,) = overview.epochs
     assert value(scrape, "oncehouse_epochs_total", pipeline="orders", kind="kafka") == HISTORY + EPOCHS
     for fate in ("new", "duplicate", "dead_letter", "skipped", "waiting"):
@@ -124,15 +124,15 @@ def test_a_refusal_that_nobody_has_seen_yet_is_told_as_zero(scrape):
             assert value(scrape, "oncehouse_requests_refused_total", pipeline=pipeline, kind=kind) >= 0
 
 
-def test_what_cannot_be_read_is_told_and_costs_nothing_else(world, scrape, tmp_path):
-    broken = StandIn(world.watched)
+def test_what_cannot_be_read_is_told_and_costs_nothing_else(system, scrape, tmp_path):
+    broken = StandIn(system.watched)
     broken.watched.health_files[0].unlink()
     broken.ends = {}
-    (world.folder / "clicks" / "catalog.db").rename(tmp_path / "away.db")
+    (system.folder / "clicks" / "catalog.db").rename(tmp_path / "away.db")
     try:
         text = write_text(make_registry(lambda: collect(broken)))[0].decode()
     finally:
-        (tmp_path / "away.db").rename(world.folder / "clicks" / "catalog.db")
+        (tmp_path / "away.db").rename(system.folder / "clicks" / "catalog.db")
         write_health(broken.watched.health_files[0])
     assert value(text, "oncehouse_answers", part="pipeline", name="clicks") == 0
     assert value(text, "oncehouse_answers", part="kafka", name="orders") == 0
@@ -153,10 +153,10 @@ def test_the_reference_page_is_written_from_the_list():
     assert len(definitions.BY_NAME) == len(definitions.ALL)
 
 
-def test_the_command_prints_what_prometheus_reads(world, capsys, monkeypatch):
+def test_the_command_prints_what_prometheus_reads(system, capsys, monkeypatch):
     monkeypatch.setattr(command, "_PATIENT_SECONDS", 0.1)  # nobody is there to be waited for
-    file = str(world.watched.pipelines[0])
-    assert run_command(["metrics", file, "--health", str(world.watched.health_files[0])]) == 0
+    file = str(system.watched.pipelines[0])
+    assert run_command(["metrics", file, "--health", str(system.watched.health_files[0])]) == 0
     told = read(capsys.readouterr().out)
     assert told["oncehouse_answers", (("name", "orders"), ("part", "pipeline"))] == 1
     assert run_command(["metrics", file, "--json"]) == 0
@@ -169,8 +169,8 @@ def test_the_command_prints_what_prometheus_reads(world, capsys, monkeypatch):
     } in listed
 
 
-def test_files_that_are_wrong_are_told_before_anything_is_served(world, capsys, tmp_path):
-    file = str(world.watched.pipelines[0])
+def test_files_that_are_wrong_are_told_before_anything_is_served(system, capsys, tmp_path):
+    file = str(system.watched.pipelines[0])
     assert run_command(["metrics", file, "--messaging", str(tmp_path / "none.yaml")]) == 2
     assert "no such file" in capsys.readouterr().err
     assert run_command(["metrics", file, "--group", "billing"]) == 2
@@ -239,7 +239,7 @@ def test_a_door_to_other_machines_needs_a_token_of_some_length():
     assert make_door("[::1]:0", token=None).knows("[::1]:8088")
 
 
-def test_a_run_serves_the_metrics_of_its_pipeline_and_of_sparks_stream(world, monkeypatch, capsys):
+def test_a_run_serves_the_metrics_of_its_pipeline_and_of_sparks_stream(system, monkeypatch, capsys):
     """The engine is a stand-in that looks at the run's own endpoint while it runs."""
     ports, told = [], []
 
@@ -257,7 +257,7 @@ def test_a_run_serves_the_metrics_of_its_pipeline_and_of_sparks_stream(world, mo
     engine.run_pipeline = run_pipeline
     monkeypatch.setitem(sys.modules, "oncehouse.pipeline.run", engine)
     monkeypatch.setattr(serving, "MetricsServer", Noting)
-    file = str(world.watched.pipelines[0])
+    file = str(system.watched.pipelines[0])
     assert run_command(["run", "--once", file, "--metrics", "127.0.0.1:0"]) == 0
     ((status, text),) = told
     assert status == 200

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Engine, event
 
+from monitored_system import EPOCHS, HISTORY, ORDERS, PAYMENTS, StandIn, add_batches, make_system
 from oncehouse.cli.app import run_command
 from oncehouse.common.http_auth import make_door
 from oncehouse.common.redaction import remember
@@ -31,7 +32,6 @@ from oncehouse.web.formatting import draw_curve, make_visible, spell_short
 from oncehouse.web.live_updates import Shared, write_event
 from oncehouse.web.security import SESSION_COOKIE, SESSION_SECONDS, Sessions, safe_next
 from oncehouse.web.server import Server, listen
-from watched_world import EPOCHS, HISTORY, ORDERS, PAYMENTS, StandIn, add_batches, make_world
 
 TOKEN = "correct-horse-battery-staple"
 PAGES = {
@@ -53,14 +53,14 @@ PAGES = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def system(tmp_path_factory):
     """Looked at, and changed only where a test says so, each in a place of its own."""
-    return make_world(tmp_path_factory.mktemp("dashboard"))
+    return make_system(tmp_path_factory.mktemp("dashboard"))
 
 
 @pytest.fixture(scope="module")
-def lookout(world):
-    with closing(StandIn(world.watched)) as opened:
+def lookout(system):
+    with closing(StandIn(system.watched)) as opened:
         yield opened
 
 
@@ -200,10 +200,10 @@ def test_a_failure_of_ours_is_answered_under_the_same_policy_and_tells_nothing(l
         ("/logout", 405),
     ],
 )
-def test_whoever_asks_for_the_head_alone_is_answered_as_who_asks_for_all(browser, world, path, status):
+def test_whoever_asks_for_the_head_alone_is_answered_as_who_asks_for_all(browser, system, path, status):
     answer = browser.ask("HEAD", path, headers={"accept": "text/event-stream"} if path == "/leases" else {})
     assert answer.status_code == status
-    assert offset_of(world, "Payments").state != "paused"
+    assert offset_of(system, "Payments").state != "paused"
 
 
 def check_policy(answer) -> None:
@@ -218,11 +218,11 @@ def check_policy(answer) -> None:
     assert answer.headers["cache-control"] == "no-store" or answer.request.url.path.startswith("/static/")
 
 
-def test_a_batch_is_shown_with_its_life_its_attempts_and_its_query_ids(browser, world):
-    answer = browser.get(f"/pipelines/orders/batches/{world.parked}")
-    for text in ("Attempt 1: failed", "Parked", f"{world.parked}-1", "until somebody looks", "Try again"):
+def test_a_batch_is_shown_with_its_life_its_attempts_and_its_query_ids(browser, system):
+    answer = browser.get(f"/pipelines/orders/batches/{system.parked}")
+    for text in ("Attempt 1: failed", "Parked", f"{system.parked}-1", "until somebody looks", "Try again"):
         assert text in answer.text
-    loaded = browser.get(f"/pipelines/orders/batches/{world.loaded}").text
+    loaded = browser.get(f"/pipelines/orders/batches/{system.loaded}").text
     assert "Attempt 1: inserted" in loaded
     assert "Try again" not in loaded
 
@@ -234,13 +234,13 @@ def test_from_an_epoch_one_comes_to_its_batches_and_back(browser):
     assert f'href="{epoch}"' in browser.get(batch).text
 
 
-def test_what_strangers_wrote_is_shown_as_text(browser, world):
+def test_what_strangers_wrote_is_shown_as_text(browser, system):
     letters = browser.get("/pipelines/orders/letters").text
     assert "&lt;script&gt;document.title=&#39;owned&#39;&lt;/script&gt;" in letters
     assert "<script>document" not in letters
     assert "\\x1b[31m" in letters
     assert "&lt;i&gt;unexpected&lt;/i&gt;" in letters
-    batch = browser.get(f"/pipelines/orders/batches/{world.parked}").text
+    batch = browser.get(f"/pipelines/orders/batches/{system.parked}").text
     assert "&lt;b&gt;here&lt;/b&gt;" in batch
     assert "<b>here" not in batch
     assert "found &lt;2&gt;" in browser.get("/etl").text
@@ -295,8 +295,8 @@ def test_what_is_not_there_and_what_cannot_be_asked_for_are_told_apart_and_with_
     assert says in answer.text
 
 
-def test_a_ledger_that_cannot_be_read_costs_its_own_card_alone(browser, world, tmp_path):
-    file = world.folder / "clicks" / "catalog.db"
+def test_a_ledger_that_cannot_be_read_costs_its_own_card_alone(browser, system, tmp_path):
+    file = system.folder / "clicks" / "catalog.db"
     file.rename(tmp_path / "away.db")
     try:
         text = browser.get("/").text
@@ -330,13 +330,13 @@ def test_ten_thousand_batches_cost_no_more_statements_or_bytes_than_a_hundred(of
 
 @pytest.fixture(scope="module")
 def of_each_size(tmp_path_factory) -> list[Visitor]:
-    """The same world with a hundred batches more, and with ten thousand."""
+    """The same system with a hundred batches more, and with ten thousand."""
     browsers = []
     for number in (100, 10_000):
-        world = make_world(tmp_path_factory.mktemp(f"batches-{number}"))
-        with world.catalog() as catalog:
+        system = make_system(tmp_path_factory.mktemp(f"batches-{number}"))
+        with system.catalog() as catalog:
             add_batches(catalog, number)
-        browsers.append(visit(StandIn(world.watched)))
+        browsers.append(visit(StandIn(system.watched)))
     return browsers
 
 
@@ -372,89 +372,89 @@ def test_metrics_are_told_here_too(browser):
 # Deeds, each with its effect as the command line would have it.
 
 
-def requests_of(world) -> list[tuple[RequestKind, dict[str, object]]]:
-    with world.catalog() as catalog:
+def requests_of(system) -> list[tuple[RequestKind, dict[str, object]]]:
+    with system.catalog() as catalog:
         return [(request.kind, request.arguments) for request in list_requests(catalog)]
 
 
-def test_a_parked_batch_is_tried_again(world, lookout):
+def test_a_parked_batch_is_tried_again(system, lookout):
     said = []
     browser = visit(lookout, say=said.append)
-    asked = browser.get(f"/pipelines/orders/batches/{world.parked}/retry")
+    asked = browser.get(f"/pipelines/orders/batches/{system.parked}/retry")
     assert "under the token that they always had" in asked.text
-    with world.catalog() as catalog:
-        assert find_batch(catalog, world.parked).status is BatchStatus.PARKED, "looking changes nothing"
+    with system.catalog() as catalog:
+        assert find_batch(catalog, system.parked).status is BatchStatus.PARKED, "looking changes nothing"
     try:
-        after = do(browser, f"/pipelines/orders/batches/{world.parked}/retry")
+        after = do(browser, f"/pipelines/orders/batches/{system.parked}/retry")
         assert "will be tried again" in after.text
-        with world.catalog() as catalog:
-            assert find_batch(catalog, world.parked).status is BatchStatus.RETRY
+        with system.catalog() as catalog:
+            assert find_batch(catalog, system.parked).status is BatchStatus.RETRY
         assert [line.partition(":")[0] for line in said] == ["127.0.0.1"]
-        assert world.parked in said[0]
+        assert system.parked in said[0]
     finally:
-        world.park_again()
+        system.park_again()
 
 
-def test_a_batch_that_has_arrived_is_not_tried_again(browser, world):
-    form = read_form(browser.get(f"/pipelines/orders/batches/{world.loaded}/retry"))
+def test_a_batch_that_has_arrived_is_not_tried_again(browser, system):
+    form = read_form(browser.get(f"/pipelines/orders/batches/{system.loaded}/retry"))
     answer = browser.post(form.action, data=form.fields)
     assert answer.status_code == 409
     assert "only PARKED and RETRY" in answer.text
 
 
-def test_dead_letters_are_replayed_by_reason_or_all(browser, world):
-    before = requests_of(world)
+def test_dead_letters_are_replayed_by_reason_or_all(browser, system):
+    before = requests_of(system)
     told = do(browser, "/pipelines/orders/letters/replay?reason=bad_value")
     assert "is in the ledger" in told.text
     do(browser, "/pipelines/orders/letters/replay")
-    assert requests_of(world)[len(before) :] == [
+    assert requests_of(system)[len(before) :] == [
         (RequestKind.REPLAY_DEAD_LETTERS, {"reason": "bad_value"}),
         (RequestKind.REPLAY_DEAD_LETTERS, {}),
     ]
 
 
-def test_a_table_is_filled_again(browser, world):
+def test_a_table_is_filled_again(browser, system):
     do(browser, f"/pipelines/orders/tables/{ORDERS}/replay")
-    assert (RequestKind.REFILL_TABLE, {"table": ORDERS}) in requests_of(world)
+    assert (RequestKind.REFILL_TABLE, {"table": ORDERS}) in requests_of(system)
 
 
-def test_a_request_of_the_dashboard_is_the_one_that_the_command_line_leaves(browser, world, capsys):
+def test_a_request_of_the_dashboard_is_the_one_that_the_command_line_leaves(browser, system, capsys):
     do(browser, "/pipelines/orders/letters/replay?reason=not_json")
-    mine = requests_of(world)[-1]
+    mine = requests_of(system)[-1]
     assert (
-        run_command(["dead-letters", "replay", str(world.watched.pipelines[0]), "--reason", "not_json"]) == 0
+        run_command(["dead-letters", "replay", str(system.watched.pipelines[0]), "--reason", "not_json"]) == 0
     )
-    assert requests_of(world)[-1] == mine
+    assert requests_of(system)[-1] == mine
 
 
-def offset_of(world, topic):
-    with open_etl(world.watched.etl) as etl:
+def offset_of(system, topic):
+    with open_etl(system.watched.etl) as etl:
         return read_offsets(etl).offsets[topic]
 
 
-def test_a_topic_is_paused_and_goes_on(browser, world):
+def test_a_topic_is_paused_and_goes_on(browser, system):
     assert "Orders is paused." in do(browser, "/etl/Orders/pause").text
-    assert offset_of(world, "Orders").state == "paused"
+    assert offset_of(system, "Orders").state == "paused"
     assert 'href="/etl/Orders/resume"' in browser.get("/etl").text
     assert "Orders goes on." in do(browser, "/etl/Orders/resume").text
-    assert offset_of(world, "Orders").state == ""
+    assert offset_of(system, "Orders").state == ""
 
 
-def test_a_topic_is_freed_from_its_holder_and_its_range_stays_open(browser, world):
-    held = offset_of(world, "Daily")
+def test_a_topic_is_freed_from_its_holder_and_its_range_stays_open(browser, system):
+    held = offset_of(system, "Daily")
     assert held.hostid == "etl-1:77"
     assert "Daily is free." in do(browser, "/etl/Daily/unlock").text
-    freed = offset_of(world, "Daily")
+    freed = offset_of(system, "Daily")
     assert (freed.hostid, freed.next, freed.last) == ("", held.next, held.last)
 
 
-def test_a_parked_message_is_sent_again_with_what_waits_behind_it(world, lookout):
+def test_a_parked_message_is_sent_again_with_what_waits_behind_it(system, lookout):
     browser = visit(lookout)
     (parked,) = lookout.outbox().parked_messages
     told = do(browser, f"/outbox/{parked.id}/retry").text
     assert "Let go: 1 message, and 1 that waited behind it." in told
     assert lookout.outbox().parked == 0
-    world.park_message(parked.id)
+    system.park_message(parked.id)
     assert browser.get(f"/outbox/{uuid4()}/retry").status_code == 200
     form = read_form(browser.get(f"/outbox/{uuid4()}/retry"))
     refused = browser.post(form.action, data=form.fields)
@@ -462,8 +462,8 @@ def test_a_parked_message_is_sent_again_with_what_waits_behind_it(world, lookout
 
 
 def test_what_failed_in_an_inbox_is_tried_again(tmp_path):
-    world = make_world(tmp_path)
-    with closing(StandIn(world.watched)) as lookout:
+    system = make_system(tmp_path)
+    with closing(StandIn(system.watched)) as lookout:
         browser = visit(lookout)
         assert 'href="/inboxes/orders/retry"' in browser.get("/consumers").text
         assert "1 messages of orders will be tried again" in do(browser, "/inboxes/orders/retry").text
@@ -480,7 +480,7 @@ def test_what_was_done_is_told_once(browser):
     assert "Payments" not in place, "an address that a stranger could write tells nothing"
 
 
-def test_a_verification_is_run_and_told(browser, world):
+def test_a_verification_is_run_and_told(browser, system):
     form = read_form(browser.get("/pipelines/orders/verify"))
     assert browser.post(form.action, data={**form.fields, "ledger_only": "on"}).status_code == 303
     deadline = time.monotonic() + 30
@@ -534,17 +534,17 @@ def test_our_own_names_and_those_we_were_told_are_served(lookout):
         ({"sec-fetch-site": "same-site"}, None),
     ],
 )
-def test_a_form_of_another_site_changes_nothing(browser, world, headers, fields):
+def test_a_form_of_another_site_changes_nothing(browser, system, headers, fields):
     form = read_form(browser.get("/etl/Payments/pause"))
     answer = browser.post(form.action, data=form.fields if fields is None else fields, headers=headers)
     assert answer.status_code == 403
-    assert offset_of(world, "Payments").state != "paused"
+    assert offset_of(system, "Payments").state != "paused"
 
 
-def test_the_token_of_another_process_is_refused(lookout, world):
+def test_the_token_of_another_process_is_refused(lookout, system):
     form = read_form(visit(lookout).get("/etl/Payments/pause"))
     assert visit(lookout).post(form.action, data=form.fields).status_code == 403
-    assert offset_of(world, "Payments").state != "paused"
+    assert offset_of(system, "Payments").state != "paused"
 
 
 def test_a_form_larger_than_any_of_ours_is_not_read(browser):
@@ -552,16 +552,16 @@ def test_a_form_larger_than_any_of_ours_is_not_read(browser):
     assert browser.post(form.action, data={**form.fields, "more": "x" * 20_000}).status_code == 403
 
 
-def test_read_only_shows_everything_and_lets_nobody_do_anything(lookout, world):
+def test_read_only_shows_everything_and_lets_nobody_do_anything(lookout, system):
     browser = visit(lookout, read_only=True)
     for path in PAGES:
         answer = browser.get(path)
         assert answer.status_code == 200
         assert re.findall(r"Pause…|Try again…|Replay…|Unlock…|Replay all", answer.text) == []
-    for path in ("/etl/Payments/pause", f"/pipelines/orders/batches/{world.parked}/retry"):
+    for path in ("/etl/Payments/pause", f"/pipelines/orders/batches/{system.parked}/retry"):
         assert browser.get(path).status_code == 403
         assert browser.post(path, data=read_form(visit(lookout).get(path)).fields).status_code == 403
-    assert offset_of(world, "Payments").state != "paused"
+    assert offset_of(system, "Payments").state != "paused"
 
 
 def test_with_a_token_nothing_is_shown_before_it_is_given(lookout):
@@ -619,14 +619,14 @@ def test_a_session_that_is_made_up_opens_nothing(lookout):
         assert answer.status_code == 303
 
 
-def test_a_form_belongs_to_one_session(lookout, world):
+def test_a_form_belongs_to_one_session(lookout, system):
     first = visit(lookout, token=TOKEN)
     second = Visitor(first.app)
     for browser in (first, second):
         browser.post("/login", data={"token": TOKEN})
     form = read_form(first.get("/etl/Payments/pause"))
     assert second.post(form.action, data=form.fields).status_code == 403
-    assert offset_of(world, "Payments").state != "paused"
+    assert offset_of(system, "Payments").state != "paused"
 
 
 def test_a_bearer_may_scrape(lookout):

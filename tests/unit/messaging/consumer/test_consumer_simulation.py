@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from consumer_world import POISON, TOPIC, World
+from consumer_simulation import POISON, TOPIC, ConsumerSimulation
 from oncehouse.messaging.consumer import events as ev
 from oncehouse.messaging.consumer.commit_plan import Position
 from oncehouse.messaging.consumer.partition_state import PartitionState
@@ -21,67 +21,67 @@ SEEDS = range(40)
 class Lives(RuleBasedStateMachine):
     @initialize(partitions=st.integers(1, 3), eager=st.booleans(), size=st.integers(1, 5))
     def begin(self, partitions, eager, size):
-        self.world = World(partitions=partitions, eager=eager, size=size)
-        self.world.join()
+        self.simulation = ConsumerSimulation(partitions=partitions, eager=eager, size=size)
+        self.simulation.join()
 
     @rule(partition=st.integers(0, 2), count=st.integers(1, 8), poison=st.booleans())
     def send(self, partition, count, poison):
         for number in range(count):
             value = POISON if poison and number == count // 2 else b"%d" % number
-            self.world.broker.send(TOPIC, value, partition=partition % self.world.partitions)
+            self.simulation.broker.send(TOPIC, value, partition=partition % self.simulation.partitions)
 
-    @precondition(lambda self: self.world.members)
+    @precondition(lambda self: self.simulation.members)
     @rule(which=st.integers(0, 3))
     def step(self, which):
-        self.world.members[which % len(self.world.members)].runner.step()
+        self.simulation.members[which % len(self.simulation.members)].runner.step()
 
-    @precondition(lambda self: self.world.members)
+    @precondition(lambda self: self.simulation.members)
     @rule(which=st.integers(0, 3), count=st.integers(1, 3))
     def work(self, which, count):
         for _ in range(count):
-            self.world.members[which % len(self.world.members)].crew.run_one()
+            self.simulation.members[which % len(self.simulation.members)].crew.run_one()
 
     @rule(seconds=st.floats(0.1, 3.0))
     def wait(self, seconds):
-        self.world.clock.advance(seconds)
+        self.simulation.clock.advance(seconds)
 
-    @precondition(lambda self: len(self.world.members) < 3)
+    @precondition(lambda self: len(self.simulation.members) < 3)
     @rule()
     def join(self):
-        self.world.join()
+        self.simulation.join()
 
-    @precondition(lambda self: self.world.members)
+    @precondition(lambda self: self.simulation.members)
     @rule(which=st.integers(0, 3))
     def crash(self, which):
-        self.world.crash(which % len(self.world.members))
+        self.simulation.crash(which % len(self.simulation.members))
 
-    @precondition(lambda self: self.world.members)
+    @precondition(lambda self: self.simulation.members)
     @rule(which=st.integers(0, 3))
     def stop(self, which):
-        self.world.stop(which % len(self.world.members))
+        self.simulation.stop(which % len(self.simulation.members))
 
     @rule()
     def throw_out(self):
-        self.world.throw_out()
+        self.simulation.throw_out()
 
     @rule(handler=st.integers(0, 2), aside=st.integers(0, 2), commits=st.integers(0, 2))
     def break_things(self, handler, aside, commits):
-        self.world.transient_failures = handler
-        self.world.aside.failing = aside
+        self.simulation.transient_failures = handler
+        self.simulation.aside.failing = aside
         # A refused last commit is a repeat that nobody promised to prevent.
         if commits:
-            self.world.broker.refuse_commits(commits)
-            self.world.crashes += 1
+            self.simulation.broker.refuse_commits(commits)
+            self.simulation.crashes += 1
 
     @invariant()
     def what_was_handled_is_right(self):
-        if hasattr(self, "world"):
-            self.world.check_order_and_repeats()
+        if hasattr(self, "simulation"):
+            self.simulation.check_order_and_repeats()
 
     def teardown(self):
-        if hasattr(self, "world"):
-            self.world.come_to_rest()
-            self.world.check_all_done()
+        if hasattr(self, "simulation"):
+            self.simulation.come_to_rest()
+            self.simulation.check_all_done()
 
 
 Lives.TestCase.settings = settings(
@@ -93,29 +93,29 @@ TestLives = Lives.TestCase
 def live(seed: int) -> None:
     """A life with crashes, losses, rebalances and poison, the same for the same seed."""
     die = random.Random(seed)
-    world = World(partitions=2, eager=die.random() < 0.5)
-    world.join()
+    simulation = ConsumerSimulation(partitions=2, eager=die.random() < 0.5)
+    simulation.join()
     for _ in range(150):
         pick = die.random()
         if pick < 0.2:
             for number in range(die.randint(1, 6)):
-                world.broker.send(TOPIC, POISON if die.random() < 0.05 else b"%d" % number)
-        elif pick < 0.25 and len(world.members) < 3:
-            world.join()
-        elif pick < 0.28 and world.members:
-            world.crash(die.randrange(len(world.members)))
-        elif pick < 0.30 and world.members:
-            world.stop(die.randrange(len(world.members)))
+                simulation.broker.send(TOPIC, POISON if die.random() < 0.05 else b"%d" % number)
+        elif pick < 0.25 and len(simulation.members) < 3:
+            simulation.join()
+        elif pick < 0.28 and simulation.members:
+            simulation.crash(die.randrange(len(simulation.members)))
+        elif pick < 0.30 and simulation.members:
+            simulation.stop(die.randrange(len(simulation.members)))
         elif pick < 0.32:
-            world.throw_out()
+            simulation.throw_out()
         elif pick < 0.4:
-            world.clock.advance(die.random())
-        elif world.members:
-            member = die.choice(world.members)
+            simulation.clock.advance(die.random())
+        elif simulation.members:
+            member = die.choice(simulation.members)
             member.runner.step() if die.random() < 0.6 else member.crew.run_one()
-        world.check_order_and_repeats()
-    world.come_to_rest()
-    world.check_all_done()
+        simulation.check_order_and_repeats()
+    simulation.come_to_rest()
+    simulation.check_all_done()
 
 
 def test_lives_of_fixed_seeds_end_well():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from consumer_world import TOPIC, World
+from consumer_simulation import TOPIC, ConsumerSimulation
 from oncehouse.messaging.consumer import events as ev
 from oncehouse.messaging.consumer.commit_plan import Position
 
@@ -38,9 +38,9 @@ class Listening:
 
 
 def test_an_old_commit_or_pause_of_a_lost_partition_is_not_carried_out_in_its_next_term():
-    world = World(partitions=1)
-    world.join()
-    runner, client = world.members[0].runner, Listening()
+    simulation = ConsumerSimulation(partitions=1)
+    simulation.join()
+    runner, client = simulation.members[0].runner, Listening()
     runner._client = client
     runner.on_assigned({HERE: Position(offset=0)})
 

@@ -24,7 +24,7 @@ from oncehouse.messaging.message import (
 from oncehouse.messaging.retries.kafka_retry_broker import copy_settings
 from oncehouse.messaging.retries.retry_routing import decide, due_at
 from oncehouse.messaging.retries.retry_topics import DeadLetterTopic, RetryTopics, make_ladder
-from retry_world import SOURCE, MemoryShelf, World, settle_early
+from retry_simulation import SOURCE, MemoryShelf, RetrySimulation, settle_early
 
 LADDER = make_ladder("orders", delays_seconds=(10.0, 60.0))
 NOW = 1_700_000_000.0
@@ -292,24 +292,24 @@ def by_key():
 
 
 def run(dice, aside=by_key):
-    world = World(dice, aside=aside)
-    world.run(messages=dice.randint(1, 25), keys=dice.randint(1, 4), disturbances=dice.randint(0, 6))
-    return world
+    simulation = RetrySimulation(dice, aside=aside)
+    simulation.run(messages=dice.randint(1, 25), keys=dice.randint(1, 4), disturbances=dice.randint(0, 6))
+    return simulation
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_order_by_key_holds_and_nothing_is_lost_whatever_fails_crashes_or_moves(dice):
-    world = run(dice)
-    assert not world.broken
-    assert not world.lost()
+    simulation = run(dice)
+    assert not simulation.broken
+    assert not simulation.lost()
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_without_order_nothing_is_lost_either(dice):
-    world = run(dice, lambda: RetryTopics(delays=[1, 5]))
-    assert not world.lost()
+    simulation = run(dice, lambda: RetryTopics(delays=[1, 5]))
+    assert not simulation.lost()
 
 
 def forget_at_assignment():
@@ -356,5 +356,5 @@ def test_the_simulation_finds_a_lost_message():
     assert any(run(random.Random(seed), lambda: Lossy(delays=[1])).lost() for seed in range(20))
 
 
-def test_the_world_moves_messages_through_the_topics_of_the_source():
+def test_the_simulation_moves_messages_through_the_topics_of_the_source():
     assert run(random.Random(3)).levels == (SOURCE, f"{SOURCE}.retry.1", f"{SOURCE}.retry.2")

@@ -122,7 +122,7 @@ def test_a_bound_however_small_never_keeps_reading_from_going_on(
 FULL = Disk(holds="the ledger's files under /ledger", free_bytes=5, total_bytes=1 << 40)
 
 
-class World:
+class GateSetup:
     """A gate, and the room that it sees each time it looks."""
 
     def __init__(self, catalog, pipeline: Pipeline, monkeypatch) -> None:
@@ -144,48 +144,48 @@ class World:
 
 
 @pytest.fixture
-def world(catalog, file, monkeypatch) -> World:
-    return World(catalog, load_pipeline(file), monkeypatch)
+def setup(catalog, file, monkeypatch) -> GateSetup:
+    return GateSetup(catalog, load_pipeline(file), monkeypatch)
 
 
-def test_where_there_is_room_nothing_is_said_or_noted(world):
-    world.disks = [replace(FULL, free_bytes=1 << 39)]
-    assert world.gate.wait(lambda: False)
-    assert (world.reported, world.noted) == ([], [None])
+def test_where_there_is_room_nothing_is_said_or_noted(setup):
+    setup.disks = [replace(FULL, free_bytes=1 << 39)]
+    assert setup.gate.wait(lambda: False)
+    assert (setup.reported, setup.noted) == ([], [None])
 
 
-def test_a_pause_is_said_once_noted_for_others_and_ends_by_itself(world):
-    world.disks = [FULL, FULL, FULL, replace(FULL, free_bytes=1 << 39)]
-    assert world.gate.wait(lambda: False)
-    assert world.looks == 4
-    begin, end = world.reported
+def test_a_pause_is_said_once_noted_for_others_and_ends_by_itself(setup):
+    setup.disks = [FULL, FULL, FULL, replace(FULL, free_bytes=1 << 39)]
+    assert setup.gate.wait(lambda: False)
+    assert setup.looks == 4
+    begin, end = setup.reported
     assert begin.startswith(
         "Pipeline events: reading pauses: 5B are free for the ledger's files under /ledger"
     )
     assert "free some space or enlarge the disk" in begin
     assert end == "Pipeline events: there is room again, reading goes on."
-    assert world.noted[0] is None
-    assert all(note is not None and note.startswith("5B are free") for note in world.noted[1:])
-    assert [lease.pause for lease in list_leases(world.catalog)] == [None]
+    assert setup.noted[0] is None
+    assert all(note is not None and note.startswith("5B are free") for note in setup.noted[1:])
+    assert [lease.pause for lease in list_leases(setup.catalog)] == [None]
 
 
-def test_a_stop_ends_the_wait_and_leaves_it_noted_until_the_lease_is_given_back(world):
-    world.disks = [FULL]
+def test_a_stop_ends_the_wait_and_leaves_it_noted_until_the_lease_is_given_back(setup):
+    setup.disks = [FULL]
     stop = threading.Event()
     looks = iter(range(3))
-    assert not world.gate.wait(lambda: next(looks, None) is None or stop.is_set())
-    assert world.looks == 3
-    assert len(world.reported) == 1
+    assert not setup.gate.wait(lambda: next(looks, None) is None or stop.is_set())
+    assert setup.looks == 3
+    assert len(setup.reported) == 1
 
 
-def test_a_catalog_without_space_for_the_note_still_reports_the_pause(world, monkeypatch):
+def test_a_catalog_without_space_for_the_note_still_reports_the_pause(setup, monkeypatch):
     def refuse(*_arguments):
         raise TransientError("no space")
 
     monkeypatch.setattr(backpressure.leases, "note_pause", refuse)
-    world.disks = [FULL, replace(FULL, free_bytes=1 << 39)]
-    assert world.gate.wait(lambda: False)
-    assert len(world.reported) == 2
+    setup.disks = [FULL, replace(FULL, free_bytes=1 << 39)]
+    assert setup.gate.wait(lambda: False)
+    assert len(setup.reported) == 2
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from load_simulation import LoadSimulation, Server, count_turns, largest_ratio
 from oncehouse.config.pipeline import BatchLimits
 from oncehouse.pipeline.load.insert_rate import (
     GOOD_INSERTS,
@@ -21,7 +22,6 @@ from oncehouse.pipeline.load.insert_rate import (
     see_arrivals,
     see_insert,
 )
-from pace_world import Server, World, count_turns, largest_ratio
 
 LIMITS = BatchLimits()
 # Looks come every tick, epochs as often as they take; a wait is met to within these.
@@ -59,95 +59,97 @@ def longest_allowed(limits: BatchLimits) -> float:
 @settings(max_examples=8)
 @given(load=loads(), epoch_seconds=st.sampled_from([0.5, 0.7, 1.0, 1.6]))
 def test_whatever_the_load_every_row_goes_in_time_and_at_most_one_insert_a_second(load, epoch_seconds):
-    world = World(load=load, seconds=60, epoch_seconds=epoch_seconds).run()
-    assert world.left == 0
-    assert all(later - earlier >= LIMITS.min_interval - 1e-6 for earlier, later in pairwise(world.starts))
-    assert world.longest_wait() <= longest_allowed(LIMITS)
-    assert set(world.steps) == {0}
+    simulation = LoadSimulation(load=load, seconds=60, epoch_seconds=epoch_seconds).run()
+    assert simulation.left == 0
+    assert all(
+        later - earlier >= LIMITS.min_interval - 1e-6 for earlier, later in pairwise(simulation.starts)
+    )
+    assert simulation.longest_wait() <= longest_allowed(LIMITS)
+    assert set(simulation.steps) == {0}
 
 
 @settings(max_examples=8)
 @given(rate=st.integers(10, 300_000), epoch_seconds=st.sampled_from([0.5, 0.7, 1.0, 1.6]))
 def test_at_a_steady_load_sizes_are_steady(rate, epoch_seconds):
     """Neighbours differ by one epoch at most, for a batch is whole epochs, and the interval stays where it is."""
-    world = World(load=steady(rate), seconds=90, epoch_seconds=epoch_seconds).run()
-    sizes = world.sizes(since=40, until=88)
+    simulation = LoadSimulation(load=steady(rate), seconds=90, epoch_seconds=epoch_seconds).run()
+    sizes = simulation.sizes(since=40, until=88)
     an_epoch = rate * epoch_seconds
     assert all(abs(a - b) <= an_epoch * 1.1 + 2 for a, b in pairwise(sizes))
-    seconds = [later - earlier for earlier, later in pairwise(world.starts)]
+    seconds = [later - earlier for earlier, later in pairwise(simulation.starts)]
     assert max(seconds[20:-1]) - min(seconds[20:-1]) <= max(1.0, epoch_seconds) + 0.2
     assert max(seconds[5:-1]) <= max(LIMITS.max_wait, epoch_seconds) + SLACK_SECONDS
 
 
 @pytest.mark.parametrize("rate", [10_000, 20_000, 100_000])
 def test_where_the_load_allows_it_inserts_have_ten_thousand_rows_and_come_once_a_second(rate):
-    world = World(load=steady(rate), seconds=120).run()
-    sizes = world.sizes(since=30, until=118)
+    simulation = LoadSimulation(load=steady(rate), seconds=120).run()
+    sizes = simulation.sizes(since=30, until=118)
     assert sum(sizes) / len(sizes) >= 10_000 * 0.99
-    starts = [at for at in world.starts if 30 <= at < 118]
+    starts = [at for at in simulation.starts if 30 <= at < 118]
     assert 0.6 <= len(starts) / 88 <= 1.0
-    assert world.longest_wait() <= 1.0 + SLACK_SECONDS
+    assert simulation.longest_wait() <= 1.0 + SLACK_SECONDS
 
 
 @pytest.mark.parametrize("rate", [5, 100, 1_000])
 def test_little_load_goes_quickly_in_small_inserts(rate):
-    world = World(load=steady(rate), seconds=60).run()
-    assert world.longest_wait() <= LIMITS.min_interval + SLACK_SECONDS
-    assert max(world.sizes(since=10)) < LIMITS.min_rows
+    simulation = LoadSimulation(load=steady(rate), seconds=60).run()
+    assert simulation.longest_wait() <= LIMITS.min_interval + SLACK_SECONDS
+    assert max(simulation.sizes(since=10)) < LIMITS.min_rows
 
 
 def test_a_load_that_can_just_fill_a_batch_in_time_is_waited_for():
-    world = World(load=steady(5_500), seconds=60).run()
-    sizes = world.sizes(since=30, until=58)
+    simulation = LoadSimulation(load=steady(5_500), seconds=60).run()
+    sizes = simulation.sizes(since=30, until=58)
     assert min(sizes) >= 0.7 * LIMITS.min_rows
     assert sum(sizes) / len(sizes) >= 0.95 * LIMITS.min_rows
 
 
 def test_a_lone_event_after_a_pause_goes_at_once():
-    world = World(load=lambda now: 10 if 50 <= now < 50.1 else 0, seconds=60).run()
-    assert [one.rows for one in world.sent] == [1]
-    assert world.longest_wait() <= 0.11
+    simulation = LoadSimulation(load=lambda now: 10 if 50 <= now < 50.1 else 0, seconds=60).run()
+    assert [one.rows for one in simulation.sent] == [1]
+    assert simulation.longest_wait() <= 0.11
 
 
 @settings(max_examples=8)
 @given(rate=st.integers(100, 100_000), merges=st.floats(0.15, 3.0), limit=st.integers(40, 300))
 def test_growing_parts_slow_inserts_down_before_they_are_refused(rate, merges, limit):
     server = Server(merges_a_second=merges, parts_limit=limit)
-    world = World(load=steady(rate), seconds=500, server=server).run()
-    assert world.left == 0
-    assert len(world.sent) == len(world.starts), "nothing was refused"
-    assert count_turns([1 + step for step in world.steps], ignored=0.01) <= 500 / 20
+    simulation = LoadSimulation(load=steady(rate), seconds=500, server=server).run()
+    assert simulation.left == 0
+    assert len(simulation.sent) == len(simulation.starts), "nothing was refused"
+    assert count_turns([1 + step for step in simulation.steps], ignored=0.01) <= 500 / 20
 
 
 @settings(max_examples=8)
 @given(rate=st.integers(100, 100_000), start=st.integers(5, 40), length=st.integers(1, 100))
 def test_after_refusals_the_pace_is_slower_at_once_and_in_bounded_time_as_it_was(rate, start, length):
     server = Server(refusing=(start, start + length))
-    world = World(load=steady(rate), seconds=start + length + 400, server=server).run()
-    assert world.left == 0
-    assert max(world.steps) <= MOST_STEPS
+    simulation = LoadSimulation(load=steady(rate), seconds=start + length + 400, server=server).run()
+    assert simulation.left == 0
+    assert max(simulation.steps) <= MOST_STEPS
     slow_at = round((start + length + 1) / 0.1)
     # Each step back takes so many inserts, at the interval of that step; and one more wait of a retry before it.
     recovery_seconds = GOOD_INSERTS * sum(2.0**step for step in range(1, MOST_STEPS + 1)) + 10
-    assert set(world.steps[slow_at + round(recovery_seconds / 0.1) :]) == {0}
-    assert count_turns([1 + step for step in world.steps], ignored=0.01) <= 1, "up once, down once"
+    assert set(simulation.steps[slow_at + round(recovery_seconds / 0.1) :]) == {0}
+    assert count_turns([1 + step for step in simulation.steps], ignored=0.01) <= 1, "up once, down once"
 
 
 @settings(max_examples=8)
 @given(rate=st.integers(100, 100_000), start=st.integers(5, 40), length=st.integers(1, 200))
 def test_after_an_outage_however_long_it_is_quick_again_soon(rate, start, length):
-    world = World(
+    simulation = LoadSimulation(
         load=steady(rate), seconds=start + length + 100, server=Server(away=(start, start + length))
     ).run()
-    assert world.left == 0
-    assert max(world.steps) <= MOST_STEPS_OF_FAILURES
+    assert simulation.left == 0
+    assert max(simulation.steps) <= MOST_STEPS_OF_FAILURES
     back_at = (
         start + length + 8 + GOOD_INSERTS * sum(2.0**step for step in range(1, MOST_STEPS_OF_FAILURES + 1))
     )
-    assert set(world.steps[round((back_at + 5) / 0.1) :]) == {0}
+    assert set(simulation.steps[round((back_at + 5) / 0.1) :]) == {0}
     # What had waited goes first, a largest batch a second.
     caught_up_at = back_at + 10 + rate * length / (0.9 * LIMITS.max_rows)
-    after = world.sizes(since=caught_up_at, until=start + length + 98)
+    after = simulation.sizes(since=caught_up_at, until=start + length + 98)
     assert largest_ratio(after) <= 3 or max(after) < LIMITS.min_rows
 
 
@@ -157,16 +159,16 @@ def test_slow_inserts_get_more_rows_each_and_settle(rate, seconds_an_insert):
     # More than the largest batches can take would wait longer and longer, whatever their sizes.
     assume(rate * (seconds_an_insert + LIMITS.min_interval) < LIMITS.max_rows)
     server = Server(seconds_an_insert=seconds_an_insert)
-    world = World(load=steady(rate), seconds=200, server=server).run()
-    assert world.left == 0
-    sizes = world.sizes(since=100, until=190)
+    simulation = LoadSimulation(load=steady(rate), seconds=200, server=server).run()
+    assert simulation.left == 0
+    sizes = simulation.sizes(since=100, until=190)
     # A batch is whole epochs, of which small ones have one or two.
-    an_epoch = rate * world.epoch_seconds
+    an_epoch = rate * simulation.epoch_seconds
     by_an_epoch = all(abs(a - b) <= an_epoch * 1.1 + 2 for a, b in pairwise(sizes))
     assert by_an_epoch or count_turns(sizes, ignored=0.5) <= 2
     assert largest_ratio(sizes) <= 3
-    longest_insert = max(one.done_at - one.at for one in world.sent)
-    assert world.longest_wait() <= max(LIMITS.max_wait, 2 * longest_insert) + 1.0 + SLACK_SECONDS
+    longest_insert = max(one.done_at - one.at for one in simulation.sent)
+    assert simulation.longest_wait() <= max(LIMITS.max_wait, 2 * longest_insert) + 1.0 + SLACK_SECONDS
 
 
 def test_batches_that_were_too_large_get_smaller_and_grow_again():
@@ -266,7 +268,10 @@ def test_a_controller_without_hysteresis_is_noticed():
     crowded = Server(merges_a_second=0.3, parts_limit=60)
     turns = [
         count_turns(
-            [1 + step for step in World(load=steady(1_000), seconds=500, server=crowded, **how).run().steps],
+            [
+                1 + step
+                for step in LoadSimulation(load=steady(1_000), seconds=500, server=crowded, **how).run().steps
+            ],
             ignored=0.01,
         )
         for how in ({}, {"see_insert": forgets_hysteresis})
@@ -275,30 +280,37 @@ def test_a_controller_without_hysteresis_is_noticed():
 
 
 def test_a_controller_without_a_floor_is_noticed():
-    world = World(
+    simulation = LoadSimulation(
         load=steady(1_000), seconds=60, decide_rhythm=forgets_the_floor, limits=BatchLimits(min_interval=0)
     )
-    sound = World(load=steady(10_000), seconds=60).run()
-    sizes = world.run().sizes(since=20)
+    sound = LoadSimulation(load=steady(10_000), seconds=60).run()
+    sizes = simulation.run().sizes(since=20)
     assert largest_ratio(sound.sizes(since=20, until=58)) <= 2.2
-    assert len(world.starts) / 60 > 1.0
+    assert len(simulation.starts) / 60 > 1.0
     assert max(sizes) < 1_000
 
 
 def test_a_controller_that_never_recovers_is_noticed():
     server = Server(refusing=(10, 40))
-    assert World(load=steady(5_000), seconds=400, server=server).run().steps[-1] == 0
+    assert LoadSimulation(load=steady(5_000), seconds=400, server=server).run().steps[-1] == 0
     assert (
-        World(load=steady(5_000), seconds=400, server=server, see_insert=never_recovers).run().steps[-1] > 0
+        LoadSimulation(load=steady(5_000), seconds=400, server=server, see_insert=never_recovers)
+        .run()
+        .steps[-1]
+        > 0
     )
 
 
 def test_a_controller_that_never_backs_off_is_noticed():
     server = Server(merges_a_second=0.4, parts_limit=60)
-    defective = World(load=steady(5_000), seconds=600, server=server, see_insert=never_backs_off).run()
+    defective = LoadSimulation(
+        load=steady(5_000), seconds=600, server=server, see_insert=never_backs_off
+    ).run()
     assert len(defective.starts) > len(defective.sent)
 
 
 def test_a_controller_that_starves_little_load_is_noticed():
-    starving = World(load=steady(50), seconds=60, decide_rhythm=waits_for_full_batches, patience_seconds=60)
+    starving = LoadSimulation(
+        load=steady(50), seconds=60, decide_rhythm=waits_for_full_batches, patience_seconds=60
+    )
     assert starving.run().left

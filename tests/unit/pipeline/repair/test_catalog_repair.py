@@ -17,317 +17,319 @@ from oncehouse.ledger.catalog.batches import find_batch, list_batches, open_part
 from oncehouse.ledger.models import BatchStatus
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.repair import catalog_restore, repair, unknown_row_ids
-from repair_world import RepairWorld, as_halves
+from repairable_ledger import RepairableLedger, as_halves
 
 
 @pytest.fixture
-def make_world(tmp_path) -> Iterator[Callable[..., RepairWorld]]:
-    made: list[RepairWorld] = []
+def make_repairable(tmp_path) -> Iterator[Callable[..., RepairableLedger]]:
+    made: list[RepairableLedger] = []
 
-    def make(**changes: object) -> RepairWorld:
-        made.append(RepairWorld(tmp_path, **changes))
+    def make(**changes: object) -> RepairableLedger:
+        made.append(RepairableLedger(tmp_path, **changes))
         return made[-1]
 
     yield make
-    for world in made:
-        world.catalog.close()
+    for repairable in made:
+        repairable.catalog.close()
 
 
 @pytest.fixture
-def world(make_world) -> RepairWorld:
-    return make_world()
+def repairable(make_repairable) -> RepairableLedger:
+    return make_repairable()
 
 
 # A batch that the snapshot would send
 
 
 @pytest.mark.parametrize("status", [BatchStatus.PARKED, BatchStatus.NEW])
-def test_a_batch_whose_rows_came_in_others_is_not_sent_again(world, status):
+def test_a_batch_whose_rows_came_in_others_is_not_sent_again(repairable, status):
     """It was parked, a refill replaced it, and its rows came in other batches; then the catalog was lost."""
-    epoch = world.ingest(range(6))
-    batch_id = world.make_batch(epoch)
+    epoch = repairable.ingest(range(6))
+    batch_id = repairable.make_batch(epoch)
     if status is not BatchStatus.NEW:
-        world.end_attempt(batch_id, status, "failed", "refused")
-    world.snapshot()
-    ids = world.ids(epoch)
-    world.deliver(ids[:2])
-    world.deliver(ids[2:])
-    world.lose_catalog()
-    planned = world.plan()
+        repairable.end_attempt(batch_id, status, "failed", "refused")
+    repairable.snapshot()
+    ids = repairable.ids(epoch)
+    repairable.deliver(ids[:2])
+    repairable.deliver(ids[2:])
+    repairable.lose_catalog()
+    planned = repairable.plan()
     assert (planned.refused, planned.resent_batches) == ((), (batch_id,))
-    world.restore(planned)
-    assert find_batch(world.catalog, batch_id).status is BatchStatus.REPLACED
-    assert not open_parts(world.catalog)
+    repairable.restore(planned)
+    assert find_batch(repairable.catalog, batch_id).status is BatchStatus.REPLACED
+    assert not open_parts(repairable.catalog)
 
 
-def test_a_batch_of_which_some_rows_came_in_others_is_told_and_nothing_is_changed(world):
-    epoch = world.ingest(range(6))
-    batch_id = world.make_batch(epoch)
-    world.snapshot()
-    world.deliver(world.ids(epoch)[:2])
-    world.lose_catalog()
-    planned = world.plan()
+def test_a_batch_of_which_some_rows_came_in_others_is_told_and_nothing_is_changed(repairable):
+    epoch = repairable.ingest(range(6))
+    batch_id = repairable.make_batch(epoch)
+    repairable.snapshot()
+    repairable.deliver(repairable.ids(epoch)[:2])
+    repairable.lose_catalog()
+    planned = repairable.plan()
     (reason,) = planned.refused
     assert f"2 of the 6 rows of batch {batch_id}" in reason
     with pytest.raises(PermanentError, match="cannot be brought back exactly"):
-        world.restore(planned)
-    assert not (world.folder / "catalog.db").exists()
+        repairable.restore(planned)
+    assert not (repairable.folder / "catalog.db").exists()
 
 
-def test_a_loaded_batch_is_known_again_in_those_that_it_was_sent_again_in(world):
+def test_a_loaded_batch_is_known_again_in_those_that_it_was_sent_again_in(repairable):
     """And one that was deleted and not sent again stays what it was."""
-    first, second = world.ingest(range(3)), world.ingest(range(3, 6))
-    moved, deleted = world.load(first), world.load(second)
-    world.snapshot()
-    world.tables.rows["orders"] = []
-    world.deliver(world.ids(first))
-    world.lose_catalog()
-    assert world.plan().resent_batches == (moved,)
-    world.restore()
-    assert find_batch(world.catalog, moved).status is BatchStatus.REPLACED
-    assert find_batch(world.catalog, deleted).status is BatchStatus.IN_CLICKHOUSE
+    first, second = repairable.ingest(range(3)), repairable.ingest(range(3, 6))
+    moved, deleted = repairable.load(first), repairable.load(second)
+    repairable.snapshot()
+    repairable.tables.rows["orders"] = []
+    repairable.deliver(repairable.ids(first))
+    repairable.lose_catalog()
+    assert repairable.plan().resent_batches == (moved,)
+    repairable.restore()
+    assert find_batch(repairable.catalog, moved).status is BatchStatus.REPLACED
+    assert find_batch(repairable.catalog, deleted).status is BatchStatus.IN_CLICKHOUSE
 
 
-def test_a_loaded_batch_that_came_again_in_part_could_be_doubled_and_is_told(world):
-    epoch = world.ingest(range(6))
-    world.load(epoch)
-    world.snapshot()
-    world.tables.rows["orders"] = []
-    world.deliver(world.ids(epoch)[:2])
-    world.lose_catalog()
-    (reason,) = world.plan().refused
+def test_a_loaded_batch_that_came_again_in_part_could_be_doubled_and_is_told(repairable):
+    epoch = repairable.ingest(range(6))
+    repairable.load(epoch)
+    repairable.snapshot()
+    repairable.tables.rows["orders"] = []
+    repairable.deliver(repairable.ids(epoch)[:2])
+    repairable.lose_catalog()
+    (reason,) = repairable.plan().refused
     assert "2 of the 6 rows of batch" in reason
 
 
-def test_the_plan_tells_an_open_part_that_came_and_one_that_came_in_part(world):
-    first, second = world.ingest(range(3)), world.ingest(range(3, 6))
-    world.snapshot()
-    whole, part = world.ids(first), world.ids(second)
-    world.deliver(whole)
-    world.lose_catalog()
-    planned = world.plan()
+def test_the_plan_tells_an_open_part_that_came_and_one_that_came_in_part(repairable):
+    first, second = repairable.ingest(range(3)), repairable.ingest(range(3, 6))
+    repairable.snapshot()
+    whole, part = repairable.ids(first), repairable.ids(second)
+    repairable.deliver(whole)
+    repairable.lose_catalog()
+    planned = repairable.plan()
     assert len(planned.arrived_parts) == 1
     assert not planned.refused
-    world.deliver(part[:1])
-    (reason,) = world.plan().refused
+    repairable.deliver(part[:1])
+    (reason,) = repairable.plan().refused
     assert "1 of the 3 rows of part" in reason
 
 
-def test_what_cannot_be_read_cannot_be_told(world):
-    epoch = world.ingest(range(3))
-    world.snapshot()
-    (part,) = open_parts(world.catalog)
-    ids = world.ids(epoch)
-    world.lose_catalog()
-    assert not world.plan().refused
-    (world.folder / "files" / part.file.path).unlink()
-    world.deliver(ids)
-    (reason,) = world.plan().refused
+def test_what_cannot_be_read_cannot_be_told(repairable):
+    epoch = repairable.ingest(range(3))
+    repairable.snapshot()
+    (part,) = open_parts(repairable.catalog)
+    ids = repairable.ids(epoch)
+    repairable.lose_catalog()
+    assert not repairable.plan().refused
+    (repairable.folder / "files" / part.file.path).unlink()
+    repairable.deliver(ids)
+    (reason,) = repairable.plan().refused
     assert f"whether the rows of part {part.part} have come cannot be told" in reason
 
 
 # What the tables have
 
 
-def test_ids_of_rows_that_nobody_knows_enter_the_index_and_are_read_again(world):
-    world.load(world.ingest(range(3)))
-    world.snapshot()
-    world.load(world.ingest(range(3, 7)))
-    known = as_halves(world.ids(1) + world.ids(2))
-    world.lose_catalog()
-    planned = world.plan()
+def test_ids_of_rows_that_nobody_knows_enter_the_index_and_are_read_again(repairable):
+    repairable.load(repairable.ingest(range(3)))
+    repairable.snapshot()
+    repairable.load(repairable.ingest(range(3, 7)))
+    known = as_halves(repairable.ids(1) + repairable.ids(2))
+    repairable.lose_catalog()
+    planned = repairable.plan()
     assert (planned.strange_rows, planned.records) == ({"orders": 4}, 4)
-    world.restore(planned)
-    assert world.index() == known
-    assert world.position() == 3
+    repairable.restore(planned)
+    assert repairable.index() == known
+    assert repairable.position() == 3
 
 
-def test_ids_are_looked_up_some_at_a_time(world, monkeypatch):
+def test_ids_are_looked_up_some_at_a_time(repairable, monkeypatch):
     monkeypatch.setattr(unknown_row_ids, "_IDS_AT_ONCE", 25)
-    epoch = world.ingest(range(100))
-    batch_id = world.make_batch(epoch)
-    world.snapshot()
-    later = world.ingest(range(100, 120))
-    world.deliver(world.ids(epoch))
-    world.deliver(world.ids(later))
-    known = as_halves(world.ids(epoch) + world.ids(later))
-    world.lose_catalog()
-    assert world.plan().resent_batches == (batch_id,)
-    world.restore()
-    assert world.index() == known
-    assert world.tables.ids_at_once < 60
+    epoch = repairable.ingest(range(100))
+    batch_id = repairable.make_batch(epoch)
+    repairable.snapshot()
+    later = repairable.ingest(range(100, 120))
+    repairable.deliver(repairable.ids(epoch))
+    repairable.deliver(repairable.ids(later))
+    known = as_halves(repairable.ids(epoch) + repairable.ids(later))
+    repairable.lose_catalog()
+    assert repairable.plan().resent_batches == (batch_id,)
+    repairable.restore()
+    assert repairable.index() == known
+    assert repairable.tables.ids_at_once < 60
 
 
-def test_an_event_must_have_come_to_every_table_that_takes_it(make_world):
+def test_an_event_must_have_come_to_every_table_that_takes_it(make_repairable):
     """Its id is remembered for all of them, so where it has not come it never would."""
-    world = make_world(tables=[{"name": "orders"}, {"name": "copies"}])
-    world.snapshot()
-    ids = world.ids(world.ingest(range(4)))
-    world.deliver(ids)
-    world.lose_catalog()
-    (reason,) = world.plan().refused
+    repairable = make_repairable(tables=[{"name": "orders"}, {"name": "copies"}])
+    repairable.snapshot()
+    ids = repairable.ids(repairable.ingest(range(4)))
+    repairable.deliver(ids)
+    repairable.lose_catalog()
+    (reason,) = repairable.plan().refused
     assert "orders and copies take the same events, but not the same ones have come to both" in reason
-    world.deliver(ids[:3], table="copies")
-    assert world.plan().refused == (reason,)
-    world.deliver(ids[3:], table="copies")
-    assert not world.plan().refused
-    del world.tables.rows["copies"]
-    (reason,) = world.plan().refused
+    repairable.deliver(ids[:3], table="copies")
+    assert repairable.plan().refused == (reason,)
+    repairable.deliver(ids[3:], table="copies")
+    assert not repairable.plan().refused
+    del repairable.tables.rows["copies"]
+    (reason,) = repairable.plan().refused
     assert "copies is not in ClickHouse" in reason
 
 
-def test_nothing_is_said_about_a_table_into_which_somebody_inserts(world):
-    world.ingest(range(3))
-    world.snapshot()
-    world.lose_catalog()
-    planned = world.plan()
-    world.tables.running.append("some-query")
+def test_nothing_is_said_about_a_table_into_which_somebody_inserts(repairable):
+    repairable.ingest(range(3))
+    repairable.snapshot()
+    repairable.lose_catalog()
+    planned = repairable.plan()
+    repairable.tables.running.append("some-query")
     with pytest.raises(PermanentError, match="An INSERT into orders is still running"):
-        world.restore(planned)
+        repairable.restore(planned)
 
 
-def test_nothing_is_restored_while_an_insert_that_was_sent_lately_may_still_arrive(world):
+def test_nothing_is_restored_while_an_insert_that_was_sent_lately_may_still_arrive(repairable):
     """While its body is on its way the server lists it nowhere."""
-    world.ingest(range(3))
-    world.snapshot()
-    world.lose_catalog()
-    planned = world.plan()
-    store = FileStore(world.pipeline.ledger.files)
+    repairable.ingest(range(3))
+    repairable.snapshot()
+    repairable.lose_catalog()
+    planned = repairable.plan()
+    store = FileStore(repairable.pipeline.ledger.files)
     mark = {"stage": "load", "token": 1, "holder": "h", "writes": 0, "batch_id": "b", "attempt": 1}
 
     def sent(seconds_ago):
         told = json.dumps(mark | {"at": time.time() - seconds_ago}).encode()
-        store.replace(f"{world.pipeline.pipeline}/marks/load-000000000001-0123abcd.json", told)
+        store.replace(f"{repairable.pipeline.pipeline}/marks/load-000000000001-0123abcd.json", told)
 
     sent(5)
     with pytest.raises(PermanentError, match=r"may still arrive, for 114[0-9] s"):
-        world.restore(planned)
+        repairable.restore(planned)
     sent(1151)
-    world.restore(planned)
+    repairable.restore(planned)
 
 
 @pytest.mark.parametrize(
     "content", [b"{", b'{"stage": "load", "token": 1, "holder": "h", "writes": 0, "at": "x"}']
 )
-def test_a_damaged_mark_says_by_the_time_of_its_file_when_rows_may_have_been_sent(world, content):
-    world.ingest(range(3))
-    world.snapshot()
-    world.lose_catalog()
-    planned = world.plan()
-    mark = f"{world.pipeline.pipeline}/marks/load-000000000001-0123abcd.json"
-    FileStore(world.pipeline.ledger.files).replace(mark, content)
+def test_a_damaged_mark_says_by_the_time_of_its_file_when_rows_may_have_been_sent(repairable, content):
+    repairable.ingest(range(3))
+    repairable.snapshot()
+    repairable.lose_catalog()
+    planned = repairable.plan()
+    mark = f"{repairable.pipeline.pipeline}/marks/load-000000000001-0123abcd.json"
+    FileStore(repairable.pipeline.ledger.files).replace(mark, content)
 
     def written(seconds_ago):
         at = time.time() - seconds_ago
-        os.utime(f"{world.pipeline.ledger.files}/{mark}", (at, at))
+        os.utime(f"{repairable.pipeline.ledger.files}/{mark}", (at, at))
 
     written(5)
     with pytest.raises(PermanentError, match=r"may still arrive, for 114[0-9] s"):
-        world.restore(planned)
+        repairable.restore(planned)
     written(1151)
-    world.restore(planned)
+    repairable.restore(planned)
 
 
 # Rows that Kafka does not have
 
 
-def test_rows_that_did_not_come_from_kafka_are_not_lost_in_silence(world):
-    world.ingest(range(3), query="imports")
-    world.snapshot()
-    world.ingest(range(3, 6), query="imports")
-    world.lose_catalog()
-    (reason,) = world.plan().refused
+def test_rows_that_did_not_come_from_kafka_are_not_lost_in_silence(repairable):
+    repairable.ingest(range(3), query="imports")
+    repairable.snapshot()
+    repairable.ingest(range(3, 6), query="imports")
+    repairable.lose_catalog()
+    (reason,) = repairable.plan().refused
     assert "imports" in reason
     assert "settled after epoch 1 are lost" in reason
     assert "--given-again" in reason
-    assert not world.plan(given_again=True).refused
+    assert not repairable.plan(given_again=True).refused
 
 
-def test_rows_of_a_query_that_the_snapshot_does_not_know_are_seen_in_the_files(world):
-    world.ingest(range(3))
-    world.snapshot()
-    world.ingest(range(3, 6), query="imports")
-    world.lose_catalog()
-    (reason,) = world.plan().refused
+def test_rows_of_a_query_that_the_snapshot_does_not_know_are_seen_in_the_files(repairable):
+    repairable.ingest(range(3))
+    repairable.snapshot()
+    repairable.ingest(range(3, 6), query="imports")
+    repairable.lose_catalog()
+    (reason,) = repairable.plan().refused
     assert "settled after epoch 1" in reason
 
 
-def test_a_pipeline_without_kafka_comes_back_only_when_its_rows_are_given_again(make_world):
-    world = make_world(source={"format": "frame", "fields": {"id": "UInt64", "note": "Nullable(String)"}})
-    world.snapshot()
-    world.lose_catalog()
-    (reason,) = world.plan().refused
+def test_a_pipeline_without_kafka_comes_back_only_when_its_rows_are_given_again(make_repairable):
+    repairable = make_repairable(
+        source={"format": "frame", "fields": {"id": "UInt64", "note": "Nullable(String)"}}
+    )
+    repairable.snapshot()
+    repairable.lose_catalog()
+    (reason,) = repairable.plan().refused
     assert "did not come from Kafka" in reason
-    assert not world.plan(given_again=True).refused
+    assert not repairable.plan(given_again=True).refused
 
 
 # Snapshots of a time that was given up
 
 
-def test_a_catalog_that_was_caught_up_is_what_the_next_snapshot_holds(world):
+def test_a_catalog_that_was_caught_up_is_what_the_next_snapshot_holds(repairable):
     """A dump of epoch 1 is restored although snapshots of epochs 2 to 4 are there."""
-    world.ingest([0])
-    world.snapshot()
-    (old,) = snapshots.list_snapshots(world.store, "shop")
-    with snapshots.open_snapshot(world.store, old, "shop") as copy:
+    repairable.ingest([0])
+    repairable.snapshot()
+    (old,) = snapshots.list_snapshots(repairable.store, "shop")
+    with snapshots.open_snapshot(repairable.store, old, "shop") as copy:
         dump = (copy.folder / "snapshot.db").read_bytes()
     for number in (1, 2, 3):
-        world.load(world.ingest([number]))
-        world.snapshot()
-    world.lose_catalog()
-    (world.folder / "catalog.db").write_bytes(dump)
-    world.catalog = world.open()
-    token = take_lease(world.catalog)
+        repairable.load(repairable.ingest([number]))
+        repairable.snapshot()
+    repairable.lose_catalog()
+    (repairable.folder / "catalog.db").write_bytes(dump)
+    repairable.catalog = repairable.open()
+    token = take_lease(repairable.catalog)
     planned = catalog_restore.plan_older(
-        world.pipeline, world.tables, world.catalog, "it is older", world.ask_kafka
+        repairable.pipeline, repairable.tables, repairable.catalog, "it is older", repairable.ask_kafka
     )
-    catalog_restore.catch_up(world.pipeline, world.tables, world.catalog, token, planned)
-    newest = snapshots.find_snapshot(world.store, "shop")
+    catalog_restore.catch_up(repairable.pipeline, repairable.tables, repairable.catalog, token, planned)
+    newest = snapshots.find_snapshot(repairable.store, "shop")
     assert newest is not None
     assert newest.epoch == 1
-    assert [found.epoch for found in snapshots.list_snapshots(world.store, "shop")] == [1]
-    with snapshots.open_snapshot(world.store, newest, "shop") as copy:
+    assert [found.epoch for found in snapshots.list_snapshots(repairable.store, "shop")] == [1]
+    with snapshots.open_snapshot(repairable.store, newest, "shop") as copy:
         assert [found.status for found in list_batches(copy)] == [
-            found.status for found in list_batches(world.catalog)
+            found.status for found in list_batches(repairable.catalog)
         ]
-    del world.records[1:]  # they are read again
-    world.ingest([1, 2, 3])
-    world.snapshot()
-    assert snapshots.find_snapshot(world.store, "shop").epoch == 2
+    del repairable.records[1:]  # they are read again
+    repairable.ingest([1, 2, 3])
+    repairable.snapshot()
+    assert snapshots.find_snapshot(repairable.store, "shop").epoch == 2
 
 
-def test_a_snapshot_after_a_restore_is_newer_than_any_before_it(world, monkeypatch):
+def test_a_snapshot_after_a_restore_is_newer_than_any_before_it(repairable, monkeypatch):
     """Also where the new one could not be written at once, and whatever the clock says."""
     for number in range(4):
-        world.ingest([number])
-        world.snapshot()
-    kept = snapshots.list_snapshots(world.store, "shop")
-    newest = world.folder / "files" / kept[0].path
+        repairable.ingest([number])
+        repairable.snapshot()
+    kept = snapshots.list_snapshots(repairable.store, "shop")
+    newest = repairable.folder / "files" / kept[0].path
     higher = newest.with_name(newest.name.replace(f"{kept[0].token:012d}", f"{1 << 34:012d}"))
     newest.rename(higher)
     higher.write_bytes(higher.read_bytes()[:-1])
     monkeypatch.setattr(snapshots, "renew_snapshots", lambda *_: None)
-    world.lose_catalog()
-    planned = world.plan()
+    repairable.lose_catalog()
+    planned = repairable.plan()
     assert planned.epoch == 3
-    world.restore(planned)
-    world.snapshot()
-    found = snapshots.find_snapshot(world.store, "shop")
+    repairable.restore(planned)
+    repairable.snapshot()
+    found = snapshots.find_snapshot(repairable.store, "shop")
     assert found is not None
     assert found.token > 1 << 34
-    assert found == snapshots.list_snapshots(world.store, "shop")[0]
+    assert found == snapshots.list_snapshots(repairable.store, "shop")[0]
 
 
 # The file itself
 
 
-def test_a_damaged_file_stays_where_it_is_until_the_new_one_is_whole(world, monkeypatch):
-    world.ingest(range(3))
-    world.snapshot()
-    world.lose_catalog()
-    file = world.folder / "catalog.db"
+def test_a_damaged_file_stays_where_it_is_until_the_new_one_is_whole(repairable, monkeypatch):
+    repairable.ingest(range(3))
+    repairable.snapshot()
+    repairable.lose_catalog()
+    file = repairable.folder / "catalog.db"
     file.write_bytes(b"this is no database" * 1000)
-    planned = world.plan()
+    planned = repairable.plan()
 
     def fail(*_: object) -> None:
         raise PermanentError("the disk is full")
@@ -335,43 +337,43 @@ def test_a_damaged_file_stays_where_it_is_until_the_new_one_is_whole(world, monk
     with monkeypatch.context() as patched:
         patched.setattr(table_adoption, "restore", fail)
         with pytest.raises(PermanentError, match="the disk is full"):
-            world.restore(planned)
+            repairable.restore(planned)
     assert file.read_bytes().startswith(b"this is no database")
-    assert [found.name for found in world.folder.glob("catalog.db*")] == ["catalog.db"]
-    aside = world.restore(planned)
+    assert [found.name for found in repairable.folder.glob("catalog.db*")] == ["catalog.db"]
+    aside = repairable.restore(planned)
     assert aside is not None
     assert aside.read_bytes().startswith(b"this is no database")
-    assert world.position() == 3
-    world.catalog.close()
-    assert {found.name for found in world.folder.glob("catalog.db*")} == {"catalog.db", aside.name}
+    assert repairable.position() == 3
+    repairable.catalog.close()
+    assert {found.name for found in repairable.folder.glob("catalog.db*")} == {"catalog.db", aside.name}
 
 
-def test_a_log_that_a_lost_file_left_is_not_read_as_the_new_ones(world):
-    world.ingest(range(3))
-    world.snapshot()
-    world.lose_catalog()
-    (world.folder / "catalog.db-wal").write_bytes(b"of another file")
-    assert world.restore() is None
-    assert world.position() == 3
+def test_a_log_that_a_lost_file_left_is_not_read_as_the_new_ones(repairable):
+    repairable.ingest(range(3))
+    repairable.snapshot()
+    repairable.lose_catalog()
+    (repairable.folder / "catalog.db-wal").write_bytes(b"of another file")
+    assert repairable.restore() is None
+    assert repairable.position() == 3
 
 
-def test_a_refused_plan_is_not_done(world):
-    world.ingest(range(3))
-    world.snapshot()
-    world.lose_catalog()
+def test_a_refused_plan_is_not_done(repairable):
+    repairable.ingest(range(3))
+    repairable.snapshot()
+    repairable.lose_catalog()
     with pytest.raises(PermanentError, match="because of this"):
-        world.restore(replace(world.plan(), refused=("because of this",)))
+        repairable.restore(replace(repairable.plan(), refused=("because of this",)))
 
 
 # The command's steps
 
 
 @pytest.fixture
-def servers(world, monkeypatch) -> RepairWorld:
-    """The command finds the world's tables and Kafka in place of servers."""
-    monkeypatch.setattr(repair, "connect", lambda _: world.tables)
-    monkeypatch.setattr(repair, "_ask_kafka", lambda _, known: world.ask_kafka(known))
-    return world
+def servers(repairable, monkeypatch) -> RepairableLedger:
+    """The command finds the repairable's tables and Kafka in place of servers."""
+    monkeypatch.setattr(repair, "connect", lambda _: repairable.tables)
+    monkeypatch.setattr(repair, "_ask_kafka", lambda _, known: repairable.ask_kafka(known))
+    return repairable
 
 
 def test_a_catalog_that_cannot_come_back_is_left_alone_with_its_reasons(servers):

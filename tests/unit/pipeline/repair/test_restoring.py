@@ -31,7 +31,7 @@ from oncehouse.pipeline.ingest.part_files import read_rows
 from oncehouse.pipeline.repair import epoch_reread, file_restorer, repair
 from oncehouse.pipeline.repair.repair import RepairResult, plan_repair
 from oncehouse.pipeline.repair.repair_plan import FileKind
-from repair_world import RepairWorld, as_halves
+from repairable_ledger import RepairableLedger, as_halves
 
 UNSTEADY = """
 import itertools
@@ -46,79 +46,83 @@ def shape(table):
 
 
 @pytest.fixture
-def make_world(tmp_path, monkeypatch) -> Iterator[Callable[..., RepairWorld]]:
-    made: list[RepairWorld] = []
+def make_repairable(tmp_path, monkeypatch) -> Iterator[Callable[..., RepairableLedger]]:
+    made: list[RepairableLedger] = []
 
-    def make(**changes: object) -> RepairWorld:
-        world = RepairWorld(tmp_path, **changes)
-        made.append(world)
+    def make(**changes: object) -> RepairableLedger:
+        repairable = RepairableLedger(tmp_path, **changes)
+        made.append(repairable)
         for module in (repair, file_restorer):
-            monkeypatch.setattr(module, "connect", lambda _: world.tables)
-        monkeypatch.setattr(repair, "_ask_kafka", lambda _, known: world.ask_kafka(known))
+            monkeypatch.setattr(module, "connect", lambda _: repairable.tables)
+        monkeypatch.setattr(repair, "_ask_kafka", lambda _, known: repairable.ask_kafka(known))
         monkeypatch.setattr(
             epoch_reread,
             "read_again",
-            lambda _kafka, ranges, **_: [world.block(span.start, span.end) for span in ranges],
+            lambda _kafka, ranges, **_: [repairable.block(span.start, span.end) for span in ranges],
         )
-        return world
+        return repairable
 
     yield make
-    for world in made:
-        world.catalog.close()
+    for repairable in made:
+        repairable.catalog.close()
 
 
-def harm(world: RepairWorld, file: FileRef) -> None:
-    path = Path(world.store.root) / file.path
+def harm(repairable: RepairableLedger, file: FileRef) -> None:
+    path = Path(repairable.store.root) / file.path
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0x55
     path.write_bytes(content[:-3])
 
 
-def mend(world: RepairWorld) -> RepairResult:
-    world.stop()
-    return repair.apply_repair(world.pipeline, lambda _: None)
+def mend(repairable: RepairableLedger) -> RepairResult:
+    repairable.stop()
+    return repair.apply_repair(repairable.pipeline, lambda _: None)
 
 
-def rows_of(world: RepairWorld) -> list[dict[str, object]]:
+def rows_of(repairable: RepairableLedger) -> list[dict[str, object]]:
     return [
-        row for part in list_parts(world.catalog) for row in read_rows(world.store, part.file).to_pylist()
+        row
+        for part in list_parts(repairable.catalog)
+        for row in read_rows(repairable.store, part.file).to_pylist()
     ]
 
 
 # Packs
 
 
-def test_a_damaged_pack_comes_back_as_what_is_in_it(make_world):
-    world = make_world()
+def test_a_damaged_pack_comes_back_as_what_is_in_it(make_repairable):
+    repairable = make_repairable()
     for start in (0, 5, 10):
-        world.load(world.ingest(range(start, start + 5)))
-    before = rows_of(world)
-    world.pack()
-    packed = {part.file.path for part in list_parts(world.catalog)} | {
-        file.path for _, _, found in epochs.list_key_files(world.catalog) for file in (found.keys, found.raw)
+        repairable.load(repairable.ingest(range(start, start + 5)))
+    before = rows_of(repairable)
+    repairable.pack()
+    packed = {part.file.path for part in list_parts(repairable.catalog)} | {
+        file.path
+        for _, _, found in epochs.list_key_files(repairable.catalog)
+        for file in (found.keys, found.raw)
     }
     assert len(packed) == 3
     for path in packed:
         assert is_pack(path)
-        harm(world, FileRef(path=path, size_bytes=0, checksum=""))
-    planned = plan_repair(world.pipeline).files
+        harm(repairable, FileRef(path=path, size_bytes=0, checksum=""))
+    planned = plan_repair(repairable.pipeline).files
     assert [found.kind for found in planned] == [FileKind.RAW] * 3 + [FileKind.KEYS] * 3 + [FileKind.PART] * 3
-    result = mend(world)
+    result = mend(repairable)
     assert not result.refused
     assert sum(len(done.repairs) for done in result.done) == 9
-    assert rows_of(world) == before
-    assert plan_repair(world.pipeline).is_clean
-    assert not any(is_pack(part.file.path) for part in list_parts(world.catalog))
+    assert rows_of(repairable) == before
+    assert plan_repair(repairable.pipeline).is_clean
+    assert not any(is_pack(part.file.path) for part in list_parts(repairable.catalog))
 
 
 # Shaped parts
 
 
 @pytest.fixture
-def shaped(make_world, tmp_path) -> RepairWorld:
-    """A world whose function gives something else each time, so that parts made again have other bytes."""
+def shaped(make_repairable, tmp_path) -> RepairableLedger:
+    """A repairable whose function gives something else each time, so that parts made again have other bytes."""
     (tmp_path / "shape.py").write_text(UNSTEADY)
-    return make_world(
+    return make_repairable(
         shape={
             "columns": {"made": {"type": "String"}},
             "function": {"file": str(tmp_path / "shape.py"), "name": "shape"},
@@ -138,14 +142,14 @@ def test_a_shaped_part_that_may_be_in_clickhouse_is_not_made_with_other_bytes(sh
     assert find_batch(shaped.catalog, batch_id).status is expected
 
 
-def test_a_shaped_part_that_may_be_in_clickhouse_is_made_with_the_same_bytes(make_world):
-    world = make_world(shape={"columns": {"made": {"type": "String", "sql": "'always the same'"}}})
-    batch_id = world.make_batch(world.ingest(range(5)))
-    (part,) = list_parts(world.catalog)
-    harm(world, part.file)
-    world.end_attempt(batch_id, BatchStatus.PARKED, "unknown", f"{part.file.path} is damaged")
-    assert not mend(world).refused
-    (made,) = list_parts(world.catalog)
+def test_a_shaped_part_that_may_be_in_clickhouse_is_made_with_the_same_bytes(make_repairable):
+    repairable = make_repairable(shape={"columns": {"made": {"type": "String", "sql": "'always the same'"}}})
+    batch_id = repairable.make_batch(repairable.ingest(range(5)))
+    (part,) = list_parts(repairable.catalog)
+    harm(repairable, part.file)
+    repairable.end_attempt(batch_id, BatchStatus.PARKED, "unknown", f"{part.file.path} is damaged")
+    assert not mend(repairable).refused
+    (made,) = list_parts(repairable.catalog)
     assert made.file.path != part.file.path
     assert made.file.checksum == part.file.checksum
 
@@ -174,19 +178,19 @@ def test_a_shaped_part_that_is_on_its_way_under_another_name_is_not_made_either(
 # Fields that were learnt
 
 
-def test_a_part_of_before_a_field_was_learnt_is_made_again_without_it(make_world):
-    world = make_world()
-    world.ingest(range(3))
-    before = rows_of(world)
-    (old,) = list_parts(world.catalog)
-    learn_fields(world.catalog, [LearnedField(field="price", type="Nullable(UInt64)")])
-    world.ingest([], more=[json.dumps({"id": 3, "price": 7}).encode()])
-    _, new = list_parts(world.catalog)
+def test_a_part_of_before_a_field_was_learnt_is_made_again_without_it(make_repairable):
+    repairable = make_repairable()
+    repairable.ingest(range(3))
+    before = rows_of(repairable)
+    (old,) = list_parts(repairable.catalog)
+    learn_fields(repairable.catalog, [LearnedField(field="price", type="Nullable(UInt64)")])
+    repairable.ingest([], more=[json.dumps({"id": 3, "price": 7}).encode()])
+    _, new = list_parts(repairable.catalog)
     assert new.shape != old.shape
-    harm(world, old.file)
-    harm(world, new.file)
-    assert not mend(world).refused
-    found = rows_of(world)
+    harm(repairable, old.file)
+    harm(repairable, new.file)
+    assert not mend(repairable).refused
+    found = rows_of(repairable)
     assert found[:3] == before
     assert found[3]["price"] == 7
 
@@ -194,10 +198,10 @@ def test_a_part_of_before_a_field_was_learnt_is_made_again_without_it(make_world
 # Letters
 
 
-def test_records_that_wait_for_their_schema_wait_again_in_a_file_made_again(make_world):
+def test_records_that_wait_for_their_schema_wait_again_in_a_file_made_again(make_repairable):
     """Although the schema has become known since: what was settled as waiting stays so."""
     schema = json.dumps({"type": "record", "name": "order", "fields": [{"name": "id", "type": "long"}]})
-    world = make_world(
+    repairable = make_repairable(
         source={
             "kafka": {"bootstrap_servers": "127.0.0.1:9", "topics": ["orders"]},
             "format": "avro",
@@ -205,18 +209,20 @@ def test_records_that_wait_for_their_schema_wait_again_in_a_file_made_again(make
             "fields": {"id": "Int64"},
         }
     )
-    add_schemas(world.catalog, [Schema(schema="1", format="avro", definition=schema)])
-    world.ingest([], more=[b"\0\0\0\0\1\2", b"\0\0\0\0\2\4", b"\0\0\0\0\2\6", b"\0"])
-    (waiting,) = epochs.list_dead_letter_files(world.catalog, kind=LetterKind.WAITING)
-    (dead,) = epochs.list_dead_letter_files(world.catalog, kind=LetterKind.DEAD)
-    before = [read_rows(world.store, found.file).to_pylist() for found in (waiting, dead)]
+    add_schemas(repairable.catalog, [Schema(schema="1", format="avro", definition=schema)])
+    repairable.ingest([], more=[b"\0\0\0\0\1\2", b"\0\0\0\0\2\4", b"\0\0\0\0\2\6", b"\0"])
+    (waiting,) = epochs.list_dead_letter_files(repairable.catalog, kind=LetterKind.WAITING)
+    (dead,) = epochs.list_dead_letter_files(repairable.catalog, kind=LetterKind.DEAD)
+    before = [read_rows(repairable.store, found.file).to_pylist() for found in (waiting, dead)]
     assert [row["schema"] for row in before[0]] == ["2", "2"]
-    add_schemas(world.catalog, [Schema(schema="2", format="avro", definition=schema)])
-    harm(world, waiting.file)
-    harm(world, dead.file)
-    assert not mend(world).refused
+    add_schemas(repairable.catalog, [Schema(schema="2", format="avro", definition=schema)])
+    harm(repairable, waiting.file)
+    harm(repairable, dead.file)
+    assert not mend(repairable).refused
     made = [
-        read_rows(world.store, epochs.list_dead_letter_files(world.catalog, kind=kind)[0].file).to_pylist()
+        read_rows(
+            repairable.store, epochs.list_dead_letter_files(repairable.catalog, kind=kind)[0].file
+        ).to_pylist()
         for kind in (LetterKind.WAITING, LetterKind.DEAD)
     ]
     assert made == before
@@ -226,18 +232,18 @@ def test_records_that_wait_for_their_schema_wait_again_in_a_file_made_again(make
 
 
 @pytest.fixture
-def adopted(make_world) -> RepairWorld:
+def adopted(make_repairable) -> RepairableLedger:
     """A catalog that has learnt four ids from its table, whose segment is damaged."""
-    world = make_world()
-    world.load(world.ingest(range(3)))
-    world.snapshot()
-    world.load(world.ingest(range(3, 7)))
-    world.lose_catalog()
-    world.restore()
-    (segment,) = filter(is_adopted, list_segments(world.catalog))
+    repairable = make_repairable()
+    repairable.load(repairable.ingest(range(3)))
+    repairable.snapshot()
+    repairable.load(repairable.ingest(range(3, 7)))
+    repairable.lose_catalog()
+    repairable.restore()
+    (segment,) = filter(is_adopted, list_segments(repairable.catalog))
     assert segment.keys == 4
-    harm(world, segment.file)
-    return world
+    harm(repairable, segment.file)
+    return repairable
 
 
 def test_ids_that_came_out_of_a_table_are_read_from_there_again(adopted):

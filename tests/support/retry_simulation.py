@@ -1,6 +1,6 @@
 """Brokers, consumers and time in memory, in which retry topics are tried: every step may be the last of a process.
 
-A `World` interleaves the batches of all partitions step by step, crashes a consumer, moves single partitions between
+A `RetrySimulation` interleaves the batches of all partitions step by step, crashes a consumer, moves partitions between
 consumers and lets one that has lost its partitions go on for a while. It notes each success of a handler and checks,
 for order by key, that all earlier messages of that key were handled or given up.
 """
@@ -22,7 +22,7 @@ START = 1_700_000_000.0
 
 @dataclass(kw_only=True)
 class MemoryShelf:
-    """The brokers of one world; `fails_at` is asked before each write."""
+    """The brokers of one simulation; `fails_at` is asked before each write."""
 
     topics: dict[str, list[list[Message]]] = field(default_factory=dict)
     committed: dict[Partition, int] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Member:
     batches: dict[Partition, Iterator[None]] = field(default_factory=dict)
 
 
-class World:
+class RetrySimulation:
     def __init__(self, dice: random.Random, *, aside: Callable[[], RetryTopics], partitions: int = 2) -> None:
         self.dice = dice
         self.make_aside = aside
@@ -238,7 +238,7 @@ class World:
             self.shelf.now += 1
             if not self.is_busy():
                 return
-        raise AssertionError("the world does not come to rest")
+        raise AssertionError("the simulation does not come to rest")
 
     def is_busy(self) -> bool:
         return any(

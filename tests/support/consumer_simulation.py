@@ -78,7 +78,7 @@ class Success:
     """How many crashes and losses there had been."""
 
 
-class World:
+class ConsumerSimulation:
     def __init__(self, *, partitions: int = 2, eager: bool = False, size: int = 3) -> None:
         self.clock = ManualClock()
         self.broker = MemoryBroker({TOPIC: partitions}, clock=self.clock, eager=eager)

@@ -47,7 +47,7 @@ class Sent:
 
 
 @dataclass(kw_only=True)
-class World:
+class LoadSimulation:
     load: Callable[[float], float]
     """Rows a second, by the second."""
     seconds: float
@@ -67,7 +67,7 @@ class World:
     """How often the interval was doubled, at every look."""
     left: int = 0
 
-    def run(self) -> World:
+    def run(self) -> LoadSimulation:
         """All of the load, and afterwards until nothing is left or nothing more happens."""
         open_parts: list[Part] = []
         batch: tuple[Part, ...] = ()

@@ -38,7 +38,7 @@ _QUICK = {
 }
 
 
-class CdcWorld:
+class CapturedDatabase:
     def __init__(
         self,
         *,
@@ -155,7 +155,9 @@ class CdcWorld:
         return sum(end for _, end in self._ends(topic))
 
     def _ends(self, topic: str) -> list[tuple[int, int]]:
-        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "cdc-world", "log_level": 0})
+        consumer = Consumer(
+            {"bootstrap.servers": self.servers, "group.id": "captured-database", "log_level": 0}
+        )
         try:
             found = consumer.list_topics(topic, timeout=20).topics[topic].partitions
             return [
@@ -168,7 +170,9 @@ class CdcWorld:
     def read_records(self, topic: str) -> Iterator[Any]:
         """Every message of a topic so far."""
         ends = [(number, end) for number, end in self._ends(topic) if end]
-        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "cdc-world", "log_level": 0})
+        consumer = Consumer(
+            {"bootstrap.servers": self.servers, "group.id": "captured-database", "log_level": 0}
+        )
         consumer.assign([TopicPartition(topic, number, 0) for number, _ in ends])
         left = sum(end for _, end in ends)
         deadline = time.monotonic() + 60

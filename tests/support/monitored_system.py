@@ -204,7 +204,7 @@ SYNCS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class MonitoredSystem:
     folder: Path
     watched: Watched
     parked: str
@@ -237,7 +237,7 @@ class World:
             opened.close()
 
 
-def make_world(folder: Path) -> World:
+def make_system(folder: Path) -> MonitoredSystem:
     _write(folder, "orders.yaml", _PIPELINE, topics="orders, payments", tables=_tables(ORDERS, PAYMENTS))
     _write(folder, "clicks.yaml", _PIPELINE, topics="clicks", tables=_tables("web.clicks"))
     (folder / "messaging.yaml").write_text(
@@ -253,7 +253,7 @@ def make_world(folder: Path) -> World:
     fill_etl(folder)
     fill_messaging(folder)
     write_health(folder / "billing.json")
-    return World(
+    return MonitoredSystem(
         folder=folder,
         parked=parked,
         loaded=loaded,

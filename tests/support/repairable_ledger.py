@@ -99,7 +99,7 @@ def empty_catalog() -> bytes:
         return (Path(folder) / "empty.db").read_bytes()
 
 
-class RepairWorld:
+class RepairableLedger:
     """A pipeline whose events are numbers; `orders` is its table unless others are named."""
 
     def __init__(self, folder: Path, **changes: Any) -> None:
