@@ -33,9 +33,9 @@ from oncehouse.common.query_ids import attempt_query_id
 from oncehouse.config import Epoch, Pipeline
 from oncehouse.ledger.catalog import leases
 from oncehouse.ledger.catalog.epochs import list_epochs
+from oncehouse.ledger.marks import Sending, write_mark
 from oncehouse.ledger.models import Batch, BatchStatus, Stage
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.ledger.storage.marks import Sending, write_mark
 from oncehouse.ledger.take_lease import take_lease
 from oncehouse.pipeline.checks.preflight import open_catalog
 from oncehouse.pipeline.ingest.kafka_source import Topics

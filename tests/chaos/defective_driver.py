@@ -18,10 +18,9 @@ from task_faults import be_overtaken, lose_executor, lose_machine, stop_before_s
 from oncehouse.cli.app import main
 from oncehouse.devstack.chaos.injected_defects import leave_token_out
 from oncehouse.errors import LeaseHeldError
-from oncehouse.ledger import lease_holder
+from oncehouse.ledger import lease_holder, marks
 from oncehouse.ledger.catalog import batches, database, epochs, leases, registration, schema, segments
 from oncehouse.ledger.models import BatchStatus, Stage
-from oncehouse.ledger.storage import marks
 from oncehouse.pipeline.dedup import index_compaction
 from oncehouse.pipeline.ingest import epoch as ingest
 from oncehouse.pipeline.load import insert_task

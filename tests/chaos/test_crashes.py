@@ -11,7 +11,7 @@ import pytest
 
 from live_pipeline import LivePipeline, encode, make_event, note_of
 from oncehouse.ledger.catalog import epochs, requests, segments
-from oncehouse.ledger.catalog.dead_letter_edits import add_edits
+from oncehouse.ledger.catalog.dead_letters import add_edits
 from oncehouse.ledger.models import BatchStatus, EpochKind, RequestKind
 from oncehouse.pipeline.dead_letters.edits import match_edits
 from oncehouse.pipeline.dead_letters.jsonl import Edit, LetterPosition

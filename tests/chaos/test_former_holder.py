@@ -16,11 +16,10 @@ from live_pipeline import LivePipeline, make_event, wait_until
 from oncehouse.cli.app import run_command
 from oncehouse.devstack.chaos.scenario_run import thaw
 from oncehouse.errors import CatalogBehindError, FencedError
-from oncehouse.ledger import take_lease
+from oncehouse.ledger import marks, take_lease
 from oncehouse.ledger.catalog import leases
 from oncehouse.ledger.catalog.batches import waiting_batches
-from oncehouse.ledger.storage import marks
-from oncehouse.ledger.storage.marks import Marks, read_marks
+from oncehouse.ledger.marks import Marks, read_marks
 from postgres_pair import PostgresPair
 
 EVENTS = [make_event(number) for number in range(150)]

@@ -12,9 +12,9 @@ from oncehouse.errors import CatalogBehindError, TransientError
 from oncehouse.ledger.catalog import leases
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.registration import register
+from oncehouse.ledger.marks import Sending, write_mark
 from oncehouse.ledger.models import Stage
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.ledger.storage.marks import Sending, write_mark
 from oncehouse.ledger.take_lease import demand_current, take_lease
 from oncehouse.pipeline.checks.stale_catalog import demand_newest
 from postgres_pair import PostgresPair

@@ -31,9 +31,7 @@ from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.epochs import next_epoch
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.catalog.table_adoption import Adoption
-from oncehouse.ledger.models import AttemptOutcome, BatchStatus, Stage
-from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.ledger.storage.marks import (
+from oncehouse.ledger.marks import (
     Mark,
     Sending,
     drop_damaged,
@@ -43,6 +41,8 @@ from oncehouse.ledger.storage.marks import (
     tell_ahead,
     write_mark,
 )
+from oncehouse.ledger.models import AttemptOutcome, BatchStatus, Stage
+from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.take_lease import take_lease
 from oncehouse.pipeline.checks.stale_catalog import demand_newest, tell_age
 from oncehouse.pipeline.load import insert_task

@@ -26,8 +26,7 @@ from oncehouse.cli.pager import open_page
 from oncehouse.common import structured_logging
 from oncehouse.common.formatting import escape_unprintable
 from oncehouse.common.json_documents import Answer, is_inlined
-from oncehouse.common.redaction import redact
-from oncehouse.config.field_types import HIDDEN
+from oncehouse.common.redaction import HIDDEN, redact
 
 _log = logging.getLogger("oncehouse.cli")
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from oncehouse.common.redaction import remember
-from oncehouse.config.field_types import is_secret_setting
+from oncehouse.common.redaction import is_secret_setting, remember
 
 TIMEOUT_SECONDS = 15.0
 

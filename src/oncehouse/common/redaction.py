@@ -14,14 +14,33 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import BaseModel, SecretStr
 
-from oncehouse.config.field_types import HIDDEN, is_secret_setting
-
+HIDDEN = "**********"
+SECRET_SETTINGS = (
+    r"(?i)password|passwd|secret|token|credential|jaas|private|access[.]?key|\.key$|key\.pem$|userinfo"  # noqa: S105 - a pattern, no password
+)
+"""What the name of a setting that holds a secret looks like, in the words that Python and Java both read."""
+_SECRET_WORD = re.compile(SECRET_SETTINGS)
 _LEAST_LENGTH = 4
 _LEAST_LETTERS = 12
 _URL = re.compile(r"[a-z0-9+]+://", re.IGNORECASE)
 _QUOTED_PASSWORD = re.compile(r'password\s*=\s*"((?:[^"\\]|\\.)*)"', re.IGNORECASE)
 
 _known: set[str] = set()
+
+
+def is_secret_setting(name: str) -> bool:
+    """Whether a setting of Kafka or Spark holds a secret, by its name."""
+    return _SECRET_WORD.search(name) is not None
+
+
+def reveal(value: str | SecretStr) -> str:
+    """The plain text of a setting, for the driver that needs it and for nobody else."""
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+def hide_credentials(text: str) -> str:
+    """A URL or path without the credentials that stand before its host."""
+    return re.sub(r"(?<=://)[^@\s]*:[^@\s]*@", f"{HIDDEN}@", text)
 
 
 def remember(secret: str) -> None:

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic._internal._model_construction import ModelMetaclass
 
-from oncehouse.common.redaction import remember_section
-from oncehouse.config.field_types import hide_credentials
+from oncehouse.common.redaction import hide_credentials, remember_section
 from oncehouse.config.problems import explain, tell
 from oncehouse.errors import ConfigurationError
 

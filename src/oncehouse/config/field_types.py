@@ -13,7 +13,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
 
-HIDDEN = "**********"
+from oncehouse.common.redaction import is_secret_setting
+
 MAX_NAME_LENGTH = 200
 
 DURATION_PATTERN = r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d|w)\s*$"
@@ -32,11 +33,6 @@ _MASTER = re.compile(
 _CONTROL = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
-SECRET_SETTINGS = (
-    r"(?i)password|passwd|secret|token|credential|jaas|private|access[.]?key|\.key$|key\.pem$|userinfo"  # noqa: S105 - a pattern, no password
-)
-"""What the name of a setting that holds a secret looks like, in the words that Python and Java both read."""
-_SECRET_WORD = re.compile(SECRET_SETTINGS)
 
 
 def parse_duration(value: object) -> object:
@@ -246,11 +242,6 @@ def refuse_crossed(least: tuple[str, float], most: tuple[str, float]) -> None:
         raise ValueError(f"{least[0]} ({least[1]:g}) must not be greater than {most[0]} ({most[1]:g})")
 
 
-def is_secret_setting(name: str) -> bool:
-    """Whether a setting of Kafka or Spark holds a secret, judged by its name."""
-    return _SECRET_WORD.search(name) is not None
-
-
 def setting_text(value: object) -> object:
     """Settings of other programs are text; YAML reads `true` and `5` as more than that."""
     if isinstance(value, bool):
@@ -273,16 +264,6 @@ def read_secret_settings(value: object) -> object:
         k: SecretStr(v) if isinstance(k, str) and isinstance(v, str) and is_secret_setting(k) else v
         for k, v in settings.items()
     }
-
-
-def reveal(value: str | SecretStr) -> str:
-    """The plain text of a setting, for the driver that needs it and for nobody else."""
-    return value.get_secret_value() if isinstance(value, SecretStr) else value
-
-
-def hide_credentials(text: str) -> str:
-    """A URL or path without the credentials that stand before its host."""
-    return re.sub(r"(?<=://)[^@\s]*:[^@\s]*@", f"{HIDDEN}@", text)
 
 
 _DURATION_SCHEMA = {

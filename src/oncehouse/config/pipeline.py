@@ -24,10 +24,10 @@ from pydantic import (
 )
 
 from oncehouse.common.kafka_security import refuse_unused_security
+from oncehouse.common.redaction import HIDDEN, hide_credentials, is_secret_setting, reveal
 from oncehouse.config.base import Section, SectionT
 from oncehouse.config.cross_checks import find_contradictions, items, sound_types
 from oncehouse.config.field_types import (
-    HIDDEN,
     Bytes,
     ColumnTypeText,
     Count,
@@ -42,12 +42,9 @@ from oncehouse.config.field_types import (
     SparkMaster,
     TableName,
     Topic,
-    hide_credentials,
-    is_secret_setting,
     refuse_crossed,
     refuse_needless_ca,
     refuse_repeats,
-    reveal,
 )
 from oncehouse.config.formats import DEBEZIUM_IDENTITY, Avro, Csv, Debezium, Text, check_format_fields
 from oncehouse.config.problems import Path, combine_problems, tell

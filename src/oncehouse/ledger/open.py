@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.config.field_types import reveal
+from oncehouse.common.redaction import reveal
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from oncehouse.errors import OncehouseError
 from oncehouse.ledger.catalog import leases
 from oncehouse.ledger.lease_holder import is_dead
+from oncehouse.ledger.marks import mark_lease, read_marks, tell_ahead
 from oncehouse.ledger.models import Lease, Stage
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.ledger.storage.marks import mark_lease, read_marks, tell_ahead
 
 if TYPE_CHECKING:
     from oncehouse.config.pipeline import Pipeline

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from clickhouse_connect.driver import exceptions as driver
 
-from oncehouse.clickhouse import server_names, unique_ids
+from oncehouse.clickhouse import batch_rows, server_names
+from oncehouse.clickhouse.batch_rows import read_unique_ids
 from oncehouse.clickhouse.client import error_class
 from oncehouse.clickhouse.errors import classify
 from oncehouse.clickhouse.insert.insert_batch import insert_batch
 from oncehouse.clickhouse.insert.outcome import InsertRequest, Retryable
 from oncehouse.clickhouse.replica_sync import TRIES, read_in_step, write_in_step
-from oncehouse.clickhouse.unique_ids import read_unique_ids
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.errors import PermanentError, TransientError
 
@@ -117,7 +117,7 @@ def read_ids(servers: Servers, batches: int = 3):
 
 @pytest.fixture
 def one_batch_a_query(monkeypatch):
-    monkeypatch.setattr(unique_ids, "_BATCHES_A_QUERY", 1)
+    monkeypatch.setattr(batch_rows, "_BATCHES_A_QUERY", 1)
 
 
 @pytest.mark.usefixtures("one_batch_a_query")

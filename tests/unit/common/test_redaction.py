@@ -18,8 +18,7 @@ from oncehouse.cli.output import say, show_error, show_facts, show_json, show_ta
 from oncehouse.common import redaction
 from oncehouse.common.database import open_engine
 from oncehouse.common.kafka_client import plain_options
-from oncehouse.common.redaction import redact
-from oncehouse.config.field_types import HIDDEN, SECRET_SETTINGS, is_secret_setting
+from oncehouse.common.redaction import HIDDEN, SECRET_SETTINGS, is_secret_setting, redact
 from oncehouse.config.pipeline import ClickHouse, Kafka, Ledger, Spark
 from oncehouse.messaging.cdc.connector_config import check_reference
 from oncehouse.messaging.settings import load_messaging

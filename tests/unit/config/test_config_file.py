@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.config.field_types import reveal
+from oncehouse.common.redaction import reveal
 from oncehouse.config.file_loader import (
     SCHEMA_FILE_NAME,
     example_text,

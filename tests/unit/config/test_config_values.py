@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oncehouse.common.redaction import hide_credentials, is_secret_setting
 from oncehouse.config.field_types import (
     check_http_url,
     check_name,
@@ -13,8 +14,6 @@ from oncehouse.config.field_types import (
     check_topic,
     format_duration,
     format_size,
-    hide_credentials,
-    is_secret_setting,
     parse_duration,
     parse_size,
 )

@@ -18,7 +18,7 @@ from oncehouse.cli.open_ledger import load_current, open_catalog
 from oncehouse.cli.output import say, show_json, show_table, text_width
 from oncehouse.cli.pager import paged
 from oncehouse.common.json_documents import Answer
-from oncehouse.config.field_types import hide_credentials
+from oncehouse.common.redaction import hide_credentials
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError, UpgradeNeededError
 

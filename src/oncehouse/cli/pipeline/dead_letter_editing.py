@@ -229,7 +229,7 @@ def _edit_by_hand(value: bytes) -> bytes:
 
 
 def _leave_edits(pipeline: Pipeline, edits: Sequence[Edit], *, as_json: bool) -> None:
-    from oncehouse.ledger.catalog.dead_letter_edits import add_edits
+    from oncehouse.ledger.catalog.dead_letters import add_edits
     from oncehouse.ledger.catalog.epochs import list_dead_letter_files
     from oncehouse.ledger.storage.file_store import FileStore
     from oncehouse.pipeline.dead_letters.edits import match_edits

@@ -1,20 +1,21 @@
-"""Open letters in the catalog, as often asked: how many there are of each reason, and the newest files first.
+"""Open dead letters in the catalog: how many there are of each reason, the newest files first, and edits of them.
 
-Letters wait for people, so there may be a hundred thousand files of them: the database adds them up, and no more is
-read than somebody looks at. Who needs all files takes `epochs.list_dead_letter_files`.
+There may be a hundred thousand files of dead letters: the database adds them up, and no more is read than is shown.
+`epochs.list_dead_letter_files` reads all files.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, select
 
 from oncehouse.ledger.catalog.database import Catalog
-from oncehouse.ledger.catalog.row_mappers import letter_file_of
+from oncehouse.ledger.catalog.requests import add_request_in
+from oncehouse.ledger.catalog.row_mappers import file_values, letter_file_of
 from oncehouse.ledger.catalog.schema import dead_letter_files
-from oncehouse.ledger.models import DeadLetterFile, LetterKind
+from oncehouse.ledger.models import DeadLetterFile, LetterKind, RequestKind
 
 _FILES_A_LOOK = 128
 _LONGEST_NAME = 64
@@ -84,3 +85,32 @@ def are_open(catalog: Catalog, kind: LetterKind) -> tuple[ColumnElement[bool], .
         dead_letter_files.c.kind == kind,
         dead_letter_files.c.tried_in_epoch.is_(None),
     )
+
+
+def add_edits(catalog: Catalog, edits: Sequence[DeadLetterFile]) -> int:
+    """Name files of edited dead letters and ask for their retry, in one transaction.
+
+    Edits of one command share a prefix.
+    """
+    arguments: dict[str, object] = {
+        "edits": edits[0].dead_letter_file.partition("-")[0],
+        "letters": sum(found.rows for found in edits),
+    }
+
+    def run(connection: Connection) -> int:
+        for found in edits:
+            connection.execute(
+                insert(dead_letter_files).values(
+                    pipeline=catalog.pipeline,
+                    dead_letter_file=found.dead_letter_file,
+                    kind=LetterKind.EDIT,
+                    epoch=found.epoch,
+                    rows_total=found.rows,
+                    reasons=json.dumps(found.reasons),
+                    registered_at=catalog.clock,
+                    **file_values("file", found.file),
+                )
+            )
+        return add_request_in(connection, catalog, RequestKind.EDIT_DEAD_LETTERS, arguments)
+
+    return catalog.change(run)

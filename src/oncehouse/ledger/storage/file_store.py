@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from oncehouse.common.file_permissions import make_private_file, make_private_folder
-from oncehouse.config.field_types import hide_credentials
+from oncehouse.common.redaction import hide_credentials
 from oncehouse.errors import ConfigurationError, CorruptFileError, FullDiskError, TransientError
 from oncehouse.ledger.models import FileRef
 from oncehouse.ledger.storage.checksums import (

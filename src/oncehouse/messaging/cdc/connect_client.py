@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import urllib3
 
-from oncehouse.config.field_types import reveal
+from oncehouse.common.redaction import reveal
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.messaging.cdc.settings import CdcSettings
 

@@ -1,6 +1,6 @@
 """Whether PostgreSQL, as it is set, may lose transactions of the catalog that it has confirmed.
 
-A catalog that has lost some is noticed and refused (`ledger/storage/marks.py`), and then stands still until it is
+A catalog that has lost some is noticed and refused (`ledger/marks.py`), and then stands still until it is
 repaired; with these settings right it does not come to that. Only what any user may see is asked for: how many
 servers follow, not whether they would be promoted, and nothing of what a cloud provider does below PostgreSQL.
 """

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from oncehouse.errors import CatalogBehindError, CorruptFileError
 from oncehouse.ledger.catalog import epochs, leases
 from oncehouse.ledger.catalog.snapshots import examine, list_snapshots
+from oncehouse.ledger.marks import list_marks, read_marks, tell_ahead_of_sound
 from oncehouse.ledger.models import Stage
-from oncehouse.ledger.storage.marks import list_marks, read_marks, tell_ahead_of_sound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

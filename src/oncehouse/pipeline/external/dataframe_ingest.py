@@ -25,9 +25,9 @@ from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.catalog.known_schemas import add_schemas
 from oncehouse.ledger.catalog.query_batches import is_settled
+from oncehouse.ledger.marks import Sending, write_mark
 from oncehouse.ledger.models import Counts, EpochKind, FileRef, QueryBatch, Stage
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.ledger.storage.marks import Sending, write_mark
 from oncehouse.pipeline.external.dataframe_rows import FrameRows
 from oncehouse.pipeline.formats.dataframe import FrameFormat, schema_of
 from oncehouse.pipeline.ingest.epoch import SMALL_EPOCH_RECORDS, EpochInput, settle

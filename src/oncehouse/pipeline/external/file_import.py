@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.config.field_types import hide_credentials
+from oncehouse.common.redaction import hide_credentials
 from oncehouse.errors import ConfigurationError, LeaseHeldError, TransientError
 from oncehouse.ledger.catalog import imports
 from oncehouse.ledger.catalog.imports import Piece

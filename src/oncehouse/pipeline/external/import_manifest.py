@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from oncehouse.config.field_types import hide_credentials
+from oncehouse.common.redaction import hide_credentials
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog.imports import ImportFile, Piece
 from oncehouse.ledger.models import FileFormat

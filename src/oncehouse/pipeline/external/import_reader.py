@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from oncehouse.column_types.types import ColumnType, FixedString, String, bare, is_nullable
-from oncehouse.config.field_types import hide_credentials
+from oncehouse.common.redaction import hide_credentials
 from oncehouse.config.problems import printable
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger.catalog.imports import ImportFile, Piece

@@ -23,6 +23,7 @@ from oncehouse.errors import FullDiskError, OncehouseError, PoisonError
 from oncehouse.ledger.catalog import epochs, segments
 from oncehouse.ledger.catalog import registration as registering
 from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.marks import Sending, write_mark
 from oncehouse.ledger.models import (
     Counts,
     DeadLetterFile,
@@ -37,7 +38,6 @@ from oncehouse.ledger.models import (
     Stage,
 )
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.ledger.storage.marks import Sending, write_mark
 from oncehouse.pipeline.dedup.deduplicate import DecidePlan, Decision, decide, plan_ranges
 from oncehouse.pipeline.formats.json.new_fields import NewFields, merge_fields
 from oncehouse.pipeline.ingest.manifest import (

@@ -37,9 +37,9 @@ from oncehouse.config.pipeline import ClickHouse, Pipeline, Retry, Table
 from oncehouse.errors import CorruptFileError, OncehouseError, PermanentError, TransientError
 from oncehouse.ledger.catalog import batches
 from oncehouse.ledger.catalog.database import Catalog
+from oncehouse.ledger.marks import Sending, write_mark
 from oncehouse.ledger.models import Attempt, AttemptOutcome, Batch, BatchStatus, LoadPart, Stage
 from oncehouse.ledger.storage.file_store import NO_SPACE, FileStore
-from oncehouse.ledger.storage.marks import Sending, write_mark
 from oncehouse.pipeline.dedup.deduplicate import live_events
 from oncehouse.pipeline.formats.base import EVENT_COLUMN
 from oncehouse.pipeline.ingest.part_files import read_rows

@@ -19,9 +19,9 @@ from oncehouse.ledger.catalog import epochs, query_batches, snapshots, table_ado
 from oncehouse.ledger.catalog.batches import list_batches
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.table_adoption import Adoption
+from oncehouse.ledger.marks import drop_damaged, read_marks
 from oncehouse.ledger.models import OffsetRange
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.ledger.storage.marks import drop_damaged, read_marks
 from oncehouse.pipeline.repair.kafka_availability import KafkaFacts, missing_offsets
 from oncehouse.pipeline.repair.sqlite_catalog_file import fill_catalog
 from oncehouse.pipeline.repair.table_diff import TableGap, demand_quiet, judge_gap, read_gaps, tell_missing

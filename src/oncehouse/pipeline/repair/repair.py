@@ -27,10 +27,10 @@ from oncehouse.ledger.catalog import epochs, leases
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.requests import list_requests
 from oncehouse.ledger.lease_holder import describe_holder
+from oncehouse.ledger.marks import read_marks
 from oncehouse.ledger.models import Lease, RequestKind, Stage
 from oncehouse.ledger.stats.ledger_state import read_state
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.ledger.storage.marks import read_marks
 from oncehouse.ledger.take_lease import take_lease
 from oncehouse.pipeline.checks.preflight import open_catalog
 from oncehouse.pipeline.checks.stale_catalog import tell_age

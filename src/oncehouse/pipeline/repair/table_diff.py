@@ -14,16 +14,15 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from oncehouse.clickhouse.batch_rows import count_by_batch
+from oncehouse.clickhouse.batch_rows import count_by_batch, running_inserts
 from oncehouse.clickhouse.insert.deadline import LOOK_WITHIN_SECONDS, under_way_seconds
 from oncehouse.clickhouse.table_info import describe_table
-from oncehouse.clickhouse.unique_ids import running_inserts
 from oncehouse.errors import PermanentError
 from oncehouse.ledger.catalog.rollup import rolled_up_rows_of_all
+from oncehouse.ledger.marks import read_marks
 from oncehouse.ledger.models import Batch, BatchStatus
 from oncehouse.ledger.stats.ledger_state import find_known_batches
 from oncehouse.ledger.storage.file_store import FileStore
-from oncehouse.ledger.storage.marks import read_marks
 from oncehouse.pipeline.maintenance.verify_rows import NO_BATCH
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from oncehouse.clickhouse.unique_ids import read_unique_ids
+from oncehouse.clickhouse.batch_rows import read_unique_ids
 from oncehouse.errors import CorruptFileError
 from oncehouse.ledger.catalog.batches import load_open_parts, load_parts
 from oncehouse.ledger.catalog.segments import ADOPTED_PREFIX, list_segments

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncehouse.config.field_types import hide_credentials
+from oncehouse.common.redaction import hide_credentials
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 from oncehouse.ledger.storage.file_cache import BYTES_VARIABLE
 from oncehouse.ledger.storage.file_store import FileStore

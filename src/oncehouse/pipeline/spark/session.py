@@ -21,7 +21,7 @@ from oncehouse.common.file_permissions import (
     own_temporary_folder,
     private_by_default,
 )
-from oncehouse.config.field_types import SECRET_SETTINGS, is_secret_setting
+from oncehouse.common.redaction import SECRET_SETTINGS, is_secret_setting
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.ledger.storage.file_cache import BYTES_VARIABLE
 from oncehouse.pipeline.spark import arrow_batches
