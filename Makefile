@@ -11,7 +11,7 @@ ADVICE_JAVA := oncehouse needs Java 17 or 21; on Debian or Ubuntu: apt install o
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo cluster-demo shops test chromium browser versions check chaos soak fuzz bench bench-full docs audit lock clean java
+.PHONY: help setup demo cluster-demo shops test chromium browser versions check chaos soak fuzz bench bench-full docs sizes audit lock clean java
 MAKEFLAGS += --no-print-directory
 
 help: ## show this list
@@ -70,6 +70,9 @@ docs: .venv/.package build/docs/.wheels ## the documentation as a site in build/
 
 versions: .venv/.package ## model sync with every version of Django, SQLAlchemy and Python that it supports
 	@$(BIN)/python tools/versions.py
+
+sizes: .venv/.package ## what the core and each extra take on disk
+	@$(BIN)/python tools/installed_size.py
 
 audit: build/audit/.wheels ## known vulnerabilities, bandit, and a bill of materials in build/sbom.json
 	@build/audit/bin/python tools/audit.py

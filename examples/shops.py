@@ -88,7 +88,7 @@ def check_packages(shop: Shop) -> None:
     if missing := [name for name in shop.packages if find_spec(name) is None]:
         raise ConfigurationError(
             f"{' and '.join(missing)} cannot be imported by {sys.executable}. Run `make shops`, or first: "
-            f"pip install 'oncehouse[{','.join((*shop.packages, 'dev-stack'))}]'"
+            f"pip install 'oncehouse[{','.join((*shop.packages, 'sync', 'dev-stack'))}]'"
         )
 
 

@@ -3,7 +3,9 @@
 The names below are imported when they are first asked for, so that `import oncehouse` costs nothing.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from oncehouse.common.extras import lazy_exports
 
 if TYPE_CHECKING:
     from oncehouse.config.file_loader import load_pipeline
@@ -21,9 +23,4 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES, extra="pipeline")

@@ -2,7 +2,8 @@
 
     OncehouseError
     ├── ConfigurationError      the user's file or set-up is wrong; nothing was changed        exit 2
-    │   └── UpgradeNeededError  the catalog is an older oncehouse's and nobody has upgraded it  exit 2
+    │   ├── UpgradeNeededError  the catalog is an older oncehouse's and nobody has upgraded it  exit 2
+    │   └── MissingExtraError   a package is not installed that an extra of oncehouse brings   exit 2
     ├── TransientError          the same call may succeed later; callers back off and retry    exit 75
     │   └── FullDiskError       no space is left where something has to be written             exit 7
     └── PermanentError          retrying cannot help; somebody has to look                     exit 1
@@ -32,6 +33,10 @@ class ConfigurationError(OncehouseError):
 
 class UpgradeNeededError(ConfigurationError):
     pass
+
+
+class MissingExtraError(ConfigurationError, ModuleNotFoundError):
+    """A ModuleNotFoundError too, so that `except ImportError` around an import works as for any other package."""
 
 
 class TransientError(OncehouseError):

@@ -45,14 +45,29 @@ from oncehouse.cli.pipeline.verify import verify
 from oncehouse.cli.sync import app as sync
 from oncehouse.cli.sync.pipeline import pipeline
 from oncehouse.common import structured_logging
+from oncehouse.common.extras import explain_missing
 from oncehouse.common.json_documents import Answer
 from oncehouse.common.redaction import redact
-from oncehouse.errors import OncehouseError
+from oncehouse.devstack.cli import app as dev
+from oncehouse.errors import MissingExtraError, OncehouseError
 
 _log = logging.getLogger("oncehouse.cli")
 
 DEFECT_EXIT_CODE = 70
 INTERRUPTED_EXIT_CODE = 130
+_EXTRA_OF_COMMAND = {
+    "cdc": "messaging",
+    "chaos": "dev-stack",
+    "dashboard": "web",
+    "dev": "dev-stack",
+    "dlq": "messaging",
+    "etl": "etl",
+    "inbox": "messaging",
+    "metrics": "web",
+    "outbox": "messaging",
+    "sync": "sync",
+}
+"""The extra that brings all that a command needs; the commands of a pipeline are not named."""
 
 app = typer.Typer(
     name="oncehouse",
@@ -137,16 +152,7 @@ sync.app.command()(pipeline)
 app.add_typer(sync.app, name="sync")
 
 
-def _mount_dev() -> None:
-    try:
-        from oncehouse.devstack.cli import app as dev
-    except ImportError:
-        # The embedded servers are an extra; without it there is no `dev`, and nothing else is missing.
-        return
-    app.add_typer(dev, name="dev")
-
-
-_mount_dev()
+app.add_typer(dev, name="dev")
 
 
 def main() -> None:
@@ -166,6 +172,8 @@ def run_command(arguments: list[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED_EXIT_CODE
+    except ImportError as error:
+        return _tell_missing_package(error, arguments)
     except Exception as error:  # noqa: BLE001 - the edge of the process: whatever it is must end in an exit code
         return _tell_defect(error, debug="--debug" in arguments)
     finally:
@@ -181,6 +189,15 @@ def _tell_thread_defect(failure: threading.ExceptHookArgs) -> None:
     told = traceback.format_exception(failure.exc_type, failure.exc_value, failure.exc_traceback)
     name = failure.thread.name if failure.thread is not None else "unknown"
     sys.stderr.write(redact(f"Exception in thread {name}:\n{''.join(told)}"))
+
+
+def _tell_missing_package(error: ImportError, arguments: list[str]) -> int:
+    command = next((word for word in arguments if not word.startswith("-")), "")
+    advice = explain_missing(error, _EXTRA_OF_COMMAND.get(command, "pipeline"), f"oncehouse {command}")
+    if advice is None:
+        return _tell_defect(error, debug="--debug" in arguments)
+    show_error(advice)
+    return MissingExtraError.exit_code
 
 
 def _tell_defect(error: Exception, *, debug: bool) -> int:

@@ -69,7 +69,7 @@ def look_at_packages() -> Iterator[Finding]:
             level=Level.ERROR,
             where="packages",
             what=f"{', '.join(missing)} cannot be found by this Python",
-            advice="Install oncehouse anew in this environment, or start the Python that it was installed in.",
+            advice="Run pip install 'oncehouse[pipeline]', or start the Python that has it.",
         )
     yield _ok("packages", ", ".join(f"{name} {version}" for name, version in found.items() if version))
     yield _ok("extras", ", ".join(list_extras(metadata.requires("oncehouse") or [])) or "none")

@@ -100,9 +100,3 @@ def read_token(file: Path | None) -> str | None:
     if token:
         remember(token)
     return token or None
-
-
-def demand_extra(error: ImportError) -> ConfigurationError:
-    return ConfigurationError(
-        f"the package {error.name} is not installed, which this needs; install oncehouse[web]"
-    )

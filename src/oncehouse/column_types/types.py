@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-import pyarrow as pa
-
 from oncehouse.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,8 @@ def arrow_type(type_: ColumnType) -> pa.DataType:
 
     UUIDs are their 16 bytes in the order of the text; integers beyond 64 bits are little-endian bytes.
     """
+    import pyarrow as pa  # types are read without it
+
     match type_:
         case Nullable(inner=inner) | LowCardinality(inner=inner):
             return arrow_type(inner)
@@ -184,6 +188,8 @@ def arrow_type(type_: ColumnType) -> pa.DataType:
 
 
 def _scalar_arrow_type(type_: ColumnType) -> pa.DataType:  # noqa: C901, PLR0911 - one case a type
+    import pyarrow as pa
+
     match type_:
         case Integer(bits=bits) if bits > 64:
             return pa.binary(bits // 8)

@@ -116,7 +116,7 @@ def open_engine(url: str, *, setting: str, ping: bool = True, patience: Patience
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise ConfigurationError(
             f"{setting} asks for the driver {parsed.drivername!r}, which is not installed; "
-            "write postgresql+psycopg://…"
+            "pip install 'oncehouse[postgres]' and write postgresql+psycopg://…"
         ) from error
     if patience is not None:
         _bound_statements(engine, patience.statement_seconds)

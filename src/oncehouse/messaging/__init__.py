@@ -4,7 +4,9 @@ A room that stands on its own: it needs Kafka and a SQL database, and nothing of
 names below are imported when they are first asked for, so that a program pays for what it uses.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from oncehouse.common.extras import lazy_exports
 
 if TYPE_CHECKING:
     from oncehouse.messaging.consumer.consumer import Consumer
@@ -47,16 +49,4 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    try:
-        return getattr(import_module(_HOMES[name]), name)
-    except ModuleNotFoundError as error:
-        if error.name != "redis":
-            raise
-        raise ModuleNotFoundError(
-            f"{name} needs the package redis; install oncehouse[redis]", name=error.name
-        ) from None
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES, extra="messaging")

@@ -28,24 +28,20 @@ from oncehouse.ledger.models import (
 )
 from oncehouse.ledger.stats import summary
 from oncehouse.ledger.stats.summary import BatchTotals, EpochTotals, IndexTotals, OpenParts
-from oncehouse.monitoring.dead_letters import DeadLetter, LetterPage, list_dead_letters
 
 __all__ = [
     "BatchDetail",
     "BatchStatus",
     "BatchTotals",
     "BatchView",
-    "DeadLetter",
     "EpochTotals",
     "IndexTotals",
     "LeaseView",
-    "LetterPage",
     "OpenParts",
     "Overview",
     "PartitionPosition",
     "QueryView",
     "list_batches",
-    "list_dead_letters",
     "list_lease_views",
     "read_batch",
     "read_overview",

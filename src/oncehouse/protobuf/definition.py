@@ -23,6 +23,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError
 
+from oncehouse.common.extras import needs_extra
 from oncehouse.errors import ConfigurationError
 
 _PROTOC_SECONDS = 120
@@ -208,6 +209,8 @@ def _write_inside(root: Path, name: str, text: str) -> Path:
 
 
 def _run_protoc(paths: Sequence[Path], roots: Sequence[Path], *, told: str) -> bytes:
+    with needs_extra("protobuf", "a .proto file"):
+        import grpc_tools  # noqa: F401 - protoc is started as a process of its own
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "set"
         command = [sys.executable, "-m", "grpc_tools.protoc", *(f"-I{root}" for root in (*roots, _OWN_FILES))]

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from oncehouse.common.extras import needs_extra
 from oncehouse.common.plugin_loader import import_user_module
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.model.model_sync import ModelSync, registered_syncs
@@ -84,10 +85,6 @@ def _name(sync: type[ModelSync]) -> str:
 
 
 def _set_up_django() -> None:
-    try:
+    with needs_extra("django", f"{_DJANGO} is set, which"):
         opening = importlib.import_module("oncehouse.sync.django.setup")
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"{_DJANGO} is set, but the package {error.name} is not installed; install oncehouse[django]"
-        ) from None
     opening.set_up()

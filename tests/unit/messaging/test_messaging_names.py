@@ -21,7 +21,7 @@ def test_a_name_that_is_not_there_is_told():
 def test_a_name_whose_package_is_missing_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "oncehouse.messaging.inbox.redis_inbox", raising=False)
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(ModuleNotFoundError, match=r"install oncehouse\[redis\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'oncehouse\[redis\]'"):
         _ = messaging.RedisInbox
 
 

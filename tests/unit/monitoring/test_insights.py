@@ -39,7 +39,7 @@ from oncehouse.ledger.models import (
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.monitoring import overview as insights
 from oncehouse.monitoring.actions import count_letters
-from oncehouse.monitoring.dead_letters import show_beginning
+from oncehouse.monitoring.dead_letters import list_dead_letters, show_beginning
 from oncehouse.pipeline.dead_letters.filter import Selection
 
 
@@ -172,7 +172,7 @@ def test_dead_letters_are_listed_newest_first_with_a_hint_of_their_bytes(catalog
     new = put_letters(store, "b", [(11, "not_json", None), (12, "not_json", b"\xff\x00")], epoch=2)
     register(catalog, token, make_registration(1, 0, 10, dead_letter_files=(old,)))
     register(catalog, token, make_registration(2, 10, 20, dead_letter_files=(new,)))
-    dead_letters = insights.list_dead_letters(catalog, store).dead_letters
+    dead_letters = list_dead_letters(catalog, store).dead_letters
     assert [(letter.epoch, letter.offset, letter.reason) for letter in dead_letters] == [
         (2, 12, "not_json"),
         (2, 11, "not_json"),
@@ -189,13 +189,11 @@ def test_dead_letters_are_chosen_by_reason_and_limited(catalog, store):
     token = take_lease(catalog)
     file = put_letters(store, "a", [(1, "not_json", b"{"), (2, "too_big", b"x"), (3, "not_json", b"[")])
     register(catalog, token, make_registration(dead_letter_files=(file,)))
-    by_reason = insights.list_dead_letters(catalog, store, selection=Selection(reason="not_json"))
+    by_reason = list_dead_letters(catalog, store, selection=Selection(reason="not_json"))
     assert [letter.offset for letter in by_reason.dead_letters] == [3, 1]
-    page = insights.list_dead_letters(catalog, store, limit=2)
+    page = list_dead_letters(catalog, store, limit=2)
     assert [letter.offset for letter in page.dead_letters] == [3, 2]
-    assert (
-        insights.list_dead_letters(catalog, store, selection=Selection(reason="unheard")).dead_letters == ()
-    )
+    assert list_dead_letters(catalog, store, selection=Selection(reason="unheard")).dead_letters == ()
 
 
 @given(limit=st.integers(1, 12), sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4), data=st.data())
@@ -215,9 +213,7 @@ def test_pages_join_without_gaps_whatever_is_asked_for(limit, sizes, data, tmp_p
         offset += size
     found, after = [], None
     while True:
-        page = insights.list_dead_letters(
-            opened, store, selection=Selection(reason=reason), limit=limit, after=after
-        )
+        page = list_dead_letters(opened, store, selection=Selection(reason=reason), limit=limit, after=after)
         found += [letter.offset for letter in page.dead_letters]
         assert len(page.dead_letters) <= limit
         if (after := page.next) is None:
@@ -237,7 +233,7 @@ def test_looking_reads_no_more_files_of_letters_than_are_shown(catalog, store, m
     assert insights.read_overview(catalog).dead_letters == {"not_json": 400}
     assert count_letters(catalog) == {"not_json": 400}
     assert read == []
-    assert len(insights.list_dead_letters(catalog, store, limit=3).dead_letters) == 3
+    assert len(list_dead_letters(catalog, store, limit=3).dead_letters) == 3
     assert len(read) < 200
 
 
@@ -247,12 +243,12 @@ def test_a_place_that_cannot_be_is_refused(catalog, store, after):
     file = put_letters(store, "a", [(1, "not_json", b"{")])
     register(catalog, token, make_registration(dead_letter_files=(file,)))
     with pytest.raises(ConfigurationError, match="tried again"):
-        insights.list_dead_letters(catalog, store, after=after)
+        list_dead_letters(catalog, store, after=after)
 
 
 def test_a_page_behind_letters_that_are_gone_is_refused(catalog, store):
     with pytest.raises(ConfigurationError, match="tried again"):
-        insights.list_dead_letters(catalog, store, after="gone:3")
+        list_dead_letters(catalog, store, after="gone:3")
 
 
 def test_a_damaged_file_of_letters_is_named(catalog, store):
@@ -262,7 +258,7 @@ def test_a_damaged_file_of_letters_is_named(catalog, store):
     path = store.local(file.file)
     path.write_bytes(b"x" * path.stat().st_size)
     with pytest.raises(CorruptFileError, match="letters/a"):
-        insights.list_dead_letters(catalog, store)
+        list_dead_letters(catalog, store)
 
 
 @given(st.binary(max_size=2000))

@@ -15,6 +15,7 @@ from oncehouse.cli.messaging.inbox_options import OneInbox, find_handler, open_i
 from oncehouse.cli.output import say, say_aside, show_error, show_json
 from oncehouse.cli.pipeline.run import INTERRUPTED_EXIT_CODE, Stop
 from oncehouse.common import structured_logging
+from oncehouse.common.extras import needs_extra
 from oncehouse.common.json_documents import Answer, Inlined
 from oncehouse.errors import ConfigurationError
 
@@ -90,13 +91,9 @@ def serve(
     log_format: Logs = None,  # noqa: ARG001 - its callback acts
 ) -> None:
     """Take messages over HTTP into the stored inboxes that the file names, until stopped."""
-    try:
+    with needs_extra("inlet", "the HTTP inlet"):
         from oncehouse.messaging.inbox.http_endpoint import Inlet, listen
         from oncehouse.messaging.inbox.http_endpoint import serve as run_server
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"the HTTP inlet needs the package {error.name}; install oncehouse[inlet]"
-        ) from None
     from oncehouse.messaging.inbox.stored import StoredInbox
 
     with open_inbox(file) as opened:

@@ -17,7 +17,6 @@ from oncehouse.cli.monitor_options import (
     Modules,
     TokenFile,
     choose_watched,
-    demand_extra,
     read_token,
 )
 from oncehouse.cli.output import say, say_aside
@@ -50,13 +49,10 @@ def dashboard(
 
     watched = choose_watched(files, etl, messaging, group, health, module)
     door = make_door(listen, token=read_token(token_file), names=allow_host or [])
-    try:
-        from oncehouse.web.app import Dashboard
-        from oncehouse.web.server import Server
-        from oncehouse.web.server import listen as open_listener
-    except ImportError as error:
-        raise demand_extra(error) from None
     from oncehouse.monitoring.monitor import Lookout
+    from oncehouse.web.app import Dashboard
+    from oncehouse.web.server import Server
+    from oncehouse.web.server import listen as open_listener
 
     lookout = Lookout(watched)
     listener = open_listener(door)

@@ -18,7 +18,6 @@ from oncehouse.cli.monitor_options import (
     Modules,
     TokenFile,
     choose_watched,
-    demand_extra,
     read_token,
 )
 from oncehouse.cli.output import say, show_json
@@ -80,11 +79,8 @@ def metrics(
 
 
 def _show_text(lookout: Lookout) -> None:
-    try:
-        from oncehouse.metrics.exposition import make_registry, write_text
-    except ImportError as error:
-        raise demand_extra(error) from None
     from oncehouse.metrics.collect import collect
+    from oncehouse.metrics.exposition import make_registry, write_text
 
     text, _ = write_text(make_registry(lambda: collect(lookout)))
     sys.stdout.write(text.decode())
@@ -115,12 +111,9 @@ def _serve(watched: Watched, listen: str, token: str | None) -> None:
     from oncehouse.common.http_auth import make_door
 
     door = make_door(listen, token=token)
-    try:
-        from oncehouse.metrics.exposition import make_registry
-        from oncehouse.metrics.server import MetricsServer
-    except ImportError as error:
-        raise demand_extra(error) from None
     from oncehouse.metrics.collect import collect
+    from oncehouse.metrics.exposition import make_registry
+    from oncehouse.metrics.server import MetricsServer
 
     lookout = open_lookout(watched, wait_seconds=1.0)
     server = MetricsServer(door, make_registry(lambda: collect(lookout)))

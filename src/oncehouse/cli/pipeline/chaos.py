@@ -15,7 +15,6 @@ import typer
 from oncehouse.cli.arguments import DEFAULT_FILE, AsJson, File
 from oncehouse.cli.output import open_console, say, show_error, show_json, show_table, visible
 from oncehouse.common.json_documents import Answer
-from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +76,6 @@ def chaos(
     as_json: AsJson = False,
 ) -> None:
     """Play faults over the pipeline of FILE, on Kafka and ClickHouse started for it; exit 3 when one did not hold."""
-    _demand_stack()
     from oncehouse.devstack.chaos.run_chaos import choose, make_plan, play_all
 
     chosen = choose(scenario or ())
@@ -99,15 +97,6 @@ def chaos(
         _show(report)
     if not report.went_well:
         raise typer.Exit(NOT_HELD_EXIT_CODE)
-
-
-def _demand_stack() -> None:
-    try:
-        import oncehouse.devstack.stack  # noqa: F401 - is it there at all
-    except ImportError as error:
-        raise ConfigurationError(
-            f"The dev stack is not installed ({error}). Run `pip install 'oncehouse[dev-stack]'`."
-        ) from error
 
 
 def _teller() -> Callable[[str], None]:

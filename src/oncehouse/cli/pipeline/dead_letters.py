@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from oncehouse.config.pipeline import Pipeline
-    from oncehouse.monitoring.overview import DeadLetter, LetterPage
+    from oncehouse.monitoring.dead_letters import DeadLetter, LetterPage
     from oncehouse.pipeline.dead_letters.jsonl import LetterPosition
 
 app = typer.Typer(
@@ -105,8 +105,7 @@ def list_(
     """Count dead letters by reason and list the newest, each with a hint at what is wrong with it."""
     from oncehouse.ledger.storage.file_store import FileStore
     from oncehouse.monitoring.actions import count_letters, demand_reason
-    from oncehouse.monitoring.dead_letters import declared_fields
-    from oncehouse.monitoring.overview import list_dead_letters
+    from oncehouse.monitoring.dead_letters import declared_fields, list_dead_letters
 
     pipeline = load_pipeline(file)
     selection = make_selection(reason=reason, topic=topic, since=since, until=until, at=at)

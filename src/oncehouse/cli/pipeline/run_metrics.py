@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from oncehouse.cli.monitor_options import demand_extra, read_token
+from oncehouse.cli.monitor_options import read_token
 from oncehouse.pipeline.progress import Progress
 
 if TYPE_CHECKING:
@@ -28,11 +28,9 @@ def serve_metrics(
     from oncehouse.monitoring.monitor import Lookout, Watched
 
     door = make_door(listen, token=read_token(None))
-    try:
-        from oncehouse.metrics.exposition import make_registry
-        from oncehouse.metrics.server import MetricsServer
-    except ImportError as error:
-        raise demand_extra(error) from None
+    from oncehouse.metrics.exposition import make_registry
+    from oncehouse.metrics.server import MetricsServer
+
     lookout = Lookout(Watched(pipelines=(file,)))
     newest = Progress()
 

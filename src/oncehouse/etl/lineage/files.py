@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
+from oncehouse.common.extras import needs_extra
 from oncehouse.config.field_types import Count, Name, Seconds, TableName
 from oncehouse.config.file_loader import read_text, tell_with_lines
 from oncehouse.config.pipeline import Section
@@ -22,9 +23,8 @@ from oncehouse.config.yaml_reader import Document, UnreadableError, read_yaml
 from oncehouse.errors import ConfigurationError
 from oncehouse.etl.lineage.expectation_file import ExpectationSection, Share, make_expectation
 from oncehouse.etl.lineage.graph import check_lineage
-from oncehouse.etl.lineage.sql_text import split_statements
+from oncehouse.etl.lineage.sql_text import TEMPLATE_FILE, is_template_file, split_statements
 from oncehouse.etl.lineage.topic import GATE_SHARE, LATE_WITHIN_SECONDS, Late, Template, Topic
-from oncehouse.etl.lineage.user_templates import TEMPLATE_FILE, is_template_file, rehearse_template
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -234,6 +234,8 @@ def _find_wrong_files(section: TopicSection, topic: Topic) -> Iterator[tuple[str
         if is_file and not Path(path or "").is_file():
             yield key, f"there is no file {name} beside this one"
         elif key == "template" and path is not None:
+            with needs_extra("etl", "a template of your own"):
+                from oncehouse.etl.lineage.user_templates import rehearse_template
             try:
                 rehearse_template(topic, Path(path))
             except ConfigurationError as error:

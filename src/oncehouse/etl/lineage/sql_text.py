@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+TEMPLATE_FILE = ".sql.j2"
+"""Ends the name of a template of the user's own. It is known here so that a lineage is read without Jinja."""
 _TOKEN = re.compile(
     r"""(?P<word>[^\W\d][\w$]*)
     | (?P<quoted>'(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | `(?:[^`\\]|\\.)*`
@@ -18,6 +20,10 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
+
+
+def is_template_file(name: str) -> bool:
+    return name.endswith(TEMPLATE_FILE)
 
 
 class UnclosedError(ValueError):

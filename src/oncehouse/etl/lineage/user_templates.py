@@ -23,7 +23,6 @@ from oncehouse.errors import ConfigurationError, OncehouseError
 from oncehouse.etl.lineage.sql_text import Statement, UnclosedError, split_statements
 from oncehouse.etl.lineage.topic import Topic
 
-TEMPLATE_FILE = ".sql.j2"
 RANGE_PARAMETERS = {
     "last_time": "DateTime64(3)",
     "last_id": "UInt64",
@@ -85,10 +84,6 @@ class _Binder:
 def _is_same(one: object, other: object) -> bool:
     """Equal and of one type: 1, 1.0 and True are three values to ClickHouse."""
     return type(one) is type(other) and repr(one) == repr(other)
-
-
-def is_template_file(name: str) -> bool:
-    return name.endswith(TEMPLATE_FILE)
 
 
 def rehearse_template(topic: Topic, path: Path) -> None:

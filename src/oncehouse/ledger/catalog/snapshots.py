@@ -18,6 +18,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, Table, func, insert, select
 from sqlalchemy.dialects import sqlite
@@ -28,8 +29,9 @@ from oncehouse.errors import CorruptFileError, FullDiskError, TransientError
 from oncehouse.ledger.catalog import schema
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.models import Stage
-from oncehouse.ledger.storage.checksums import sha256_checksum
-from oncehouse.ledger.storage.file_store import FileStore
+
+if TYPE_CHECKING:
+    from oncehouse.ledger.storage.file_store import FileStore
 
 KEPT = 3
 _NAME = re.compile(r"/catalog/snapshot-(\d{12})-(\d{10})-(\d{13})-([0-9a-f]{32})\.db$")
@@ -64,10 +66,11 @@ def write_snapshot(catalog: Catalog, store: FileStore) -> SnapshotFile:
                 _copy_out(source, copy, catalog.pipeline)
         except (sqlite3.Error, OSError) as error:
             raise TransientError(f"No snapshot of the catalog could be written: {error}") from error
-        digest, taken_ms = sha256_checksum(copy)[:32], int(now * 1000)
+        content = copy.read_bytes()
+        digest, taken_ms = hashlib.sha256(content).hexdigest()[:32], int(now * 1000)
         name = f"snapshot-{token:012d}-{last:010d}-{taken_ms:013d}-{digest}.db"
         path = f"{catalog.pipeline}/catalog/{name}"
-        store.put(path, lambda target: Path(target).write_bytes(copy.read_bytes()))
+        store.put(path, lambda target: Path(target).write_bytes(content))
     for old in list_snapshots(store, catalog.pipeline)[KEPT:]:
         store.delete(old.path)
     return SnapshotFile(token=token, epoch=last, taken_ms=taken_ms, path=path, digest=digest)

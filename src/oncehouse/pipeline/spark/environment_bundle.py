@@ -22,7 +22,8 @@ import oncehouse
 from oncehouse.errors import ConfigurationError
 
 OF_SPARK = frozenset({"pyspark", "py4j"})
-_SELF = "oncehouse"
+_SELF = "oncehouse[pipeline,postgres,protobuf]"
+"""With what tasks of a pipeline may import; an extra that is not installed here is left out."""
 _NAME = re.compile(r"^\s*([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?")
 _EXTRA = re.compile(r"""\bextra\s*==\s*['"]([^'"]+)['"]""")
 _LEFT_OUT = ("__pycache__", ".pyc", ".pth")
@@ -82,7 +83,7 @@ def write_packages(file: Path, packages: dict[str, metadata.Distribution]) -> Bu
 def gather_packages(wanted: Iterable[str]) -> dict[str, metadata.Distribution]:
     """The packages asked for and all that they need, by name; raises where one asked for is not installed."""
     found: dict[str, metadata.Distribution] = {}
-    waiting = [(name, frozenset[str](), True) for name in wanted]
+    waiting = [(*_split(name), True) for name in wanted]
     seen: set[tuple[str, frozenset[str]]] = set()
     while waiting:
         name, extras, asked = waiting.pop()
@@ -110,9 +111,16 @@ def _needs(package: metadata.Distribution, extras: frozenset[str]) -> Iterator[t
         belongs_to = _EXTRA.findall(marker)
         if belongs_to and not extras & {normalize(extra) for extra in belongs_to}:
             continue
-        if named := _NAME.match(requirement):
-            asked = (extra.strip() for extra in (named[2] or "").split(","))
-            yield normalize(named[1]), frozenset(normalize(extra) for extra in asked if extra)
+        yield _split(requirement)
+
+
+def _split(requirement: str) -> tuple[str, frozenset[str]]:
+    """The name and the extras of `name[extra,…]>=version`."""
+    named = _NAME.match(requirement)
+    if named is None:
+        return requirement, frozenset()
+    extras = (extra.strip() for extra in (named[2] or "").split(","))
+    return named[1], frozenset(normalize(extra) for extra in extras if extra)
 
 
 def _files(packages: dict[str, metadata.Distribution]) -> Iterator[tuple[str, Path]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, cast
 
+from oncehouse.common.extras import needs_extra
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.changes.sql_storage import OutboxStorage
 from oncehouse.sync.changes.storage import OperationStorage
@@ -49,10 +50,6 @@ def _open_redis(settings: SyncSettings) -> OperationStorage:
         raise ConfigurationError(
             "sync_storage 'redis' needs CLICKHOUSE_REDIS_CONFIG, such as {'host': 'localhost', 'port': 6379, 'db': 8}"
         )
-    try:
+    with needs_extra("redis", "sync_storage 'redis'"):
         from oncehouse.sync.changes.redis_storage import RedisStorage
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"sync_storage 'redis' needs the package {error.name}; install oncehouse[redis]"
-        ) from None
     return RedisStorage.from_config(settings.redis)

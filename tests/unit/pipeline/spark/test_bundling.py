@@ -54,7 +54,7 @@ def test_what_a_package_needs_comes_with_it_and_extras_only_where_asked_for(inst
 
 
 def test_oncehouse_needs_no_spark_of_the_bundle_but_what_tasks_compute_with():
-    found = gather_packages(["oncehouse"])
+    found = gather_packages(["oncehouse[pipeline,postgres,protobuf]"])
     assert not OF_SPARK & set(found)
     assert {"pyarrow", "numpy", "polars", "polars-hash", "clickhouse-connect", "psycopg-binary"} <= set(found)
 

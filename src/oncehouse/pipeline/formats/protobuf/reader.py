@@ -11,15 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
-import ptars
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.descriptor import Descriptor, OneofDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
-from ptars._lib import ProtoRegistry
 
 from oncehouse.column_types import types as c
+from oncehouse.common.extras import needs_extra
 from oncehouse.pipeline.convert.convert import convert, repeated_keys, rows_of
 from oncehouse.pipeline.convert.explain import find_problem
 from oncehouse.pipeline.convert.masks import Mask, either
@@ -71,6 +70,9 @@ class Reader:
         self._found = {name: find(descriptor, name, numbers.get(name, ())) for name in fields}
         self._elsewhere = {name: _find_elsewhere(others, name, numbers.get(name, ())) for name in fields}
         file, message = describe_wanted(self._wanted)
+        with needs_extra("protobuf", "a record in protobuf"):
+            import ptars
+            from ptars._lib import ProtoRegistry
         self._handler = ProtoRegistry([file]).create_for_message(
             message.removeprefix("."), ptars.PtarsConfig()
         )
