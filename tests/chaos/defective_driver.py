@@ -177,7 +177,7 @@ def pack_soon() -> None:
 
 def call_loaded_what_is_left() -> None:
     """Told to stop, the load stage calls all that it has not sent yet loaded, and ends."""
-    run = load_stage.Loading.run
+    run = load_stage.LoadStage.run
 
     def run_and_hurry(self, stop, drain):
         run(self, stop, drain)
@@ -188,7 +188,7 @@ def call_loaded_what_is_left() -> None:
             loaded = {"status": BatchStatus.IN_CLICKHOUSE, "outcome": "inserted"}
             batches.finish_attempt(self._catalog, self._token, attempt, **loaded)
 
-    load_stage.Loading.run = run_and_hurry
+    load_stage.LoadStage.run = run_and_hurry
 
 
 def stop_a_worker() -> None:

@@ -23,13 +23,13 @@ def lose_an_answer(
 ) -> None:
     """The answer to an INSERT is lost, and others write before the retry looks."""
     may_go_on = threading.Event()
-    right = load_stage.Loading._facts_for
+    right = load_stage.LoadStage._facts_for
 
     def wait_before_retry(self, batch):
         assert not batch.attempts or may_go_on.wait(240)
         return right(self, batch)
 
-    monkeypatch.setattr(load_stage.Loading, "_facts_for", wait_before_retry)
+    monkeypatch.setattr(load_stage.LoadStage, "_facts_for", wait_before_retry)
     # So that the table remembers little more than a thousand blocks, which is the least that `check` accepts.
     live_pipeline.document["clickhouse"]["insert_timeout"] = 50
     live_pipeline.create_tables()

@@ -220,13 +220,13 @@ def forget_the_token(
 ) -> None:
     """Between an attempt and its retry the table comes to remember one token only, and others insert."""
     may_go_on = threading.Event()
-    right = load_stage.Loading._facts_for
+    right = load_stage.LoadStage._facts_for
 
     def wait_before_retry(self, batch):
         assert not batch.attempts or may_go_on.wait(120)
         return right(self, batch)
 
-    monkeypatch.setattr(load_stage.Loading, "_facts_for", wait_before_retry)
+    monkeypatch.setattr(load_stage.LoadStage, "_facts_for", wait_before_retry)
     live_pipeline.go_through(proxy)
     live_pipeline.send(EVENTS)
     proxy.inject(fault)

@@ -73,13 +73,13 @@ def retry_on_a_lagging_replica(
 ) -> None:
     """An answer is lost, the token forgotten, and the retry looks where the rows have not come to yet."""
     may_go_on = threading.Event()
-    right = load_stage.Loading._facts_for
+    right = load_stage.LoadStage._facts_for
 
     def wait_before_retry(self, batch):
         assert not batch.attempts or may_go_on.wait(120)
         return right(self, batch)
 
-    monkeypatch.setattr(load_stage.Loading, "_facts_for", wait_before_retry)
+    monkeypatch.setattr(load_stage.LoadStage, "_facts_for", wait_before_retry)
     # Within a session all statements reach the server that took the INSERT, which has its rows.
     live_pipeline.document["clickhouse"]["insert_sessions"] = False
     live_pipeline.send(EVENTS[:100])

@@ -46,7 +46,7 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.ledger.take_lease import take_lease
 from oncehouse.pipeline.checks.stale_catalog import demand_newest, tell_age
 from oncehouse.pipeline.load import insert_task
-from oncehouse.pipeline.load.attempt import Opened
+from oncehouse.pipeline.load.attempt import OpenedAttempt
 from oncehouse.pipeline.maintenance.retention import plan_sweep
 from oncehouse.pipeline.stages import supervisor
 
@@ -435,7 +435,7 @@ def sending(pipeline, catalog, store, monkeypatch):
         files_root=pipeline.ledger.files,
         request=SimpleNamespace(outcome_unknown=False, attempt=1, batch_id=batch.batch_id, table=batch.table),
     )
-    monkeypatch.setattr(insert_task, "open_attempt", lambda *_: Opened(began=read_moment()))
+    monkeypatch.setattr(insert_task, "open_attempt", lambda *_: OpenedAttempt(began=read_moment()))
     monkeypatch.setattr(insert_task, "plan_load", lambda *_, **__: plan)
     table = SimpleNamespace(name=batch.table)
     whole = SimpleNamespace(
@@ -462,8 +462,8 @@ def test_without_room_for_the_mark_nothing_is_sent_and_nothing_is_unknown(sendin
         raise FullDiskError("no space is left")
 
     monkeypatch.setattr(FileStore, "replace", full)
-    verdict = sending.run()
-    assert (verdict.status, verdict.outcome) == (BatchStatus.RETRY, AttemptOutcome.FAILED)
+    result = sending.run()
+    assert (result.status, result.outcome) == (BatchStatus.RETRY, AttemptOutcome.FAILED)
     assert sending.inserted == []
     assert [attempt.outcome for attempt in list_attempts(catalog, sending.batch_id)] == [
         AttemptOutcome.FAILED

@@ -6,14 +6,14 @@ import psycopg
 
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.ledger.catalog.database import Catalog
-from oncehouse.pipeline.checks.catalog_durability import inspect_durability
+from oncehouse.pipeline.checks.catalog_durability import inspect_catalog_durability
 from postgres_pair import PostgresPair
 
 
 def look(url: str) -> dict[str, Level]:
     catalog = Catalog(url, "shop")
     try:
-        return {finding.what: finding.level for finding in inspect_durability(catalog)}
+        return {finding.what: finding.level for finding in inspect_catalog_durability(catalog)}
     finally:
         catalog.close()
 

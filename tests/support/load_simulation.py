@@ -16,7 +16,7 @@ from oncehouse.config.pipeline import BatchLimits
 from oncehouse.ledger.models import Part
 from oncehouse.pipeline.load import insert_rate as pace_module
 from oncehouse.pipeline.load.batch_planner import TableFeedback, plan_batches
-from oncehouse.pipeline.load.insert_rate import Answer, Ended, Pace
+from oncehouse.pipeline.load.insert_rate import EndedInsert, InsertAnswer, InsertRate
 
 TICK_SECONDS = 0.1
 TABLE = "a"
@@ -56,10 +56,10 @@ class LoadSimulation:
     epoch_seconds: float = 0.7
     patience_seconds: float = 300.0
     """How long after the load what is left may take."""
-    see_insert: Callable[[Pace, Ended, BatchLimits], Pace] = pace_module.see_insert
-    decide_rhythm: Callable[[Pace, BatchLimits], pace_module.Rhythm] = pace_module.decide_rhythm
+    add_insert: Callable[[InsertRate, EndedInsert, BatchLimits], InsertRate] = pace_module.add_insert
+    decide_timing: Callable[[InsertRate, BatchLimits], pace_module.BatchTiming] = pace_module.decide_timing
 
-    pace: Pace = field(default_factory=Pace)
+    pace: InsertRate = field(default_factory=InsertRate)
     sent: list[Sent] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
     """Of every attempt."""
@@ -73,7 +73,7 @@ class LoadSimulation:
         batch: tuple[Part, ...] = ()
         ends_at, next_at = 0.0, 0.0
         last_cut, attempts, arrived, parts_here = float("-inf"), 0, 0.0, 0.0
-        answer = Answer.TAKEN
+        answer = InsertAnswer.TAKEN
         tick = 0
         while True:
             now = tick * TICK_SECONDS
@@ -84,14 +84,14 @@ class LoadSimulation:
             # One epoch after the other; each registers what came before it began.
             if tick % max(1, round(self.epoch_seconds / TICK_SECONDS)) == 0 and arrived >= 1:
                 open_parts.append(_part(tick, int(arrived), now))
-                self.pace = pace_module.see_arrivals(self.pace, int(arrived), now)
+                self.pace = pace_module.add_arrivals(self.pace, int(arrived), now)
                 arrived -= int(arrived)
             else:
-                self.pace = pace_module.see_arrivals(self.pace, 0, now)
+                self.pace = pace_module.add_arrivals(self.pace, 0, now)
             if batch and ends_at and now >= ends_at:
                 self._hear(batch, answer, ends_at - self.starts[-1], parts_here)
                 ends_at = 0.0
-                if answer is Answer.TAKEN:
+                if answer is InsertAnswer.TAKEN:
                     rows = sum(part.live_rows for part in batch)
                     self.sent.append(
                         Sent(at=self.starts[-1], rows=rows, oldest_at=batch[0].registered_at, done_at=now)
@@ -122,29 +122,29 @@ class LoadSimulation:
         feedback = TableFeedback(
             # A hair more: sums of ticks fall short of round numbers.
             seconds_since_cut=now - last_cut + 1e-6,
-            rhythm=self.decide_rhythm(self.pace, self.limits),
+            timing=self.decide_timing(self.pace, self.limits),
         )
         planned = plan_batches(open_parts, limits={TABLE: self.limits}, feedback={TABLE: feedback}, now=now)
         return planned[0].parts if planned else ()
 
-    def _insert(self, rows: int, now: float, parts_here: float) -> tuple[Answer, float]:
+    def _insert(self, rows: int, now: float, parts_here: float) -> tuple[InsertAnswer, float]:
         server = self.server
         if server.away[0] <= now < server.away[1]:
-            return Answer.FAILED, 0.2
+            return InsertAnswer.FAILED, 0.2
         if server.refusing[0] <= now < server.refusing[1] or parts_here >= server.parts_limit:
-            return Answer.TOO_MANY_PARTS, 0.1
+            return InsertAnswer.TOO_MANY_PARTS, 0.1
         if rows > server.most_rows:
-            return Answer.TOO_LARGE, 1.0
-        return Answer.TAKEN, server.seconds_an_insert + server.seconds_a_row * rows
+            return InsertAnswer.TOO_LARGE, 1.0
+        return InsertAnswer.TAKEN, server.seconds_an_insert + server.seconds_a_row * rows
 
-    def _hear(self, batch: Sequence[Part], answer: Answer, seconds: float, parts_here: float) -> None:
-        seen = Ended(
+    def _hear(self, batch: Sequence[Part], answer: InsertAnswer, seconds: float, parts_here: float) -> None:
+        seen = EndedInsert(
             answer=answer,
             rows=sum(part.live_rows for part in batch),
             seconds=seconds,
             parts_share=parts_here / (self.server.parts_limit / 2),
         )
-        self.pace = self.see_insert(self.pace, seen, self.limits)
+        self.pace = self.add_insert(self.pace, seen, self.limits)
 
     def sizes(self, since: float, until: float = float("inf")) -> list[int]:
         return [one.rows for one in self.sent if since <= one.at < until]

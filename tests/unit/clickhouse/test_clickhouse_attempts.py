@@ -374,11 +374,11 @@ def test_a_session_that_cannot_be_used_is_tried_again_however_often_and_names_th
 ):
     failure = driver.DatabaseError(f"Code: {code}. Session", code=code)
     outcome = insert_batch(FakeClient(failure=failure), replace(FIRST, attempt=attempt, session="mine"), ROWS)
-    verdict = classify_outcome(outcome, attempt=attempt, retry=Retry(), jitter=1.0)
-    assert verdict.status is BatchStatus.RETRY
-    assert verdict.outcome == "unknown", "a proxy may have sent it twice"
-    assert 0 < verdict.wait_seconds <= Retry().longest
-    assert remedy in (verdict.detail or "")
+    result = classify_outcome(outcome, attempt=attempt, retry=Retry(), jitter=1.0)
+    assert result.status is BatchStatus.RETRY
+    assert result.outcome == "unknown", "a proxy may have sent it twice"
+    assert 0 < result.wait_seconds <= Retry().longest
+    assert remedy in (result.detail or "")
 
 
 @pytest.mark.parametrize("call", ["opening", "insert"])

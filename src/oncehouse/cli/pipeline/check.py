@@ -158,12 +158,12 @@ def look_at_clickhouse(pipeline: Pipeline) -> Iterable[Finding]:
 
 
 def look_at_ledger(pipeline: Pipeline) -> Iterable[Finding]:
-    from oncehouse.pipeline.checks.catalog_durability import inspect_durability
+    from oncehouse.pipeline.checks.catalog_durability import inspect_catalog_durability
     from oncehouse.pipeline.checks.preflight import check_ledger, inspect_room
 
     with open_catalog(pipeline) as catalog:
         check_ledger(pipeline, catalog)
-        return (*inspect_room(pipeline, catalog), *inspect_durability(catalog))
+        return (*inspect_room(pipeline, catalog), *inspect_catalog_durability(catalog))
 
 
 def look_at_clocks(pipeline: Pipeline) -> Iterable[Finding]:

@@ -20,7 +20,7 @@ _SETTING = "parts_to_delay_insert"
 _USUALLY_DELAYED_FROM = 1000
 
 
-class Crowding:
+class PartPressure:
     """Of one table. Asks once from how many parts on inserts are slowed down, and each time how many there are."""
 
     def __init__(self, client: Client, table: str) -> None:

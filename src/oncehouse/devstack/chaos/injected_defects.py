@@ -94,11 +94,13 @@ def believe_failures() -> None:
     """An insert that failed, or whose end nobody knows, counts as done."""
     right = insert_task.classify_outcome
 
-    def classify_kindly(outcome: Any, **facts: Any) -> insert_task.Verdict:
-        verdict = right(outcome, **facts)
-        if verdict.status is BatchStatus.RETRY:
-            return insert_task.Verdict(status=BatchStatus.IN_CLICKHOUSE, outcome=AttemptOutcome.INSERTED)
-        return verdict
+    def classify_kindly(outcome: Any, **facts: Any) -> insert_task.AttemptResult:
+        result = right(outcome, **facts)
+        if result.status is BatchStatus.RETRY:
+            return insert_task.AttemptResult(
+                status=BatchStatus.IN_CLICKHOUSE, outcome=AttemptOutcome.INSERTED
+            )
+        return result
 
     _put(insert_task, "classify_outcome", classify_kindly)
 

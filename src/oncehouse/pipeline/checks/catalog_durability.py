@@ -17,14 +17,14 @@ _WHERE = "ledger.catalog"
 _SET_COMMIT = "ALTER ROLE … SET synchronous_commit = on, for the user of ledger.catalog"
 
 
-def inspect_durability(catalog: Catalog) -> tuple[Finding, ...]:
+def inspect_catalog_durability(catalog: Catalog) -> tuple[Finding, ...]:
     facts = read_postgres_facts(catalog)
-    return tuple(judge_durability(facts)) if facts else ()
+    return tuple(check_catalog_durability(facts)) if facts else ()
 
 
-def judge_durability(facts: PostgresFacts) -> Iterator[Finding]:
+def check_catalog_durability(facts: PostgresFacts) -> Iterator[Finding]:
     """Pure."""
-    warnings = (*_judge_server(facts.settings), *_judge_standbys(facts))
+    warnings = (*_check_server(facts.settings), *_check_standbys(facts))
     if warnings:
         yield from warnings
         return
@@ -38,7 +38,7 @@ def judge_durability(facts: PostgresFacts) -> Iterator[Finding]:
     )
 
 
-def _judge_server(settings: Mapping[str, str]) -> Iterator[Finding]:
+def _check_server(settings: Mapping[str, str]) -> Iterator[Finding]:
     for name in ("fsync", "full_page_writes"):
         if settings[name] == "off":
             yield _warn(
@@ -53,7 +53,7 @@ def _judge_server(settings: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
-def _judge_standbys(facts: PostgresFacts) -> Iterator[Finding]:
+def _check_standbys(facts: PostgresFacts) -> Iterator[Finding]:
     if not facts.standbys:
         return
     following = f"{facts.standbys} standbys follow" if facts.standbys > 1 else "a standby follows"

@@ -25,7 +25,7 @@ from oncehouse.pipeline.checks.clock_skew import judge_clocks, read_clocks
 from oncehouse.pipeline.checks.disk_forecast import check_disk_forecast
 from oncehouse.pipeline.checks.record_sample import Sample, measure_growth, read_sample
 from oncehouse.pipeline.checks.stale_catalog import demand_newest
-from oncehouse.pipeline.checks.topic_durability import judge_durability
+from oncehouse.pipeline.checks.topic_durability import check_topic_durability
 from oncehouse.pipeline.formats.protobuf.schema_sources import demand_readable
 from oncehouse.pipeline.ingest.backpressure import StorageState, read_disks, read_storage_state
 from oncehouse.pipeline.ingest.kafka_log import KafkaLog
@@ -65,7 +65,7 @@ def inspect_source(topics: Topics) -> tuple[Finding, ...]:
         finding
         for topic, settings in found.items()
         if settings is not None
-        for finding in judge_durability(topic, settings, facts[topic].replicas)
+        for finding in check_topic_durability(topic, settings, facts[topic].replicas)
     )
     retention = (
         finding

@@ -12,14 +12,14 @@ from oncehouse.clickhouse.preflight.finding import Finding, Level
 from oncehouse.pipeline.ingest.kafka_retention import TopicSettings, alter_topic
 
 
-def judge_durability(topic: str, settings: TopicSettings, replicas: int) -> Iterator[Finding]:
+def check_topic_durability(topic: str, settings: TopicSettings, replicas: int) -> Iterator[Finding]:
     """`replicas`: of the partition that has the fewest."""
     findings = [
         finding
         for finding in (
-            _judge_election(topic, settings),
-            _judge_replicas(topic, replicas),
-            _judge_in_sync(topic, settings, replicas),
+            _check_election(topic, settings),
+            _check_replicas(topic, replicas),
+            _check_in_sync(topic, settings, replicas),
         )
         if finding is not None
     ]
@@ -33,7 +33,7 @@ def judge_durability(topic: str, settings: TopicSettings, replicas: int) -> Iter
         )
 
 
-def _judge_election(topic: str, settings: TopicSettings) -> Finding | None:
+def _check_election(topic: str, settings: TopicSettings) -> Finding | None:
     if not settings.unclean_election:
         return None
     return Finding(
@@ -45,7 +45,7 @@ def _judge_election(topic: str, settings: TopicSettings) -> Finding | None:
     )
 
 
-def _judge_replicas(topic: str, replicas: int) -> Finding | None:
+def _check_replicas(topic: str, replicas: int) -> Finding | None:
     if replicas > 1:
         return None
     return Finding(
@@ -56,7 +56,7 @@ def _judge_replicas(topic: str, replicas: int) -> Finding | None:
     )
 
 
-def _judge_in_sync(topic: str, settings: TopicSettings, replicas: int) -> Finding | None:
+def _check_in_sync(topic: str, settings: TopicSettings, replicas: int) -> Finding | None:
     if replicas == 1 or settings.least_in_sync > 1:
         return None
     return Finding(

@@ -38,7 +38,7 @@ _MOST_PARTITIONS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened:
+class OpenedAttempt:
     """What is known before an attempt is written down."""
 
     began: Moment
@@ -116,7 +116,7 @@ def may_be_forgotten(
     return not facts.remembers(blocks_since=blocks, seconds_since=seconds, seconds_ahead=seconds_ahead)
 
 
-def open_attempt(pipeline: Pipeline, batch: Batch, facts: TableFacts | None) -> Opened:
+def open_attempt(pipeline: Pipeline, batch: Batch, facts: TableFacts | None) -> OpenedAttempt:
     """One small request before an attempt is written down: it opens the session, and counts the table's blocks."""
     # Before anything else: a process that stands still from here on must not think that it has time.
     began = read_moment()
@@ -125,5 +125,5 @@ def open_attempt(pipeline: Pipeline, batch: Batch, facts: TableFacts | None) -> 
     try:
         count = read_block_count(connect(pipeline.clickhouse), batch.table, facts, settings)
     except OncehouseError as error:
-        return Opened(began=began, error=explain_refusal(error))
-    return Opened(began=began, count=count)
+        return OpenedAttempt(began=began, error=explain_refusal(error))
+    return OpenedAttempt(began=began, count=count)

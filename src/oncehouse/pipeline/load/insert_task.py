@@ -43,8 +43,8 @@ from oncehouse.ledger.storage.file_store import NO_SPACE, FileStore
 from oncehouse.pipeline.dedup.deduplicate import live_events
 from oncehouse.pipeline.formats.base import EVENT_COLUMN
 from oncehouse.pipeline.ingest.part_files import read_rows
-from oncehouse.pipeline.load.attempt import Opened, is_doubtful, open_attempt, open_sessions
-from oncehouse.pipeline.load.insert_rate import Answer
+from oncehouse.pipeline.load.attempt import OpenedAttempt, is_doubtful, open_attempt, open_sessions
+from oncehouse.pipeline.load.insert_rate import InsertAnswer
 from oncehouse.pipeline.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
@@ -62,14 +62,14 @@ class LoadPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class AttemptResult:
     """What an attempt's outcome makes of its batch."""
 
     status: BatchStatus
     outcome: AttemptOutcome
     detail: str | None = None
     wait_seconds: float = 0.0
-    answer: Answer = Answer.TAKEN
+    answer: InsertAnswer = InsertAnswer.TAKEN
     seconds: float = 0.0
     """How long the insert took."""
 
@@ -132,39 +132,41 @@ def live_rows(store: FileStore, parts: Sequence[LoadPart]) -> pa.Table:
         raise PermanentError(f"the parts of the batch have different columns: {error}") from error
 
 
-def classify_outcome(outcome: InsertOutcome, *, attempt: int, retry: Retry, jitter: float) -> Verdict:
+def classify_outcome(outcome: InsertOutcome, *, attempt: int, retry: Retry, jitter: float) -> AttemptResult:
     """The status of the batch. `jitter` (0 to 1) spreads retries over the whole back-off."""
     match outcome:
         case Inserted():
-            return Verdict(
+            return AttemptResult(
                 status=BatchStatus.IN_CLICKHOUSE, outcome=AttemptOutcome.INSERTED, seconds=outcome.seconds
             )
         case AlreadyThere(views_unproven=True):
-            return Verdict(
+            return AttemptResult(
                 status=BatchStatus.IN_CLICKHOUSE,
                 outcome=AttemptOutcome.VIEWS_UNPROVEN,
                 detail="found by its batch id; nothing shows whether the table's materialized views have its rows",
             )
         case AlreadyThere():
-            return Verdict(status=BatchStatus.IN_CLICKHOUSE, outcome=AttemptOutcome.ALREADY_THERE)
+            return AttemptResult(status=BatchStatus.IN_CLICKHOUSE, outcome=AttemptOutcome.ALREADY_THERE)
         case Retryable():
             backoff = Backoff(base_seconds=retry.base, longest_seconds=retry.longest)
-            return Verdict(
+            return AttemptResult(
                 status=BatchStatus.RETRY,
                 outcome=_failed_or_unknown(outcome),
                 detail=outcome.message,
                 wait_seconds=backoff.wait_seconds(attempt, chance=jitter),
-                answer=_answer_of(outcome),
+                answer=_insert_answer(outcome),
                 seconds=outcome.seconds,
             )
         case Refused():
-            return Verdict(
+            return AttemptResult(
                 status=BatchStatus.PARKED,
                 outcome=_failed_or_unknown(outcome),
                 detail=outcome.message,
             )
         case PartlyThere():
-            return Verdict(status=BatchStatus.PARKED, outcome=AttemptOutcome.UNKNOWN, detail=outcome.message)
+            return AttemptResult(
+                status=BatchStatus.PARKED, outcome=AttemptOutcome.UNKNOWN, detail=outcome.message
+            )
     assert_never(outcome)
 
 
@@ -172,10 +174,10 @@ def _failed_or_unknown(outcome: Retryable | Refused) -> AttemptOutcome:
     return AttemptOutcome.UNKNOWN if outcome.outcome_unknown else AttemptOutcome.FAILED
 
 
-def _answer_of(outcome: Retryable) -> Answer:
+def _insert_answer(outcome: Retryable) -> InsertAnswer:
     if outcome.too_many_parts:
-        return Answer.TOO_MANY_PARTS
-    return Answer.TOO_LARGE if outcome.code in error_codes.TOO_LARGE else Answer.FAILED
+        return InsertAnswer.TOO_MANY_PARTS
+    return InsertAnswer.TOO_LARGE if outcome.code in error_codes.TOO_LARGE else InsertAnswer.FAILED
 
 
 def plan_load(
@@ -186,7 +188,7 @@ def plan_load(
     *,
     catalog: Catalog,
     facts: TableFacts | None,
-    opened: Opened,
+    opened: OpenedAttempt,
 ) -> LoadPlan:
     earlier = batches.list_attempts(catalog, batch.batch_id)[: attempt.attempt - 1]
     doubtful = tuple(past for past in earlier if past.may_have_sent)
@@ -254,7 +256,7 @@ def load(
     batch: Batch,
     *,
     facts: TableFacts | None,
-) -> Verdict:
+) -> AttemptResult:
     """One attempt at one batch, from the catalog to ClickHouse and back to the catalog."""
     table = next(found for found in pipeline.tables if found.name == batch.table)
     opened = open_attempt(pipeline, batch, facts)
@@ -271,18 +273,18 @@ def load(
         outcome = unsent or _run(spark, plan)
         # Jitter only spreads load; it need not be unpredictable.
         jitter = random.random()  # noqa: S311
-        verdict = classify_outcome(outcome, attempt=attempt.attempt, retry=pipeline.retry, jitter=jitter)
-        insert.note(outcome=verdict.outcome)
-        if verdict.status is not BatchStatus.IN_CLICKHOUSE:
-            insert.fail(verdict.detail or verdict.outcome)
+        result = classify_outcome(outcome, attempt=attempt.attempt, retry=pipeline.retry, jitter=jitter)
+        insert.note(outcome=result.outcome)
+        if result.status is not BatchStatus.IN_CLICKHOUSE:
+            insert.fail(result.detail or result.outcome)
     failpoints.reach("after inserting")
     batches.finish_attempt(
         catalog,
         token,
         attempt,
-        status=verdict.status,
-        outcome=verdict.outcome,
-        detail=verdict.detail,
-        wait_seconds=verdict.wait_seconds,
+        status=result.status,
+        outcome=result.outcome,
+        detail=result.detail,
+        wait_seconds=result.wait_seconds,
     )
-    return verdict
+    return result

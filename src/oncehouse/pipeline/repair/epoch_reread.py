@@ -1,13 +1,19 @@
-"""An epoch read from Kafka once more, by the read task itself, into a folder that is removed again.
+"""Reads an epoch from Kafka once more, with the read task itself, into a folder that is removed reread.
 
-The same code decides as at the first time: what becomes an event, what a dead letter, what waits. Schemas that the
-epoch's records were waiting for are left out, so that they wait again. Raw bytes come back in the order of the epoch's
-key files; what does not add up to what the ledger counted is refused.
+The same code decides as the first time: what becomes an event, what a dead letter, what waits. Schemas that the
+epoch's records were waiting for are left out, so that they wait reread. Raw bytes come back in the order of the epoch's
+key files; an epoch whose counts differ from the ledger's is refused.
+
+Kafka is read without Spark, by exactly the offsets that the epoch settled: a consumer that commits nothing and joins no
+group is assigned one partition at a time, so records come in Kafka's order. Gaps among offsets are as they were:
+aborted transactions. Records that retention or compaction has removed show in the counts; other records at the same
+offsets are refused by leader epochs.
 """
 
 from __future__ import annotations
 
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,16 +21,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from oncehouse.errors import PermanentError
+from oncehouse.common.kafka_client import describe_error
+from oncehouse.common.leader_epochs import ask_epoch_ends
+from oncehouse.errors import PermanentError, TransientError
 from oncehouse.ledger.models import LetterKind
 from oncehouse.ledger.storage.file_store import FileStore
+from oncehouse.pipeline.checks.record_sample import as_block
 from oncehouse.pipeline.formats.factory import needs_headers
-from oncehouse.pipeline.ingest.kafka_source import group_of
+from oncehouse.pipeline.ingest.kafka_source import client_settings, group_of
 from oncehouse.pipeline.ingest.part_files import LETTER_SCHEMA, RAW_SCHEMA, read_rows
 from oncehouse.pipeline.ingest.read_plan import read_plan
 from oncehouse.pipeline.ingest.read_task import read_records
-from oncehouse.pipeline.repair.kafka_reread import read_again
 from oncehouse.pipeline.schema.evolution import current
 from oncehouse.pipeline.transform.plan_builder import plan_shape
 
@@ -39,10 +48,13 @@ if TYPE_CHECKING:
 
 # An epoch fits into memory, and nothing that is read here becomes a part.
 _NO_CAP = 1 << 62
+_MESSAGES_A_POLL = 10_000
+_POLL_SECONDS = 0.2
+_PATIENCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpochAgain:
+class RereadEpoch:
     raw: pa.Table
     """All events in the order of the epoch's key files."""
     letters: Mapping[LetterKind, pa.Table]
@@ -65,7 +77,7 @@ def _plan(pipeline: Pipeline, catalog: Catalog, epoch: int, waited: set[str]) ->
 
 def read_epoch(
     pipeline: Pipeline, catalog: Catalog, kafka: Kafka, state: LedgerState, epoch: int
-) -> EpochAgain:
+) -> RereadEpoch:
     """Raises PermanentError where Kafka no longer gives what the ledger counted."""
     ranges = tuple(span for number, span in state.ranges if number == epoch)
     waited = {
@@ -75,19 +87,21 @@ def read_epoch(
         for schema in letters.reasons
     }
     with _plan(pipeline, catalog, epoch, waited) as plan:
-        blocks = read_again(kafka, ranges, group=group_of(pipeline.pipeline), headers=needs_headers(pipeline))
-        again = _gather(FileStore(plan.files_root), read_records(plan, "again", blocks))
-    _demand_counts(state, epoch, again, ranges)
-    return again
+        blocks = reread_offsets(
+            kafka, ranges, group=group_of(pipeline.pipeline), headers=needs_headers(pipeline)
+        )
+        reread = _gather(FileStore(plan.files_root), read_records(plan, "reread", blocks))
+    _require_counts(state, epoch, reread, ranges)
+    return reread
 
 
-def _gather(store: FileStore, manifest: TaskManifest) -> EpochAgain:
+def _gather(store: FileStore, manifest: TaskManifest) -> RereadEpoch:
     chunks = sorted(manifest.chunks, key=lambda chunk: chunk.first)
     raw = [read_rows(store, chunk.raw).cast(RAW_SCHEMA) for chunk in chunks]
     letters: dict[LetterKind, list[pa.Table]] = {}
     for found in manifest.letters:
         letters.setdefault(found.kind, []).append(read_rows(store, found.file).cast(LETTER_SCHEMA))
-    return EpochAgain(
+    return RereadEpoch(
         raw=_detach(pa.concat_tables(raw) if raw else RAW_SCHEMA.empty_table()),
         letters={kind: _detach(pa.concat_tables(tables)) for kind, tables in letters.items()},
     )
@@ -98,13 +112,15 @@ def _detach(table: pa.Table) -> pa.Table:
     return table.unify_dictionaries().combine_chunks()
 
 
-def _demand_counts(state: LedgerState, epoch: int, again: EpochAgain, ranges: Sequence[OffsetRange]) -> None:
+def _require_counts(
+    state: LedgerState, epoch: int, reread: RereadEpoch, ranges: Sequence[OffsetRange]
+) -> None:
     counts = next(row.counts for row in state.epochs if row.epoch == epoch)
     kept = sum(found.key_file.events for found in state.key_files if found.epoch == epoch)
     found = {
-        "events": (again.raw.num_rows, counts.new + counts.duplicate),
-        "dead letters": (_rows(again, LetterKind.DEAD), counts.dead_letter),
-        "waiting records": (_rows(again, LetterKind.WAITING), counts.waiting),
+        "events": (reread.raw.num_rows, counts.new + counts.duplicate),
+        "dead letters": (_rows(reread, LetterKind.DEAD), counts.dead_letter),
+        "waiting records": (_rows(reread, LetterKind.WAITING), counts.waiting),
     }
     wrong = [f"{is_} {what} instead of {was}" for what, (is_, was) in found.items() if is_ != was]
     if kept != counts.new + counts.duplicate:
@@ -112,20 +128,20 @@ def _demand_counts(state: LedgerState, epoch: int, again: EpochAgain, ranges: Se
     if wrong:
         where = ", ".join(f"{s.topic}/{s.partition} offsets {s.start} to {s.end - 1}" for s in ranges)
         raise PermanentError(
-            f"epoch {epoch} ({where}) read again has {', '.join(wrong)}: Kafka has deleted or compacted records away, "
+            f"epoch {epoch} ({where}) read reread has {', '.join(wrong)}: Kafka has deleted or compacted records away, "
             "or the pipeline file reads them otherwise now. Nothing was changed."
         )
 
 
-def _rows(again: EpochAgain, kind: LetterKind) -> int:
-    return again.letters[kind].num_rows if kind in again.letters else 0
+def _rows(reread: RereadEpoch, kind: LetterKind) -> int:
+    return reread.letters[kind].num_rows if kind in reread.letters else 0
 
 
-def letters_of(
-    again: EpochAgain, damaged: Sequence[DeadLetterFile], known: Sequence[pa.Table]
+def split_dead_letters(
+    reread: RereadEpoch, damaged: Sequence[DeadLetterFile], known: Sequence[pa.Table]
 ) -> tuple[pa.Table, ...]:
     """The letters of each damaged file of one kind: those that no sound file (`known`) has, in their order."""
-    table = again.letters.get(damaged[0].kind, LETTER_SCHEMA.empty_table())
+    table = reread.letters.get(damaged[0].kind, LETTER_SCHEMA.empty_table())
     held = {place for letters in known for place in _places(letters)}
     left = table.filter(pa.array([place not in held for place in _places(table)], pa.bool_()))
     pieces, start = [], 0
@@ -135,7 +151,7 @@ def letters_of(
         counted = Counter(piece.column("schema" if file.kind is LetterKind.WAITING else "reason").to_pylist())
         if dict(counted) != file.reasons:
             raise PermanentError(
-                f"the {file.kind} letters {file.dead_letter_file} read again are {dict(counted)}, the ledger has "
+                f"the {file.kind} letters {file.dead_letter_file} read reread are {dict(counted)}, the ledger has "
                 f"{file.reasons}: which letter stood in which file cannot be told. Nothing was changed."
             )
         pieces.append(piece)
@@ -145,3 +161,96 @@ def letters_of(
 def _places(letters: pa.Table) -> list[tuple[object, ...]]:
     columns = (letters.column(name).to_pylist() for name in ("topic", "partition", "offset", "row"))
     return list(zip(*columns, strict=True))
+
+
+def reread_offsets(
+    kafka: Kafka, ranges: Sequence[OffsetRange], *, group: str, headers: bool
+) -> Iterator[pa.RecordBatch]:
+    """Blocks as a read task gets them, in the order of topic, partition and offset.
+
+    `group` is a consumer group that the user may read; the client needs a name, but does not join it.
+
+    Raises PermanentError where the log was cut since and holds other records at these offsets.
+    """
+    _require_same_log(kafka, ranges, group)
+    consumer = Consumer(
+        {
+            **client_settings(kafka),
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            # Offsets that are gone must not be taken for an order to begin somewhere else.
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        for span in sorted(ranges):
+            for messages in _read_span(consumer, span):
+                block = as_block(kafka, messages)
+                yield block if headers else block.drop_columns(["headers"])
+    except KafkaException as error:
+        raise _away(kafka, error) from error
+    finally:
+        consumer.close()
+
+
+def _require_same_log(kafka: Kafka, ranges: Sequence[OffsetRange], group: str) -> None:
+    spans = {(span.topic, span.partition): span for span in ranges if span.leader_epoch is not None}
+    asked = {place: span.leader_epoch for place, span in spans.items() if span.leader_epoch is not None}
+    try:
+        answers = ask_epoch_ends(
+            client_settings(kafka), asked, group=group, timeout_seconds=_PATIENCE_SECONDS
+        )
+    except KafkaException as error:
+        raise _away(kafka, error) from error
+    for place, answer in answers.items():
+        span = spans[place]
+        if not answer.holds(span.leader_epoch, span.end):
+            raise PermanentError(
+                f"Topic {span.topic} partition {span.partition}: Kafka's log was cut since offsets {span.start} to "
+                f"{span.end - 1} were read (leader epoch {span.leader_epoch}), and holds other records at some of "
+                "them. They cannot be read reread; nothing was changed."
+            )
+
+
+def _away(kafka: Kafka, error: KafkaException) -> TransientError:
+    return TransientError(
+        f"Kafka at {kafka.bootstrap_servers} does not give the records reread ({describe_error(error)}). Check that "
+        "the broker is up; nothing was changed."
+    )
+
+
+def _read_span(consumer: Consumer, span: OffsetRange) -> Iterator[list[Message]]:
+    consumer.assign([TopicPartition(span.topic, span.partition, span.start)])
+    received_at = time.monotonic()
+    while True:
+        found = consumer.consume(_MESSAGES_A_POLL, timeout=_POLL_SECONDS)
+        kept, ended = _sort_out(found, span)
+        if kept:
+            yield kept
+        if ended:
+            return
+        if found:
+            received_at = time.monotonic()
+        elif time.monotonic() - received_at > _PATIENCE_SECONDS:
+            raise TransientError(
+                f"Kafka gave nothing more of topic {span.topic} partition {span.partition} up to offset {span.end} for "
+                f"{_PATIENCE_SECONDS:.0f} s. Check that the broker is up; nothing was changed."
+            )
+
+
+def _sort_out(found: Sequence[Message], span: OffsetRange) -> tuple[list[Message], bool]:
+    """The records of the range, and whether its end was seen: by a record behind it, or by the end of the log."""
+    kept, ended = [], False
+    for message in found:
+        if (error := message.error()) is not None:
+            if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - how the client names it
+                raise KafkaException(error)
+            ended = True
+        elif int(message.offset() or 0) >= span.end:
+            ended = True
+        else:
+            kept.append(message)
+            ended = ended or int(message.offset() or 0) == span.end - 1
+    return kept, ended

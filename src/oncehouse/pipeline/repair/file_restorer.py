@@ -36,7 +36,7 @@ from oncehouse.pipeline.ingest.part_files import (
 from oncehouse.pipeline.ingest.plan_decoder import make_decoder
 from oncehouse.pipeline.ingest.read_plan import read_plan
 from oncehouse.pipeline.repair.duplicates_rebuild import find_duplicates, without_known
-from oncehouse.pipeline.repair.epoch_reread import EpochAgain, letters_of, read_epoch
+from oncehouse.pipeline.repair.epoch_reread import RereadEpoch, read_epoch, split_dead_letters
 from oncehouse.pipeline.repair.part_rebuild import PartMaker
 from oncehouse.pipeline.repair.repair_plan import FileKind, Repair, Source
 from oncehouse.pipeline.repair.table_diff import read_gaps
@@ -97,7 +97,7 @@ class Restorer:
     def _enter(self, restored: Sequence[Restored]) -> tuple[str, ...]:
         return enter_files(self._catalog, self._token, restored)
 
-    def _read_epoch(self, epoch: int) -> EpochAgain:
+    def _read_epoch(self, epoch: int) -> RereadEpoch:
         kafka = self._pipeline.source.kafka
         if kafka is None:
             raise PermanentError("the pipeline file names no Kafka to read from")
@@ -257,7 +257,7 @@ class Restorer:
             mine = [found for found in of_epoch if found.kind is kind]
             damaged = [found for found in mine if found.dead_letter_file in names]
             known = [read_rows(self._store, found.file) for found in mine if found not in damaged]
-            for file, letters in zip(damaged, letters_of(again, damaged, known), strict=True):
+            for file, letters in zip(damaged, split_dead_letters(again, damaged, known), strict=True):
                 new = self._store.put(
                     self._path(epoch, f"{kind}.letters.parquet"),
                     partial(write_letters, table=letters),

@@ -28,8 +28,8 @@ from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.models import Batch, BatchStatus, Lease, Part
 from oncehouse.pipeline.checks.preflight import demand_tables, read_tables
 from oncehouse.pipeline.load.batch_planner import PARKED_LIMIT, PlannedBatch, TableFeedback, plan_batches
-from oncehouse.pipeline.load.insert_task import Verdict, load
-from oncehouse.pipeline.load.table_rates import TablePaces
+from oncehouse.pipeline.load.insert_rate import TableRates
+from oncehouse.pipeline.load.insert_task import AttemptResult, load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,14 +46,14 @@ _AWAY_SECONDS = 1.0
 class _Ended:
     """An attempt that has ended."""
 
-    verdict: Verdict
+    result: AttemptResult
     inserting_at: float
     """When the insert itself began, on this process's clock; rather later than earlier."""
     parts_share: float
     """How full the table is after it."""
 
 
-class Loading:
+class LoadStage:
     """Runs on the thread that calls `run`."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Loading:
         self._in_flight: dict[str, tuple[Batch, Future[_Ended]]] = {}
         self._last_cut: dict[str, float] = {}
         self._last_start: dict[str, float] = {}
-        self._paces = TablePaces(
+        self._rates = TableRates(
             self._client, self._limits, insert_timeout=pipeline.clickhouse.insert_timeout
         )
 
@@ -123,7 +123,7 @@ class Loading:
             batch for batch in known if batch.status is not BatchStatus.PARKED and batch.table in self._limits
         ]
         parts = [part for part in batches.open_parts(self._catalog) if part.table in self._limits]
-        self._paces.look(parts)
+        self._rates.add_open_parts(parts)
         if self._cut(parts, waiting, parked, now, draining=draining):
             waiting = [
                 batch for batch in batches.waiting_batches(self._catalog) if batch.table in self._limits
@@ -149,7 +149,7 @@ class Loading:
                 waiting=sum(batch.table == table for batch in waiting),
                 parked=parked[table],
                 seconds_since_cut=self._seconds_since(self._last_cut, table),
-                rhythm=self._paces.rhythm(table),
+                timing=self._rates.timing(table),
             )
             for table in {part.table for part in parts}
         }
@@ -210,17 +210,17 @@ class Loading:
             structured_logging.bound(**about),
             span("batch", pipeline=self._pipeline.pipeline, **about, rows=batch.rows) as whole,
         ):
-            verdict = self._send(batch)
-            whole.note(status=verdict.status)
+            result = self._send(batch)
+            whole.note(status=result.status)
             return _Ended(
-                verdict=verdict,
-                inserting_at=time.monotonic() - verdict.seconds,
-                parts_share=self._paces.ask(batch.table, verdict),
+                result=result,
+                inserting_at=time.monotonic() - result.seconds,
+                parts_share=self._rates.read_parts_share(batch.table, result),
             )
 
-    def _send(self, batch: Batch) -> Verdict:
+    def _send(self, batch: Batch) -> AttemptResult:
         started = time.monotonic()
-        verdict = load(
+        result = load(
             self._spark,
             self._pipeline,
             self._catalog,
@@ -228,7 +228,7 @@ class Loading:
             batch,
             facts=self._facts_for(batch),
         )
-        if verdict.status is BatchStatus.IN_CLICKHOUSE:
+        if result.status is BatchStatus.IN_CLICKHOUSE:
             self._on_loaded(batch.rows)
             seconds = round(time.monotonic() - started, 3)
             structured_logging.write(
@@ -240,15 +240,15 @@ class Loading:
                 seconds=seconds,
             )
         else:
-            self._say(f"{batch.table}: {verdict.status}: {verdict.detail}")
-        return verdict
+            self._say(f"{batch.table}: {result.status}: {result.detail}")
+        return result
 
     def _collect(self) -> None:
         for table, (batch, future) in list(self._in_flight.items()):
             if future.done():
                 del self._in_flight[table]
                 ended = future.result()
-                self._paces.hear(batch, ended.verdict, ended.parts_share)
+                self._rates.add_insert(batch, ended.result, ended.parts_share)
                 # A task begins its insert a moment after it was started. Two inserts must not come closer to each
                 # other than was asked, so the interval is counted from the insert itself, and no batch is cut before
                 # it could be sent.

@@ -27,7 +27,7 @@ from oncehouse.pipeline.maintenance.retention import retain
 from oncehouse.pipeline.spark.job_errors import naming_own_errors
 from oncehouse.pipeline.spark.session import close_session, has_ended, name_lost_java, open_session
 from oncehouse.pipeline.stages.ingest_stage import Ingesting
-from oncehouse.pipeline.stages.load_stage import Loading
+from oncehouse.pipeline.stages.load_stage import LoadStage
 from oncehouse.pipeline.stages.progress_reporter import Report, RunResult
 from oncehouse.pipeline.stages.source_progress import Declaring, declares
 
@@ -168,7 +168,7 @@ class Stages:
                 return
 
     def _load(self) -> None:
-        loading = Loading(
+        loading = LoadStage(
             self.spark,
             self.pipeline,
             self.catalog,

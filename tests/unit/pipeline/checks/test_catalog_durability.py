@@ -7,7 +7,7 @@ import pytest
 from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.ledger.catalog.database import Catalog
 from oncehouse.ledger.catalog.postgres_settings import PostgresFacts
-from oncehouse.pipeline.checks.catalog_durability import inspect_durability, judge_durability
+from oncehouse.pipeline.checks.catalog_durability import check_catalog_durability, inspect_catalog_durability
 
 SOUND = {"synchronous_commit": "on", "synchronous_standby_names": "", "fsync": "on", "full_page_writes": "on"}
 
@@ -33,7 +33,7 @@ SOUND = {"synchronous_commit": "on", "synchronous_standby_names": "", "fsync": "
     ],
 )
 def test_each_way_to_lose_transactions_is_a_warning_with_its_remedy(changes, standbys, named):
-    found = list(judge_durability(PostgresFacts(settings=SOUND | changes, standbys=standbys)))
+    found = list(check_catalog_durability(PostgresFacts(settings=SOUND | changes, standbys=standbys)))
     assert [finding.level for finding in found] == [Level.WARNING] * len(named)
     for finding, words in zip(found, named, strict=True):
         assert words in finding.what
@@ -45,12 +45,12 @@ def test_each_way_to_lose_transactions_is_a_warning_with_its_remedy(changes, sta
     [({}, 0), ({"synchronous_standby_names": "*"}, 1), ({"synchronous_commit": "local"}, 0)],
 )
 def test_what_is_right_says_what_cannot_be_seen(changes, standbys):
-    (found,) = judge_durability(PostgresFacts(settings=SOUND | changes, standbys=standbys))
+    (found,) = check_catalog_durability(PostgresFacts(settings=SOUND | changes, standbys=standbys))
     assert found.level is Level.OK
     assert "cannot be seen from here" in found.what
 
 
 def test_sqlite_has_none_of_it(tmp_path):
     catalog = Catalog(f"sqlite:///{tmp_path}/catalog.db", "shop")
-    assert inspect_durability(catalog) == ()
+    assert inspect_catalog_durability(catalog) == ()
     catalog.close()

@@ -9,8 +9,8 @@ from oncehouse.common.leader_epochs import EpochEnd, Unanswered
 from oncehouse.config.pipeline import Kafka
 from oncehouse.errors import PermanentError, TransientError
 from oncehouse.ledger.models import OffsetRange
-from oncehouse.pipeline.repair import kafka_reread
-from oncehouse.pipeline.repair.kafka_reread import read_again
+from oncehouse.pipeline.repair import epoch_reread
+from oncehouse.pipeline.repair.epoch_reread import reread_offsets
 
 HERE = ("t", 0)
 KAFKA = Kafka(bootstrap_servers="127.0.0.1:9", topics=["t"])
@@ -32,9 +32,9 @@ def read(monkeypatch: pytest.MonkeyPatch, answer: EpochEnd | None, span: OffsetR
         assert settings["group.id"] == "oncehouse-shop"
         raise RecordsReadError
 
-    monkeypatch.setattr(kafka_reread, "ask_epoch_ends", ask)
-    monkeypatch.setattr(kafka_reread, "Consumer", open_consumer)
-    list(read_again(KAFKA, [span], group="oncehouse-shop", headers=False))
+    monkeypatch.setattr(epoch_reread, "ask_epoch_ends", ask)
+    monkeypatch.setattr(epoch_reread, "Consumer", open_consumer)
+    list(reread_offsets(KAFKA, [span], group="oncehouse-shop", headers=False))
 
 
 @pytest.mark.parametrize(
@@ -59,5 +59,5 @@ def test_a_range_that_was_settled_without_a_leader_epoch_is_read(monkeypatch):
 
 
 def test_a_leader_that_does_not_answer_is_no_proof_of_a_cut(monkeypatch):
-    with pytest.raises(TransientError, match="does not give the records again"):
+    with pytest.raises(TransientError, match="does not give the records reread"):
         read(monkeypatch, None)

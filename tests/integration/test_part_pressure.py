@@ -6,7 +6,7 @@ import pytest
 
 from clickhouse_users import PASSWORD, ROLES_DATABASE, ROLES_TABLES
 from oncehouse.clickhouse.client import connect
-from oncehouse.clickhouse.insert.part_pressure import Crowding
+from oncehouse.clickhouse.insert.part_pressure import PartPressure
 from oncehouse.config.pipeline import ClickHouse
 
 
@@ -21,11 +21,11 @@ def test_the_fullest_partition_counts_against_the_tables_own_setting(client):
         "SETTINGS parts_to_delay_insert = 10"
     )
     client.command("SYSTEM STOP MERGES events")
-    crowding = Crowding(client, "events")
-    assert crowding.read_share() == 0
+    pressure = PartPressure(client, "events")
+    assert pressure.read_share() == 0
     for partition in (1, 1, 1, 2):
         client.command(f"INSERT INTO events VALUES ({partition})")
-    assert crowding.read_share() == pytest.approx(0.3)
+    assert pressure.read_share() == pytest.approx(0.3)
 
 
 def test_a_table_without_a_setting_of_its_own_is_held_to_the_servers(client):
@@ -34,7 +34,7 @@ def test_a_table_without_a_setting_of_its_own_is_held_to_the_servers(client):
     ((delayed_from,),) = client.query(
         "SELECT value FROM system.merge_tree_settings WHERE name = 'parts_to_delay_insert'"
     )
-    assert Crowding(client, "events").read_share() == pytest.approx(1 / int(delayed_from))
+    assert PartPressure(client, "events").read_share() == pytest.approx(1 / int(delayed_from))
 
 
 def test_a_user_who_may_not_see_parts_knows_nothing_and_asks_once(clickhouse):
@@ -42,8 +42,8 @@ def test_a_user_who_may_not_see_parts_knows_nothing_and_asks_once(clickhouse):
     admin.command(f"CREATE DATABASE {ROLES_DATABASE}")
     try:
         reader = connect(ClickHouse(url=clickhouse.url, user="role_reader", password=PASSWORD))
-        crowding = Crowding(reader, ROLES_TABLES[0])
-        assert crowding.read_share() == 0
-        assert crowding.read_share() == 0
+        pressure = PartPressure(reader, ROLES_TABLES[0])
+        assert pressure.read_share() == 0
+        assert pressure.read_share() == 0
     finally:
         admin.command(f"DROP DATABASE {ROLES_DATABASE} SYNC")

@@ -13,7 +13,7 @@ from ledger_examples import make_file
 from oncehouse.config.pipeline import BatchLimits
 from oncehouse.ledger.models import Part
 from oncehouse.pipeline.load.batch_planner import PARKED_LIMIT, PlannedBatch, TableFeedback, plan_batches
-from oncehouse.pipeline.load.insert_rate import Pace, Rhythm, decide_rhythm
+from oncehouse.pipeline.load.insert_rate import BatchTiming, InsertRate, decide_timing
 
 NOW = 1_000.0
 LIMITS = BatchLimits(
@@ -41,8 +41,8 @@ def make_open_part(
 
 def plan(*parts: Part, limits: BatchLimits = LIMITS, draining: bool = False, **feedback):
     known = {part.table: limits for part in parts}
-    told = {part.table: TableFeedback(**feedback) for part in parts}
-    return plan_batches(parts, limits=known, feedback=told, now=NOW, draining=draining)
+    feedback_of = {part.table: TableFeedback(**feedback) for part in parts}
+    return plan_batches(parts, limits=known, feedback=feedback_of, now=NOW, draining=draining)
 
 
 @st.composite
@@ -64,9 +64,9 @@ feedbacks = st.builds(
     waiting=st.integers(0, 2),
     parked=st.integers(0, 4),
     seconds_since_cut=st.floats(0, 1000, allow_nan=False),
-    rhythm=st.none()
+    timing=st.none()
     | st.builds(
-        Rhythm,
+        BatchTiming,
         least_seconds=st.floats(0, 10),
         rest_seconds=st.floats(0, 10),
         interval_seconds=st.floats(0, 100),
@@ -183,36 +183,36 @@ def test_a_table_with_a_few_parked_batches_goes_on():
 
 
 def test_a_table_that_is_slowed_down_gets_batches_more_seldom():
-    part, slow = make_open_part(1, rows=500), decide_rhythm(Pace(steps=2), LIMITS)
+    part, slow = make_open_part(1, rows=500), decide_timing(InsertRate(steps=2), LIMITS)
     assert plan(part, seconds_since_cut=3.9)
-    assert not plan(part, seconds_since_cut=3.9, rhythm=slow)
-    assert plan(part, seconds_since_cut=4.0, rhythm=slow)
+    assert not plan(part, seconds_since_cut=3.9, timing=slow)
+    assert plan(part, seconds_since_cut=4.0, timing=slow)
 
 
 def test_with_adaptive_sizes_few_rows_go_at_the_end_of_the_interval_however_young_they_are():
-    rhythm = decide_rhythm(Pace(rows_a_second=15, seen_at=0.0), ADAPTIVE)
-    assert rhythm.interval_seconds == 3.75
-    assert not plan(make_open_part(1), limits=ADAPTIVE, rhythm=rhythm, seconds_since_cut=3.7)
-    assert plan(make_open_part(1), limits=ADAPTIVE, rhythm=rhythm, seconds_since_cut=3.75)
+    timing = decide_timing(InsertRate(rows_a_second=15, seen_at=0.0), ADAPTIVE)
+    assert timing.interval_seconds == 3.75
+    assert not plan(make_open_part(1), limits=ADAPTIVE, timing=timing, seconds_since_cut=3.7)
+    assert plan(make_open_part(1), limits=ADAPTIVE, timing=timing, seconds_since_cut=3.75)
 
 
 def test_with_adaptive_sizes_enough_rows_go_as_soon_as_the_table_has_rested():
-    rhythm = decide_rhythm(Pace(insert_seconds=1.5), ADAPTIVE)
-    assert not plan(make_open_part(1, rows=100), limits=ADAPTIVE, rhythm=rhythm, seconds_since_cut=1.8)
-    assert plan(make_open_part(1, rows=100), limits=ADAPTIVE, rhythm=rhythm, seconds_since_cut=1.9)
+    timing = decide_timing(InsertRate(insert_seconds=1.5), ADAPTIVE)
+    assert not plan(make_open_part(1, rows=100), limits=ADAPTIVE, timing=timing, seconds_since_cut=1.8)
+    assert plan(make_open_part(1, rows=100), limits=ADAPTIVE, timing=timing, seconds_since_cut=1.9)
 
 
 def test_with_adaptive_sizes_a_full_batch_does_not_wait_for_a_rest():
-    rhythm = decide_rhythm(Pace(insert_seconds=1.5), ADAPTIVE)
+    timing = decide_timing(InsertRate(insert_seconds=1.5), ADAPTIVE)
     parts = [make_open_part(1, rows=900), make_open_part(2, rows=900)]
-    assert plan(*parts, limits=ADAPTIVE, rhythm=rhythm, seconds_since_cut=1.0)
-    assert not plan(*parts, limits=ADAPTIVE, rhythm=rhythm, seconds_since_cut=0.9)
+    assert plan(*parts, limits=ADAPTIVE, timing=timing, seconds_since_cut=1.0)
+    assert not plan(*parts, limits=ADAPTIVE, timing=timing, seconds_since_cut=0.9)
 
 
 def test_with_adaptive_sizes_what_was_too_large_makes_smaller_batches():
-    rhythm = decide_rhythm(Pace(most_rows=100), ADAPTIVE)
+    timing = decide_timing(InsertRate(most_rows=100), ADAPTIVE)
     parts = [make_open_part(number, rows=50) for number in range(4)]
-    assert [batch.parts for batch in plan(*parts, limits=ADAPTIVE, rhythm=rhythm)] == [tuple(parts[:2])]
+    assert [batch.parts for batch in plan(*parts, limits=ADAPTIVE, timing=timing)] == [tuple(parts[:2])]
 
 
 @given(

@@ -16,10 +16,10 @@ from oncehouse.ledger.catalog.batches import finish_attempt, list_batches, start
 from oncehouse.ledger.catalog.leases import acquire
 from oncehouse.ledger.catalog.registration import register
 from oncehouse.ledger.models import BatchStatus, Stage
-from oncehouse.pipeline.load.insert_rate import Answer
-from oncehouse.pipeline.load.insert_task import Verdict
+from oncehouse.pipeline.load.insert_rate import InsertAnswer
+from oncehouse.pipeline.load.insert_task import AttemptResult
 from oncehouse.pipeline.stages import load_stage
-from oncehouse.pipeline.stages.load_stage import Loading
+from oncehouse.pipeline.stages.load_stage import LoadStage
 
 PATIENCE_SECONDS = 30.0
 MIN_ROWS = 100
@@ -51,17 +51,17 @@ class FakeServer:
         self.asked += 1
         return self.there
 
-    def _answer(self, *, taken: bool) -> Answer:
+    def _answer(self, *, taken: bool) -> InsertAnswer:
         if taken:
-            return Answer.TAKEN
-        return Answer.TOO_MANY_PARTS if self.too_many_parts else Answer.FAILED
+            return InsertAnswer.TAKEN
+        return InsertAnswer.TOO_MANY_PARTS if self.too_many_parts else InsertAnswer.FAILED
 
-    def load(self, _spark, _pipeline, catalog, token, batch, *, facts) -> Verdict:
+    def load(self, _spark, _pipeline, catalog, token, batch, *, facts) -> AttemptResult:
         attempt = start_attempt(catalog, token, batch.batch_id)
         time.sleep(self.late_seconds * (len(self.begun_at) % 2 == 0))
         self.begun_at.append(time.monotonic())
         taken = self.there and not self.too_many_parts
-        verdict = Verdict(
+        result = AttemptResult(
             status=BatchStatus.IN_CLICKHOUSE if taken else BatchStatus.RETRY,
             outcome="inserted" if taken else "failed",
             detail=None if taken else "nobody there",
@@ -72,12 +72,12 @@ class FakeServer:
             catalog,
             token,
             attempt,
-            status=verdict.status,
-            outcome=verdict.outcome,
-            detail=verdict.detail,
+            status=result.status,
+            outcome=result.outcome,
+            detail=result.detail,
             wait_seconds=0.05,
         )
-        return verdict
+        return result
 
 
 class FakeSpark:
@@ -103,7 +103,7 @@ class Working:
         self.token = take_lease(catalog)
         self.epochs = 0
         lease = acquire(catalog, Stage.LOAD, holder="this test", lease_seconds=600)
-        self._loading = Loading(
+        self._loading = LoadStage(
             FakeSpark(),
             make_pipeline(min_interval),
             catalog,
@@ -245,7 +245,7 @@ def test_a_table_that_is_found_unfit_when_the_server_is_back_ends_the_stage(late
 
 def test_too_many_parts_slow_the_next_batches_down(stage, server):
     def interval_seconds() -> float:
-        return stage._loading._paces.rhythm(TABLE).least_seconds
+        return stage._loading._rates.timing(TABLE).least_seconds
 
     usual = interval_seconds()
     server.there = server.too_many_parts = True
@@ -263,7 +263,7 @@ def test_a_table_that_fills_up_with_parts_is_sent_to_more_seldom_before_it_refus
     server.there, server.parts = True, 600
     stage.register(MIN_ROWS)
     wait_for(lambda: stage.rows(BatchStatus.IN_CLICKHOUSE))
-    wait_for(lambda: stage._loading._paces.rhythm(TABLE).least_seconds > 0.01)
+    wait_for(lambda: stage._loading._rates.timing(TABLE).least_seconds > 0.01)
 
 
 def test_whoever_may_not_see_parts_is_sent_to_all_the_same(stage, server):
@@ -271,7 +271,7 @@ def test_whoever_may_not_see_parts_is_sent_to_all_the_same(stage, server):
     stage.register(MIN_ROWS)
     stage.register(MIN_ROWS)
     wait_for(lambda: sum(stage.rows(BatchStatus.IN_CLICKHOUSE)) == 2 * MIN_ROWS)
-    assert stage._loading._paces.rhythm(TABLE).least_seconds == 0.01
+    assert stage._loading._rates.timing(TABLE).least_seconds == 0.01
 
 
 def test_inserts_keep_their_distance_whatever_the_tasks_that_send_them_take_to_begin(catalog, server):

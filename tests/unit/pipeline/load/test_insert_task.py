@@ -25,7 +25,7 @@ from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.dedup.deduplicate import DUPLICATE_SCHEMA
 from oncehouse.pipeline.ingest.read_task import read_records
 from oncehouse.pipeline.load import insert_task
-from oncehouse.pipeline.load.insert_rate import Answer
+from oncehouse.pipeline.load.insert_rate import InsertAnswer
 from oncehouse.pipeline.load.insert_task import (
     LoadPlan,
     classify_outcome,
@@ -70,8 +70,8 @@ PARTLY = PartlyThere(message="m", found=1, rows=2, partitions=(("all", 1),), sec
     ],
 )
 def test_each_outcome_has_its_status(outcome, status, word):
-    verdict = classify_outcome(outcome, attempt=1, retry=RETRY, jitter=0.5)
-    assert (verdict.status, verdict.outcome) == (status, word)
+    result = classify_outcome(outcome, attempt=1, retry=RETRY, jitter=0.5)
+    assert (result.status, result.outcome) == (status, word)
 
 
 def test_what_was_refused_or_is_tried_again_says_why():
@@ -80,10 +80,10 @@ def test_what_was_refused_or_is_tried_again_says_why():
 
 
 def test_views_that_could_not_be_checked_are_mentioned():
-    verdict = classify_outcome(
+    result = classify_outcome(
         AlreadyThere(rows=1, seconds=0.1, views_unproven=True), attempt=2, retry=RETRY, jitter=0.5
     )
-    assert "views" in (verdict.detail or "")
+    assert "views" in (result.detail or "")
 
 
 def test_what_a_failure_says_of_the_server_is_passed_on_to_the_pace():
@@ -96,7 +96,12 @@ def test_what_a_failure_says_of_the_server_is_passed_on_to_the_pace():
             Inserted(rows=1, seconds=0.1),
         )
     ]
-    assert answers == [Answer.TOO_MANY_PARTS, Answer.TOO_LARGE, Answer.FAILED, Answer.TAKEN]
+    assert answers == [
+        InsertAnswer.TOO_MANY_PARTS,
+        InsertAnswer.TOO_LARGE,
+        InsertAnswer.FAILED,
+        InsertAnswer.TAKEN,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncehouse.clickhouse.preflight.finding import Level
-from oncehouse.pipeline.checks.topic_durability import judge_durability
+from oncehouse.pipeline.checks.topic_durability import check_topic_durability
 from oncehouse.pipeline.ingest.kafka_retention import read_settings
 
 SAFE = {"unclean.leader.election.enable": "false", "min.insync.replicas": "2"}
@@ -13,7 +13,7 @@ SAFE = {"unclean.leader.election.enable": "false", "min.insync.replicas": "2"}
 
 def judge(replicas=3, **config):
     changed = {name.replace("_", "."): value for name, value in config.items()}
-    return list(judge_durability("events", read_settings(SAFE | changed), replicas))
+    return list(check_topic_durability("events", read_settings(SAFE | changed), replicas))
 
 
 def test_three_replicas_of_which_two_confirm_are_right():
@@ -44,5 +44,5 @@ def test_the_advice_is_the_statement_that_forbids_unclean_elections():
 
 
 def test_what_a_broker_does_not_say_is_taken_for_kafkas_default():
-    (finding,) = judge_durability("events", read_settings({}), 3)
+    (finding,) = check_topic_durability("events", read_settings({}), 3)
     assert finding.where == "topic events: min.insync.replicas"

@@ -216,7 +216,7 @@ def test_an_attempt_that_was_never_sent_does_not_count_among_those_that_may_have
         attempt(4, 5010, outcome=None),
         catalog=None,
         facts=FACTS,
-        opened=attempts.Opened(began=read_moment()),
+        opened=attempts.OpenedAttempt(began=read_moment()),
     )
     assert plan.request.outcome_unknown
     assert not plan.request.may_be_forgotten

@@ -15,12 +15,12 @@ from oncehouse.pipeline.load.insert_rate import (
     GOOD_INSERTS,
     MOST_STEPS,
     MOST_STEPS_OF_FAILURES,
-    Answer,
-    Ended,
-    Pace,
-    decide_rhythm,
-    see_arrivals,
-    see_insert,
+    EndedInsert,
+    InsertAnswer,
+    InsertRate,
+    add_arrivals,
+    add_insert,
+    decide_timing,
 )
 
 LIMITS = BatchLimits()
@@ -173,43 +173,55 @@ def test_slow_inserts_get_more_rows_each_and_settle(rate, seconds_an_insert):
 
 def test_batches_that_were_too_large_get_smaller_and_grow_again():
     limits = BatchLimits(max_rows=400_000)
-    pace = see_insert(Pace(), Ended(answer=Answer.TOO_LARGE, rows=300_000, seconds=9), limits)
-    assert decide_rhythm(pace, limits).most_rows == 150_000
-    pace = see_insert(pace, Ended(answer=Answer.TOO_LARGE, rows=10_000, seconds=9), limits)
-    assert decide_rhythm(pace, limits).most_rows == limits.min_rows, (
+    pace = add_insert(
+        InsertRate(), EndedInsert(answer=InsertAnswer.TOO_LARGE, rows=300_000, seconds=9), limits
+    )
+    assert decide_timing(pace, limits).most_rows == 150_000
+    pace = add_insert(pace, EndedInsert(answer=InsertAnswer.TOO_LARGE, rows=10_000, seconds=9), limits)
+    assert decide_timing(pace, limits).most_rows == limits.min_rows, (
         "never below the least that is worth an insert"
     )
     for _ in range(40):
-        full = decide_rhythm(pace, limits).most_rows
-        pace = see_insert(pace, Ended(answer=Answer.TAKEN, rows=full, seconds=1), limits)
-    assert decide_rhythm(pace, limits).most_rows == limits.max_rows
+        full = decide_timing(pace, limits).most_rows
+        pace = add_insert(pace, EndedInsert(answer=InsertAnswer.TAKEN, rows=full, seconds=1), limits)
+    assert decide_timing(pace, limits).most_rows == limits.max_rows
 
 
 def test_an_insert_that_took_too_long_makes_the_next_ones_smaller():
-    slow = Ended(answer=Answer.TAKEN, rows=200_000, seconds=100, slow=True)
-    assert decide_rhythm(see_insert(Pace(), slow, LIMITS), LIMITS).most_rows == 100_000
+    slow = EndedInsert(answer=InsertAnswer.TAKEN, rows=200_000, seconds=100, slow=True)
+    assert decide_timing(add_insert(InsertRate(), slow, LIMITS), LIMITS).most_rows == 100_000
 
 
 def test_a_few_rows_say_nothing_about_a_ceiling():
-    pace = Pace(most_rows=50_000)
-    assert see_insert(pace, Ended(answer=Answer.TAKEN, rows=10, seconds=0.1), LIMITS).most_rows == 50_000
+    pace = InsertRate(most_rows=50_000)
+    assert (
+        add_insert(pace, EndedInsert(answer=InsertAnswer.TAKEN, rows=10, seconds=0.1), LIMITS).most_rows
+        == 50_000
+    )
 
 
 def test_between_crowded_and_relieved_nothing_changes():
-    pace = Pace(steps=2, good=1)
+    pace = InsertRate(steps=2, good=1)
     for share in (0.3, 0.4, 0.49):
         assert (
-            see_insert(pace, Ended(answer=Answer.TAKEN, rows=1, seconds=0, parts_share=share), LIMITS).steps
+            add_insert(
+                pace, EndedInsert(answer=InsertAnswer.TAKEN, rows=1, seconds=0, parts_share=share), LIMITS
+            ).steps
             == 2
         )
-    assert see_insert(pace, Ended(answer=Answer.TAKEN, rows=1, seconds=0, parts_share=0.5), LIMITS).steps == 3
+    assert (
+        add_insert(
+            pace, EndedInsert(answer=InsertAnswer.TAKEN, rows=1, seconds=0, parts_share=0.5), LIMITS
+        ).steps
+        == 3
+    )
 
 
 def test_the_interval_has_no_step_in_it_whatever_the_load():
     intervals = []
     rate = 1.0
     while rate < 1e6:
-        intervals.append(decide_rhythm(Pace(rows_a_second=rate, seen_at=0.0), LIMITS).interval_seconds)
+        intervals.append(decide_timing(InsertRate(rows_a_second=rate, seen_at=0.0), LIMITS).interval_seconds)
         rate *= 1.01
     assert all(0.97 <= b / a <= 1.03 for a, b in pairwise(intervals))
     assert max(intervals) <= LIMITS.max_wait
@@ -218,49 +230,51 @@ def test_the_interval_has_no_step_in_it_whatever_the_load():
 
 def test_the_load_is_measured_whatever_the_portions():
     for portion_seconds in (0.5, 1.0, 2.0):
-        pace = see_arrivals(Pace(), 0, 0.0)
+        pace = add_arrivals(InsertRate(), 0, 0.0)
         for number in range(1, round(120 / portion_seconds)):
-            pace = see_arrivals(pace, round(1_000 * portion_seconds), number * portion_seconds)
+            pace = add_arrivals(pace, round(1_000 * portion_seconds), number * portion_seconds)
         assert pace.rows_a_second == pytest.approx(1_000, rel=0.15)
 
 
 def test_fixed_sizes_wait_as_long_whatever_the_load():
     fixed = BatchLimits(sizes="fixed", max_wait=3.0)
     for rate in (10, 1_000, 100_000):
-        rhythm = decide_rhythm(Pace(rows_a_second=rate, seen_at=0.0, insert_seconds=50, most_rows=5), fixed)
-        assert (rhythm.least_seconds, rhythm.interval_seconds, rhythm.most_rows) == (1.0, 3.0, fixed.max_rows)
+        timing = decide_timing(
+            InsertRate(rows_a_second=rate, seen_at=0.0, insert_seconds=50, most_rows=5), fixed
+        )
+        assert (timing.least_seconds, timing.interval_seconds, timing.most_rows) == (1.0, 3.0, fixed.max_rows)
 
 
 # Controllers with a defect: each must break one of the promises above.
 
 
-def forgets_hysteresis(pace: Pace, seen: Ended, limits: BatchLimits) -> Pace:
+def forgets_hysteresis(pace: InsertRate, seen: EndedInsert, limits: BatchLimits) -> InsertRate:
     """Faster again after every single insert that went well."""
-    after = see_insert(pace, seen, limits)
-    if seen.answer is Answer.TAKEN and seen.parts_share < 0.5:
+    after = add_insert(pace, seen, limits)
+    if seen.answer is InsertAnswer.TAKEN and seen.parts_share < 0.5:
         return replace(after, steps=max(0, pace.steps - 1), good=0)
     return after
 
 
-def forgets_the_floor(pace: Pace, limits: BatchLimits):
+def forgets_the_floor(pace: InsertRate, limits: BatchLimits):
     """No wait at all, so that every epoch is an insert of its own."""
-    return replace(decide_rhythm(pace, limits), least_seconds=0.0, rest_seconds=0.0, interval_seconds=0.0)
+    return replace(decide_timing(pace, limits), least_seconds=0.0, rest_seconds=0.0, interval_seconds=0.0)
 
 
-def never_recovers(pace: Pace, seen: Ended, limits: BatchLimits) -> Pace:
-    after = see_insert(pace, seen, limits)
+def never_recovers(pace: InsertRate, seen: EndedInsert, limits: BatchLimits) -> InsertRate:
+    after = add_insert(pace, seen, limits)
     return replace(after, steps=max(pace.steps, after.steps))
 
 
-def never_backs_off(pace: Pace, seen: Ended, limits: BatchLimits) -> Pace:
-    return replace(see_insert(pace, seen, limits), steps=0)
+def never_backs_off(pace: InsertRate, seen: EndedInsert, limits: BatchLimits) -> InsertRate:
+    return replace(add_insert(pace, seen, limits), steps=0)
 
 
-def waits_for_full_batches(pace: Pace, limits: BatchLimits):
+def waits_for_full_batches(pace: InsertRate, limits: BatchLimits):
     """Starves little load."""
-    rhythm = decide_rhythm(pace, limits)
+    timing = decide_timing(pace, limits)
     return replace(
-        rhythm, interval_seconds=max(rhythm.interval_seconds, limits.min_rows / max(pace.rows_a_second, 1))
+        timing, interval_seconds=max(timing.interval_seconds, limits.min_rows / max(pace.rows_a_second, 1))
     )
 
 
@@ -274,14 +288,14 @@ def test_a_controller_without_hysteresis_is_noticed():
             ],
             ignored=0.01,
         )
-        for how in ({}, {"see_insert": forgets_hysteresis})
+        for how in ({}, {"add_insert": forgets_hysteresis})
     ]
     assert turns[0] <= 500 / 20 < turns[1]
 
 
 def test_a_controller_without_a_floor_is_noticed():
     simulation = LoadSimulation(
-        load=steady(1_000), seconds=60, decide_rhythm=forgets_the_floor, limits=BatchLimits(min_interval=0)
+        load=steady(1_000), seconds=60, decide_timing=forgets_the_floor, limits=BatchLimits(min_interval=0)
     )
     sound = LoadSimulation(load=steady(10_000), seconds=60).run()
     sizes = simulation.run().sizes(since=20)
@@ -294,7 +308,7 @@ def test_a_controller_that_never_recovers_is_noticed():
     server = Server(refusing=(10, 40))
     assert LoadSimulation(load=steady(5_000), seconds=400, server=server).run().steps[-1] == 0
     assert (
-        LoadSimulation(load=steady(5_000), seconds=400, server=server, see_insert=never_recovers)
+        LoadSimulation(load=steady(5_000), seconds=400, server=server, add_insert=never_recovers)
         .run()
         .steps[-1]
         > 0
@@ -304,13 +318,13 @@ def test_a_controller_that_never_recovers_is_noticed():
 def test_a_controller_that_never_backs_off_is_noticed():
     server = Server(merges_a_second=0.4, parts_limit=60)
     defective = LoadSimulation(
-        load=steady(5_000), seconds=600, server=server, see_insert=never_backs_off
+        load=steady(5_000), seconds=600, server=server, add_insert=never_backs_off
     ).run()
     assert len(defective.starts) > len(defective.sent)
 
 
 def test_a_controller_that_starves_little_load_is_noticed():
     starving = LoadSimulation(
-        load=steady(50), seconds=60, decide_rhythm=waits_for_full_batches, patience_seconds=60
+        load=steady(50), seconds=60, decide_timing=waits_for_full_batches, patience_seconds=60
     )
     assert starving.run().left
