@@ -15,9 +15,9 @@ from pathlib import Path
 
 from oncehouse.devstack.demo.events import make_topic
 from oncehouse.devstack.stack import Stack
-from oncehouse.messaging.failure_policy import Placement
+from oncehouse.messaging.failure_policy import OutgoingMessage
 from oncehouse.messaging.message import Message
-from oncehouse.messaging.retries.kafka_retry_broker import KafkaShelf
+from oncehouse.messaging.retries.kafka_retry_broker import KafkaRetryBroker
 from oncehouse.messaging.retries.retry_topics import RetryTopics
 
 ROUNDS = 3
@@ -26,14 +26,14 @@ ROUNDS = 3
 def measure(servers: str, messages: int) -> tuple[float, float]:
     """Seconds to read the keys of all messages, and to ask for as many messages; the best of some rounds."""
     make_topic(servers, "orders", partitions=1)
-    shelf = KafkaShelf(bootstrap_servers=servers, group="bench")
-    aside = RetryTopics(delays=["1h"], order="key")
-    aside.open("orders", shelf)
+    broker = KafkaRetryBroker(bootstrap_servers=servers, group="bench")
+    policy = RetryTopics(delays=["1h"], order="key")
+    policy.open("orders", broker)
     waiting = [
-        Placement(topic="orders.retry.1", partition=0, key=b"key-%d" % at, value=b"x" * 200, headers=())
+        OutgoingMessage(topic="orders.retry.1", partition=0, key=b"key-%d" % at, value=b"x" * 200, headers=())
         for at in range(messages)
     ]
-    shelf.send(waiting)
+    broker.send(waiting)
     asked = [
         Message(topic="orders", partition=0, offset=at, key=b"key-%d" % at, value=b"")
         for at in range(messages)
@@ -41,14 +41,14 @@ def measure(servers: str, messages: int) -> tuple[float, float]:
     reading, asking = [], []
     for _ in range(ROUNDS):
         started = time.perf_counter()
-        aside.assigned([("orders", 0)])
+        policy.assigned([("orders", 0)])
         reading.append(time.perf_counter() - started)
         started = time.perf_counter()
-        if len(aside.behind(asked)) != messages:
+        if len(policy.find_blocked(asked)) != messages:
             raise SystemExit("a key that waits was not found")
         asking.append(time.perf_counter() - started)
-        aside.revoked([("orders", 0)])
-    shelf.close()
+        policy.revoked([("orders", 0)])
+    broker.close()
     return min(reading), min(asking)
 
 

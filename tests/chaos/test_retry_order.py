@@ -15,7 +15,7 @@ def test_order_by_key_holds_and_nothing_is_lost(first_seed):
     for seed in range(first_seed, first_seed + 1_000):
         dice = random.Random(seed)
         simulation = RetrySimulation(
-            dice, aside=lambda: RetryTopics(delays=[1, 5], order="key"), partitions=dice.randint(1, 3)
+            dice, policy=lambda: RetryTopics(delays=[1, 5], order="key"), partitions=dice.randint(1, 3)
         )
         simulation.run(
             messages=dice.randint(1, 40), keys=dice.randint(1, 6), disturbances=dice.randint(0, 10)

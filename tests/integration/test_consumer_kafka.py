@@ -12,7 +12,7 @@ import pytest
 from consumer_load import PARTITIONS, Running, come_and_go_under_load, running, wait_for
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.messaging.consumer import Batch, Consumer, MemoryMetrics
-from oncehouse.messaging.consumer.runner import Runner
+from oncehouse.messaging.consumer.runner import ConsumerRunner
 
 
 @pytest.fixture
@@ -68,15 +68,19 @@ def test_a_handler_slower_than_the_poll_interval_keeps_its_partition_and_a_froze
             freeze.set()
             wait_for(lambda: metrics["lost"].counts["partitions.lost"] == 1, "the loss")
 
-    step = Runner.step
+    step = ConsumerRunner.step
 
-    def step_or_freeze(self: Runner) -> None:
-        if self.core.states and freeze.is_set() and lost_topic in {key[0] for key in self.core.states}:
+    def step_or_freeze(self: ConsumerRunner) -> None:
+        if (
+            self.state_machine.states
+            and freeze.is_set()
+            and lost_topic in {key[0] for key in self.state_machine.states}
+        ):
             freeze.clear()
             time.sleep(7.5)
         step(self)
 
-    monkeypatch.setattr(Runner, "step", step_or_freeze)
+    monkeypatch.setattr(ConsumerRunner, "step", step_or_freeze)
     consumers.begin("slow", slow)
     consumers.begin("lost", lost)
     wait_for(lambda: len(seen["slow"]) == 2, "the slow handler's batches")

@@ -16,9 +16,9 @@ from oncehouse.common.backoff import Backoff
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.clock import SystemClock
 from oncehouse.messaging.consumer import Batch, Consumer, MemoryBroker, MemoryMetrics, process_workers
-from oncehouse.messaging.consumer.partition_tasks import InlineCrew
+from oncehouse.messaging.consumer.partition_tasks import InlineExecutor
 from oncehouse.messaging.consumer.process_workers import ProcessWorkers, _Worker, describe_exit
-from oncehouse.messaging.consumer.workers import Flag, Job
+from oncehouse.messaging.consumer.workers import CancelFlag, HandlerJob
 from oncehouse.messaging.retries.retry_topics import DeadLetterTopic
 
 QUICKLY = Backoff(base_seconds=0.01, longest_seconds=0.01)
@@ -165,7 +165,7 @@ class Pipe:
 
 
 def test_a_process_that_ended_while_idle_is_not_given_the_next_batch():
-    workers = ProcessWorkers(crew=InlineCrew())
+    workers = ProcessWorkers(executor=InlineExecutor())
     living, dead = (_Worker(process=Process(alive=alive), pipe=Pipe()) for alive in (True, False))
     workers._idle += [living, dead]
     assert workers._pop_living() is living
@@ -173,13 +173,16 @@ def test_a_process_that_ended_while_idle_is_not_given_the_next_batch():
 
 
 def test_a_batch_that_is_cancelled_while_its_process_starts_is_killed(monkeypatch):
-    workers, started = ProcessWorkers(crew=InlineCrew()), _Worker(process=Process(alive=True), pipe=Pipe())
-    job = Job(ticket=None, handler=print, batch=None, done=print, flag=Flag())
+    workers, started = (
+        ProcessWorkers(executor=InlineExecutor()),
+        _Worker(process=Process(alive=True), pipe=Pipe()),
+    )
+    job = HandlerJob(ticket=None, handler=print, batch=None, done=print, flag=CancelFlag())
 
     def start(handler: object) -> _Worker:
         workers.cancel(job)
         return started
 
     monkeypatch.setattr(process_workers, "_start", start)
-    assert workers._take(job) is started
+    assert workers._accept_records(job) is started
     assert started.process.killed

@@ -14,10 +14,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from oncehouse.cli.app import run_command
 from oncehouse.errors import ConfigurationError, FencedError, PermanentError, TransientError
-from oncehouse.messaging.failure_policy import Failure, Placement
+from oncehouse.messaging.failure_policy import FailedMessage, OutgoingMessage
 from oncehouse.messaging.message import FAILED_AT, MESSAGE_ID, ORIGIN, Message
-from oncehouse.messaging.retries import dead_letter_topic
-from oncehouse.messaging.retries.kafka_retry_broker import KafkaShelf, read_to_end
+from oncehouse.messaging.retries import dead_letter_store
+from oncehouse.messaging.retries.kafka_retry_broker import KafkaRetryBroker, read_to_end
 from oncehouse.messaging.retries.retry_topics import DeadLetterTopic
 
 HOSTILE = b"\x1b[31mred\x07 \xff\xfe [bold]x[/bold]\r\nsecond line"
@@ -29,15 +29,15 @@ class Place:
         self.source = topic(partitions=2)
         self.file = tmp_path / "messaging.yaml"
         self.file.write_text(f"kafka: {{bootstrap_servers: '{self.servers}'}}\n")
-        self.shelf = KafkaShelf(bootstrap_servers=self.servers, group="g")
-        self.aside = DeadLetterTopic()
-        self.aside.open(self.source, self.shelf)
+        self.broker = KafkaRetryBroker(bootstrap_servers=self.servers, group="g")
+        self.policy = DeadLetterTopic()
+        self.policy.open(self.source, self.broker)
 
     def fail(
         self, count, *, error="ValueError: no", start=0, value=None, headers=(), failed_at=1_700_000_000.0
     ):
-        self.aside.put([
-            Failure(
+        self.policy.divert([
+            FailedMessage(
                 message=Message(
                     topic=self.source,
                     partition=offset % 2,
@@ -76,16 +76,16 @@ class Place:
 def place(kafka, topic, tmp_path):
     place = Place(kafka, topic, tmp_path)
     yield place
-    place.shelf.close()
+    place.broker.close()
 
 
 def test_letters_are_listed_by_error_and_shown_without_harm(place, capsys):
     place.fail(3)
     place.fail(1, error="KeyError: \x1b[2Jgone", start=3, value=HOSTILE, headers=(("trace", b"\x1b]0;x"),))
-    far = Placement(
+    far = OutgoingMessage(
         topic=f"{place.source}.dlq", partition=0, key=None, value=b"", headers=((FAILED_AT, b"9" * 18),)
     )
-    place.shelf.send([far])
+    place.broker.send([far])
     out = place.ask(capsys, "list", place.source, str(place.file))
     assert "\x1b" not in out
     assert "ValueError              3" in out
@@ -188,10 +188,10 @@ def test_a_replay_that_is_killed_again_and_again_sends_each_letter_once(place, c
 
 def test_without_marks_a_killed_replay_would_send_letters_twice(place, capsys, monkeypatch):
     """The seeded defect that the test above is there to catch."""
-    from oncehouse.messaging.retries.dead_letter_topic import LetterTopic
+    from oncehouse.messaging.retries.dead_letter_store import DeadLetterStore
 
     place.fail(3)
-    monkeypatch.setattr(LetterTopic, "read_marks", lambda _: {})
+    monkeypatch.setattr(DeadLetterStore, "read_marks", lambda _: {})
     for _ in range(2):
         place.ask(capsys, "replay", place.source, str(place.file))
     assert len(place.read(place.source)) == 6
@@ -207,7 +207,7 @@ def test_without_marks_a_killed_replay_would_send_letters_twice(place, capsys, m
     ],
 )
 def test_what_cuts_a_replay_off_is_told_with_advice(code, kind, said):
-    judged = dead_letter_topic._judge(KafkaException(KafkaError(code)), "the replay was cut off")
+    judged = dead_letter_store._wrap_error(KafkaException(KafkaError(code)), "the replay was cut off")
     assert type(judged) is kind
     assert said in str(judged)
 

@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.messaging import Consumer, RetryTopics
-from oncehouse.messaging.retries.dead_letter_topic import LetterTopic
-from oncehouse.messaging.retries.dead_letters import Letter
+from oncehouse.messaging.retries.dead_letter_store import DeadLetterStore
+from oncehouse.messaging.retries.dead_letters import TopicDeadLetter
 
 KEYS, MESSAGES = 8, 160
 
@@ -60,8 +60,8 @@ class Bench:
             assert not thread.is_alive()
 
     def letters(self):
-        topic = LetterTopic(f"{self.source}.dlq", bootstrap_servers=self.servers)
-        return [Letter(message=message) for message in topic.read()]
+        topic = DeadLetterStore(f"{self.source}.dlq", bootstrap_servers=self.servers)
+        return [TopicDeadLetter(message=message) for message in topic.read()]
 
     def wait_until_all_are_somewhere(self):
         deadline = time.monotonic() + 120

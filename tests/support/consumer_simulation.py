@@ -14,13 +14,13 @@ from oncehouse.common.backoff import Backoff
 from oncehouse.errors import PermanentError, TransientError
 from oncehouse.messaging.clock import ManualClock
 from oncehouse.messaging.consumer.batch import Batch
-from oncehouse.messaging.consumer.handler_rules import Rules, Subscription
+from oncehouse.messaging.consumer.handler_rules import HandlerRules, Subscription
 from oncehouse.messaging.consumer.memory_broker import MemoryBroker, MemoryClient
 from oncehouse.messaging.consumer.metrics import NoMetrics
-from oncehouse.messaging.consumer.partition_tasks import InlineCrew
-from oncehouse.messaging.consumer.runner import Bounds, Runner
+from oncehouse.messaging.consumer.partition_tasks import InlineExecutor
+from oncehouse.messaging.consumer.runner import ConsumerRunner, ShutdownLimits
 from oncehouse.messaging.consumer.workers import ThreadWorkers
-from oncehouse.messaging.failure_policy import Failure, Partition, Shelf
+from oncehouse.messaging.failure_policy import FailedMessage, Partition, RetryBroker
 from oncehouse.messaging.message import Message
 
 TOPIC, GROUP = "events", "g"
@@ -28,13 +28,13 @@ POISON = b"poison"
 
 
 @dataclass(kw_only=True)
-class Aside:
+class RecordingPolicy:
     """Dead letters in a list; fails as often as it is told to."""
 
-    put_aside: list[tuple[int, int]] = field(default_factory=list)
+    diverted: list[tuple[int, int]] = field(default_factory=list)
     failing: int = 0
 
-    def open(self, source: str, shelf: Shelf) -> None:
+    def open(self, source: str, broker: RetryBroker) -> None:
         pass
 
     def topics(self, source: str) -> tuple[str, ...]:
@@ -49,23 +49,23 @@ class Aside:
     def due_at(self, message: Message) -> float | None:
         return None
 
-    def behind(self, messages: Sequence[Message]) -> list[int]:
+    def find_blocked(self, messages: Sequence[Message]) -> list[int]:
         return []
 
-    def put(self, failures: Sequence[Failure]) -> None:
+    def divert(self, failures: Sequence[FailedMessage]) -> None:
         if self.failing:
             self.failing -= 1
             raise TransientError("out of reach")
-        self.put_aside += [(failure.message.partition, failure.message.offset) for failure in failures]
+        self.diverted += [(failure.message.partition, failure.message.offset) for failure in failures]
 
-    def settled(self, messages: Sequence[Message]) -> None:
+    def committed(self, messages: Sequence[Message]) -> None:
         pass
 
 
 @dataclass(kw_only=True)
 class Member:
-    runner: Runner
-    crew: InlineCrew
+    runner: ConsumerRunner
+    executor: InlineExecutor
     client: MemoryClient
 
 
@@ -83,15 +83,15 @@ class ConsumerSimulation:
         self.clock = ManualClock()
         self.broker = MemoryBroker({TOPIC: partitions}, clock=self.clock, eager=eager)
         self.partitions = partitions
-        self.aside = Aside()
-        self.rules = Rules(
+        self.policy = RecordingPolicy()
+        self.rules = HandlerRules(
             topic=TOPIC,
             size=size,
             wait_seconds=1.0,
             concurrency=2,
             attempts=2,
             backoff=Backoff(base_seconds=0.5, longest_seconds=4.0),
-            aside=True,
+            diverts=True,
         )
         self.members: list[Member] = []
         self.successes: list[Success] = []
@@ -117,25 +117,25 @@ class ConsumerSimulation:
         )
 
     def join(self) -> None:
-        crew = InlineCrew()
+        executor = InlineExecutor()
         client = self.broker.client(GROUP)
-        runner = Runner(
+        runner = ConsumerRunner(
             group=GROUP,
             client=client,
             subscriptions=[
                 Subscription(
-                    rules=self.rules, handler=lambda batch: self.handle(batch, client), aside=self.aside
+                    rules=self.rules, handler=lambda batch: self.handle(batch, client), policy=self.policy
                 )
             ],
-            workers={TOPIC: ThreadWorkers(crew)},
-            crew=crew,
+            workers={TOPIC: ThreadWorkers(executor)},
+            executor=executor,
             clock=self.clock,
             metrics=NoMetrics(),
-            bounds=Bounds(),
+            shutdown_limits=ShutdownLimits(),
             chance=lambda: self.dice,
         )
         runner.open()
-        self.members.append(Member(runner=runner, crew=crew, client=client))
+        self.members.append(Member(runner=runner, executor=executor, client=client))
 
     def crash(self, at: int) -> None:
         member = self.members.pop(at)
@@ -154,18 +154,20 @@ class ConsumerSimulation:
 
     def come_to_rest(self) -> None:
         """Let everything that can happen happen, with one member at least."""
-        self.aside.failing = self.transient_failures = 0
+        self.policy.failing = self.transient_failures = 0
         self.broker.refuse_commits(0)
         if not self.members:
             self.join()
         for _ in range(3_000):
-            before = sum(member.runner.news for member in self.members)
+            before = sum(member.runner.activity for member in self.members)
             for member in self.members:
                 member.runner.step()
-                while member.crew.run_one():
+                while member.executor.run_one():
                     pass
-            if sum(member.runner.news for member in self.members) == before:
-                wake_at = min(member.runner.core.wake_at(self.clock.monotonic()) for member in self.members)
+            if sum(member.runner.activity for member in self.members) == before:
+                wake_at = min(
+                    member.runner.state_machine.wake_at(self.clock.monotonic()) for member in self.members
+                )
                 if wake_at > self.clock.monotonic() + 3600:
                     return
                 self.clock.advance(wake_at - self.clock.monotonic())
@@ -197,9 +199,9 @@ class ConsumerSimulation:
         poison = {(one.partition, one.offset) for one in messages if one.value == POISON}
         everything = {(one.partition, one.offset) for one in messages}
         assert handled == everything - poison, "lost, or poison handled"
-        assert set(self.aside.put_aside) == poison, "put aside wrongly"
+        assert set(self.policy.diverted) == poison, "put aside wrongly"
         if not self.crashes:
-            assert len(self.aside.put_aside) == len(poison), "put aside twice"
+            assert len(self.policy.diverted) == len(poison), "put aside twice"
         for partition in range(self.partitions):
             count = sum(one.partition == partition for one in messages)
             assert (self.broker.committed(GROUP, TOPIC, partition) or 0) == count, "not committed to the end"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from oncehouse.errors import TransientError
-from oncehouse.messaging.failure_policy import Failure, Partition, Placement
+from oncehouse.messaging.failure_policy import FailedMessage, OutgoingMessage, Partition
 from oncehouse.messaging.message import Headers, Message
 from oncehouse.messaging.retries.retry_topics import RetryTopics
 
@@ -21,7 +21,7 @@ START = 1_700_000_000.0
 
 
 @dataclass(kw_only=True)
-class MemoryShelf:
+class MemoryRetryBroker:
     """The brokers of one simulation; `fails_at` is asked before each write."""
 
     topics: dict[str, list[list[Message]]] = field(default_factory=dict)
@@ -36,9 +36,9 @@ class MemoryShelf:
         assert source in self.topics
         self.topics.setdefault(topic, [[] for _ in range(partitions)])
 
-    def send(self, placements: Sequence[Placement]) -> list[int]:
+    def send(self, outgoing: Sequence[OutgoingMessage]) -> list[int]:
         offsets = []
-        for placement in placements:
+        for placement in outgoing:
             if self.fails_at():
                 raise TransientError("the brokers are gone")
             offsets.append(
@@ -48,7 +48,7 @@ class MemoryShelf:
             )
         return offsets
 
-    def unsettled(self, topic: str, partition: int) -> Iterator[tuple[int, bytes | None]]:
+    def read_uncommitted(self, topic: str, partition: int) -> Iterator[tuple[int, bytes | None]]:
         for message in self.topics[topic][partition][self.committed.get((topic, partition), 0) :]:
             yield message.offset, message.key
 
@@ -75,35 +75,37 @@ class MemoryShelf:
 
 @dataclass(eq=False, kw_only=True)
 class Member:
-    aside: RetryTopics
+    policy: RetryTopics
     ours: set[Partition] = field(default_factory=set)
     batches: dict[Partition, Iterator[None]] = field(default_factory=dict)
 
 
 class RetrySimulation:
-    def __init__(self, dice: random.Random, *, aside: Callable[[], RetryTopics], partitions: int = 2) -> None:
+    def __init__(
+        self, dice: random.Random, *, policy: Callable[[], RetryTopics], partitions: int = 2
+    ) -> None:
         self.dice = dice
-        self.make_aside = aside
-        self.shelf = MemoryShelf(topics={SOURCE: [[] for _ in range(partitions)]})
-        self.shelf.fails_at = lambda: dice.random() < 0.02
+        self.make_policy = policy
+        self.broker = MemoryRetryBroker(topics={SOURCE: [[] for _ in range(partitions)]})
+        self.broker.fails_at = lambda: dice.random() < 0.02
         self.handled: list[bytes] = []
         self.broken: list[str] = []
         self.failing: dict[bytes, int] = {}
         self.ghosts: list[Iterator[None]] = []
         self.members = [self.start(), self.start()]
-        self.levels = (SOURCE, *self.members[0].aside.topics(SOURCE))
+        self.levels = (SOURCE, *self.members[0].policy.topics(SOURCE))
         for topic in self.levels:
             for number in range(partitions):
                 self.give((topic, number), dice.choice(self.members))
 
     def start(self) -> Member:
-        aside = self.make_aside()
-        aside.open(SOURCE, self.shelf)
-        return Member(aside=aside)
+        policy = self.make_policy()
+        policy.open(SOURCE, self.broker)
+        return Member(policy=policy)
 
     def give(self, partition: Partition, member: Member) -> None:
         member.ours.add(partition)
-        member.aside.assigned([partition])
+        member.policy.assigned([partition])
 
     def produce(self, count: int, keys: int) -> None:
         for number in range(count):
@@ -111,7 +113,7 @@ class RetrySimulation:
             value = b"%d:%d" % (key, number)
             # Most messages succeed at once, some after a while, a few never.
             self.failing[value] = self.dice.choice([0, 0, 0, 1, 2, 99])
-            self.shelf.append(SOURCE, key % len(self.shelf.topics[SOURCE]), b"k%d" % key, value)
+            self.broker.append(SOURCE, key % len(self.broker.topics[SOURCE]), b"k%d" % key, value)
 
     def handle(self, message: Message) -> str:
         """The handler: empty when it succeeds."""
@@ -125,8 +127,8 @@ class RetrySimulation:
         return ""
 
     def check_order(self, message: Message) -> None:
-        given_up = {letter.value for log in self.shelf.topics[f"{SOURCE}.dlq"] for letter in log}
-        for earlier in self.shelf.topics[SOURCE][message.partition]:
+        given_up = {letter.value for log in self.broker.topics[f"{SOURCE}.dlq"] for letter in log}
+        for earlier in self.broker.topics[SOURCE][message.partition]:
             if earlier.value == message.value:
                 return
             if (
@@ -139,8 +141,8 @@ class RetrySimulation:
     def run_batch(self, member: Member, partition: Partition) -> Iterator[None]:
         """One batch from reading to commit, as a consumer does it; each yield is a place where all may end."""
         topic, number = partition
-        start = self.shelf.committed.get(partition, 0)
-        batch = self.shelf.topics[topic][number][start : start + self.dice.randint(1, 4)]
+        start = self.broker.committed.get(partition, 0)
+        batch = self.broker.topics[topic][number][start : start + self.dice.randint(1, 4)]
         batch = batch[
             : next((at for at, one in enumerate(batch) if not self.is_due(member, one)), len(batch))
         ]
@@ -148,13 +150,15 @@ class RetrySimulation:
             return
         rest = list(batch)
         while rest:
-            waiting = set(member.aside.behind(rest))
+            waiting = set(member.policy.find_blocked(rest))
             yield
-            message, behind = rest[0], 0 in waiting
-            error = "" if behind else self.handle(message)
+            message, blocked = rest[0], 0 in waiting
+            error = "" if blocked else self.handle(message)
             yield
-            if behind or error:
-                while not self.put(member, Failure(message=message, error=error, failed_at=self.shelf.now)):
+            if blocked or error:
+                while not self.divert(
+                    member, FailedMessage(message=message, error=error, failed_at=self.broker.now)
+                ):
                     if partition not in member.ours:
                         return
                     yield
@@ -162,17 +166,17 @@ class RetrySimulation:
             rest.pop(0)
         if partition not in member.ours:
             return  # the brokers refuse the commit of one who has lost the partition
-        self.shelf.committed[partition] = batch[-1].offset + 1
+        self.broker.committed[partition] = batch[-1].offset + 1
         yield
-        member.aside.settled(batch)
+        member.policy.committed(batch)
 
     def is_due(self, member: Member, message: Message) -> bool:
-        due = member.aside.due_at(message)
-        return due is None or due <= self.shelf.now
+        due = member.policy.due_at(message)
+        return due is None or due <= self.broker.now
 
-    def put(self, member: Member, failure: Failure) -> bool:
+    def divert(self, member: Member, failure: FailedMessage) -> bool:
         try:
-            member.aside.put([failure])
+            member.policy.divert([failure])
         except TransientError:
             return False
         return True
@@ -185,7 +189,7 @@ class RetrySimulation:
             ghost = self.dice.choice(self.ghosts)
             if next(ghost, ghost) is ghost:
                 self.ghosts.remove(ghost)
-        self.shelf.now += self.dice.choice([0, 0, 0.5, 3])
+        self.broker.now += self.dice.choice([0, 0, 0.5, 3])
 
     def advance(self, member: Member, partition: Partition) -> None:
         running = member.batches.get(partition) or self.run_batch(member, partition)
@@ -221,7 +225,7 @@ class RetrySimulation:
         if (left := giver.batches.pop(partition, None)) is not None:
             # What its handler has begun may go on, but it is not settled here any more.
             self.ghosts.append(left)
-        giver.aside.revoked([partition])
+        giver.policy.revoked([partition])
         self.give(partition, self.dice.choice(self.members))
 
     def run(self, *, messages: int, keys: int, disturbances: int) -> None:
@@ -230,36 +234,36 @@ class RetrySimulation:
             for _ in range(self.dice.randint(1, 40)):
                 self.step()
             self.disturb()
-        self.shelf.fails_at = lambda: False
+        self.broker.fails_at = lambda: False
         for _ in range(100 * messages):
             for member in self.members:
                 for partition in sorted(member.ours):
                     self.advance(member, partition)
-            self.shelf.now += 1
+            self.broker.now += 1
             if not self.is_busy():
                 return
         raise AssertionError("the simulation does not come to rest")
 
     def is_busy(self) -> bool:
         return any(
-            self.shelf.committed.get((topic, number), 0) < len(log)
+            self.broker.committed.get((topic, number), 0) < len(log)
             for topic in self.levels
-            for number, log in enumerate(self.shelf.topics[topic])
+            for number, log in enumerate(self.broker.topics[topic])
         )
 
     def lost(self) -> set[bytes]:
-        letters = {letter.value for log in self.shelf.topics[f"{SOURCE}.dlq"] for letter in log}
+        letters = {letter.value for log in self.broker.topics[f"{SOURCE}.dlq"] for letter in log}
         return set(self.failing) - set(self.handled) - {value for value in letters if value is not None}
 
 
-def settle_early(aside: RetryTopics) -> RetryTopics:
+def settle_early(policy: RetryTopics) -> RetryTopics:
     """A seeded defect: a key is let go as soon as its message is read again."""
-    behind = aside.behind
+    find_blocked = policy.find_blocked
 
     def look(messages: Sequence[Message]) -> list[int]:
-        found = behind(messages)
-        aside.settled(messages)
+        found = find_blocked(messages)
+        policy.committed(messages)
         return found
 
-    aside.behind = look  # type: ignore[method-assign]
-    return aside
+    policy.find_blocked = look  # type: ignore[method-assign]
+    return policy

@@ -1,8 +1,9 @@
-"""Where messages go that their handler could not take, and what waits because of them.
+"""What happens to messages whose handler failed: the interface between consumer and failure policy.
 
-The consumer asks an Aside before it hands messages out and tells it what failed; it knows nothing of delays or keys.
-An Aside decides; it touches Kafka only through the Shelf that the consumer opens it with, so that the same Aside works
-on the in-memory broker. Calls come from one thread at a time for a partition, and from several for different ones.
+`RetryTopics` and `DeadLetterTopic` are the failure policies. The consumer asks its policy before it runs a handler, and
+passes it the messages that failed; the consumer knows nothing of delays or keys. A policy reaches Kafka only through
+the `RetryBroker` it was opened with, so it works on the broker in memory, too. Calls for one partition come one at a
+time; calls for different partitions may come from several threads.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ Partition = tuple[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class FailedMessage:
     message: Message
     error: str
-    """What the handler said; empty for a message that was never tried, because it waits behind another."""
+    """The handler's error; empty for a message that was not tried because it waits for an earlier one of its key."""
     failed_at: float
     """Seconds since 1970."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placement:
-    """A message to be written, with the partition it has to go to."""
+class OutgoingMessage:
+    """A message to be written to a given partition."""
 
     topic: str
     partition: int
@@ -36,75 +37,76 @@ class Placement:
     headers: Headers
 
 
-class Shelf(Protocol):
-    """The brokers as an Aside needs them. `retries.kafka_shelf.KafkaShelf` is Kafka's."""
+class RetryBroker(Protocol):
+    """The Kafka operations that a failure policy needs. `retries.kafka_retry_broker` has Kafka's implementation."""
 
     def count_partitions(self, topic: str) -> int | None:
-        """How many partitions the topic has, or None when there is no such topic."""
+        """The topic's number of partitions, or None if the topic does not exist."""
         ...
 
     def create(self, topic: str, *, partitions: int, source: str) -> None:
-        """Make the topic, as durable as the source. Raises ConfigurationError with advice when that is not allowed."""
+        """Create the topic, as durable as the source. Raises ConfigurationError with advice if that is not allowed."""
         ...
 
-    def send(self, placements: Sequence[Placement]) -> list[int]:
+    def send(self, outgoing: Sequence[OutgoingMessage]) -> list[int]:
         """Write these in order and return their offsets once all are acknowledged.
 
-        Raises TransientError or PermanentError otherwise. What comes later for a partition is then not written where
-        something earlier is missing.
+        Otherwise raises TransientError or PermanentError. No message is then written to a partition after one that is
+        missing there.
         """
         ...
 
-    def unsettled(self, topic: str, partition: int) -> Iterator[tuple[int, bytes | None]]:
-        """Offset and key of what stands there beyond the group's committed offset, up to now."""
+    def read_uncommitted(self, topic: str, partition: int) -> Iterator[tuple[int, bytes | None]]:
+        """Offset and key of the records from the group's committed offset to the current end."""
         ...
 
     def close(self) -> None: ...
 
 
-class Aside(Protocol):
-    def open(self, source: str, shelf: Shelf) -> None:
-        """Called once, before the subscription: make or check what is needed beside the source.
+class FailurePolicy(Protocol):
+    def open(self, source: str, broker: RetryBroker) -> None:
+        """Called once, before the consumer subscribes: create or check the topics that the policy needs.
 
-        Raises ConfigurationError with advice. The shelf stays the consumer's, who closes it at the end.
+        Raises ConfigurationError with advice. The consumer keeps the broker and closes it at the end.
         """
         ...
 
     def topics(self, source: str) -> tuple[str, ...]:
-        """Topics to read beside the source, because what was put aside comes back through them.
+        """Topics to read in addition to the source: failed messages come back through them.
 
-        Partition p of all of them has to go to whoever reads partition p of the source: `range` does that.
+        Partition p of each must be assigned to the consumer that has partition p of the source, as the assignor `range`
+        does.
         """
         ...
 
     def assigned(self, partitions: Collection[Partition]) -> None:
-        """These partitions are ours now. Called before their first message is handed out; may block for a while."""
+        """These partitions were assigned to this consumer. Called before their first message is handled; may block."""
         ...
 
     def revoked(self, partitions: Collection[Partition]) -> None:
-        """These partitions are no longer ours; what was remembered of them is forgotten."""
+        """These partitions were revoked; forget their state."""
         ...
 
     def due_at(self, message: Message) -> float | None:
-        """Seconds since 1970 before which this message must not be handed out, or None for at once."""
+        """Seconds since 1970 before which this message must not be handled; None for no delay."""
         ...
 
-    def behind(self, messages: Sequence[Message]) -> list[int]:
-        """Places of the messages that must not be tried now, because an earlier one of their key was put aside.
+    def find_blocked(self, messages: Sequence[Message]) -> list[int]:
+        """Indices of the messages that must not be tried now, because an earlier one of their key failed.
 
-        They are put aside untried instead. Asked again after each `put`, for all that comes after it: what has just
-        failed may hold up the rest of its own batch.
+        The consumer diverts them untried. It asks again after each `divert`: the message that has just failed may
+        block the rest of its own batch.
         """
         ...
 
-    def put(self, failures: Sequence[Failure]) -> None:
-        """Put these aside, in this order; returns when Kafka has acknowledged all of them.
+    def divert(self, failures: Sequence[FailedMessage]) -> None:
+        """Write these to their next topic, in this order; return once Kafka has acknowledged all of them.
 
-        Raises TransientError when that did not happen: nothing may be committed then, and the same call may come
-        again. A PermanentError stops the partition.
+        Raises TransientError otherwise: then nothing may be committed, and the consumer may repeat the call. A
+        PermanentError stops the partition.
         """
         ...
 
-    def settled(self, messages: Sequence[Message]) -> None:
-        """These messages are done (handled or put aside) and their offsets committed."""
+    def committed(self, messages: Sequence[Message]) -> None:
+        """The offsets of these messages, handled or diverted, were committed."""
         ...

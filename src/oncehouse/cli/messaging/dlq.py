@@ -26,8 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from oncehouse.messaging.retries.dead_letter_topic import LetterTopic, Replayed
-    from oncehouse.messaging.retries.dead_letters import Choice, Letter, Marks, Tally
+    from oncehouse.messaging.retries.dead_letter_store import DeadLetterStore, ReplayResult
+    from oncehouse.messaging.retries.dead_letters import (
+        DeadLetterSelection,
+        ErrorCount,
+        ReplayMarks,
+        TopicDeadLetter,
+    )
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -85,7 +90,7 @@ class Header:
 @dataclass(frozen=True, kw_only=True)
 class DlqLetters(Answer, of=("dlq list",)):
     topic: str
-    errors: Mapping[str, Tally]
+    errors: Mapping[str, ErrorCount]
     newest: list[DlqLetter]
 
 
@@ -101,7 +106,7 @@ class OneDlqLetter(Answer, of=("dlq show",)):
 @dataclass(frozen=True, kw_only=True)
 class ReplayedLetters(Answer, of=("dlq replay",)):
     topic: str
-    done: Inlined[Replayed]
+    done: Inlined[ReplayResult]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,19 +130,19 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """Count dead letters by error, and list the newest."""
-    from oncehouse.messaging.retries.dead_letters import count_letters, pick_letters
+    from oncehouse.messaging.retries.dead_letters import count_by_error, select_dead_letters
 
     letters, choice = open_letters(topic, file, named=named), make_choice(error, since, at)
     marks = letters.read_marks()
-    newest: list[tuple[float, int, Letter]] = []
+    newest: list[tuple[float, int, TopicDeadLetter]] = []
 
     def noting() -> Any:
-        for number, letter in enumerate(pick_letters(letters.read(), choice)):
+        for number, letter in enumerate(select_dead_letters(letters.read(), choice)):
             entry = (letter.failed_at or 0.0, number, letter)
             (heapq.heappush if len(newest) < limit else heapq.heappushpop)(newest, entry)
             yield letter
 
-    counts = count_letters(noting(), marks)
+    counts = count_by_error(noting(), marks)
     shown = [letter for _, _, letter in sorted(newest, reverse=True)][:limit]
     if as_json:
         newest_first = [_describe(letter, marks) for letter in shown]
@@ -234,12 +239,12 @@ def purge(
     as_json: AsJson = False,
 ) -> None:
     """Delete dead letters for good; says first what goes, and asks."""
-    from oncehouse.messaging.retries.dead_letters import count_letters, plan_purge
+    from oncehouse.messaging.retries.dead_letters import count_by_error, plan_purge
 
     letters = open_letters(topic, file, named=named)
     marks = letters.read_marks()
     ends, gone = plan_purge(letters.read(), parse_time(until))
-    counts = count_letters(gone, marks)
+    counts = count_by_error(gone, marks)
     lost = sum(tally.letters - tally.replayed for tally in counts.values())
     if not as_json:
         _show_counts(counts, empty=f"no dead letters to purge in {letters.topic}")
@@ -256,23 +261,25 @@ def purge(
         say(f"{len(gone):,} deleted")
 
 
-def open_letters(topic: str, file: Path, *, named: bool) -> LetterTopic:
-    from oncehouse.messaging.retries.dead_letter_topic import LetterTopic
-    from oncehouse.messaging.retries.dead_letters import dead_letters_of
+def open_letters(topic: str, file: Path, *, named: bool) -> DeadLetterStore:
+    from oncehouse.messaging.retries.dead_letter_store import DeadLetterStore
+    from oncehouse.messaging.retries.dead_letters import dead_letter_topic_of
     from oncehouse.messaging.settings import load_messaging
 
     kafka = load_messaging(file).require_kafka()
-    return LetterTopic(
-        dead_letters_of(_check(topic), named=named),
+    return DeadLetterStore(
+        dead_letter_topic_of(_check(topic), named=named),
         bootstrap_servers=kafka.bootstrap_servers,
         options=kafka.options,
     )
 
 
-def make_choice(error: str | None, since: str | None, at: Sequence[str] | None) -> Choice:
-    from oncehouse.messaging.retries.dead_letters import Choice, parse_span
+def make_choice(error: str | None, since: str | None, at: Sequence[str] | None) -> DeadLetterSelection:
+    from oncehouse.messaging.retries.dead_letters import DeadLetterSelection, parse_offset_span
 
-    return Choice(error=error, since=parse_time(since), spans=tuple(parse_span(text) for text in at or ()))
+    return DeadLetterSelection(
+        error=error, since=parse_time(since), spans=tuple(parse_offset_span(text) for text in at or ())
+    )
 
 
 def _check(topic: str) -> str:
@@ -289,12 +296,12 @@ def _ask(question: str, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _show_counts(counts: Mapping[str, Tally], *, empty: str) -> None:
+def _show_counts(counts: Mapping[str, ErrorCount], *, empty: str) -> None:
     rows = [(kind, tally.letters, tally.replayed) for kind, tally in counts.items()]
     show_table(["error", "letters", "replayed"], rows, empty=empty)
 
 
-def _show_line(letter: Letter, marks: Marks) -> None:
+def _show_line(letter: TopicDeadLetter, marks: ReplayMarks) -> None:
     described = _describe(letter, marks)
     failed = spell_time(letter.failed_at)
     again = "  (replayed)" if described.replayed else ""
@@ -306,7 +313,7 @@ def _show_line(letter: Letter, marks: Marks) -> None:
         say(f"  {begins if len(begins) <= width else begins[: width - 1] + '…'}")
 
 
-def _describe(letter: Letter, marks: Marks) -> DlqLetter:
+def _describe(letter: TopicDeadLetter, marks: ReplayMarks) -> DlqLetter:
     from oncehouse.messaging.retries.dead_letters import is_replayed, position_of
     from oncehouse.monitoring.dead_letters import show_beginning
 

@@ -1,7 +1,8 @@
-"""A batch consumer of Kafka: batches of one partition, in order, committed after success, repeatable after a crash.
+"""The batch consumer of Kafka: batches of one partition in order, committed after success, repeatable after a crash.
 
-`core` decides and does no I/O; `runner` acts for it with a `client` (Kafka, or the broker in memory) and `workers`
-(threads, an event loop, processes). `consumer` is what users hold. Names are imported when they are first asked for.
+Start reading at `consumer` (what users declare and run) and `state_machine` (every decision; does no I/O). `runner`
+carries the decisions out with a `client` (Kafka's, or the broker in memory) and `workers` (threads, an event loop,
+processes). Imports `oncehouse.messaging.retries` for failed messages. The public names load on first use.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -19,7 +19,7 @@ _LONGEST_WAIT_FACTOR = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PaceLimits:
+class BatchSizeLimits:
     size: int
     """No batch is larger."""
     wait_seconds: float
@@ -28,7 +28,7 @@ class PaceLimits:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pace:
+class BatchSize:
     size: int
     wait_seconds: float
     call_seconds: float = 0.0
@@ -41,7 +41,7 @@ class Pace:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sighting:
+class BatchMeasurement:
     records: int
     seconds: float
     lag: int
@@ -49,28 +49,28 @@ class Sighting:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cost:
+class HandlerCost:
     call_seconds: float
     record_seconds: float
 
 
-def first_pace(limits: PaceLimits) -> Pace:
-    return Pace(size=limits.size, wait_seconds=limits.wait_seconds)
+def initial_batch_size(limits: BatchSizeLimits) -> BatchSize:
+    return BatchSize(size=limits.size, wait_seconds=limits.wait_seconds)
 
 
-def adapt(pace: Pace, seen: Sighting, limits: PaceLimits) -> Pace:
-    remembered = _remember(pace, seen)
-    cost = estimate(remembered)
+def adapt_batch_size(batch_size: BatchSize, seen: BatchMeasurement, limits: BatchSizeLimits) -> BatchSize:
+    remembered = _remember(batch_size, seen)
+    cost = estimate_cost(remembered)
     target = max(limits.target_seconds, _CALLS_TO_TARGET * cost.call_seconds)
-    if seen.lag >= pace.size:
+    if seen.lag >= batch_size.size:
         target *= 2
     ideal = (target - cost.call_seconds) / cost.record_seconds if cost.record_seconds else float(limits.size)
-    size = _step(pace.size, min(max(ideal, 1.0), float(limits.size)))
+    size = _step(batch_size.size, min(max(ideal, 1.0), float(limits.size)))
     wait = min(
         max(limits.wait_seconds, _WAIT_TO_CALL * cost.call_seconds),
         _LONGEST_WAIT_FACTOR * limits.wait_seconds,
     )
-    return Pace(
+    return BatchSize(
         size=size,
         wait_seconds=wait,
         call_seconds=cost.call_seconds,
@@ -82,29 +82,32 @@ def adapt(pace: Pace, seen: Sighting, limits: PaceLimits) -> Pace:
     )
 
 
-def estimate(pace: Pace) -> Cost:
+def estimate_cost(batch_size: BatchSize) -> HandlerCost:
     """Least squares over what is remembered. Batches of much the same size say nothing of a call's cost: it stays."""
-    mean_records, mean_seconds = pace.records / pace.weight, pace.seconds / pace.weight
-    spread = pace.records_squared / pace.weight - mean_records**2
+    mean_records, mean_seconds = (
+        batch_size.records / batch_size.weight,
+        batch_size.seconds / batch_size.weight,
+    )
+    spread = batch_size.records_squared / batch_size.weight - mean_records**2
     if spread <= (_LEAST_SPREAD * mean_records) ** 2:
-        call = min(pace.call_seconds, mean_seconds)
-        return Cost(call_seconds=call, record_seconds=(mean_seconds - call) / mean_records)
-    slope = (pace.records_seconds / pace.weight - mean_records * mean_seconds) / spread
+        call = min(batch_size.call_seconds, mean_seconds)
+        return HandlerCost(call_seconds=call, record_seconds=(mean_seconds - call) / mean_records)
+    slope = (batch_size.records_seconds / batch_size.weight - mean_records * mean_seconds) / spread
     slope = min(max(slope, 0.0), mean_seconds / mean_records)
-    return Cost(call_seconds=mean_seconds - slope * mean_records, record_seconds=slope)
+    return HandlerCost(call_seconds=mean_seconds - slope * mean_records, record_seconds=slope)
 
 
-def _remember(pace: Pace, seen: Sighting) -> Pace:
+def _remember(batch_size: BatchSize, seen: BatchMeasurement) -> BatchSize:
     records, seconds = float(seen.records), seen.seconds
-    return Pace(
-        size=pace.size,
-        wait_seconds=pace.wait_seconds,
-        call_seconds=pace.call_seconds,
-        weight=pace.weight * _FADING + 1,
-        records=pace.records * _FADING + records,
-        seconds=pace.seconds * _FADING + seconds,
-        records_squared=pace.records_squared * _FADING + records * records,
-        records_seconds=pace.records_seconds * _FADING + records * seconds,
+    return BatchSize(
+        size=batch_size.size,
+        wait_seconds=batch_size.wait_seconds,
+        call_seconds=batch_size.call_seconds,
+        weight=batch_size.weight * _FADING + 1,
+        records=batch_size.records * _FADING + records,
+        seconds=batch_size.seconds * _FADING + seconds,
+        records_squared=batch_size.records_squared * _FADING + records * records,
+        records_seconds=batch_size.records_seconds * _FADING + records * seconds,
     )
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from oncehouse.messaging.consumer.commit_plan import Position
-from oncehouse.messaging.failure_policy import Partition, Shelf
+from oncehouse.messaging.consumer.commit_plan import CommittedPosition
+from oncehouse.messaging.failure_policy import Partition, RetryBroker
 
 
 class Listener(Protocol):
-    def on_assigned(self, positions: Mapping[Partition, Position]) -> None: ...
+    def on_assigned(self, positions: Mapping[Partition, CommittedPosition]) -> None: ...
 
     def on_revoked(self, partitions: Collection[Partition]) -> None:
         """May block for a while; the partitions go when it returns."""
@@ -21,13 +21,13 @@ class Listener(Protocol):
 
     def on_lost(self, partitions: Collection[Partition]) -> None: ...
 
-    def on_committed(self, partition: Partition, position: Position) -> None: ...
+    def on_committed(self, partition: Partition, position: CommittedPosition) -> None: ...
 
     def on_commit_failed(self, partition: Partition, error: str) -> None: ...
 
 
-class Client(Protocol):
-    def open_shelf(self) -> Shelf:
+class BrokerClient(Protocol):
+    def open_retry_broker(self) -> RetryBroker:
         """For what is put aside. The caller closes it."""
         ...
 
@@ -45,11 +45,11 @@ class Client(Protocol):
         """
         ...
 
-    def commit(self, partition: Partition, position: Position) -> None:
+    def commit(self, partition: Partition, position: CommittedPosition) -> None:
         """Does not wait; the listener is told later."""
         ...
 
-    def commit_now(self, positions: Mapping[Partition, Position]) -> None:
+    def commit_now(self, positions: Mapping[Partition, CommittedPosition]) -> None:
         """Waits. Raises TransientError."""
         ...
 

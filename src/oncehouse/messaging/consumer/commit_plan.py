@@ -18,7 +18,7 @@ MAX_ENDS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Position:
+class CommittedPosition:
     offset: int | None = None
     """The first offset that is not done; None where nothing was committed yet."""
     ends: tuple[int, ...] = ()
@@ -31,7 +31,7 @@ class Position:
     """Whether the insert tokens of the partition's batches name the group."""
 
 
-def write_plan(position: Position) -> str:
+def write_plan(position: CommittedPosition) -> str:
     """The mark stands there without a plan too: it says whose commit it is."""
     if position.offset is None:
         return ""
@@ -41,18 +41,18 @@ def write_plan(position: Position) -> str:
     )
 
 
-def read_plan(offset: int | None, metadata: str | None) -> Position:
+def read_plan(offset: int | None, metadata: str | None) -> CommittedPosition:
     """What `write_plan` wrote; anything else beside an offset is somebody else's and means no plan."""
     text = metadata or ""
     prefix = next((known for known in (_PREFIX, _GROUP_PREFIX) if text.startswith(known)), None)
     if offset is None or prefix is None:
-        return Position(offset=offset, is_ours=False)
+        return CommittedPosition(offset=offset, is_ours=False)
     names_group = prefix == _GROUP_PREFIX
     ends: list[int] = []
     last = offset
     for step in text.removeprefix(prefix).split(","):
         if not (step.isascii() and step.isdigit() and len(step) < 20) or (ends and int(step) == 0):
-            return Position(offset=offset, names_group=names_group)
+            return CommittedPosition(offset=offset, names_group=names_group)
         last += int(step)
         ends.append(last)
-    return Position(offset=offset, ends=tuple(ends), names_group=names_group)
+    return CommittedPosition(offset=offset, ends=tuple(ends), names_group=names_group)

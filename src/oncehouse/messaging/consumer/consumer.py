@@ -20,17 +20,23 @@ from oncehouse.config.field_types import check_servers, check_topic, parse_durat
 from oncehouse.errors import ConfigurationError
 from oncehouse.messaging.clock import Clock, ManualClock, SystemClock
 from oncehouse.messaging.consumer.batch import Batch
-from oncehouse.messaging.consumer.client import Client
-from oncehouse.messaging.consumer.handler_rules import DEFAULT_BACKOFF, Isolation, Rules, Subscription
+from oncehouse.messaging.consumer.client import BrokerClient
+from oncehouse.messaging.consumer.handler_rules import DEFAULT_BACKOFF, HandlerRules, Isolation, Subscription
 from oncehouse.messaging.consumer.health import Health, HealthFile
 from oncehouse.messaging.consumer.memory_broker import MemoryBroker
 from oncehouse.messaging.consumer.metrics import GuardedMetrics, Metrics, NoMetrics
-from oncehouse.messaging.consumer.partition_tasks import InlineCrew, Submitter
+from oncehouse.messaging.consumer.partition_tasks import Executor, InlineExecutor
 from oncehouse.messaging.consumer.process_workers import ProcessWorkers
-from oncehouse.messaging.consumer.runner import Bounds, Runner
+from oncehouse.messaging.consumer.runner import ConsumerRunner, ShutdownLimits
 from oncehouse.messaging.consumer.time_report import TimeReport
-from oncehouse.messaging.consumer.workers import Crew, Job, LoopWorkers, ThreadWorkers, Workers
-from oncehouse.messaging.failure_policy import Aside
+from oncehouse.messaging.consumer.workers import (
+    HandlerJob,
+    LoopWorkers,
+    ThreadExecutor,
+    ThreadWorkers,
+    Workers,
+)
+from oncehouse.messaging.failure_policy import FailurePolicy
 
 Handler = TypeVar("Handler", bound=Callable[[Batch], Any])
 
@@ -65,11 +71,11 @@ class Consumer:
         self._clock: Clock = SystemClock() if broker is None else broker.clock
         self._metrics: Metrics = NoMetrics() if metrics is None else GuardedMetrics(metrics)
         self._health_file = None if health_file is None else HealthFile(Path(health_file))
-        self._bounds = Bounds(
+        self._shutdown_limits = ShutdownLimits(
             drain_seconds=_seconds("drain", drain), revoke_seconds=_seconds("revoke", revoke)
         )
         self._subscriptions: dict[str, Subscription] = {}
-        self._runner: Runner | None = None
+        self._runner: ConsumerRunner | None = None
         self._stop_asked = False
 
     def batch(
@@ -81,7 +87,7 @@ class Consumer:
         wait: str | float = 1.0,
         order: Literal["partition"] = "partition",
         concurrency: int = 8,
-        retries: Aside | None = None,
+        retries: FailurePolicy | None = None,
         attempts: int = 3,
         backoff: Backoff = DEFAULT_BACKOFF,
         isolation: Isolation = "thread",
@@ -98,7 +104,7 @@ class Consumer:
         wait follow the handler, which should run for about `target`.
         """
         _check("topic", check_topic, topic)
-        rules = Rules(
+        rules = HandlerRules(
             topic=topic,
             size=_positive("size", size),
             max_bytes=_positive("bytes", _check("bytes", parse_size, bytes)),
@@ -106,7 +112,7 @@ class Consumer:
             concurrency=_positive("concurrency", concurrency),
             attempts=_positive("attempts", attempts),
             backoff=backoff,
-            aside=retries is not None,
+            diverts=retries is not None,
             stuck_seconds=_seconds("stuck", stuck),
             adaptive=adaptive,
             target_seconds=_seconds("target", target),
@@ -132,7 +138,7 @@ class Consumer:
                     f"topic {topic}: isolation='process' takes plain handlers, not async ones"
                 )
             self._subscriptions[topic] = Subscription(
-                rules=rules, handler=handler, is_async=is_async, isolation=isolation, aside=retries
+                rules=rules, handler=handler, is_async=is_async, isolation=isolation, policy=retries
             )
             return handler
 
@@ -140,14 +146,14 @@ class Consumer:
 
     def run(self) -> None:
         """Consume until `stop`, SIGTERM or SIGINT; a second signal does what it does without us."""
-        runner = self._make_runner(Crew("oncehouse-handler"), None)
+        runner = self._make_runner(ThreadExecutor("oncehouse-handler"), None)
         with self._signals():
             runner.run()
 
     async def run_async(self) -> None:
         """Consume until `stop` or cancellation. Async handlers run in the caller's loop, everything else in threads."""
         loop = asyncio.get_running_loop()
-        runner = self._make_runner(Crew("oncehouse-handler"), loop)
+        runner = self._make_runner(ThreadExecutor("oncehouse-handler"), loop)
         ended = loop.create_future()
 
         def poll() -> None:
@@ -180,11 +186,11 @@ class Consumer:
         """
         if not isinstance(self._clock, ManualClock):
             raise ConfigurationError("run_until_idle needs a MemoryBroker with a ManualClock")
-        crew = InlineCrew()
-        runner = self._make_runner(crew, None)
+        executor = InlineExecutor()
+        runner = self._make_runner(executor, None)
         runner.open()
         try:
-            _run_until_idle(runner, crew, self._clock, self._clock.monotonic() + for_seconds)
+            _run_until_idle(runner, executor, self._clock, self._clock.monotonic() + for_seconds)
         finally:
             runner.finish()
 
@@ -196,24 +202,24 @@ class Consumer:
         """What the health file says, now."""
         return self._started().health()
 
-    def _started(self) -> Runner:
+    def _started(self) -> ConsumerRunner:
         if self._runner is None:
             raise ConfigurationError("the consumer has not been started yet")
         return self._runner
 
-    def _make_runner(self, crew: Submitter, loop: asyncio.AbstractEventLoop | None) -> Runner:
+    def _make_runner(self, executor: Executor, loop: asyncio.AbstractEventLoop | None) -> ConsumerRunner:
         if not self._subscriptions:
             raise ConfigurationError("the consumer has no handlers; declare one with @consumer.batch(topic)")
         subscriptions = list(self._subscriptions.values())
-        self._runner = Runner(
+        self._runner = ConsumerRunner(
             group=self.group,
             client=self._make_client(),
             subscriptions=subscriptions,
-            workers=_make_workers(subscriptions, crew, loop),
-            crew=crew,
+            workers=_make_workers(subscriptions, executor, loop),
+            executor=executor,
             clock=self._clock,
             metrics=self._metrics,
-            bounds=self._bounds,
+            shutdown_limits=self._shutdown_limits,
             health_file=self._health_file,
         )
         if self._stop_asked:
@@ -221,7 +227,7 @@ class Consumer:
         self._stop_asked = False
         return self._runner
 
-    def _make_client(self) -> Client:
+    def _make_client(self) -> BrokerClient:
         if self._broker is not None:
             return self._broker.client(self.group)
         from oncehouse.messaging.consumer.kafka_client import KafkaClient
@@ -256,42 +262,44 @@ class Consumer:
                 signal.signal(number, handler)
 
 
-def _run_until_idle(runner: Runner, crew: InlineCrew, clock: ManualClock, deadline: float) -> None:
+def _run_until_idle(
+    runner: ConsumerRunner, executor: InlineExecutor, clock: ManualClock, deadline: float
+) -> None:
     while not runner.stop_asked:
-        before = runner.news
+        before = runner.activity
         runner.step()
-        while crew.run_one():
+        while executor.run_one():
             pass
-        if runner.news != before:
+        if runner.activity != before:
             continue
-        wake_at = runner.core.wake_at(clock.monotonic())
+        wake_at = runner.state_machine.wake_at(clock.monotonic())
         if wake_at > deadline:
             return
         clock.advance(wake_at - clock.monotonic())
 
 
 def _make_workers(
-    subscriptions: list[Subscription], crew: Submitter, loop: asyncio.AbstractEventLoop | None
+    subscriptions: list[Subscription], executor: Executor, loop: asyncio.AbstractEventLoop | None
 ) -> dict[str, Workers]:
     return {
-        subscription.rules.topic: _workers_for(subscription, crew, loop) for subscription in subscriptions
+        subscription.rules.topic: _workers_for(subscription, executor, loop) for subscription in subscriptions
     }
 
 
 def _workers_for(
-    subscription: Subscription, crew: Submitter, loop: asyncio.AbstractEventLoop | None
+    subscription: Subscription, executor: Executor, loop: asyncio.AbstractEventLoop | None
 ) -> Workers:
     if subscription.is_async:
-        return _InlineLoop(crew) if isinstance(crew, InlineCrew) else LoopWorkers(loop)
+        return _InlineLoop(executor) if isinstance(executor, InlineExecutor) else LoopWorkers(loop)
     if subscription.isolation == "process":
-        return ProcessWorkers(crew=crew)
-    return ThreadWorkers(crew)
+        return ProcessWorkers(executor=executor)
+    return ThreadWorkers(executor)
 
 
 class _InlineLoop(ThreadWorkers):
     """Async handlers one at a time, each in a loop of its own."""
 
-    def start(self, job: Job) -> None:
+    def start(self, job: HandlerJob) -> None:
         handler = job.handler
         job.handler = lambda batch: asyncio.run(handler(batch))
         super().start(job)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from oncehouse.messaging.consumer.commit_plan import Position
+from oncehouse.messaging.consumer.commit_plan import CommittedPosition
 from oncehouse.messaging.consumer.records import Records
 from oncehouse.messaging.failure_policy import Partition
 
@@ -33,11 +33,11 @@ class Ticket:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assigned:
     partition: Partition
-    position: Position
+    position: CommittedPosition
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
+class PartitionPrepared:
     """What Assigned asked for by Prepare is done: batches may be handed out."""
 
     ticket: Ticket
@@ -50,7 +50,7 @@ class PrepareFailed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fetched:
+class RecordsFetched:
     partition: Partition
     records: Records
     due_at: float = 0.0
@@ -63,26 +63,26 @@ class Ticked:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EndSeen:
+class EndOffsetRead:
     partition: Partition
     end: int
     """The offset that Kafka will give to the next record of this partition."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Handled:
+class HandlerSucceeded:
     ticket: Ticket
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Failed:
+class HandlerFailed:
     ticket: Ticket
     error: str
     kind: FailureKind = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Skipped:
+class DivertedUntried:
     """These of the batch were put aside untried, because they wait behind others. The work goes on."""
 
     ticket: Ticket
@@ -90,12 +90,12 @@ class Skipped:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PutDone:
+class Diverted:
     ticket: Ticket
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PutFailed:
+class DivertFailed:
     ticket: Ticket
     error: str
 
@@ -103,7 +103,7 @@ class PutFailed:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Committed:
     partition: Partition
-    position: Position
+    position: CommittedPosition
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,16 +140,16 @@ class Stopping:
 
 Event = (
     Assigned
-    | Prepared
+    | PartitionPrepared
     | PrepareFailed
-    | Fetched
+    | RecordsFetched
     | Ticked
-    | EndSeen
-    | Handled
-    | Failed
-    | Skipped
-    | PutDone
-    | PutFailed
+    | EndOffsetRead
+    | HandlerSucceeded
+    | HandlerFailed
+    | DivertedUntried
+    | Diverted
+    | DivertFailed
     | Committed
     | CommitFailed
     | Leaving
@@ -163,14 +163,14 @@ Event = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prepare:
+class PreparePartition:
     """Tell the place for failed messages that the partition is ours; answered by Prepared or PrepareFailed."""
 
     ticket: Ticket
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HandOut:
+class RunHandler:
     """Answered by Handled, Failed or PutFailed, and before that perhaps by Skipped."""
 
     ticket: Ticket
@@ -183,7 +183,7 @@ class HandOut:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PutAside:
+class Divert:
     """The one record that the handler cannot take; answered by PutDone or PutFailed."""
 
     ticket: Ticket
@@ -196,18 +196,18 @@ class Commit:
     """Answered by Committed or CommitFailed."""
 
     partition: Partition
-    position: Position
+    position: CommittedPosition
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommitNow:
     """The last commit of partitions that leave: wait for it. Not answered."""
 
-    positions: tuple[tuple[Partition, Position], ...]
+    positions: tuple[tuple[Partition, CommittedPosition], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settle:
+class NotifyCommitted:
     """These records are done and their offsets committed."""
 
     partition: Partition
@@ -215,12 +215,12 @@ class Settle:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pause:
+class PausePartition:
     partition: Partition
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Resume:
+class ResumePartition:
     partition: Partition
 
 
@@ -255,29 +255,29 @@ class PartitionStopped:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PartitionGoesOn:
+class PartitionResumed:
     partition: Partition
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StuckFound:
+class HandlerStuck:
     ticket: Ticket
     seconds: float
 
 
 Action = (
-    Prepare
-    | HandOut
-    | PutAside
+    PreparePartition
+    | RunHandler
+    | Divert
     | Commit
     | CommitNow
-    | Settle
-    | Pause
-    | Resume
+    | NotifyCommitted
+    | PausePartition
+    | ResumePartition
     | Cancel
     | RetryAt
     | Bisected
     | PartitionStopped
-    | PartitionGoesOn
-    | StuckFound
+    | PartitionResumed
+    | HandlerStuck
 )

@@ -16,23 +16,23 @@ from oncehouse.messaging.consumer import events as ev
 from oncehouse.messaging.consumer.batch import Batch
 from oncehouse.messaging.consumer.handler_rules import Subscription
 from oncehouse.messaging.consumer.metrics import Metrics
-from oncehouse.messaging.consumer.partition_tasks import Lanes
+from oncehouse.messaging.consumer.partition_tasks import PartitionTasks
 from oncehouse.messaging.consumer.records import Records
 from oncehouse.messaging.consumer.time_report import TimeSums
-from oncehouse.messaging.consumer.workers import Flag, Job, Workers
-from oncehouse.messaging.failure_policy import Aside, Failure, Partition
+from oncehouse.messaging.consumer.workers import CancelFlag, HandlerJob, Workers
+from oncehouse.messaging.failure_policy import FailedMessage, FailurePolicy, Partition
 from oncehouse.messaging.message import Message
 
 _log = logging.getLogger("oncehouse.consumer")
 
 
-class Handling:
+class HandlerExecutor:
     def __init__(
         self,
         *,
         group: str,
         feed: Callable[[ev.Event], None],
-        lanes: Lanes,
+        partition_tasks: PartitionTasks,
         workers: Mapping[str, Workers],
         subscriptions: Mapping[str, Subscription],
         clock: Clock,
@@ -41,94 +41,96 @@ class Handling:
     ) -> None:
         self._group = group
         self._feed = feed
-        self._lanes = lanes
+        self._partition_tasks = partition_tasks
         self._workers = workers
         self._subscriptions = subscriptions
         self._clock = clock
         self._metrics = metrics
         self._times = times
         self._lock = Lock()
-        self._jobs: dict[ev.Ticket, Job | None] = {}
+        self._jobs: dict[ev.Ticket, HandlerJob | None] = {}
         """Work under way; None while its handler has not begun."""
 
-    def do(self, action: ev.Prepare | ev.HandOut | ev.PutAside | ev.Settle | ev.Cancel) -> None:
+    def do(
+        self, action: ev.PreparePartition | ev.RunHandler | ev.Divert | ev.NotifyCommitted | ev.Cancel
+    ) -> None:
         match action:
             case ev.Cancel(ticket=ticket):
                 self._cancel(ticket)
-            case ev.Settle(partition=partition, records=records):
-                self._errand(partition, lambda aside: aside.settled(records))
-            case ev.Prepare(ticket=ticket):
-                self._errand(ticket.partition, lambda aside: self._prepare(aside, ticket))
-            case ev.PutAside(ticket=ticket):
-                self._errand(ticket.partition, lambda aside: self._put_aside(aside, action))
-            case ev.HandOut(ticket=ticket):
+            case ev.NotifyCommitted(partition=partition, records=records):
+                self._submit(partition, lambda policy: policy.committed(records))
+            case ev.PreparePartition(ticket=ticket):
+                self._submit(ticket.partition, lambda policy: self._prepare(policy, ticket))
+            case ev.Divert(ticket=ticket):
+                self._submit(ticket.partition, lambda policy: self._divert_poison(policy, action))
+            case ev.RunHandler(ticket=ticket):
                 with self._lock:
                     self._jobs[ticket] = None
-                if self._subscriptions[ticket.partition[0]].aside is None:
+                if self._subscriptions[ticket.partition[0]].policy is None:
                     self._hand_out(action, action.records)
                 else:
-                    self._errand(ticket.partition, lambda aside: self._sort_out(aside, action))
+                    self._submit(ticket.partition, lambda policy: self._divert_blocked(policy, action))
             case _:  # pragma: no cover
                 assert_never(action)
 
-    def _errand(self, partition: Partition, errand: Callable[[Aside], None]) -> None:
-        aside = self._subscriptions[partition[0]].aside
-        assert aside is not None  # noqa: S101 - the core asks only where the rules say that there is one
+    def _submit(self, partition: Partition, task: Callable[[FailurePolicy], None]) -> None:
+        policy = self._subscriptions[partition[0]].policy
+        assert policy is not None  # noqa: S101 - the core asks only where the rules say that there is one
 
         def run() -> None:
             started = self._clock.monotonic()
             try:
-                errand(aside)
+                task(policy)
             except Exception:  # noqa: BLE001 - what has no answer to give is written down
-                _log.exception("%s/%s: %r failed", *partition, aside)
-            self._times.add(aside=self._clock.monotonic() - started)
+                _log.exception("%s/%s: %r failed", *partition, policy)
+            self._times.add(retries=self._clock.monotonic() - started)
 
-        self._lanes.submit(partition, run)
+        self._partition_tasks.submit(partition, run)
 
     # With the Aside.
 
-    def _prepare(self, aside: Aside, ticket: ev.Ticket) -> None:
+    def _prepare(self, policy: FailurePolicy, ticket: ev.Ticket) -> None:
         try:
-            aside.assigned([ticket.partition])
+            policy.assigned([ticket.partition])
         except Exception as error:  # noqa: BLE001 - whatever it is, the partition waits and says so
             self._feed(ev.PrepareFailed(ticket=ticket, error=describe(error)))
         else:
-            self._feed(ev.Prepared(ticket=ticket))
+            self._feed(ev.PartitionPrepared(ticket=ticket))
 
-    def _sort_out(self, aside: Aside, action: ev.HandOut) -> None:
+    def _divert_blocked(self, policy: FailurePolicy, action: ev.RunHandler) -> None:
         """Put aside what waits behind others before the rest is handled, so that nothing is in neither place."""
         records = action.records.without(action.without)
         if not self._is_wanted(action.ticket):
             return
         try:
-            behind = aside.behind(records)
-            if behind:
-                self._put(aside, [records[place] for place in behind], "")
+            blocked = policy.find_blocked(records)
+            if blocked:
+                self._divert(policy, [records[place] for place in blocked], "")
         except Exception as error:  # noqa: BLE001 - whatever it is, the partition waits and says so
             self._end(action.ticket)
-            self._feed(ev.PutFailed(ticket=action.ticket, error=describe(error)))
+            self._feed(ev.DivertFailed(ticket=action.ticket, error=describe(error)))
             return
-        if behind:
-            skipped = frozenset(records[place].offset for place in behind)
-            self._feed(ev.Skipped(ticket=action.ticket, offsets=skipped))
+        if blocked:
+            skipped = frozenset(records[place].offset for place in blocked)
+            self._feed(ev.DivertedUntried(ticket=action.ticket, offsets=skipped))
             records = records.without(skipped)
         if records:
             self._hand_out(action, records)
         else:
             self._end(action.ticket)
-            self._feed(ev.Handled(ticket=action.ticket))
+            self._feed(ev.HandlerSucceeded(ticket=action.ticket))
 
-    def _put_aside(self, aside: Aside, action: ev.PutAside) -> None:
+    def _divert_poison(self, policy: FailurePolicy, action: ev.Divert) -> None:
         try:
-            self._put(aside, list(action.records), action.error)
+            self._divert(policy, list(action.records), action.error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the partition waits and says so
-            self._feed(ev.PutFailed(ticket=action.ticket, error=describe(error)))
+            self._feed(ev.DivertFailed(ticket=action.ticket, error=describe(error)))
         else:
-            self._feed(ev.PutDone(ticket=action.ticket))
+            self._feed(ev.Diverted(ticket=action.ticket))
 
-    def _put(self, aside: Aside, messages: Sequence[Message], error: str) -> None:
+    def _divert(self, policy: FailurePolicy, messages: Sequence[Message], error: str) -> None:
         now = self._clock.now()
-        aside.put([Failure(message=message, error=error, failed_at=now) for message in messages])
+        policy.divert([FailedMessage(message=message, error=error, failed_at=now) for message in messages])
         first = messages[0]
         self._metrics.increment(
             "records.put_aside", len(messages), topic=first.topic, partition=first.partition
@@ -136,17 +138,17 @@ class Handling:
 
     def forget(self, partitions: Collection[Partition]) -> None:
         for partition in partitions:
-            if self._subscriptions[partition[0]].aside is not None:
+            if self._subscriptions[partition[0]].policy is not None:
                 self._forget(partition)
 
     def _forget(self, partition: Partition) -> None:
-        self._errand(partition, lambda aside: aside.revoked([partition]))
+        self._submit(partition, lambda policy: policy.revoked([partition]))
 
     # With the handler.
 
-    def _hand_out(self, action: ev.HandOut, records: Records) -> None:
+    def _hand_out(self, action: ev.RunHandler, records: Records) -> None:
         ticket, (topic, partition) = action.ticket, action.ticket.partition
-        started, flag = self._clock.monotonic(), Flag()
+        started, flag = self._clock.monotonic(), CancelFlag()
 
         def done(error: BaseException | None) -> None:
             self._end(ticket)
@@ -155,7 +157,7 @@ class Handling:
             self._metrics.timing("handler.seconds", seconds, topic=topic, partition=partition)
             self._tell(ticket, records, error)
 
-        job = Job(
+        job = HandlerJob(
             ticket=ticket,
             handler=self._subscriptions[topic].handler,
             batch=Batch(
@@ -165,7 +167,7 @@ class Handling:
                 first_offset=action.records.first_offset,
                 last_offset=action.records.last_offset,
                 attempt=action.attempt,
-                is_cancelled=lambda: flag.is_up,
+                is_cancelled=lambda: flag.is_set,
                 source=self._subscriptions[topic].source_of(topic),
                 group=self._group if action.names_group else None,
             ),
@@ -183,12 +185,12 @@ class Handling:
         if error is None:
             self._metrics.increment("batches.handled", topic=topic, partition=partition)
             self._metrics.increment("records.handled", len(records), topic=topic, partition=partition)
-            self._feed(ev.Handled(ticket=ticket))
+            self._feed(ev.HandlerSucceeded(ticket=ticket))
         else:
-            kind = kind_of(error)
+            kind = classify_error(error)
             self._metrics.increment("batches.failed", topic=topic, partition=partition, kind=kind)
             _log.info("%s/%s: the handler raised", topic, partition, exc_info=error)
-            self._feed(ev.Failed(ticket=ticket, error=describe(error), kind=kind))
+            self._feed(ev.HandlerFailed(ticket=ticket, error=describe(error), kind=kind))
 
     def _is_wanted(self, ticket: ev.Ticket) -> bool:
         with self._lock:
@@ -212,7 +214,7 @@ class Handling:
             workers.close()
 
 
-def kind_of(error: BaseException) -> ev.FailureKind:
+def classify_error(error: BaseException) -> ev.FailureKind:
     match error:
         case TransientError():
             return "transient"

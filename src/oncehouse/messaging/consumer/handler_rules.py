@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from oncehouse.common.backoff import Backoff
 from oncehouse.messaging.consumer.batch import Batch
-from oncehouse.messaging.failure_policy import Aside
+from oncehouse.messaging.failure_policy import FailurePolicy
 
 Isolation = Literal["thread", "process"]
 
@@ -16,7 +16,7 @@ DEFAULT_BACKOFF = Backoff(base_seconds=0.2, longest_seconds=30.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules:
+class HandlerRules:
     topic: str
     """The source; retry topics that belong to it follow the same rules."""
     size: int = 5_000
@@ -26,7 +26,7 @@ class Rules:
     attempts: int = 3
     """How often a batch is tried where it stands before it is bisected."""
     backoff: Backoff = field(default=DEFAULT_BACKOFF)
-    aside: bool = False
+    diverts: bool = False
     """There is a place for messages that the handler cannot take. Without one a batch is retried until it passes."""
     stuck_seconds: float = 300.0
     adaptive: bool = False
@@ -45,16 +45,16 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True)
 class Subscription:
-    rules: Rules
+    rules: HandlerRules
     handler: Callable[[Batch], Any]
     is_async: bool = False
     isolation: Isolation = "thread"
-    aside: Aside | None = None
+    policy: FailurePolicy | None = None
 
     @property
-    def beside(self) -> tuple[str, ...]:
+    def retry_topics(self) -> tuple[str, ...]:
         """Topics through which comes back what was put aside."""
-        return () if self.aside is None else self.aside.topics(self.rules.topic)
+        return () if self.policy is None else self.policy.topics(self.rules.topic)
 
     def source_of(self, topic: str) -> str | None:
         """The source of a retry topic, whose consumer alone writes to it; None for the source itself."""

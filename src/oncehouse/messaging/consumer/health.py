@@ -47,9 +47,9 @@ class HealthFile:
     def write(self, health: Health) -> None:
         if health.healthy or self._was_healthy:
             # A reader must never see half a file.
-            beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-            beside.write_text(json.dumps(asdict(health), indent=2) + "\n", encoding="utf-8")
-            beside.replace(self._path)
+            retry_topics = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+            retry_topics.write_text(json.dumps(asdict(health), indent=2) + "\n", encoding="utf-8")
+            retry_topics.replace(self._path)
         self._was_healthy = health.healthy
 
 

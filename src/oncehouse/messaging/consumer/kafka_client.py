@@ -22,15 +22,15 @@ from oncehouse.common.kafka_client import TIMEOUT_SECONDS, client_settings, desc
 from oncehouse.common.leader_epochs import hear_epoch_ends
 from oncehouse.errors import ConfigurationError, DataLossError, PermanentError, TransientError
 from oncehouse.messaging.consumer.client import Listener
-from oncehouse.messaging.consumer.commit_plan import Position, read_plan, write_plan
+from oncehouse.messaging.consumer.commit_plan import CommittedPosition, read_plan, write_plan
 from oncehouse.messaging.consumer.log_check import Answers, LogCheck
 from oncehouse.messaging.consumer.log_order import cut_log
 from oncehouse.messaging.consumer.metrics import Metrics
 from oncehouse.messaging.consumer.records import read_epoch, split_errors
-from oncehouse.messaging.failure_policy import Partition, Shelf
-from oncehouse.messaging.retries.kafka_retry_broker import KafkaShelf, read_committed
+from oncehouse.messaging.failure_policy import Partition, RetryBroker
+from oncehouse.messaging.retries.kafka_retry_broker import KafkaRetryBroker, read_committed
 
-_OURS = {
+_RESERVED_OPTIONS = {
     "group.id": "give it as group=…",
     "enable.auto.commit": "offsets are committed after the handler's success, and only then",
     "enable.auto.offset.store": "offsets are committed after the handler's success, and only then",
@@ -63,7 +63,7 @@ class _Collector:
         self._is_hot = False
 
     @contextmanager
-    def at_rest(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         now = time.monotonic()
         if self._rests_since is None:
             self._was_on, self._rests_since = gc.isenabled(), now
@@ -88,7 +88,7 @@ class _Collector:
 class _Held:
     """A partition of which it is not known yet whether its log is the one that was read."""
 
-    position: Position
+    position: CommittedPosition
     paused: bool = False
     """What the consumer wants of it meanwhile."""
 
@@ -102,21 +102,21 @@ class KafkaClient:
         options: Mapping[str, str | SecretStr],
         metrics: Metrics,
     ) -> None:
-        for name in _OURS.keys() & options.keys():
-            raise ConfigurationError(f"options: {name} cannot be set; {_OURS[name]}")
+        for name in _RESERVED_OPTIONS.keys() & options.keys():
+            raise ConfigurationError(f"options: {name} cannot be set; {_RESERVED_OPTIONS[name]}")
         self._bootstrap_servers = bootstrap_servers
         self._group = group
         self._options = options
         self._metrics = metrics
         self._beginning: Collection[str] = ()
-        self._turned: dict[Partition, Position] = {}
-        self._gone: set[Partition] = set()
+        self._reassigned: dict[Partition, CommittedPosition] = {}
+        self._unassigned: set[Partition] = set()
         self._held: dict[Partition, _Held] = {}
-        self._log_check = LogCheck(group, self._hear_epoch_ends)
+        self._log_check = LogCheck(group, self._read_epoch_ends)
         self._collector = _Collector()
 
-    def open_shelf(self) -> Shelf:
-        return KafkaShelf(
+    def open_retry_broker(self) -> RetryBroker:
+        return KafkaRetryBroker(
             bootstrap_servers=self._bootstrap_servers, group=self._group, options=self._shared_options()
         )
 
@@ -164,7 +164,7 @@ class KafkaClient:
     def _check(self, topics: Sequence[str]) -> None:
         deadline = time.monotonic() + _NEW_TOPIC_SECONDS
         for topic in topics:
-            while (error := self._ask_for(topic)) is not None:
+            while (error := self._find_topic_error(topic)) is not None:
                 if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise ConfigurationError(
                         f"topic {topic}: {error.str()}; {_FATAL.get(error.code(), 'look at it')}"
@@ -176,7 +176,7 @@ class KafkaClient:
                     )
                 time.sleep(0.1)
 
-    def _ask_for(self, topic: str) -> KafkaError | None:
+    def _find_topic_error(self, topic: str) -> KafkaError | None:
         try:
             found = self._consumer.list_topics(topic, timeout=TIMEOUT_SECONDS).topics[topic].error
         except KafkaException as error:
@@ -189,7 +189,7 @@ class KafkaClient:
     def consume(self, count: int, timeout_seconds: float) -> list[Any]:
         self._release()
         try:
-            with self._collector.at_rest():
+            with self._collector.paused():
                 raw = self._consumer.consume(count, timeout_seconds)
                 self._collector.note(len(raw))
         except KafkaException as error:
@@ -197,7 +197,9 @@ class KafkaClient:
         records, errors = split_errors(raw)
         for message in errors:
             self._hear(message.error())
-        return self._without_turned(records) if self._turned or self._gone or self._held else records
+        return (
+            self._drop_reassigned(records) if self._reassigned or self._unassigned or self._held else records
+        )
 
     def _hear(self, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's own code
@@ -220,17 +222,17 @@ class KafkaClient:
             return PermanentError(f"group {self._group}: {error.str()}; {advice}")
         return None
 
-    def _without_turned(self, records: list[Any]) -> list[Any]:
+    def _drop_reassigned(self, records: list[Any]) -> list[Any]:
         """Leaves out what was fetched in a call in which its partition went and perhaps came back, or was held."""
-        turned = self._turned | {key: held.position for key, held in self._held.items()}
-        touched = self._gone | turned.keys()
+        turned = self._reassigned | {key: held.position for key, held in self._held.items()}
+        touched = self._unassigned | turned.keys()
         kept = [record for record in records if (record.topic(), record.partition()) not in touched]
         for (topic, partition), position in turned.items():
             dropped = any((record.topic(), record.partition()) == (topic, partition) for record in records)
             if dropped:
                 start = self._start_of((topic, partition), position)
                 self._seek(TopicPartition(topic, partition, start))
-        self._turned, self._gone = {}, set()
+        self._reassigned, self._unassigned = {}, set()
         return kept
 
     def _seek(self, place: TopicPartition) -> None:
@@ -257,19 +259,19 @@ class KafkaClient:
             consumer.incremental_assign(starts)
         else:
             consumer.assign(starts)
-        self._hold(consumer, positions)
-        self._turned |= {key: position for key, position in positions.items() if key in self._gone}
-        self._gone -= positions.keys()
+        self._delay(consumer, positions)
+        self._reassigned |= {key: position for key, position in positions.items() if key in self._unassigned}
+        self._unassigned -= positions.keys()
         self._listener.on_assigned(positions)
 
-    def _start_of(self, partition: Partition, position: Position) -> int:
+    def _start_of(self, partition: Partition, position: CommittedPosition) -> int:
         if position.offset is not None:
             return position.offset
         return ck.OFFSET_BEGINNING if partition[0] in self._beginning else ck.OFFSET_STORED
 
     def _read_positions(
         self, consumer: ck.Consumer, partitions: list[TopicPartition]
-    ) -> dict[Partition, Position]:
+    ) -> dict[Partition, CommittedPosition]:
         if not partitions:
             return {}
         deadline = time.monotonic() + _READ_POSITIONS_SECONDS
@@ -291,7 +293,7 @@ class KafkaClient:
             for at in found
         }
 
-    def _hold(self, consumer: ck.Consumer, positions: Mapping[Partition, Position]) -> None:
+    def _delay(self, consumer: ck.Consumer, positions: Mapping[Partition, CommittedPosition]) -> None:
         """Give out nothing before the leader says that it has what was read.
 
         The client itself does not compare the log with committed leader epochs if it knows the leader already.
@@ -306,7 +308,7 @@ class KafkaClient:
             self._held |= {key: _Held(position=positions[key]) for key in known}
             self._log_check.begin(known)
 
-    def _hear_epoch_ends(self, asked: Mapping[Partition, int], stop: Callable[[], bool]) -> Answers:
+    def _read_epoch_ends(self, asked: Mapping[Partition, int], stop: Callable[[], bool]) -> Answers:
         settings = client_settings(self._bootstrap_servers, self._shared_options())
         return hear_epoch_ends(settings, asked, group=self._group, timeout_seconds=TIMEOUT_SECONDS, stop=stop)
 
@@ -337,7 +339,7 @@ class KafkaClient:
     def _unassign(
         self, consumer: ck.Consumer, partitions: list[TopicPartition], keys: Collection[Partition]
     ) -> None:
-        self._gone |= set(keys)
+        self._unassigned |= set(keys)
         self._log_check.forget(keys)
         for key in keys:
             self._held.pop(key, None)
@@ -348,10 +350,10 @@ class KafkaClient:
 
     # Offsets.
 
-    def commit(self, partition: Partition, position: Position) -> None:
+    def commit(self, partition: Partition, position: CommittedPosition) -> None:
         self._consumer.commit(offsets=[_to_commit(partition, position)], asynchronous=True)
 
-    def commit_now(self, positions: Mapping[Partition, Position]) -> None:
+    def commit_now(self, positions: Mapping[Partition, CommittedPosition]) -> None:
         try:
             answered = self._consumer.commit(
                 offsets=[_to_commit(key, position) for key, position in positions.items()], asynchronous=False
@@ -402,11 +404,11 @@ class KafkaClient:
         self._consumer.close()
 
 
-def _to_commit(partition: Partition, position: Position) -> TopicPartition:
+def _to_commit(partition: Partition, position: CommittedPosition) -> TopicPartition:
     offset = -1001 if position.offset is None else position.offset
     return TopicPartition(*partition, offset, write_plan(position), _client_epoch(position))
 
 
-def _client_epoch(position: Position) -> int:
+def _client_epoch(position: CommittedPosition) -> int:
     """The leader epoch as the client takes it: -1 where it is not known."""
     return -1 if position.leader_epoch is None else position.leader_epoch

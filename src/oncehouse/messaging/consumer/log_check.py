@@ -26,12 +26,12 @@ _log = logging.getLogger("oncehouse.consumer")
 Answers = Iterable[tuple[Partition, EpochEnd | KafkaError]]
 
 
-class Hear(Protocol):
+class ReadEpochEnds(Protocol):
     def __call__(self, asked: Mapping[Partition, int], stop: Callable[[], bool]) -> Answers: ...
 
 
 class LogCheck:
-    def __init__(self, group: str, hear: Hear) -> None:
+    def __init__(self, group: str, hear: ReadEpochEnds) -> None:
         self._group = group
         self._hear = hear
         self._changed = Condition()

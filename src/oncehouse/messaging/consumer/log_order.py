@@ -10,7 +10,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from oncehouse.errors import DataLossError
-from oncehouse.messaging.consumer.commit_plan import Position
+from oncehouse.messaging.consumer.commit_plan import CommittedPosition
 from oncehouse.messaging.consumer.records import Records
 from oncehouse.messaging.failure_policy import Partition
 
@@ -28,7 +28,7 @@ class LogOrder:
         self._group = group
         self._marks: dict[Partition, _Mark] = {}
 
-    def begin(self, partition: Partition, position: Position) -> None:
+    def begin(self, partition: Partition, position: CommittedPosition) -> None:
         if position.offset is None:
             self._marks.pop(partition, None)
         else:

@@ -17,9 +17,9 @@ from typing import Any
 from oncehouse.errors import ConfigurationError, TransientError
 from oncehouse.messaging.clock import Clock, ManualClock
 from oncehouse.messaging.consumer.client import Listener
-from oncehouse.messaging.consumer.commit_plan import Position, read_plan, write_plan
+from oncehouse.messaging.consumer.commit_plan import CommittedPosition, read_plan, write_plan
 from oncehouse.messaging.consumer.records import MemoryRecord, make_message
-from oncehouse.messaging.failure_policy import Partition, Placement
+from oncehouse.messaging.failure_policy import OutgoingMessage, Partition
 from oncehouse.messaging.message import Headers, Message
 
 
@@ -114,8 +114,8 @@ class MemoryBroker:
     def client(self, group: str) -> MemoryClient:
         return MemoryClient(self, group)
 
-    def shelf(self, group: str) -> MemoryShelf:
-        return MemoryShelf(self, group)
+    def broker(self, group: str) -> MemoryRetryBroker:
+        return MemoryRetryBroker(self, group)
 
     # What its clients ask.
 
@@ -143,12 +143,14 @@ class MemoryBroker:
             log = self._logs_of(partition[0])[partition[1]]
             return (log.records[0].offset() if log.records else log.end), log.end
 
-    def position(self, group: str, partition: Partition) -> Position:
+    def position(self, group: str, partition: Partition) -> CommittedPosition:
         with self.changed:
             found = self._group(group).committed.get(partition)
-            return Position() if found is None else read_plan(*found)
+            return CommittedPosition() if found is None else read_plan(*found)
 
-    def commit(self, group: str, partition: Partition, position: Position, *, member: MemoryClient) -> None:
+    def commit(
+        self, group: str, partition: Partition, position: CommittedPosition, *, member: MemoryClient
+    ) -> None:
         with self.changed:
             if self._refused_commits:
                 self._refused_commits -= 1
@@ -209,10 +211,10 @@ class MemoryClient:
         self.thrown_out = False
         self._next: dict[Partition, int] = {}
         self._paused: set[Partition] = set()
-        self._answers: deque[tuple[Partition, Position, str]] = deque()
+        self._answers: deque[tuple[Partition, CommittedPosition, str]] = deque()
 
-    def open_shelf(self) -> MemoryShelf:
-        return self._broker.shelf(self._group)
+    def open_retry_broker(self) -> MemoryRetryBroker:
+        return self._broker.broker(self._group)
 
     def open(self, topics: Sequence[str], *, beginning: Collection[str], listener: Listener) -> None:  # noqa: ARG002
         for topic in topics:
@@ -278,7 +280,7 @@ class MemoryClient:
             self._paused.discard(key)
         return keys
 
-    def commit(self, partition: Partition, position: Position) -> None:
+    def commit(self, partition: Partition, position: CommittedPosition) -> None:
         try:
             self._broker.commit(self._group, partition, position, member=self)
         except TransientError as error:
@@ -286,7 +288,7 @@ class MemoryClient:
         else:
             self._answers.append((partition, position, ""))
 
-    def commit_now(self, positions: Mapping[Partition, Position]) -> None:
+    def commit_now(self, positions: Mapping[Partition, CommittedPosition]) -> None:
         for partition, position in positions.items():
             self._broker.commit(self._group, partition, position, member=self)
 
@@ -308,7 +310,7 @@ class MemoryClient:
         self._broker.leave(self._group, self)
 
 
-class MemoryShelf:
+class MemoryRetryBroker:
     """What an Aside needs, in memory."""
 
     def __init__(self, broker: MemoryBroker, group: str) -> None:
@@ -321,13 +323,13 @@ class MemoryShelf:
     def create(self, topic: str, *, partitions: int, source: str) -> None:  # noqa: ARG002
         self._broker.create_topic(topic, partitions)
 
-    def send(self, placements: Sequence[Placement]) -> list[int]:
+    def send(self, outgoing: Sequence[OutgoingMessage]) -> list[int]:
         return [
             self._broker.send(at.topic, at.value, key=at.key, headers=at.headers, partition=at.partition)
-            for at in placements
+            for at in outgoing
         ]
 
-    def unsettled(self, topic: str, partition: int) -> Iterator[tuple[int, bytes | None]]:
+    def read_uncommitted(self, topic: str, partition: int) -> Iterator[tuple[int, bytes | None]]:
         start = self._broker.position(self._group, (topic, partition)).offset or 0
         end = self._broker.ends((topic, partition))[1]
         for record in self._broker.records_from((topic, partition), start, end):

@@ -13,36 +13,42 @@ from math import inf
 from typing import Any, Literal
 
 from oncehouse.common.backoff import Backoff
-from oncehouse.messaging.consumer.batch_sizing import Pace, PaceLimits, Sighting, adapt, first_pace
-from oncehouse.messaging.consumer.commit_plan import MAX_ENDS, Position
+from oncehouse.messaging.consumer.batch_sizing import (
+    BatchMeasurement,
+    BatchSize,
+    BatchSizeLimits,
+    adapt_batch_size,
+    initial_batch_size,
+)
+from oncehouse.messaging.consumer.commit_plan import MAX_ENDS, CommittedPosition
 from oncehouse.messaging.consumer.events import (
     Action,
     Bisected,
     Commit,
+    Divert,
     FailureKind,
-    HandOut,
-    PartitionGoesOn,
+    HandlerStuck,
+    NotifyCommitted,
+    PartitionResumed,
     PartitionStopped,
-    Prepare,
-    PutAside,
+    PreparePartition,
     RetryAt,
-    Settle,
-    StuckFound,
+    RunHandler,
     Ticket,
 )
-from oncehouse.messaging.consumer.handler_rules import Rules
+from oncehouse.messaging.consumer.handler_rules import HandlerRules
 from oncehouse.messaging.consumer.records import Records
 from oncehouse.messaging.failure_policy import Partition
 
 # A fetch brings many records at once, so that the buffer of small batches must hold some fetches.
-LEAST_ROOM = 2_000
+MIN_BUFFER_RECORDS = 2_000
 # Commits are refused for moments in every rebalance; others wait for them.
 COMMIT_BACKOFF = Backoff(base_seconds=0.1, longest_seconds=2.0)
 Level = Literal["hungry", "full", "over"]
 
 
 @dataclass(kw_only=True, slots=True)
-class Work:
+class CutBatch:
     """A batch that was cut."""
 
     records: Records
@@ -57,16 +63,16 @@ class Work:
     """What the handler said of the one record that it cannot take."""
 
     @property
-    def live(self) -> int:
+    def remaining(self) -> int:
         return len(self.records) - len(self.without)
 
 
 @dataclass(kw_only=True, slots=True)
 class PartitionState:
     key: Partition
-    rules: Rules
+    rules: HandlerRules
     term: int
-    start: Position
+    start: CommittedPosition
     chance: Callable[[], float]
     leaving: bool = False
     paused: bool = False
@@ -80,8 +86,8 @@ class PartitionState:
     stuck: bool = False
     waited_seconds: float = 0.0
     """How long batches stood ready before their work began."""
-    pace: Pace = field(init=False)
-    closed: deque[Work] = field(default_factory=deque)
+    batch_size: BatchSize = field(init=False)
+    closed: deque[CutBatch] = field(default_factory=deque)
     done: int | None = field(init=False)
     _prepared: bool = field(init=False)
     _names_group: bool = field(init=False)
@@ -95,18 +101,18 @@ class PartitionState:
     _later_count: int = 0
     _expected: int = field(init=False)
     _planned: deque[int] = field(init=False)
-    _acked: Position = field(init=False)
-    _in_flight: Position | None = None
+    _acked: CommittedPosition = field(init=False)
+    _in_flight: CommittedPosition | None = None
     _commit_failures: int = 0
-    _commit_hold_until: float = 0.0
-    _hold_until: float = 0.0
+    _commit_delay_until: float = 0.0
+    _delay_until: float = 0.0
     _failures: int = 0
-    _asides_in_row: int = 0
-    _unsettled: deque[Work] = field(default_factory=deque)
+    _diverted_in_row: int = 0
+    _unsettled: deque[CutBatch] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self.pace = first_pace(self._pace_limits)
-        self._prepared = not self.rules.aside
+        self.batch_size = initial_batch_size(self._batch_size_limits)
+        self._prepared = not self.rules.diverts
         self.done = self.start.offset
         # What another client committed is not committed again as if it were ours.
         self._done_epoch = self.start.leader_epoch if self.start.is_ours else None
@@ -117,8 +123,8 @@ class PartitionState:
         self._acked = self.start
 
     @property
-    def _pace_limits(self) -> PaceLimits:
-        return PaceLimits(
+    def _batch_size_limits(self) -> BatchSizeLimits:
+        return BatchSizeLimits(
             size=self.rules.size,
             wait_seconds=self.rules.wait_seconds,
             target_seconds=self.rules.target_seconds,
@@ -163,7 +169,7 @@ class PartitionState:
             self._buffer_bytes = rest
             self._opened_at = now
             self.closed.append(
-                Work(records=records, end=records.last_offset, ready_at=now, allowed=self.rules.attempts)
+                CutBatch(records=records, end=records.last_offset, ready_at=now, allowed=self.rules.attempts)
             )
 
     def _count_to_cut(self, now: float) -> int:
@@ -178,27 +184,27 @@ class PartitionState:
                 return 0
             return waiting.count_below(self._planned.popleft() + 1)
         if self._buffer_bytes >= self.rules.max_bytes:
-            return min(self.pace.size, waiting.count_within_bytes(self.rules.max_bytes))
-        if len(waiting) >= self.pace.size or now >= self._opened_at + self.pace.wait_seconds:
-            return min(self.pace.size, len(waiting))
+            return min(self.batch_size.size, waiting.count_within_bytes(self.rules.max_bytes))
+        if len(waiting) >= self.batch_size.size or now >= self._opened_at + self.batch_size.wait_seconds:
+            return min(self.batch_size.size, len(waiting))
         return 0
 
     # Work begins and ends.
 
-    def begin(self, now: float) -> Prepare | HandOut | PutAside | None:
-        if self.task is not None or self.leaving or now < self._hold_until:
+    def begin(self, now: float) -> PreparePartition | RunHandler | Divert | None:
+        if self.task is not None or self.leaving or now < self._delay_until:
             return None
         if not self._prepared:
-            return Prepare(ticket=self._start_task(now))
+            return PreparePartition(ticket=self._start_task(now))
         # An end that is not in Kafka yet could be cut elsewhere after a crash, under another token.
         if not self.closed or self.closed[0].end not in self._acked.ends:
             return None
         work = self.closed[0]
         if work.poison:
             ticket = self._start_task(now)
-            return PutAside(ticket=ticket, records=work.records.without(work.without), error=work.poison)
+            return Divert(ticket=ticket, records=work.records.without(work.without), error=work.poison)
         self.waited_seconds += now - work.ready_at
-        return HandOut(
+        return RunHandler(
             ticket=self._start_task(now),
             records=work.records,
             without=work.without,
@@ -216,17 +222,17 @@ class PartitionState:
     def end_prepare(self) -> list[Action]:
         self._end_task()
         self._prepared, self._failures = True, 0
-        return self._go_on()
+        return self._resume()
 
     def end_handled(self, now: float) -> list[Action]:
         work = self._pop_head(now)
         if self.rules.adaptive:
-            seen = Sighting(
+            seen = BatchMeasurement(
                 records=len(work.records), seconds=now - self.task_since, lag=self._waiting + self.lag
             )
-            self.pace = adapt(self.pace, seen, self._pace_limits)
-        self._asides_in_row = 0
-        return self._go_on()
+            self.batch_size = adapt_batch_size(self.batch_size, seen, self._batch_size_limits)
+        self._diverted_in_row = 0
+        return self._resume()
 
     def end_failed(self, error: str, kind: FailureKind, now: float) -> list[Action]:
         ticket, work = self._end_task(), self.closed[0]
@@ -234,31 +240,31 @@ class PartitionState:
         work.attempts = work.allowed if kind == "permanent" else work.attempts + (kind == "unknown")
         if kind == "transient" or (kind == "unknown" and work.attempts < work.allowed):
             return [self._retry(ticket, error, now)]
-        if kind == "configuration" or not self.rules.aside:
+        if kind == "configuration" or not self.rules.diverts:
             return [*self._stop(f"the handler fails: {error}"), self._retry(ticket, error, now)]
         self._failures = 0
-        if work.live > 1:
+        if work.remaining > 1:
             self._bisect(work, now)
-            return [Bisected(ticket=ticket, size=work.live, error=error)]
+            return [Bisected(ticket=ticket, size=work.remaining, error=error)]
         work.poison = error
         return []
 
-    def end_put(self, now: float) -> list[Action]:
+    def end_divert(self, now: float) -> list[Action]:
         self._pop_head(now)
-        self._asides_in_row += 1
-        if self._asides_in_row > 1:
+        self._diverted_in_row += 1
+        if self._diverted_in_row > 1:
             # Record after record fails: more likely an outage than poison. Slower and slower, until one passes.
-            self._hold(self._asides_in_row - 1, now)
-        return self._go_on()
+            self._delay(self._diverted_in_row - 1, now)
+        return self._resume()
 
-    def end_put_failed(self, error: str, now: float) -> list[Action]:
+    def end_divert_failed(self, error: str, now: float) -> list[Action]:
         ticket = self._end_task()
         return [*self._stop(error), self._retry(ticket, error, now)]
 
     def skip(self, offsets: frozenset[int]) -> None:
         self.closed[0].without |= offsets
 
-    def _bisect(self, work: Work, now: float) -> None:
+    def _bisect(self, work: CutBatch, now: float) -> None:
         middle = len(work.records) // 2
         self.closed.popleft()
         for records in (work.records[middle:], work.records[:middle]):
@@ -266,10 +272,10 @@ class PartitionState:
                 offset for offset in work.without if records.first_offset <= offset <= records.last_offset
             )
             self.closed.appendleft(
-                Work(records=records, end=records.last_offset, ready_at=now, allowed=1, without=inside)
+                CutBatch(records=records, end=records.last_offset, ready_at=now, allowed=1, without=inside)
             )
 
-    def _pop_head(self, now: float) -> Work:
+    def _pop_head(self, now: float) -> CutBatch:
         self._end_task()
         work = self.closed.popleft()
         if self.closed:
@@ -278,7 +284,7 @@ class PartitionState:
         # Of exactly that record: with an older one Kafka would say that the log ends before.
         self._done_epoch = work.records.last_leader_epoch if work.records.last_offset == work.end else None
         self._failures = 0
-        if self.rules.aside:
+        if self.rules.diverts:
             self._unsettled.append(work)
         return work
 
@@ -289,24 +295,24 @@ class PartitionState:
 
     def _retry(self, ticket: Ticket, error: str, now: float) -> RetryAt:
         self._failures += 1
-        self._hold(self._failures, now)
-        return RetryAt(ticket=ticket, at=self._hold_until, failures=self._failures, error=error)
+        self._delay(self._failures, now)
+        return RetryAt(ticket=ticket, at=self._delay_until, failures=self._failures, error=error)
 
-    def _hold(self, failures: int, now: float) -> None:
-        self._hold_until = now + self.rules.backoff.wait_seconds(failures, chance=self.chance())
+    def _delay(self, failures: int, now: float) -> None:
+        self._delay_until = now + self.rules.backoff.wait_seconds(failures, chance=self.chance())
         if self.closed:
-            self.closed[0].ready_at = self._hold_until
+            self.closed[0].ready_at = self._delay_until
 
     def _stop(self, reason: str) -> list[Action]:
-        news = self.stopped != reason
+        activity = self.stopped != reason
         self.stopped = reason
-        return [PartitionStopped(partition=self.key, reason=reason)] if news else []
+        return [PartitionStopped(partition=self.key, reason=reason)] if activity else []
 
-    def _go_on(self) -> list[Action]:
+    def _resume(self) -> list[Action]:
         if not self.stopped:
             return []
         self.stopped = ""
-        return [PartitionGoesOn(partition=self.key)]
+        return [PartitionResumed(partition=self.key)]
 
     # Offsets are committed.
 
@@ -315,13 +321,13 @@ class PartitionState:
         return (*(work.end for work in self.closed), *self._planned)[:MAX_ENDS]
 
     @property
-    def _position(self) -> Position:
-        return Position(
+    def _position(self) -> CommittedPosition:
+        return CommittedPosition(
             offset=self.done, ends=self._ends, leader_epoch=self._done_epoch, names_group=self._names_group
         )
 
     def commit(self, now: float) -> Commit | None:
-        if self._in_flight is not None or self.done is None or now < self._commit_hold_until:
+        if self._in_flight is not None or self.done is None or now < self._commit_delay_until:
             return None
         position = self._position
         if self.done == self._acked.offset and set(position.ends) <= set(self._acked.ends):
@@ -329,26 +335,26 @@ class PartitionState:
         self._in_flight = position
         return Commit(partition=self.key, position=position)
 
-    def last_commit(self) -> Position | None:
+    def last_commit(self) -> CommittedPosition | None:
         """What is left to commit when the partition leaves."""
         if self.done is None or self.done == self._acked.offset:
             return None
         return self._position
 
-    def end_commit(self, position: Position) -> list[Action]:
-        settled: list[Action] = []
+    def end_commit(self, position: CommittedPosition) -> list[Action]:
+        committed: list[Action] = []
         if position != self._in_flight:  # an answer to a commit of an earlier term
-            return settled
+            return committed
         self._in_flight, self._commit_failures, self._acked = None, 0, position
         while self._unsettled and self._unsettled[0].end < (position.offset or 0):
-            settled.append(Settle(partition=self.key, records=self._unsettled.popleft().records))
-        return settled
+            committed.append(NotifyCommitted(partition=self.key, records=self._unsettled.popleft().records))
+        return committed
 
     def end_commit_failed(self, now: float) -> None:
         self._in_flight = None
         self._commit_failures += 1
         wait = COMMIT_BACKOFF.wait_seconds(self._commit_failures, chance=self.chance())
-        self._commit_hold_until = now + wait
+        self._commit_delay_until = now + wait
 
     # What the core asks about.
 
@@ -358,15 +364,19 @@ class PartitionState:
 
     @property
     def level(self) -> Level:
-        room = max(self.rules.size, LEAST_ROOM)
+        buffer_limit = max(self.rules.size, MIN_BUFFER_RECORDS)
         if self._lacks_records:
             return "hungry"
-        if self.stopped or self._waiting >= 3 * room or self._buffer_bytes >= 3 * self.rules.max_bytes:
+        if (
+            self.stopped
+            or self._waiting >= 3 * buffer_limit
+            or self._buffer_bytes >= 3 * self.rules.max_bytes
+        ):
             return "over"
-        if self._later_count >= room:
+        if self._later_count >= buffer_limit:
             return "over"
         cannot_cut = len(self.closed) >= self.rules.ahead
-        if cannot_cut and (self._waiting >= room or self._buffer_bytes >= self.rules.max_bytes):
+        if cannot_cut and (self._waiting >= buffer_limit or self._buffer_bytes >= self.rules.max_bytes):
             return "full"
         return "hungry"
 
@@ -389,17 +399,17 @@ class PartitionState:
         """Offsets that Kafka has and that are not done."""
         return max(0, max(self.end, self._expected) - (self._expected if self.done is None else self.done))
 
-    def find_stuck(self, now: float) -> StuckFound | None:
+    def find_stuck(self, now: float) -> HandlerStuck | None:
         if self.task is None or self.stuck or now < self.task_since + self.rules.stuck_seconds:
             return None
         self.stuck = True
-        return StuckFound(ticket=self.task, seconds=now - self.task_since)
+        return HandlerStuck(ticket=self.task, seconds=now - self.task_since)
 
     def wake_at(self, now: float) -> float:
         """When something is due that no other event will bring."""
-        moments = [self._hold_until, self._commit_hold_until]
+        moments = [self._delay_until, self._commit_delay_until]
         if self._buffer and not self._planned and len(self.closed) < self.rules.ahead:
-            moments.append(self._opened_at + self.pace.wait_seconds)
+            moments.append(self._opened_at + self.batch_size.wait_seconds)
         if self._later:
             moments.append(self._later[0][0])
         if self.task is not None:

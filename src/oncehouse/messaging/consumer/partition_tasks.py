@@ -13,25 +13,25 @@ from typing import Protocol
 from oncehouse.messaging.failure_policy import Partition
 
 
-class Submitter(Protocol):
-    def submit(self, errand: Callable[[], None]) -> None: ...
+class Executor(Protocol):
+    def submit(self, task: Callable[[], None]) -> None: ...
 
     def close(self) -> None: ...
 
 
-class Lanes:
-    def __init__(self, crew: Submitter) -> None:
-        self._crew = crew
+class PartitionTasks:
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
         self._lock = Lock()
         self._waiting: dict[Partition, deque[Callable[[], None]]] = {}
 
-    def submit(self, partition: Partition, errand: Callable[[], None]) -> None:
+    def submit(self, partition: Partition, task: Callable[[], None]) -> None:
         with self._lock:
             if partition in self._waiting:
-                self._waiting[partition].append(errand)
+                self._waiting[partition].append(task)
                 return
-            self._waiting[partition] = deque([errand])
-        self._crew.submit(lambda: self._run(partition))
+            self._waiting[partition] = deque([task])
+        self._executor.submit(lambda: self._run(partition))
 
     def _run(self, partition: Partition) -> None:
         while True:
@@ -39,24 +39,24 @@ class Lanes:
                 if not self._waiting[partition]:
                     del self._waiting[partition]
                     return
-                errand = self._waiting[partition].popleft()
-            errand()
+                task = self._waiting[partition].popleft()
+            task()
 
 
-class InlineCrew:
+class InlineExecutor:
     """Errands wait until somebody runs them: tests without threads, each step in its place."""
 
     def __init__(self) -> None:
-        self._errands: deque[Callable[[], None]] = deque()
+        self._tasks: deque[Callable[[], None]] = deque()
 
-    def submit(self, errand: Callable[[], None]) -> None:
-        self._errands.append(errand)
+    def submit(self, task: Callable[[], None]) -> None:
+        self._tasks.append(task)
 
     def run_one(self) -> bool:
-        if not self._errands:
+        if not self._tasks:
             return False
-        self._errands.popleft()()
+        self._tasks.popleft()()
         return True
 
     def close(self) -> None:
-        self._errands.clear()
+        self._tasks.clear()

@@ -18,9 +18,9 @@ from typing import Any
 
 from oncehouse.errors import ConfigurationError, OncehouseError
 from oncehouse.messaging.consumer.batch import Batch
-from oncehouse.messaging.consumer.partition_tasks import Submitter
+from oncehouse.messaging.consumer.partition_tasks import Executor
 from oncehouse.messaging.consumer.records import MemoryRecord, Records
-from oncehouse.messaging.consumer.workers import Job
+from oncehouse.messaging.consumer.workers import HandlerJob
 
 _SPAWN = multiprocessing.get_context("spawn")
 _GOODBYE_SECONDS = 2.0
@@ -43,7 +43,7 @@ class _Worker:
 
 @dataclass(kw_only=True)
 class ProcessWorkers:
-    crew: Submitter
+    executor: Executor
     _lock: Lock = field(default_factory=Lock)
     _idle: list[_Worker] = field(default_factory=list)
     _working: dict[int, _Worker] = field(default_factory=dict)
@@ -53,17 +53,17 @@ class ProcessWorkers:
         # Python's own end of a program asks children politely and then waits for them: these do not listen.
         atexit.register(self.close)
 
-    def start(self, job: Job) -> None:
-        self.crew.submit(lambda: self._run(job))
+    def start(self, job: HandlerJob) -> None:
+        self.executor.submit(lambda: self._run(job))
 
-    def _run(self, job: Job) -> None:
+    def _run(self, job: HandlerJob) -> None:
         try:
             job.done(self._ask(job))
         except BaseException as error:  # noqa: BLE001 - whatever goes wrong here is a failed attempt
             job.done(error)
 
-    def _ask(self, job: Job) -> BaseException | None:
-        worker = self._take(job)
+    def _ask(self, job: HandlerJob) -> BaseException | None:
+        worker = self._accept_records(job)
         try:
             worker.pipe.send_bytes(pack(job.batch))
             kind, content = pickle.loads(worker.pipe.recv_bytes())  # noqa: S301 - our own child wrote it
@@ -78,7 +78,7 @@ class ProcessWorkers:
             return None
         return content if isinstance(content, BaseException) else HandlerError(content)
 
-    def _take(self, job: Job) -> _Worker:
+    def _accept_records(self, job: HandlerJob) -> _Worker:
         with self._lock:
             if job.cancelled or self._closed:
                 raise WorkerDiedError("the batch was cancelled before its process began")
@@ -101,7 +101,7 @@ class ProcessWorkers:
             _end(worker)
         return None
 
-    def _give_back(self, job: Job, worker: _Worker) -> None:
+    def _give_back(self, job: HandlerJob, worker: _Worker) -> None:
         with self._lock:
             self._working.pop(id(job), None)
             if worker.process.is_alive() and not worker.cancelled and not self._closed:
@@ -109,9 +109,9 @@ class ProcessWorkers:
                 return
         _end(worker)
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: HandlerJob) -> None:
         with self._lock:
-            job.flag.is_up = True
+            job.flag.is_set = True
             worker = self._working.get(id(job))
             if worker is not None:
                 worker.cancelled = True

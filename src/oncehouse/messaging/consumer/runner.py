@@ -19,19 +19,19 @@ from typing import Any, assert_never
 from oncehouse.errors import OncehouseError, TransientError
 from oncehouse.messaging.clock import Clock
 from oncehouse.messaging.consumer import events as ev
-from oncehouse.messaging.consumer.client import Client
-from oncehouse.messaging.consumer.commit_plan import Position
-from oncehouse.messaging.consumer.handler_executor import Handling
+from oncehouse.messaging.consumer.client import BrokerClient
+from oncehouse.messaging.consumer.commit_plan import CommittedPosition
+from oncehouse.messaging.consumer.handler_executor import HandlerExecutor
 from oncehouse.messaging.consumer.handler_rules import Subscription
 from oncehouse.messaging.consumer.health import Health, HealthFile, PartitionHealth
 from oncehouse.messaging.consumer.log_order import LogOrder
 from oncehouse.messaging.consumer.metrics import Metrics
-from oncehouse.messaging.consumer.partition_tasks import InlineCrew, Lanes, Submitter
+from oncehouse.messaging.consumer.partition_tasks import Executor, InlineExecutor, PartitionTasks
 from oncehouse.messaging.consumer.records import Records, by_partition
-from oncehouse.messaging.consumer.state_machine import Core
+from oncehouse.messaging.consumer.state_machine import StateMachine
 from oncehouse.messaging.consumer.time_report import TimeReport, TimeSums
 from oncehouse.messaging.consumer.workers import Workers
-from oncehouse.messaging.failure_policy import Partition, Shelf
+from oncehouse.messaging.failure_policy import Partition, RetryBroker
 
 _IDLE_POLL_SECONDS = 0.25
 _BUSY_POLL_SECONDS = 0.01
@@ -42,29 +42,29 @@ _BETWEEN_GAPS_SECONDS = 60.0
 _MOST_RECORDS, _LEAST_RECORDS = 10_000, 1_000
 _log = logging.getLogger("oncehouse.consumer")
 
-ClientAction = ev.Commit | ev.CommitNow | ev.Pause | ev.Resume
+ClientAction = ev.Commit | ev.CommitNow | ev.PausePartition | ev.ResumePartition
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounds:
+class ShutdownLimits:
     drain_seconds: float = 30.0
     """How long a stop waits for handlers."""
     revoke_seconds: float = 10.0
     """How long a rebalance waits for handlers of partitions that leave."""
 
 
-class Runner:
+class ConsumerRunner:
     def __init__(
         self,
         *,
         group: str,
-        client: Client,
+        client: BrokerClient,
         subscriptions: Sequence[Subscription],
         workers: Mapping[str, Workers],
-        crew: Submitter,
+        executor: Executor,
         clock: Clock,
         metrics: Metrics,
-        bounds: Bounds,
+        shutdown_limits: ShutdownLimits,
         health_file: HealthFile | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -74,24 +74,24 @@ class Runner:
         self._subscriptions = subscriptions
         self._clock = clock
         self._metrics = metrics
-        self._bounds = bounds
+        self._shutdown_limits = shutdown_limits
         self._health_file = health_file
-        self._crew = crew
+        self._executor = executor
         self._changed = Condition(RLock())
         self._of_topic = {
             topic: subscription
             for subscription in subscriptions
-            for topic in (subscription.rules.topic, *subscription.beside)
+            for topic in (subscription.rules.topic, *subscription.retry_topics)
         }
-        self._beside = {topic for subscription in subscriptions for topic in subscription.beside}
-        self.core = Core(
+        self._retry_topics = {topic for subscription in subscriptions for topic in subscription.retry_topics}
+        self.state_machine = StateMachine(
             {topic: subscription.rules for topic, subscription in self._of_topic.items()}, chance=chance
         )
         self.times = TimeSums()
-        self._handling = Handling(
+        self._handler_executor = HandlerExecutor(
             group=self._group,
             feed=self.feed,
-            lanes=Lanes(crew),
+            partition_tasks=PartitionTasks(executor),
             workers=workers,
             subscriptions=self._of_topic,
             clock=clock,
@@ -100,18 +100,18 @@ class Runner:
         )
         largest = max(subscription.rules.size for subscription in subscriptions)
         self._fetch_count = min(max(largest, _LEAST_RECORDS), _MOST_RECORDS)
-        self._todo: deque[ClientAction] = deque()
+        self._client_actions: deque[ClientAction] = deque()
         self._was_idle = False
-        self.news = 0
+        self.activity = 0
         """Counts what happened, the passing of time left out."""
         self._stop = False
         self._state = "running"
-        self._kept_house_at = -1e9
+        self._housekeeping_at = -1e9
         self._started_at = clock.monotonic()
         self._next_offsets: dict[Partition, int] = {}
         self._asked_at: dict[Partition, float] = {}
         self._log_order = LogOrder(self._group)
-        self._shelf: Shelf | None = None
+        self._retry_broker: RetryBroker | None = None
 
     # Life.
 
@@ -133,29 +133,29 @@ class Runner:
         return self._stop
 
     def open(self) -> None:
-        asides = [
-            (subscription.rules.topic, subscription.aside)
+        policies = [
+            (subscription.rules.topic, subscription.policy)
             for subscription in self._subscriptions
-            if subscription.aside is not None
+            if subscription.policy is not None
         ]
-        if asides:
-            self._shelf = self._client.open_shelf()
-            for topic, aside in asides:
-                aside.open(topic, self._shelf)
-        self._client.open(list(self._of_topic), beginning=self._beside, listener=self)
+        if policies:
+            self._retry_broker = self._client.open_retry_broker()
+            for topic, policy in policies:
+                policy.open(topic, self._retry_broker)
+        self._client.open(list(self._of_topic), beginning=self._retry_topics, listener=self)
 
     def finish(self) -> None:
         self._state = "stopping"
         try:
             self._drain()
-            self.feed(ev.Revoked(partitions=tuple(self.core.states)))
+            self.feed(ev.Revoked(partitions=tuple(self.state_machine.states)))
             self._do_client_actions()
         finally:
             self._client.close()
-            self._handling.close()
-            self._crew.close()
-            if self._shelf is not None:
-                self._shelf.close()
+            self._handler_executor.close()
+            self._executor.close()
+            if self._retry_broker is not None:
+                self._retry_broker.close()
             self._state = "stopped"
             self._write_health()
 
@@ -166,36 +166,45 @@ class Runner:
             # The poll goes on, so that a long drain does not cost the partitions, and commits that a rebalance
             # refuses are tried again.
             while self._is_draining(self._clock.monotonic() - begun):
-                before = self.news
+                before = self.activity
                 self.step()
                 # Without threads nobody else will end what runs.
-                if isinstance(self._crew, InlineCrew) and not self._crew.run_one() and self.news == before:
+                if (
+                    isinstance(self._executor, InlineExecutor)
+                    and not self._executor.run_one()
+                    and self.activity == before
+                ):
                     break
         except OncehouseError as error:
             _log.error("group %s: %s", self._group, error)
 
     def _is_draining(self, seconds: float) -> bool:
-        if self.core.busy():
-            return seconds < self._bounds.drain_seconds
-        return not self.core.is_settled() and seconds < self._bounds.drain_seconds + _LAST_COMMIT_SECONDS
+        if self.state_machine.busy():
+            return seconds < self._shutdown_limits.drain_seconds
+        return (
+            not self.state_machine.is_settled()
+            and seconds < self._shutdown_limits.drain_seconds + _LAST_COMMIT_SECONDS
+        )
 
     # One turn.
 
     def step(self) -> None:
         self.feed(ev.Ticked())
         self._do_client_actions()
-        self._take(self._poll())
+        self._accept_records(self._poll())
         self._do_client_actions()
-        self._keep_house()
+        self._run_housekeeping()
 
     def _poll(self) -> list[Any]:
         with self._changed:
             now = self._clock.monotonic()
-            busy = self.core.busy() or any(state.awaits_commit for state in self.core.states.values())
-            patience = max(0.0, min(self.core.wake_at(now) - now, _IDLE_POLL_SECONDS))
-            if not self.core.wants_records:
+            busy = self.state_machine.busy() or any(
+                state.awaits_commit for state in self.state_machine.states.values()
+            )
+            patience = max(0.0, min(self.state_machine.wake_at(now) - now, _IDLE_POLL_SECONDS))
+            if not self.state_machine.wants_records:
                 # What the client holds stays there; only its callbacks are of interest.
-                if not isinstance(self._crew, InlineCrew):
+                if not isinstance(self._executor, InlineExecutor):
                     self._changed.wait(min(patience, _BUSY_POLL_SECONDS))
                 count, patience = 1, 0.0
             elif busy:
@@ -212,26 +221,26 @@ class Runner:
         self._metrics.timing("poll.seconds", seconds)
         return raw
 
-    def _take(self, raw: list[Any]) -> None:
+    def _accept_records(self, raw: list[Any]) -> None:
         if not raw:
             return
         self._metrics.increment("records.fetched", len(raw))
         for partition, records in by_partition(raw):
             self._look_for_gap(partition, records)
             self._log_order.take(partition, records)
-            if partition[0] in self._beside:
-                self._take_one_by_one(partition, records)
+            if partition[0] in self._retry_topics:
+                self._accept_one_by_one(partition, records)
             else:
-                self.feed(ev.Fetched(partition=partition, records=records))
+                self.feed(ev.RecordsFetched(partition=partition, records=records))
 
-    def _take_one_by_one(self, partition: Partition, records: Records) -> None:
+    def _accept_one_by_one(self, partition: Partition, records: Records) -> None:
         """Each record of a retry topic has a time of its own."""
-        aside = self._of_topic[partition[0]].aside
+        policy = self._of_topic[partition[0]].policy
         for place in range(len(records)):
-            due_at = aside.due_at(records[place]) if aside is not None else None
+            due_at = policy.due_at(records[place]) if policy is not None else None
             in_seconds = 0.0 if due_at is None else due_at - self._clock.now()
             self.feed(
-                ev.Fetched(
+                ev.RecordsFetched(
                     partition=partition,
                     records=records[place : place + 1],
                     due_at=self._clock.monotonic() + in_seconds,
@@ -263,42 +272,46 @@ class Runner:
 
     def feed(self, event: ev.Event) -> None:
         with self._changed:
-            self.news += not isinstance(event, ev.Ticked | ev.EndSeen)
-            for action in self.core.handle(event, self._clock.monotonic()):
+            self.activity += not isinstance(event, ev.Ticked | ev.EndOffsetRead)
+            for action in self.state_machine.handle(event, self._clock.monotonic()):
                 self._do(action)
             self._changed.notify_all()
 
     def _do(self, action: ev.Action) -> None:
         match action:
-            case ev.Commit() | ev.CommitNow() | ev.Pause() | ev.Resume():
-                self._todo.append(action)
-            case ev.Prepare() | ev.HandOut() | ev.PutAside() | ev.Settle() | ev.Cancel():
-                self._handling.do(action)
+            case ev.Commit() | ev.CommitNow() | ev.PausePartition() | ev.ResumePartition():
+                self._client_actions.append(action)
+            case ev.PreparePartition() | ev.RunHandler() | ev.Divert() | ev.NotifyCommitted() | ev.Cancel():
+                self._handler_executor.do(action)
             case (
-                ev.RetryAt() | ev.Bisected() | ev.PartitionStopped() | ev.PartitionGoesOn() | ev.StuckFound()
+                ev.RetryAt()
+                | ev.Bisected()
+                | ev.PartitionStopped()
+                | ev.PartitionResumed()
+                | ev.HandlerStuck()
             ):
-                self._note(action)
+                self._log_action(action)
             case _:  # pragma: no cover
                 assert_never(action)
 
     def _do_client_actions(self) -> None:
-        while self._todo:
-            action = self._todo.popleft()
+        while self._client_actions:
+            action = self._client_actions.popleft()
             match action:
                 case ev.CommitNow(positions=positions):
                     self._commit_now(dict(positions))
-                case _ if action.partition not in self.core.states:
+                case _ if action.partition not in self.state_machine.states:
                     pass
                 case ev.Commit(partition=partition, position=position):
                     self._client.commit(partition, position)
-                case ev.Pause(partition=partition):
+                case ev.PausePartition(partition=partition):
                     self._client.pause(partition)
-                case ev.Resume(partition=partition):
+                case ev.ResumePartition(partition=partition):
                     self._client.resume(partition)
                 case _:  # pragma: no cover
                     assert_never(action)
 
-    def _commit_now(self, positions: Mapping[Partition, Position]) -> None:
+    def _commit_now(self, positions: Mapping[Partition, CommittedPosition]) -> None:
         deadline = self._clock.monotonic() + _LAST_COMMIT_SECONDS
         while True:
             try:
@@ -307,7 +320,7 @@ class Runner:
             except TransientError as error:
                 self._metrics.increment("commits.failed", len(positions))
                 # In a rebalance the brokers refuse commits for moments only.
-                if self._clock.monotonic() < deadline and not isinstance(self._crew, InlineCrew):
+                if self._clock.monotonic() < deadline and not isinstance(self._executor, InlineExecutor):
                     time.sleep(_BETWEEN_COMMITS_SECONDS)
                     continue
                 where = ", ".join(f"{topic}/{partition}" for topic, partition in positions)
@@ -317,7 +330,7 @@ class Runner:
 
     # What the client tells.
 
-    def on_assigned(self, positions: Mapping[Partition, Position]) -> None:
+    def on_assigned(self, positions: Mapping[Partition, CommittedPosition]) -> None:
         self._metrics.increment("partitions.assigned", len(positions))
         for partition, position in positions.items():
             self._asked_at.pop(partition, None)
@@ -332,17 +345,17 @@ class Runner:
         self._metrics.increment("partitions.revoked", len(partitions))
         leaving = tuple(partitions)
         self.feed(ev.Leaving(partitions=leaving))
-        deadline = self._clock.monotonic() + self._bounds.revoke_seconds
+        deadline = self._clock.monotonic() + self._shutdown_limits.revoke_seconds
         with self._changed:
-            while self.core.busy(leaving) and self._clock.monotonic() < deadline:
-                if isinstance(self._crew, InlineCrew):
-                    if not self._crew.run_one():
+            while self.state_machine.busy(leaving) and self._clock.monotonic() < deadline:
+                if isinstance(self._executor, InlineExecutor):
+                    if not self._executor.run_one():
                         break
                 else:
                     self._changed.wait(deadline - self._clock.monotonic())
         self.feed(ev.Revoked(partitions=leaving))
         self._do_client_actions()
-        self._handling.forget(leaving)
+        self._handler_executor.forget(leaving)
 
     def on_lost(self, partitions: Collection[Partition]) -> None:
         self._metrics.increment("partitions.lost", len(partitions))
@@ -354,12 +367,14 @@ class Runner:
             # What still waits for its turn is of this term: should the partition come back at once, an old commit
             # would set it back, and an old pause would never end.
             kept = [
-                one for one in self._todo if isinstance(one, ev.CommitNow) or one.partition not in partitions
+                one
+                for one in self._client_actions
+                if isinstance(one, ev.CommitNow) or one.partition not in partitions
             ]
-            self._todo = deque(kept)
-        self._handling.forget(partitions)
+            self._client_actions = deque(kept)
+        self._handler_executor.forget(partitions)
 
-    def on_committed(self, partition: Partition, position: Position) -> None:
+    def on_committed(self, partition: Partition, position: CommittedPosition) -> None:
         self._metrics.increment("commits.done")
         self.feed(ev.Committed(partition=partition, position=position))
 
@@ -370,12 +385,12 @@ class Runner:
 
     # What people see.
 
-    def _note(
-        self, action: ev.RetryAt | ev.Bisected | ev.PartitionStopped | ev.PartitionGoesOn | ev.StuckFound
+    def _log_action(
+        self, action: ev.RetryAt | ev.Bisected | ev.PartitionStopped | ev.PartitionResumed | ev.HandlerStuck
     ) -> None:
         topic, partition = (
             action.partition
-            if isinstance(action, ev.PartitionStopped | ev.PartitionGoesOn)
+            if isinstance(action, ev.PartitionStopped | ev.PartitionResumed)
             else action.ticket.partition
         )
         match action:
@@ -391,9 +406,9 @@ class Runner:
             case ev.PartitionStopped(reason=reason):
                 self._metrics.increment("partitions.stopped", topic=topic, partition=partition)
                 _log.error("%s/%s stands still: %s; it is tried again", topic, partition, reason)
-            case ev.PartitionGoesOn():
+            case ev.PartitionResumed():
                 _log.warning("%s/%s goes on", topic, partition)
-            case ev.StuckFound(seconds=seconds):
+            case ev.HandlerStuck(seconds=seconds):
                 self._metrics.increment("handlers.stuck", topic=topic, partition=partition)
                 _log.error(
                     "%s/%s: its handler has been running for %.0f s; is it stuck?", topic, partition, seconds
@@ -401,20 +416,20 @@ class Runner:
             case _:  # pragma: no cover
                 assert_never(action)
 
-    def _keep_house(self) -> None:
+    def _run_housekeeping(self) -> None:
         now = self._clock.monotonic()
-        if now < self._kept_house_at + _HOUSEKEEPING_SECONDS:
+        if now < self._housekeeping_at + _HOUSEKEEPING_SECONDS:
             return
-        self._kept_house_at = now
-        for partition, state in list(self.core.states.items()):
+        self._housekeeping_at = now
+        for partition, state in list(self.state_machine.states.items()):
             end = self._client.end_of(partition)
             if end is not None:
-                self.feed(ev.EndSeen(partition=partition, end=end))
+                self.feed(ev.EndOffsetRead(partition=partition, end=end))
             tags: dict[str, str | int] = {"topic": partition[0], "partition": partition[1]}
             self._metrics.gauge("lag", state.lag, **tags)
-            self._metrics.gauge("batch.size", state.pace.size, **tags)
+            self._metrics.gauge("batch.size", state.batch_size.size, **tags)
         with self._changed:
-            running = sum(state.task is not None for state in self.core.states.values())
+            running = sum(state.task is not None for state in self.state_machine.states.values())
         self._metrics.gauge("handlers.running", running)
         self._write_health()
 
@@ -438,7 +453,7 @@ class Runner:
                     stuck=state.stuck,
                     stopped=state.stopped,
                 )
-                for (topic, partition), state in sorted(self.core.states.items())
+                for (topic, partition), state in sorted(self.state_machine.states.items())
             )
         return Health(
             healthy=not any(partition.stuck for partition in partitions),
@@ -451,7 +466,7 @@ class Runner:
 
     def report(self) -> TimeReport:
         with self._changed:
-            wait = self.core.waited_seconds
+            wait = self.state_machine.waited_seconds
         return self.times.report(
             running_seconds=self._clock.monotonic() - self._started_at, wait_seconds=wait
         )

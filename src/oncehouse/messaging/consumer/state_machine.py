@@ -17,26 +17,26 @@ from oncehouse.messaging.consumer.events import (
     CommitFailed,
     CommitNow,
     Committed,
-    EndSeen,
+    Diverted,
+    DivertedUntried,
+    DivertFailed,
+    EndOffsetRead,
     Event,
-    Failed,
-    Fetched,
-    Handled,
+    HandlerFailed,
+    HandlerSucceeded,
     Leaving,
     Lost,
-    Pause,
-    Prepared,
+    PartitionPrepared,
+    PausePartition,
     PrepareFailed,
-    PutDone,
-    PutFailed,
-    Resume,
+    RecordsFetched,
+    ResumePartition,
     Revoked,
-    Skipped,
     Stopping,
     Ticked,
     Ticket,
 )
-from oncehouse.messaging.consumer.handler_rules import Rules
+from oncehouse.messaging.consumer.handler_rules import HandlerRules
 from oncehouse.messaging.consumer.partition_state import PartitionState
 from oncehouse.messaging.failure_policy import Partition
 
@@ -44,8 +44,8 @@ PAUSE_AFTER_SECONDS = 1.0
 """How long partitions may stay full before they are paused: pausing throws away what the client has fetched ahead."""
 
 
-class Core:
-    def __init__(self, rules: Mapping[str, Rules], *, chance: Callable[[], float]) -> None:
+class StateMachine:
+    def __init__(self, rules: Mapping[str, HandlerRules], *, chance: Callable[[], float]) -> None:
         """`rules` by topic, retry topics included; `chance` is the die of the back-off, from 0 to 1."""
         self._rules = rules
         self._chance = chance
@@ -94,25 +94,33 @@ class Core:
 
     def handle(self, event: Event, now: float) -> list[Action]:
         match event:
-            case Fetched() | EndSeen() | Committed() | CommitFailed():
+            case RecordsFetched() | EndOffsetRead() | Committed() | CommitFailed():
                 state = self._states.get(event.partition)
                 if state is None:
                     return []
-                actions = _tell_partition(state, event, now)
+                actions = _apply_to_partition(state, event, now)
                 touched = [state]
-            case Prepared() | PrepareFailed() | Handled() | Failed() | Skipped() | PutDone() | PutFailed():
+            case (
+                PartitionPrepared()
+                | PrepareFailed()
+                | HandlerSucceeded()
+                | HandlerFailed()
+                | DivertedUntried()
+                | Diverted()
+                | DivertFailed()
+            ):
                 state = self._state_of(event.ticket)
                 if state is None:
                     return []
-                actions = _tell_work(state, event, now)
+                actions = _apply_to_work(state, event, now)
                 touched = list(self._states.values())
             case _:
-                actions = self._tell_all(event, now)
+                actions = self._apply_to_all(event, now)
                 touched = list(self._states.values())
-        self._go_ahead(touched, now, actions)
+        self._advance(touched, now, actions)
         return actions
 
-    def _tell_all(
+    def _apply_to_all(
         self, event: Assigned | Leaving | Stopping | Revoked | Lost | Ticked, now: float
     ) -> list[Action]:
         actions: list[Action] = []
@@ -174,7 +182,7 @@ class Core:
                     actions.append(Cancel(ticket=state.task))
         return actions
 
-    def _go_ahead(self, states: list[PartitionState], now: float, actions: list[Action]) -> None:
+    def _advance(self, states: list[PartitionState], now: float, actions: list[Action]) -> None:
         for state in states:
             state.cut(now)
             commit = state.commit(now)
@@ -182,7 +190,7 @@ class Core:
                 actions.append(commit)
         self._begin_work(states, now, actions)
         for state in states:
-            balanced = _balance(state, now)
+            balanced = _apply_backpressure(state, now)
             if balanced is not None:
                 actions.append(balanced)
 
@@ -201,26 +209,26 @@ class Core:
                 self._states[state.key] = self._states.pop(state.key)
 
 
-def _balance(state: PartitionState, now: float) -> Pause | Resume | None:
+def _apply_backpressure(state: PartitionState, now: float) -> PausePartition | ResumePartition | None:
     level = "over" if state.leaving else state.level
     state.full_since = min(state.full_since, now) if level == "full" else inf
-    patience_over = now >= state.full_since + PAUSE_AFTER_SECONDS
-    if not state.paused and (level == "over" or patience_over):
+    pause_due = now >= state.full_since + PAUSE_AFTER_SECONDS
+    if not state.paused and (level == "over" or pause_due):
         state.paused = True
-        return Pause(partition=state.key)
+        return PausePartition(partition=state.key)
     if state.paused and level == "hungry":
         state.paused = False
-        return Resume(partition=state.key)
+        return ResumePartition(partition=state.key)
     return None
 
 
-def _tell_partition(
-    state: PartitionState, event: Fetched | EndSeen | Committed | CommitFailed, now: float
+def _apply_to_partition(
+    state: PartitionState, event: RecordsFetched | EndOffsetRead | Committed | CommitFailed, now: float
 ) -> list[Action]:
     match event:
-        case Fetched(records=records, due_at=due_at):
+        case RecordsFetched(records=records, due_at=due_at):
             state.take(records, due_at, now)
-        case EndSeen(end=end):
+        case EndOffsetRead(end=end):
             state.end = end
         case Committed(position=position):
             return state.end_commit(position)
@@ -231,24 +239,30 @@ def _tell_partition(
     return []
 
 
-def _tell_work(
+def _apply_to_work(
     state: PartitionState,
-    event: Prepared | PrepareFailed | Handled | Failed | Skipped | PutDone | PutFailed,
+    event: PartitionPrepared
+    | PrepareFailed
+    | HandlerSucceeded
+    | HandlerFailed
+    | DivertedUntried
+    | Diverted
+    | DivertFailed,
     now: float,
 ) -> list[Action]:
     match event:
-        case Prepared():
+        case PartitionPrepared():
             return state.end_prepare()
-        case Handled():
+        case HandlerSucceeded():
             return state.end_handled(now)
-        case Failed(error=error, kind=kind):
+        case HandlerFailed(error=error, kind=kind):
             return state.end_failed(error, kind, now)
-        case Skipped(offsets=offsets):
+        case DivertedUntried(offsets=offsets):
             state.skip(offsets)
             return []
-        case PutDone():
-            return state.end_put(now)
-        case PrepareFailed(error=error) | PutFailed(error=error):
-            return state.end_put_failed(error, now)
+        case Diverted():
+            return state.end_divert(now)
+        case PrepareFailed(error=error) | DivertFailed(error=error):
+            return state.end_divert_failed(error, now)
         case _:  # pragma: no cover
             assert_never(event)

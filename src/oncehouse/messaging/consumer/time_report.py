@@ -14,8 +14,8 @@ class TimeReport:
     """In the Kafka client: waiting for records and taking them over."""
     handler_seconds: float
     """In handlers, those that run side by side added up."""
-    aside_seconds: float
-    """Writing failed messages down and asking what waits behind them."""
+    retries_seconds: float
+    """Sending failed messages to retry topics and dead letters, and finding the messages that wait for them."""
     wait_seconds: float
     """Batches that stood ready: for a slot, or for Kafka to take down where they end."""
     backoff_seconds: float
@@ -23,9 +23,14 @@ class TimeReport:
     records: int
     batches: int
 
+    @property
+    def aside_seconds(self) -> float:
+        """The name of `retries_seconds` in 0.1."""
+        return self.retries_seconds
+
     def __str__(self) -> str:
         lines = [f"{self.records} records in {self.batches} batches, {self.running_seconds:.1f} s"]
-        for name in ("poll", "handler", "aside", "wait", "backoff"):
+        for name in ("poll", "handler", "retries", "wait", "backoff"):
             seconds = getattr(self, f"{name}_seconds")
             share = seconds / self.running_seconds if self.running_seconds else 0.0
             lines.append(f"{name:<8} {seconds:>9.1f} s {share:>7.0%}")
@@ -35,16 +40,16 @@ class TimeReport:
 class TimeSums:
     def __init__(self) -> None:
         self._lock = Lock()
-        self.poll = self.handler = self.aside = self.backoff = 0.0
+        self.poll = self.handler = self.retries = self.backoff = 0.0
         self.records = self.batches = 0
 
     def add(
-        self, *, poll: float = 0, handler: float = 0, aside: float = 0, backoff: float = 0, records: int = 0
+        self, *, poll: float = 0, handler: float = 0, retries: float = 0, backoff: float = 0, records: int = 0
     ) -> None:
         with self._lock:
             self.poll += poll
             self.handler += handler
-            self.aside += aside
+            self.retries += retries
             self.backoff += backoff
             if records:
                 self.records += records
@@ -56,7 +61,7 @@ class TimeSums:
                 running_seconds=running_seconds,
                 poll_seconds=self.poll,
                 handler_seconds=self.handler,
-                aside_seconds=self.aside,
+                retries_seconds=self.retries,
                 wait_seconds=wait_seconds,
                 backoff_seconds=self.backoff,
                 records=self.records,

@@ -15,90 +15,90 @@ from typing import Any, Protocol
 
 from oncehouse.messaging.consumer.batch import Batch
 from oncehouse.messaging.consumer.events import Ticket
-from oncehouse.messaging.consumer.partition_tasks import Submitter
+from oncehouse.messaging.consumer.partition_tasks import Executor
 
 Done = Callable[[BaseException | None], None]
 
 
 @dataclass(kw_only=True)
-class Flag:
+class CancelFlag:
     """Apart from the job: a batch that held its job would be a cycle, and its records free only by the collector."""
 
-    is_up: bool = False
+    is_set: bool = False
 
 
 @dataclass(kw_only=True)
-class Job:
+class HandlerJob:
     ticket: Ticket
     handler: Callable[[Batch], Any]
     batch: Batch
     done: Done
     """Called once, from any thread, with what the handler raised."""
-    flag: Flag
+    flag: CancelFlag
 
     @property
     def cancelled(self) -> bool:
-        return self.flag.is_up
+        return self.flag.is_set
 
 
 class Workers(Protocol):
-    def start(self, job: Job) -> None: ...
+    def start(self, job: HandlerJob) -> None: ...
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: HandlerJob) -> None:
         """Nobody waits for it any more. `done` may still be called."""
         ...
 
     def close(self) -> None: ...
 
 
-class Crew:
+class ThreadExecutor:
     """Daemon threads for short or long errands, as many as are needed at once; idle ones are used again."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = Lock()
-        self._errands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._idle = 0
         self._threads = 0
 
-    def submit(self, errand: Callable[[], None]) -> None:
+    def submit(self, task: Callable[[], None]) -> None:
         with self._lock:
             if self._idle:
                 self._idle -= 1
             else:
                 self._threads += 1
                 Thread(target=self._run, name=f"{self._name}-{self._threads}", daemon=True).start()
-            self._errands.put(errand)
+            self._tasks.put(task)
 
     def _run(self) -> None:
-        while (errand := self._errands.get()) is not None:
-            errand()
+        while (task := self._tasks.get()) is not None:
+            task()
             # Not held through the next wait, where it would keep the records of a batch alive.
-            del errand
+            del task
             with self._lock:
                 self._idle += 1
 
     def close(self) -> None:
         with self._lock:
             for _ in range(self._threads):
-                self._errands.put(None)
+                self._tasks.put(None)
 
 
 class ThreadWorkers:
-    def __init__(self, crew: Submitter) -> None:
-        self._crew = crew
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
 
-    def start(self, job: Job) -> None:
-        self._crew.submit(lambda: run_plain(job))
+    def start(self, job: HandlerJob) -> None:
+        self._executor.submit(lambda: run_plain(job))
 
-    def cancel(self, job: Job) -> None:
-        job.flag.is_up = True
+    def cancel(self, job: HandlerJob) -> None:
+        job.flag.is_set = True
 
     def close(self) -> None:
         pass
 
 
-def run_plain(job: Job) -> None:
+def run_plain(job: HandlerJob) -> None:
     if job.cancelled:  # while it waited for its thread
         return
     try:
@@ -124,16 +124,16 @@ class LoopWorkers:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
-    def start(self, job: Job) -> None:
+    def start(self, job: HandlerJob) -> None:
         self._loop.call_soon_threadsafe(self._begin, job)
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: HandlerJob) -> None:
         task = self._loop.create_task(_run_async(job))
         self._tasks[job.ticket] = task
         task.add_done_callback(lambda _: self._tasks.pop(job.ticket, None))
 
-    def cancel(self, job: Job) -> None:
-        job.flag.is_up = True
+    def cancel(self, job: HandlerJob) -> None:
+        job.flag.is_set = True
         self._loop.call_soon_threadsafe(self._cancel, job.ticket)
 
     def _cancel(self, ticket: Ticket) -> None:
@@ -156,7 +156,7 @@ class LoopWorkers:
         await self._loop.shutdown_asyncgens()
 
 
-async def _run_async(job: Job) -> None:
+async def _run_async(job: HandlerJob) -> None:
     try:
         await job.handler(job.batch)
     except BaseException as error:  # noqa: BLE001 - anything that goes on from here would end the loop

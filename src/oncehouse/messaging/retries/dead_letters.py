@@ -1,8 +1,8 @@
-"""Dead letters as they stand in a topic: read, counted, chosen; and which of them were replayed.
+"""Dead letters in a topic: read, count, select, and tell which were replayed. Pure.
 
-A letter is named by its position in the dead-letter topic. A replay leaves marks in the same topic, messages without
-key and value that name the offsets of what was replayed, so that the memory of it lives and goes with the letters.
-Everything in a letter is a stranger's: numbers are checked here, text is made safe where it is printed.
+A dead letter is named by its position in the dead-letter topic. A replay writes marks to the same topic: messages
+without key and value that name the replayed offsets, so that marks and dead letters share one retention. The content of
+a dead letter is untrusted: numbers are checked here, text is escaped where it is printed.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _LAST_MOMENT = 253_402_300_799_000  # the end of the year 9999
 _SPAN = re.compile(r"([^/]+)/([0-9]{1,10})/([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _MARK = re.compile(rb"[0-9]{1,18}(?:,[0-9]{1,18})*")
 
-Marks = dict[int, set[int]]
+ReplayMarks = dict[int, set[int]]
 """Partition -> offsets that were replayed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Letter:
+class TopicDeadLetter:
     message: Message
 
     @property
     def origin(self) -> Position | None:
-        """Where the message stood first; none for a letter that somebody else wrote."""
+        """The message's first position; None for a dead letter that oncehouse did not write."""
         return parse_position(self.message.text_header(ORIGIN))
 
     @property
@@ -57,12 +57,12 @@ class Letter:
 
     @property
     def failed_at(self) -> float | None:
-        """When its last attempt failed; when it was written, where it does not say so."""
+        """When its last attempt failed, or else when it was written."""
         return _seconds(read_number(self.message, FAILED_AT) or self.message.timestamp_ms)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
+class OffsetSpan:
     topic: str
     partition: int
     first: int
@@ -77,31 +77,33 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """Which letters are meant; what is said together must hold together."""
+class DeadLetterSelection:
+    """Selects dead letters; all conditions that are set must hold."""
 
     error: str | None = None
-    """A piece of the error's text."""
+    """A part of the error's text."""
     since: float | None = None
-    spans: tuple[Span, ...] = ()
+    spans: tuple[OffsetSpan, ...] = ()
     """Positions in the dead-letter topic, or the first positions of the messages."""
 
-    def takes(self, letter: Letter) -> bool:
-        if self.error is not None and self.error not in letter.error:
+    def matches(self, dead_letter: TopicDeadLetter) -> bool:
+        if self.error is not None and self.error not in dead_letter.error:
             return False
-        if self.since is not None and (letter.failed_at or 0.0) < self.since:
+        if self.since is not None and (dead_letter.failed_at or 0.0) < self.since:
             return False
-        here = position_of(letter.message)
-        return not self.spans or any(span.covers(here) or span.covers(letter.origin) for span in self.spans)
+        here = position_of(dead_letter.message)
+        return not self.spans or any(
+            span.covers(here) or span.covers(dead_letter.origin) for span in self.spans
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tally:
+class ErrorCount:
     letters: int = 0
     replayed: int = 0
 
 
-def parse_span(text: str) -> Span:
+def parse_offset_span(text: str) -> OffsetSpan:
     """`topic/partition/offset`, or `…/first-last`."""
     found = _SPAN.fullmatch(text)
     if found is None:
@@ -110,20 +112,20 @@ def parse_span(text: str) -> Span:
             "events.dlq/0/42 or events/0/40-50"
         )
     first = int(found[3])
-    return Span(topic=found[1], partition=int(found[2]), first=first, last=int(found[4] or first))
+    return OffsetSpan(topic=found[1], partition=int(found[2]), first=first, last=int(found[4] or first))
 
 
 def position_of(message: Message) -> Position:
     return Position(topic=message.topic, partition=message.partition, offset=message.offset)
 
 
-def dead_letters_of(topic: str, *, named: bool) -> str:
-    """The dead-letter topic that somebody means who names a topic."""
+def dead_letter_topic_of(topic: str, *, named: bool) -> str:
+    """The dead-letter topic of a source topic, or the topic itself if it is one."""
     return topic if named or topic.endswith(".dlq") else f"{topic}.dlq"
 
 
 def kind_of_error(error: str) -> str:
-    """What letters are counted by: the class of the error, or how its text begins."""
+    """By which dead letters are counted: the error's class, or the beginning of its text."""
     lines = error.splitlines()
     if not lines:
         return "(no error named)"
@@ -131,60 +133,66 @@ def kind_of_error(error: str) -> str:
     return name if _CLASS_NAME.fullmatch(name) else lines[0][:_KIND_CHARACTERS]
 
 
-def is_mark(message: Message) -> bool:
+def is_replay_mark(message: Message) -> bool:
     return message.value is None and message.key is None and message.header(REPLAYED) is not None
 
 
-def collect_marks(messages: Iterable[Message]) -> Marks:
-    marks: Marks = {}
+def collect_marks(messages: Iterable[Message]) -> ReplayMarks:
+    marks: ReplayMarks = {}
     for message in messages:
         named = message.header(REPLAYED) or b""
-        if is_mark(message) and _MARK.fullmatch(named):
+        if is_replay_mark(message) and _MARK.fullmatch(named):
             marks.setdefault(message.partition, set()).update(map(int, named.split(b",")))
     return marks
 
 
-def pick_letters(messages: Iterable[Message], choice: Choice) -> Iterator[Letter]:
+def select_dead_letters(
+    messages: Iterable[Message], choice: DeadLetterSelection
+) -> Iterator[TopicDeadLetter]:
     for message in messages:
-        if not is_mark(message) and choice.takes(letter := Letter(message=message)):
-            yield letter
+        if not is_replay_mark(message) and choice.matches(dead_letter := TopicDeadLetter(message=message)):
+            yield dead_letter
 
 
-def is_replayed(letter: Letter, marks: Marks) -> bool:
-    return letter.message.offset in marks.get(letter.message.partition, ())
+def is_replayed(dead_letter: TopicDeadLetter, marks: ReplayMarks) -> bool:
+    return dead_letter.message.offset in marks.get(dead_letter.message.partition, ())
 
 
-def count_letters(letters: Iterable[Letter], marks: Marks) -> dict[str, Tally]:
+def count_by_error(dead_letters: Iterable[TopicDeadLetter], marks: ReplayMarks) -> dict[str, ErrorCount]:
     """By kind of error, the most frequent first."""
-    counts: dict[str, Tally] = {}
-    for letter in letters:
-        kind = kind_of_error(letter.error)
-        known = counts.get(kind, Tally())
-        counts[kind] = Tally(letters=known.letters + 1, replayed=known.replayed + is_replayed(letter, marks))
+    counts: dict[str, ErrorCount] = {}
+    for dead_letter in dead_letters:
+        kind = kind_of_error(dead_letter.error)
+        known = counts.get(kind, ErrorCount())
+        counts[kind] = ErrorCount(
+            letters=known.letters + 1, replayed=known.replayed + is_replayed(dead_letter, marks)
+        )
     return dict(sorted(counts.items(), key=lambda item: -item[1].letters))
 
 
-def plan_purge(messages: Iterable[Message], until: float | None) -> tuple[dict[int, int], list[Letter]]:
-    """Up to which offset each partition goes, and the letters that go with it.
+def plan_purge(
+    messages: Iterable[Message], until: float | None
+) -> tuple[dict[int, int], list[TopicDeadLetter]]:
+    """Up to which offset each partition is deleted, and the dead letters deleted with it.
 
-    Kafka only deletes from the front: with `until`, the first letter that is not older than it ends its partition.
+    Kafka deletes only from the front: with `until`, a partition is kept from its first dead letter that is not older.
     """
     ends: dict[int, int] = {}
     kept: set[int] = set()
-    gone: list[Letter] = []
+    deleted: list[TopicDeadLetter] = []
     for message in messages:
         if message.partition in kept:
             continue
-        letter = Letter(message=message)
-        if until is not None and not is_mark(message) and (letter.failed_at or 0.0) >= until:
+        dead_letter = TopicDeadLetter(message=message)
+        if until is not None and not is_replay_mark(message) and (dead_letter.failed_at or 0.0) >= until:
             kept.add(message.partition)
             continue
         ends[message.partition] = message.offset + 1
-        if not is_mark(message):
-            gone.append(letter)
-    return ends, gone
+        if not is_replay_mark(message):
+            deleted.append(dead_letter)
+    return ends, deleted
 
 
 def _seconds(milliseconds: int | None) -> float | None:
-    """A moment that a calendar has; producers may claim any."""
+    """None for a time outside the calendar: producers can write any number."""
     return None if milliseconds is None or not 0 <= milliseconds <= _LAST_MOMENT else milliseconds / 1000

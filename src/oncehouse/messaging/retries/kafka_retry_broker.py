@@ -1,7 +1,7 @@
-"""The brokers as an Aside needs them: topics made, messages written and acknowledged, what a group has not settled.
+"""Kafka's implementation of `RetryBroker`: creates topics, writes messages, reads what a group has not committed.
 
-Holds: messages of a partition are written in order and without gaps (an idempotent producer that rather ends than
-leave one out); `send` returns when all are acknowledged by all in-sync replicas. Reads without joining the group.
+Guarantee: the messages of a partition are written in order and without gaps (the idempotent producer fails rather than
+skip one); `send` returns once all in-sync replicas have acknowledged all. Reads without joining the group.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from pydantic import SecretStr
 
 from oncehouse.common.kafka_client import TIMEOUT_SECONDS, client_settings, describe_error
 from oncehouse.errors import ConfigurationError, PermanentError, TransientError
-from oncehouse.messaging.failure_policy import Placement
+from oncehouse.messaging.failure_policy import OutgoingMessage
 
 SEND_SECONDS = 30.0
-"""After this long without an acknowledgement a message counts as not written."""
+"""After this time without an acknowledgement a message counts as not written."""
 
-_HEADER_ROOM_BYTES = 64 << 10
-"""What our headers may add to a message that was as large as its topic allows."""
+_HEADER_MARGIN_BYTES = 64 << 10
+"""What oncehouse's headers may add to a message of the largest size that its topic allows."""
 _LEAST_RETENTION_MS = 7 * 86_400_000
 _POLL_SECONDS = 0.05
-_NEWS_SECONDS = 1.0
+_METADATA_SECONDS = 1.0
 _READ_SECONDS = 30.0
 _REPORT_SECONDS = 5.0
-"""How long the reports of what was given up may take."""
+"""How long the delivery reports of purged messages may take."""
 _REFUSED = frozenset({
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.INVALID_RECORD,
@@ -52,7 +52,7 @@ _REFUSED = frozenset({
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - the client's own codes begin with an underscore
     KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
 })  # fmt: skip
-_UNSETTLED_COORDINATOR = frozenset({
+_COORDINATOR_MOVING = frozenset({
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
@@ -64,7 +64,7 @@ _NOT_ALLOWED = frozenset({
 })  # fmt: skip
 
 
-class KafkaShelf:
+class KafkaRetryBroker:
     def __init__(
         self, *, bootstrap_servers: str, group: str, options: Mapping[str, str | SecretStr] | None = None
     ) -> None:
@@ -76,7 +76,7 @@ class KafkaShelf:
         self._lock = Lock()
 
     def count_partitions(self, topic: str) -> int | None:
-        found = self._wait_for(topic, _NEWS_SECONDS)
+        found = self._wait_for(topic, _METADATA_SECONDS)
         return None if found is None else len(found.partitions)
 
     def create(self, topic: str, *, partitions: int, source: str) -> None:
@@ -86,23 +86,23 @@ class KafkaShelf:
             topic,
             num_partitions=partitions,
             replication_factor=replicas,
-            config={"cleanup.policy": "delete", **self._as_the_source(source), **_keeping(topic)},
+            config={"cleanup.policy": "delete", **self._copy_source_settings(source), **_keeping(topic)},
         )
         try:
             self._admin.create_topics([new], operation_timeout=TIMEOUT_SECONDS)[topic].result()
         except KafkaException as error:
             # Another consumer of the group may have been first.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise judge_creation(error, topic, partitions) from error
+                raise wrap_creation_error(error, topic, partitions) from error
         if self._wait_for(topic, TIMEOUT_SECONDS) is None:
             raise TransientError(f"the topic {topic} was created, but is not there yet; start again")
 
-    def send(self, placements: Sequence[Placement]) -> list[int]:
+    def send(self, outgoing: Sequence[OutgoingMessage]) -> list[int]:
         producer = self._open_producer()
         offsets: dict[int, int] = {}
         errors: dict[int, KafkaError] = {}
 
-        def hear(at: int, error: KafkaError | None, message: Message) -> None:
+        def record_report(at: int, error: KafkaError | None, message: Message) -> None:
             if error is None:
                 offsets[at] = message.offset() or 0
             else:
@@ -110,10 +110,10 @@ class KafkaShelf:
 
         sent = 0
         try:
-            for at, placement in enumerate(placements):
+            for at, placement in enumerate(outgoing):
                 if errors:
                     break
-                _produce(producer, placement, partial(hear, at))
+                _produce(producer, placement, partial(record_report, at))
                 sent = at + 1
         except KafkaException as error:
             errors[sent] = error.args[0]
@@ -121,19 +121,19 @@ class KafkaShelf:
         while len(offsets) + len(errors.keys() & range(sent)) < sent:
             _serve(producer, _POLL_SECONDS)
             if time.monotonic() > deadline:
-                # All at once: one that were given up alone would leave a gap before the next.
+                # All at once: purging one message alone would leave a gap before the next.
                 producer.purge()
             if time.monotonic() > deadline + _REPORT_SECONDS:
-                # The client may raise a fatal error over the head of a report, which then never comes.
+                # If the client raises a fatal error in place of a delivery report, that report never comes.
                 lost = KafkaError(KafkaError._TIMED_OUT)  # noqa: SLF001 - the client's own code
                 errors |= {at: lost for at in range(sent) if at not in offsets and at not in errors}
         if errors:
             self._drop_producer(producer)
             first = min(errors)
-            raise judge_sending(errors[first], placements[first])
-        return [offsets[at] for at in range(len(placements))]
+            raise wrap_send_error(errors[first], outgoing[first])
+        return [offsets[at] for at in range(len(outgoing))]
 
-    def unsettled(self, topic: str, partition: int) -> Iterator[tuple[int, bytes | None]]:
+    def read_uncommitted(self, topic: str, partition: int) -> Iterator[tuple[int, bytes | None]]:
         where = f"{topic}/{partition}"
         with self._reader(where) as reader:
             here = TopicPartition(topic, partition)
@@ -144,7 +144,7 @@ class KafkaShelf:
                 return
             here.offset = start if committed.offset >= 0 else OFFSET_BEGINNING
             if here.offset == committed.offset and committed.leader_epoch is not None:
-                # With the leader epoch the client goes back to where the log was cut, if it was.
+                # With the leader epoch the client goes back to where the log was truncated, if it was.
                 here = TopicPartition(topic, partition, start, leader_epoch=committed.leader_epoch)
             reader.assign([here])
             for message in read_to_end(reader, where):
@@ -164,22 +164,22 @@ class KafkaShelf:
                     **self._settings,
                     "acks": "all",
                     "enable.idempotence": True,
-                    # Rather end than write a later message of a key where an earlier one is missing.
+                    # Fail rather than write a later message of a key where an earlier one is missing.
                     "enable.gapless.guarantee": True,
                     "message.timeout.ms": 0,
-                    # How large a message may be is the topic's to say.
+                    # The topic's limit applies.
                     "message.max.bytes": 1_000_000_000,
                 })  # fmt: skip
             return self._producer
 
     def _drop_producer(self, producer: Producer) -> None:
-        """After a gap the client takes nothing more; the next call opens another."""
+        """After a gap the client accepts nothing more; the next call opens another."""
         with self._lock:
             if self._producer is producer:
                 self._producer = None
 
     def _wait_for(self, topic: str, seconds: float) -> Any:
-        """The topic once it is known; a broker hears of a new one a little after its creator."""
+        """The topic's description once it is known; brokers learn of a new topic a little later than its creator."""
         deadline = time.monotonic() + seconds
         while (found := self._describe(topic)) is None and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
@@ -195,15 +195,15 @@ class KafkaShelf:
                 return None
             if code in _NOT_ALLOWED:
                 raise ConfigurationError(
-                    f"Kafka does not let us look at the topic {topic}: {describe_error(error)}. Grant Describe on it"
+                    f"Kafka refuses to describe the topic {topic}: {describe_error(error)}. Grant Describe on it"
                 ) from error
             raise TransientError(
                 f"Kafka at {self._servers} did not answer for the topic {topic}: {describe_error(error)}; check the "
                 "address and that the brokers run"
             ) from error
 
-    def _as_the_source(self, source: str) -> dict[str, str]:
-        """As durable as the source, with room for its largest message and our headers; as far as it may be asked."""
+    def _copy_source_settings(self, source: str) -> dict[str, str]:
+        """As durable as the source, with a margin for oncehouse's headers; empty if the source cannot be described."""
         resource = ConfigResource(ResourceType.TOPIC, source)
         try:
             found = self._admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)[
@@ -230,7 +230,7 @@ class KafkaShelf:
 
 
 def read_committed(consumer: Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
-    """What the group has committed. Raises KafkaException where a partition cannot be told: that is not "nothing"."""
+    """The group's committed offsets. Raises KafkaException for a partition that could not be read."""
     found: list[TopicPartition] = consumer.committed(partitions, timeout=TIMEOUT_SECONDS)
     for at in found:
         if at.error is not None:
@@ -239,19 +239,19 @@ def read_committed(consumer: Consumer, partitions: list[TopicPartition]) -> list
 
 
 def _ask_committed(reader: Consumer, here: TopicPartition) -> TopicPartition:
-    """What the group has committed; a coordinator that is still being found is waited for."""
+    """The group's committed offset; waits while the coordinator is being elected."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:
             return read_committed(reader, [here])[0]
         except KafkaException as error:
-            if error.args[0].code() not in _UNSETTLED_COORDINATOR or time.monotonic() > deadline:
+            if error.args[0].code() not in _COORDINATOR_MOVING or time.monotonic() > deadline:
                 raise
             time.sleep(_POLL_SECONDS)
 
 
 def read_to_end(reader: Consumer, where: str) -> Iterator[Message]:
-    """Messages of the assigned partitions until each has come to its end as it is now."""
+    """Messages of the assigned partitions up to their current ends."""
     open_ends = {(at.topic, at.partition) for at in reader.assignment()}
     while open_ends:
         message = reader.poll(_READ_SECONDS)
@@ -266,47 +266,49 @@ def read_to_end(reader: Consumer, where: str) -> Iterator[Message]:
             raise KafkaException(error)
 
 
-def judge_creation(error: KafkaException, topic: str, partitions: int) -> ConfigurationError | TransientError:
-    """What to tell when a topic could not be made."""
-    said = describe_error(error)
+def wrap_creation_error(
+    error: KafkaException, topic: str, partitions: int
+) -> ConfigurationError | TransientError:
+    """For a topic that could not be created."""
+    text = describe_error(error)
     if error.args[0].code() in _NOT_ALLOWED:
         return ConfigurationError(
-            f"Kafka does not let us create the topic {topic}: {said}. Grant Create on it, or let somebody run: "
+            f"Kafka refuses to create the topic {topic}: {text}. Grant Create on it, or run: "
             f"kafka-topics.sh --create --topic {topic} --partitions {partitions}"
         )
-    return TransientError(f"the topic {topic} could not be created: {said}")
+    return TransientError(f"the topic {topic} could not be created: {text}")
 
 
-def judge_sending(error: KafkaError, placement: Placement) -> TransientError | PermanentError:
+def wrap_send_error(error: KafkaError, placement: OutgoingMessage) -> TransientError | PermanentError:
     where = f"{placement.topic}/{placement.partition}"
     if error.code() in _REFUSED:
         return PermanentError(
-            f"{where} does not take a message that has to be put aside: {error.str()}. Nothing was committed; put the "
-            "topic right (its partitions, its max.message.bytes, the rights on it) and start the consumer again"
+            f"{where} refuses a failed message: {error.str()}. Nothing was committed; correct the topic "
+            "(its partitions, its max.message.bytes, the permissions on it) and start the consumer again"
         )
-    return TransientError(f"{where} has not acknowledged a message that has to be put aside: {error.str()}")
+    return TransientError(f"{where} has not acknowledged a failed message: {error.str()}")
 
 
 def copy_settings(source: Mapping[str, str]) -> dict[str, str]:
-    """From the settings of a source to those of the topics beside it."""
+    """The settings of a source that its retry topics take over."""
     copied = {}
     if (largest := source.get("max.message.bytes", "")).isdecimal():
-        copied["max.message.bytes"] = str(int(largest) + _HEADER_ROOM_BYTES)
+        copied["max.message.bytes"] = str(int(largest) + _HEADER_MARGIN_BYTES)
     if (replicas := source.get("min.insync.replicas", "")).isdecimal():
         copied["min.insync.replicas"] = replicas
     if kept := source.get("retention.ms", ""):
-        # A source that forgets fast says nothing of how long a message may wait for its next attempt.
+        # A source with a short retention must not shorten the wait for the next attempt.
         copied["retention.ms"] = kept if kept == "-1" else str(max(int(kept), _LEAST_RETENTION_MS))
         copied["retention.bytes"] = "-1"
     return copied
 
 
 def _keeping(topic: str) -> dict[str, str]:
-    # Dead letters stay until somebody purges them, whatever the brokers' default is.
+    # Dead letters stay until they are purged, whatever the brokers' default is.
     return {"retention.ms": "-1", "retention.bytes": "-1"} if topic.endswith(".dlq") else {}
 
 
-def _produce(producer: Producer, placement: Placement, hear: Any) -> None:
+def _produce(producer: Producer, placement: OutgoingMessage, on_delivery: Any) -> None:
     while True:
         try:
             producer.produce(
@@ -315,7 +317,7 @@ def _produce(producer: Producer, placement: Placement, hear: Any) -> None:
                 key=placement.key,
                 partition=placement.partition,
                 headers=list(placement.headers),
-                on_delivery=hear,
+                on_delivery=on_delivery,
             )
         except BufferError:
             _serve(producer, _POLL_SECONDS)
@@ -325,6 +327,6 @@ def _produce(producer: Producer, placement: Placement, hear: Any) -> None:
 
 
 def _serve(producer: Producer, seconds: float) -> None:
-    # A fatal error is raised here once; each message that it hit is reported with its own by the next calls.
+    # A fatal error is raised here once; the next calls report each message that it affected.
     with suppress(KafkaException, SystemError):
         producer.poll(seconds)

@@ -1,8 +1,8 @@
 """Which topic a failed message goes to next, and with which headers. Pure.
 
-The source is level 0, `base.retry.1` … `base.retry.n` are the levels above it, and what fails on the last one goes to
-`base.dlq`. A message keeps its key, value, own headers and partition number on every level; our headers are written
-anew each time, so that nobody's forged ones travel along.
+The source is level 0, `base.retry.1` … `base.retry.n` are the levels above it. A message that fails on the last level
+goes to `base.dlq`. A message keeps its key, value, own headers and partition number on every level. The headers that
+oncehouse writes are replaced on each level, so that forged ones are dropped.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from oncehouse.messaging.failure_policy import Failure, Placement
+from oncehouse.messaging.failure_policy import FailedMessage, OutgoingMessage
 from oncehouse.messaging.message import (
     ATTEMPT,
     ERROR,
@@ -24,17 +24,17 @@ from oncehouse.messaging.message import (
 )
 
 REPLAYED = "oncehouse-replayed"
-"""On a mark in a dead-letter topic: the offsets of its own partition that were replayed, with commas between."""
+"""On a replay mark in a dead-letter topic: the offsets of its partition that were replayed, separated by commas."""
 BOOKKEEPING = frozenset({ORIGIN, ORIGIN_TIME, ATTEMPT, ERROR, FAILED_AT, NOT_BEFORE, REPLAYED})
-"""Headers that are ours alone to write on what is put aside."""
+"""Headers of diverted messages that only oncehouse writes."""
 
 _ERROR_BYTES = 1000
 _MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ladder:
-    """The topics around one source, by level."""
+class RetryRoute:
+    """The topics that belong to one source, by level."""
 
     source: str
     base: str
@@ -54,20 +54,20 @@ class Ladder:
         return {topic: level for level, topic in enumerate((self.source, *self.retry_topics))}
 
 
-def decide(failure: Failure, ladder: Ladder) -> Placement:
-    """Where a message goes that failed, or that waits behind one that did."""
-    message, level = failure.message, ladder.levels[failure.message.topic]
-    gives_up = level == len(ladder.delays_seconds)
+def route_failed(failure: FailedMessage, route: RetryRoute) -> OutgoingMessage:
+    """The next topic of a message that failed, or that waits for one that did."""
+    message, level = failure.message, route.levels[failure.message.topic]
+    is_last = level == len(route.delays_seconds)
     headers = {
-        ORIGIN: str(find_first_position(message, ladder.source)),
-        ORIGIN_TIME: message.text_header(ORIGIN_TIME) if level else _spell_time(message.timestamp_ms),
+        ORIGIN: str(find_first_position(message, route.source)),
+        ORIGIN_TIME: message.text_header(ORIGIN_TIME) if level else _format_time(message.timestamp_ms),
         **_attempts(failure),
     }
-    if not gives_up:
-        due = failure.failed_at + ladder.delays_seconds[level]
+    if not is_last:
+        due = failure.failed_at + route.delays_seconds[level]
         headers[NOT_BEFORE] = str(round(due * 1000))
-    return Placement(
-        topic=ladder.dead_letters if gives_up else ladder.retry_topics[level],
+    return OutgoingMessage(
+        topic=route.dead_letters if is_last else route.retry_topics[level],
         partition=message.partition,
         key=message.key,
         value=message.value,
@@ -75,20 +75,20 @@ def decide(failure: Failure, ladder: Ladder) -> Placement:
     )
 
 
-def due_at(message: Message, ladder: Ladder) -> float | None:
-    """Seconds since 1970 when a message of a retry topic is due; none for the source's, whatever they claim."""
-    level = ladder.levels[message.topic]
+def due_at(message: Message, route: RetryRoute) -> float | None:
+    """Seconds since 1970 when a message of a retry topic is due; None for messages of the source."""
+    level = route.levels[message.topic]
     written = read_number(message, NOT_BEFORE)
     if not level or written is None:
         return None
     if message.timestamp_ms is None:
         return written / 1000
-    # A clock that runs ahead, or a message by another hand, must not hold up a partition for longer than its delay.
-    return min(written / 1000, message.timestamp_ms / 1000 + ladder.delays_seconds[level - 1])
+    # A clock that runs ahead, or a message from another producer, must not block a partition for longer than its delay.
+    return min(written / 1000, message.timestamp_ms / 1000 + route.delays_seconds[level - 1])
 
 
 def own_headers(message: Message) -> Headers:
-    """The headers that the message came with, without ours."""
+    """The message's headers without those that oncehouse writes."""
     return tuple(header for header in message.headers if header[0] not in BOOKKEEPING)
 
 
@@ -98,10 +98,10 @@ def read_number(message: Message, name: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
-def _attempts(failure: Failure) -> dict[str, str]:
+def _attempts(failure: FailedMessage) -> dict[str, str]:
     failed = read_number(failure.message, ATTEMPT) or 0
     if not failure.error:
-        # Never tried here: what is known of earlier attempts stays as it was.
+        # Not tried here: the headers about earlier attempts stay as they were.
         return {
             ATTEMPT: str(failed),
             ERROR: failure.message.text_header(ERROR),
@@ -121,5 +121,5 @@ def _cut(error: str) -> str:
     return raw[: _ERROR_BYTES - 3].decode("utf-8", "ignore") + "…"
 
 
-def _spell_time(milliseconds: int | None) -> str:
+def _format_time(milliseconds: int | None) -> str:
     return "" if milliseconds is None else str(milliseconds)

@@ -1,7 +1,7 @@
-"""`DeadLetterTopic` and `RetryTopics`: what a consumer does with messages that its handler could not take.
+"""`RetryTopics` and `DeadLetterTopic`: the failure policies of a consumer.
 
-Both decide by `ladder` and `held_keys` and write through the consumer's shelf. A message counts as put aside only when
-the brokers have it; a crash in between leads to a second copy, never to a lost one.
+`retry_routing` decides the next topic of a message, `blocked_keys` which messages wait for order by key. A message is
+diverted once the brokers have acknowledged it; a crash before the commit leads to a second copy, never to a lost one.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from pydantic import TypeAdapter, ValidationError
 
 from oncehouse.config.field_types import Seconds, check_topic
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.messaging.failure_policy import Failure, Partition, Placement, Shelf
+from oncehouse.messaging.failure_policy import FailedMessage, OutgoingMessage, Partition, RetryBroker
 from oncehouse.messaging.message import Message
-from oncehouse.messaging.retries.blocked_keys import HeldKeys
-from oncehouse.messaging.retries.retry_routing import Ladder, decide, due_at
+from oncehouse.messaging.retries.blocked_keys import BlockedKeys
+from oncehouse.messaging.retries.retry_routing import RetryRoute, due_at, route_failed
 
 Order = Literal["none", "key"]
 
 _MOST_LEVELS = 20
-# Well within the week for which a retry topic keeps its messages: a consumer may be down for a while, too.
+# Well within the week for which a retry topic keeps its messages, since a consumer may also be down for some time.
 _LONGEST_SECONDS = 3 * 86_400.0
 
 
 class RetryTopics:
-    """Failed messages wait in `topic.retry.1` … `.n` and are tried again; at last they go to `topic.dlq`.
+    """Failed messages wait in `topic.retry.1` … `.n` and are retried; after the last retry they go to `topic.dlq`.
 
-    `order="key"` keeps the messages of a key in order through all of it: later ones wait behind one that failed.
-    `base` replaces the source's name in the names of the topics; consumer groups that read the same source need
-    different ones, or each would retry the other's failures.
+    `order="key"` keeps the messages of a key in order throughout: later ones wait for one that failed. `base` replaces
+    the source's name in the names of the topics; consumer groups that read the same source need different ones, or each
+    would retry the failed messages of the other.
     """
 
     def __init__(
@@ -52,61 +52,61 @@ class RetryTopics:
         self._base = base
         self._sources: dict[str, _Source] = {}
 
-    def open(self, source: str, shelf: Shelf) -> None:
-        ladder = make_ladder(source, base=self._base, delays_seconds=self._delays)
-        ensure_topics(ladder, shelf, exactly=self._order == "key")
-        self._sources[source] = _Source(ladder, shelf)
+    def open(self, source: str, broker: RetryBroker) -> None:
+        route = make_retry_route(source, base=self._base, delays_seconds=self._delays)
+        ensure_topics(route, broker, exactly=self._order == "key")
+        self._sources[source] = _Source(route, broker)
 
     def topics(self, source: str) -> tuple[str, ...]:
-        return make_ladder(source, base=self._base, delays_seconds=self._delays).retry_topics
+        return make_retry_route(source, base=self._base, delays_seconds=self._delays).retry_topics
 
     def assigned(self, partitions: Collection[Partition]) -> None:
         if self._order == "key":
             for topic, number in partitions:
-                self._source_of(topic).take(topic, number)
+                self._source_of(topic).open_partition(topic, number)
 
     def revoked(self, partitions: Collection[Partition]) -> None:
         if self._order == "key":
             for topic, number in partitions:
-                self._source_of(topic).leave(topic, number)
+                self._source_of(topic).close_partition(topic, number)
 
     def due_at(self, message: Message) -> float | None:
-        return due_at(message, self._source_of(message.topic).ladder)
+        return due_at(message, self._source_of(message.topic).route)
 
-    def behind(self, messages: Sequence[Message]) -> list[int]:
+    def find_blocked(self, messages: Sequence[Message]) -> list[int]:
         if self._order == "none" or not messages:
             return []
-        return self._source_of(messages[0].topic).behind(messages)
+        return self._source_of(messages[0].topic).find_blocked(messages)
 
-    def put(self, failures: Sequence[Failure]) -> None:
+    def divert(self, failures: Sequence[FailedMessage]) -> None:
         for topic, same in groupby(failures, key=lambda failure: failure.message.topic):
             source = self._source_of(topic)
-            placements = [decide(failure, source.ladder) for failure in same]
+            outgoing = [route_failed(failure, source.route) for failure in same]
             if self._order == "key":
-                source.send_and_hold(topic, placements)
+                source.send_and_block(topic, outgoing)
             else:
-                source.shelf.send(placements)
+                source.broker.send(outgoing)
 
-    def settled(self, messages: Sequence[Message]) -> None:
+    def committed(self, messages: Sequence[Message]) -> None:
         if self._order == "key":
             for topic, same in groupby(messages, key=lambda message: message.topic):
-                self._source_of(topic).settle(topic, same)
+                self._source_of(topic).unblock(topic, same)
 
     def _source_of(self, topic: str) -> _Source:
-        return next(source for source in self._sources.values() if topic in source.ladder.levels)
+        return next(source for source in self._sources.values() if topic in source.route.levels)
 
 
 class DeadLetterTopic:
-    """Failed messages go to `topic.dlq` (`base.dlq` where `base` is given), and the others go on at once."""
+    """Failed messages go to `topic.dlq` (`base.dlq` if `base` is set); the consumer goes on with the others."""
 
     def __init__(self, *, base: str | None = None) -> None:
         self._base = base
-        self._sources: dict[str, tuple[Ladder, Shelf]] = {}
+        self._sources: dict[str, tuple[RetryRoute, RetryBroker]] = {}
 
-    def open(self, source: str, shelf: Shelf) -> None:
-        ladder = make_ladder(source, base=self._base)
-        ensure_topics(ladder, shelf, exactly=False)
-        self._sources[source] = ladder, shelf
+    def open(self, source: str, broker: RetryBroker) -> None:
+        route = make_retry_route(source, base=self._base)
+        ensure_topics(route, broker, exactly=False)
+        self._sources[source] = route, broker
 
     def topics(self, source: str) -> tuple[str, ...]:  # noqa: ARG002 - nothing comes back by itself
         return ()
@@ -120,113 +120,117 @@ class DeadLetterTopic:
     def due_at(self, message: Message) -> float | None:  # noqa: ARG002
         return None
 
-    def behind(self, messages: Sequence[Message]) -> list[int]:  # noqa: ARG002
+    def find_blocked(self, messages: Sequence[Message]) -> list[int]:  # noqa: ARG002
         return []
 
-    def put(self, failures: Sequence[Failure]) -> None:
+    def divert(self, failures: Sequence[FailedMessage]) -> None:
         for topic, same in groupby(failures, key=lambda failure: failure.message.topic):
-            ladder, shelf = self._sources[topic]
-            shelf.send([decide(failure, ladder) for failure in same])
+            route, broker = self._sources[topic]
+            broker.send([route_failed(failure, route) for failure in same])
 
-    def settled(self, messages: Sequence[Message]) -> None:
+    def committed(self, messages: Sequence[Message]) -> None:
         pass
 
 
 class _Source:
-    """What order by key needs to know about one source: its topics, and which keys wait in our partitions."""
+    """Order by key for one source: its topics, and which keys are blocked in the assigned partitions."""
 
-    def __init__(self, ladder: Ladder, shelf: Shelf) -> None:
-        self.ladder, self.shelf = ladder, shelf
-        self._held = HeldKeys()
+    def __init__(self, route: RetryRoute, broker: RetryBroker) -> None:
+        self.route, self.broker = route, broker
+        self._blocked = BlockedKeys()
 
-    def take(self, topic: str, number: int) -> None:
-        level = self.ladder.levels[topic]
-        # Opened first: what is put aside or settled while the topics above are read must not be missed.
-        self._held.open(number, level)
-        for above, name in enumerate(self.ladder.retry_topics, start=1):
+    def open_partition(self, topic: str, number: int) -> None:
+        level = self.route.levels[topic]
+        # Opened first: messages diverted or committed while the topics above are read must not be missed.
+        self._blocked.open(number, level)
+        for above, name in enumerate(self.route.retry_topics, start=1):
             if above > level:
-                standing = self.shelf.unsettled(name, number)
-                self._held.hold(number, ((key, above, offset) for offset, key in standing))
+                uncommitted = self.broker.read_uncommitted(name, number)
+                self._blocked.block(number, ((key, above, offset) for offset, key in uncommitted))
 
-    def leave(self, topic: str, number: int) -> None:
-        self._held.close(number, self.ladder.levels[topic])
+    def close_partition(self, topic: str, number: int) -> None:
+        self._blocked.close(number, self.route.levels[topic])
 
-    def settle(self, topic: str, messages: Iterable[Message]) -> None:
-        self._held.release(messages, self.ladder.levels[topic])
+    def unblock(self, topic: str, messages: Iterable[Message]) -> None:
+        self._blocked.unblock(messages, self.route.levels[topic])
 
-    def behind(self, messages: Sequence[Message]) -> list[int]:
-        level, number = self.ladder.levels[messages[0].topic], messages[0].partition
-        if not self._held.is_open(number, level):
-            # Somebody else decides about these by now; none of them may be tried here.
+    def find_blocked(self, messages: Sequence[Message]) -> list[int]:
+        level, number = self.route.levels[messages[0].topic], messages[0].partition
+        if not self._blocked.is_open(number, level):
+            # Another consumer owns the partition by now; none of these may be tried here.
             return list(range(len(messages)))
         if level:
-            # Also what another hand has written into a retry topic holds up the levels below it.
-            self._held.hold(number, ((one.key, level, one.offset) for one in messages))
-        return self._held.behind(number, level, messages)
+            # Messages that other producers wrote to a retry topic block the levels below it, too.
+            self._blocked.block(number, ((one.key, level, one.offset) for one in messages))
+        return self._blocked.find_blocked(number, level, messages)
 
-    def send_and_hold(self, topic: str, placements: Sequence[Placement]) -> None:
-        level = self.ladder.levels[topic]
-        for number in {placement.partition for placement in placements}:
-            if not self._held.is_open(number, level):
+    def send_and_block(self, topic: str, outgoing: Sequence[OutgoingMessage]) -> None:
+        level = self.route.levels[topic]
+        for number in {message.partition for message in outgoing}:
+            if not self._blocked.is_open(number, level):
                 raise TransientError(
-                    f"{topic}/{number} is no longer ours; whoever reads it now tries its messages again"
+                    f"{topic}/{number} is no longer assigned to this consumer; its owner will try the messages again"
                 )
-        for placement, offset in zip(placements, self.shelf.send(placements), strict=True):
-            above = self.ladder.levels.get(placement.topic)
+        for message, offset in zip(outgoing, self.broker.send(outgoing), strict=True):
+            above = self.route.levels.get(message.topic)
             if above is not None:
-                self._held.hold(placement.partition, [(placement.key, above, offset)])
+                self._blocked.block(message.partition, [(message.key, above, offset)])
 
 
-def make_ladder(source: str, *, base: str | None = None, delays_seconds: tuple[float, ...] = ()) -> Ladder:
-    ladder = Ladder(source=source, base=base or source, delays_seconds=delays_seconds)
+def make_retry_route(
+    source: str, *, base: str | None = None, delays_seconds: tuple[float, ...] = ()
+) -> RetryRoute:
+    route = RetryRoute(source=source, base=base or source, delays_seconds=delays_seconds)
     try:
-        for topic in (source, *ladder.retry_topics, ladder.dead_letters):
+        for topic in (source, *route.retry_topics, route.dead_letters):
             check_topic(topic)
     except ValueError as error:
         raise ConfigurationError(f"retry topics of {source!a}: {error}") from None
-    return ladder
+    return route
 
 
-def ensure_topics(ladder: Ladder, shelf: Shelf, *, exactly: bool) -> None:
-    """Make the topics that are missing; refuse those whose partitions do not fit the source's."""
-    partitions = shelf.count_partitions(ladder.source)
+def ensure_topics(route: RetryRoute, broker: RetryBroker, *, exactly: bool) -> None:
+    """Create missing topics; refuse existing ones whose number of partitions does not match the source."""
+    partitions = broker.count_partitions(route.source)
     if partitions is None:
         raise ConfigurationError(
-            f"there is no topic {ladder.source}; create it first, its retry topics get as many partitions"
+            f"there is no topic {route.source}; create it first, its retry topics get as many partitions"
         )
-    for topic in (*ladder.retry_topics, ladder.dead_letters):
-        found = shelf.count_partitions(topic)
-        if found is None:
-            shelf.create(topic, partitions=partitions, source=ladder.source)
-        elif found < partitions or (found > partitions and exactly and topic != ladder.dead_letters):
+    for topic in (*route.retry_topics, route.dead_letters):
+        existing = broker.count_partitions(topic)
+        if existing is None:
+            broker.create(topic, partitions=partitions, source=route.source)
+        elif existing < partitions or (existing > partitions and exactly and topic != route.dead_letters):
             raise ConfigurationError(
-                f"topic {topic} has {found} partitions, {ladder.source} has {partitions}; a message keeps its "
-                f"partition number. {_advise(topic, found, partitions)}"
+                f"topic {topic} has {existing} partitions, {route.source} has {partitions}; a message keeps its "
+                f"partition number. {_advise(topic, existing, partitions)}"
             )
-    _refuse_left_behind(ladder, shelf)
+    _refuse_left_behind(route, broker)
 
 
-def _refuse_left_behind(ladder: Ladder, shelf: Shelf) -> None:
-    """Levels that were taken out of the delays while messages stand on them: nobody would ever read those."""
-    level = len(ladder.delays_seconds) + 1
-    while (partitions := shelf.count_partitions(topic := f"{ladder.base}.retry.{level}")) is not None:
-        if any(True for number in range(partitions) for _ in shelf.unsettled(topic, number)):
+def _refuse_left_behind(route: RetryRoute, broker: RetryBroker) -> None:
+    """Refuse fewer delays than before while messages wait on the removed levels: no consumer would read them."""
+    level = len(route.delays_seconds) + 1
+    while (partitions := broker.count_partitions(topic := f"{route.base}.retry.{level}")) is not None:
+        if any(True for number in range(partitions) for _ in broker.read_uncommitted(topic, number)):
             raise ConfigurationError(
-                f"topic {topic} holds messages that nobody would read with {level - 1} delays; keep as many as before "
-                "until they are through, or delete the topic"
+                f"topic {topic} holds messages that no consumer would read with {level - 1} delays; keep the former "
+                "number of delays until they are handled, or delete the topic"
             )
         level += 1
 
 
-def _advise(topic: str, found: int, partitions: int) -> str:
-    if found < partitions:
+def _advise(topic: str, existing: int, partitions: int) -> str:
+    if existing < partitions:
         return f"Run: kafka-topics.sh --alter --topic {topic} --partitions {partitions}"
-    return "Delete the topic once it is empty and start again: it is made anew with the right number"
+    return "Delete the topic once it is empty and start again: it will be created with the right number"
 
 
 def _read_delays(delays: Sequence[str | float]) -> tuple[float, ...]:
     if len(delays) > _MOST_LEVELS:
-        raise ConfigurationError(f"{len(delays)} delays make as many topics; use at most {_MOST_LEVELS}")
+        raise ConfigurationError(
+            f"{len(delays)} delays would need as many topics; use at most {_MOST_LEVELS}"
+        )
     try:
         seconds = TypeAdapter(tuple[Seconds, ...]).validate_python(tuple(delays))
     except ValidationError as error:
@@ -235,7 +239,7 @@ def _read_delays(delays: Sequence[str | float]) -> tuple[float, ...]:
         ) from None
     if max(seconds) > _LONGEST_SECONDS:
         raise ConfigurationError(
-            "delays: a retry topic keeps its messages for a week, so a delay may have 3 days at most; use a scheduler "
+            "delays: a retry topic keeps its messages for a week, so a delay is at most 3 days; use a scheduler "
             "or a database for longer ones"
         )
     return seconds

@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 
 from oncehouse.common.backoff import Backoff
 from oncehouse.messaging.consumer import events as ev
-from oncehouse.messaging.consumer.batch_sizing import Pace, PaceLimits, Sighting, adapt, estimate, first_pace
-from oncehouse.messaging.consumer.commit_plan import MAX_ENDS, Position, read_plan, write_plan
-from oncehouse.messaging.consumer.handler_rules import Rules, Subscription
-from oncehouse.messaging.consumer.partition_state import LEAST_ROOM
+from oncehouse.messaging.consumer.batch_sizing import (
+    BatchMeasurement,
+    BatchSize,
+    BatchSizeLimits,
+    adapt_batch_size,
+    estimate_cost,
+    initial_batch_size,
+)
+from oncehouse.messaging.consumer.commit_plan import MAX_ENDS, CommittedPosition, read_plan, write_plan
+from oncehouse.messaging.consumer.handler_rules import HandlerRules, Subscription
+from oncehouse.messaging.consumer.partition_state import MIN_BUFFER_RECORDS
 from oncehouse.messaging.consumer.records import MemoryRecord, Records, by_partition, split_errors
-from oncehouse.messaging.consumer.state_machine import PAUSE_AFTER_SECONDS, Core
+from oncehouse.messaging.consumer.state_machine import PAUSE_AFTER_SECONDS, StateMachine
 from oncehouse.messaging.message import Message
 
 P = ("events", 0)
@@ -38,17 +45,19 @@ class Drive:
             "attempts": 2,
             "backoff": Backoff(base_seconds=1.0, longest_seconds=8.0),
         } | rules
-        self.core = Core({"events": Rules(topic="events", **given_rules)}, chance=lambda: chance)
+        self.state_machine = StateMachine(
+            {"events": HandlerRules(topic="events", **given_rules)}, chance=lambda: chance
+        )
         self.now = 100.0
         self.acknowledge = acknowledge
         self.log: list[ev.Action] = []
         self.tickets: dict[tuple[str, int], ev.Ticket] = {}
 
     def tell(self, event: ev.Event) -> list[ev.Action]:
-        actions = self.core.handle(event, self.now)
+        actions = self.state_machine.handle(event, self.now)
         self.log += actions
         for action in list(actions):
-            if isinstance(action, ev.HandOut | ev.PutAside | ev.Prepare):
+            if isinstance(action, ev.RunHandler | ev.Divert | ev.PreparePartition):
                 self.tickets[action.ticket.partition] = action.ticket
             if isinstance(action, ev.Commit) and self.acknowledge:
                 actions += self.tell(ev.Committed(partition=action.partition, position=action.position))
@@ -56,28 +65,28 @@ class Drive:
 
     def assign(self, *partitions, offset: int | None = 0, ends: tuple[int, ...] = ()) -> None:
         for partition in partitions or (P,):
-            self.tell(ev.Assigned(partition=partition, position=Position(offset=offset, ends=ends)))
+            self.tell(ev.Assigned(partition=partition, position=CommittedPosition(offset=offset, ends=ends)))
 
     def fetch(self, *offsets: int, partition=P, size: int = 1, due_at: float = 0.0) -> list[ev.Action]:
         found = records(*offsets, partition=partition[1], size=size)
-        return self.tell(ev.Fetched(partition=partition, records=found, due_at=due_at))
+        return self.tell(ev.RecordsFetched(partition=partition, records=found, due_at=due_at))
 
     def pass_time(self, seconds: float) -> list[ev.Action]:
         self.now += seconds
         return self.tell(ev.Ticked())
 
     def handled(self, partition=P) -> list[ev.Action]:
-        return self.tell(ev.Handled(ticket=self.tickets[partition]))
+        return self.tell(ev.HandlerSucceeded(ticket=self.tickets[partition]))
 
     def failed(self, kind: ev.FailureKind = "unknown", partition=P) -> list[ev.Action]:
-        return self.tell(ev.Failed(ticket=self.tickets[partition], error="no", kind=kind))
+        return self.tell(ev.HandlerFailed(ticket=self.tickets[partition], error="no", kind=kind))
 
 
 def ranges(actions: list[ev.Action]) -> list[tuple[int, int]]:
     return [
         (action.records.first_offset, action.records.last_offset)
         for action in actions
-        if isinstance(action, ev.HandOut)
+        if isinstance(action, ev.RunHandler)
     ]
 
 
@@ -99,7 +108,7 @@ def test_time_closes_a_batch():
     drive = Drive()
     drive.assign()
     drive.fetch(0)
-    assert drive.core.wake_at(drive.now) == drive.now + 1.0
+    assert drive.state_machine.wake_at(drive.now) == drive.now + 1.0
     assert ranges(drive.pass_time(0.9)) == []
     assert ranges(drive.pass_time(0.1)) == [(0, 0)]
 
@@ -126,7 +135,7 @@ def test_what_came_before_is_left_out():
 def test_records_of_partitions_that_are_not_ours_are_left_out():
     drive = Drive()
     assert drive.fetch(0, 1, 2) == []
-    assert drive.tell(ev.Handled(ticket=ev.Ticket(partition=P, term=1, number=1))) == []
+    assert drive.tell(ev.HandlerSucceeded(ticket=ev.Ticket(partition=P, term=1, number=1))) == []
 
 
 def test_records_wait_until_they_are_due_and_those_behind_them_too():
@@ -134,7 +143,7 @@ def test_records_wait_until_they_are_due_and_those_behind_them_too():
     drive.assign()
     drive.fetch(0, due_at=drive.now + 5)
     drive.fetch(1, due_at=drive.now + 2)
-    assert drive.core.wake_at(drive.now) == drive.now + 5
+    assert drive.state_machine.wake_at(drive.now) == drive.now + 5
     assert ranges(drive.pass_time(4)) == []
     assert ranges(drive.pass_time(1)) == [(0, 1)]
 
@@ -146,30 +155,30 @@ def test_a_batch_is_handed_out_only_after_its_end_is_in_kafka():
     drive = Drive(acknowledge=False)
     drive.assign(offset=None)
     (commit,) = of(ev.Commit, drive.fetch(7, 8, 9))
-    assert commit.position == Position(offset=7, ends=(9,))
+    assert commit.position == CommittedPosition(offset=7, ends=(9,))
     assert ranges(drive.log) == []
-    assert drive.core.states[P].awaits_commit
+    assert drive.state_machine.states[P].awaits_commit
     assert ranges(drive.tell(ev.Committed(partition=P, position=commit.position))) == [(7, 9)]
 
 
 def test_all_is_settled_when_nothing_runs_and_everything_done_is_committed():
     drive = Drive(acknowledge=False)
     drive.assign()
-    assert drive.core.is_settled()
+    assert drive.state_machine.is_settled()
     drive.fetch(0, 1, 2)
-    drive.tell(ev.Committed(partition=P, position=Position(offset=0, ends=(2,))))
-    assert not drive.core.is_settled()
+    drive.tell(ev.Committed(partition=P, position=CommittedPosition(offset=0, ends=(2,))))
+    assert not drive.state_machine.is_settled()
     drive.handled()
-    assert not drive.core.is_settled()
-    drive.tell(ev.Committed(partition=P, position=Position(offset=3)))
-    assert drive.core.is_settled()
+    assert not drive.state_machine.is_settled()
+    drive.tell(ev.Committed(partition=P, position=CommittedPosition(offset=3)))
+    assert drive.state_machine.is_settled()
 
 
 def test_an_answer_to_another_commit_changes_nothing():
     drive = Drive(acknowledge=False)
     drive.assign()
     drive.fetch(0, 1, 2)
-    assert drive.tell(ev.Committed(partition=P, position=Position(offset=0, ends=(1,)))) == []
+    assert drive.tell(ev.Committed(partition=P, position=CommittedPosition(offset=0, ends=(1,)))) == []
 
 
 def test_a_failed_commit_is_tried_again_with_back_off():
@@ -178,7 +187,7 @@ def test_a_failed_commit_is_tried_again_with_back_off():
     drive.fetch(0, 1, 2)
     drive.tell(ev.CommitFailed(partition=P, error="away"))
     assert of(ev.Commit, drive.pass_time(0.05)) == []
-    assert drive.core.wake_at(drive.now) < inf
+    assert drive.state_machine.wake_at(drive.now) < inf
     assert len(of(ev.Commit, drive.pass_time(0.05))) == 1
 
 
@@ -189,7 +198,7 @@ def test_the_next_batches_are_planned_while_one_is_handled():
     assert of(ev.Commit, drive.log)[-1].position.ends == (2, 5, 8, 11)
     before = len(drive.log)
     assert ranges(drive.handled()) == [(3, 5)]
-    assert of(ev.Commit, drive.log[before:])[-1].position == Position(offset=3, ends=(5, 8, 11))
+    assert of(ev.Commit, drive.log[before:])[-1].position == CommittedPosition(offset=3, ends=(5, 8, 11))
 
 
 def test_who_takes_over_cuts_the_batches_that_were_planned():
@@ -201,7 +210,7 @@ def test_who_takes_over_cuts_the_batches_that_were_planned():
     drive.handled()
     drive.handled()
     assert ranges(drive.log) == [(10, 11), (12, 14)]
-    assert of(ev.Commit, drive.log)[0].position == Position(offset=12, ends=(14,))
+    assert of(ev.Commit, drive.log)[0].position == CommittedPosition(offset=12, ends=(14,))
 
 
 def test_a_plan_not_yet_cut_stays_in_the_commit():
@@ -209,7 +218,7 @@ def test_a_plan_not_yet_cut_stays_in_the_commit():
     drive.assign(offset=10, ends=(11, 20))
     drive.fetch(10, 11, 12)
     drive.handled()
-    assert of(ev.Commit, drive.log)[-1].position == Position(offset=12, ends=(20,))
+    assert of(ev.Commit, drive.log)[-1].position == CommittedPosition(offset=12, ends=(20,))
 
 
 def test_a_plan_for_what_kafka_deleted_is_forgotten():
@@ -221,21 +230,23 @@ def test_a_plan_for_what_kafka_deleted_is_forgotten():
 
 def test_a_planned_batch_is_filled_however_large_it_is():
     drive = Drive(size=3)
-    drive.assign(offset=0, ends=(4 * LEAST_ROOM,))
-    drive.fetch(*range(4 * LEAST_ROOM))
-    assert not of(ev.Pause, drive.log)
-    drive.fetch(4 * LEAST_ROOM)
-    assert ranges(drive.log) == [(0, 4 * LEAST_ROOM)]
+    drive.assign(offset=0, ends=(4 * MIN_BUFFER_RECORDS,))
+    drive.fetch(*range(4 * MIN_BUFFER_RECORDS))
+    assert not of(ev.PausePartition, drive.log)
+    drive.fetch(4 * MIN_BUFFER_RECORDS)
+    assert ranges(drive.log) == [(0, 4 * MIN_BUFFER_RECORDS)]
 
 
 def test_what_is_done_is_settled_after_its_commit():
-    drive = Drive(aside=True, acknowledge=False)
+    drive = Drive(diverts=True, acknowledge=False)
     drive.assign()
-    drive.tell(ev.Prepared(ticket=drive.tickets[P]))
+    drive.tell(ev.PartitionPrepared(ticket=drive.tickets[P]))
     drive.fetch(0, 1, 2)
-    drive.tell(ev.Committed(partition=P, position=Position(offset=0, ends=(2,))))
-    assert not of(ev.Settle, drive.handled())
-    (settle,) = of(ev.Settle, drive.tell(ev.Committed(partition=P, position=Position(offset=3))))
+    drive.tell(ev.Committed(partition=P, position=CommittedPosition(offset=0, ends=(2,))))
+    assert not of(ev.NotifyCommitted, drive.handled())
+    (settle,) = of(
+        ev.NotifyCommitted, drive.tell(ev.Committed(partition=P, position=CommittedPosition(offset=3)))
+    )
     assert settle.records.offsets() == [0, 1, 2]
 
 
@@ -248,12 +259,12 @@ def test_partitions_run_side_by_side_up_to_the_concurrency_and_take_turns():
     drive.assign(*three)
     for partition in three:
         drive.fetch(*range(9), partition=partition)
-    begun = [action.ticket.partition for action in of(ev.HandOut, drive.log)]
+    begun = [action.ticket.partition for action in of(ev.RunHandler, drive.log)]
     assert begun == three[:2]
-    assert drive.core.busy()
-    assert not drive.core.busy([three[2]])
-    assert [action.ticket.partition for action in of(ev.HandOut, drive.handled(three[0]))] == [three[2]]
-    assert [action.ticket.partition for action in of(ev.HandOut, drive.handled(three[1]))] == [three[0]]
+    assert drive.state_machine.busy()
+    assert not drive.state_machine.busy([three[2]])
+    assert [action.ticket.partition for action in of(ev.RunHandler, drive.handled(three[0]))] == [three[2]]
+    assert [action.ticket.partition for action in of(ev.RunHandler, drive.handled(three[1]))] == [three[0]]
 
 
 def test_a_partition_has_one_batch_at_a_time():
@@ -277,7 +288,7 @@ def test_a_failed_batch_is_retried_with_growing_waits():
         assert ranges(drive.pass_time(waits[-1] - 0.1)) == []
         assert ranges(drive.pass_time(0.1)) == [(0, 2)]
     assert waits == [1.0, 2.0, 4.0, 8.0, 8.0]
-    assert of(ev.HandOut, drive.log)[-1].attempt == 6
+    assert of(ev.RunHandler, drive.log)[-1].attempt == 6
 
 
 def test_the_die_spreads_the_wait():
@@ -292,22 +303,22 @@ def test_without_a_place_for_it_a_batch_is_retried_and_the_partition_says_why():
     drive.assign()
     drive.fetch(0, 1, 2)
     drive.failed()
-    assert drive.core.states[P].stopped == ""
+    assert drive.state_machine.states[P].stopped == ""
     for _ in range(4):
         drive.pass_time(10)
         drive.failed()
     assert len(of(ev.PartitionStopped, drive.log)) == 1
-    assert "the handler fails: no" in drive.core.states[P].stopped
+    assert "the handler fails: no" in drive.state_machine.states[P].stopped
     assert not of(ev.Bisected, drive.log)
     drive.pass_time(10)
-    assert of(ev.PartitionGoesOn, drive.handled())
-    assert drive.core.states[P].stopped == ""
+    assert of(ev.PartitionResumed, drive.handled())
+    assert drive.state_machine.states[P].stopped == ""
 
 
 def ready(**rules) -> Drive:
-    drive = Drive(aside=True, **rules)
+    drive = Drive(diverts=True, **rules)
     drive.assign()
-    drive.tell(ev.Prepared(ticket=drive.tickets[P]))
+    drive.tell(ev.PartitionPrepared(ticket=drive.tickets[P]))
     return drive
 
 
@@ -317,20 +328,20 @@ def test_bisection_plans_before_it_hands_out():
     drive.acknowledge = False
     (bisected, commit) = drive.failed("permanent")
     assert bisected.size == 4
-    assert commit.position == Position(offset=0, ends=(1, 3))
+    assert commit.position == CommittedPosition(offset=0, ends=(1, 3))
     assert ranges(drive.tell(ev.Committed(partition=P, position=commit.position))) == [(0, 1)]
 
 
 def test_offsets_put_aside_stay_with_their_half():
     drive = ready(size=4)
     drive.fetch(0, 1, 2, 3)
-    drive.tell(ev.Skipped(ticket=drive.tickets[P], offsets=frozenset({1, 2})))
+    drive.tell(ev.DivertedUntried(ticket=drive.tickets[P], offsets=frozenset({1, 2})))
     drive.failed("permanent")
-    assert of(ev.HandOut, drive.log)[-1].without == {1}
+    assert of(ev.RunHandler, drive.log)[-1].without == {1}
     drive.handled()
-    assert of(ev.HandOut, drive.log)[-1].without == {2}
-    (put,) = of(ev.PutAside, drive.failed("permanent"))
-    assert put.records.offsets() == [3]
+    assert of(ev.RunHandler, drive.log)[-1].without == {2}
+    (divert,) = of(ev.Divert, drive.failed("permanent"))
+    assert divert.records.offsets() == [3]
 
 
 @given(
@@ -341,28 +352,28 @@ def test_exactly_the_poison_is_put_aside_wherever_it_stands(shape, attempts):
     size, poison = shape
     drive = ready(size=size, attempts=attempts)
     drive.fetch(*range(size))
-    good, put, tried = [], [], []
+    good, divert, tried = [], [], []
     for _ in range(20 * size):
-        state = drive.core.states[P]
+        state = drive.state_machine.states[P]
         if state.task is None:
             if not state.closed:
                 break
             drive.pass_time(10)
             continue
-        work = [action for action in drive.log if isinstance(action, ev.HandOut | ev.PutAside)][-1]
+        work = [action for action in drive.log if isinstance(action, ev.RunHandler | ev.Divert)][-1]
         offsets = work.records.offsets()
-        if isinstance(work, ev.PutAside):
-            put += offsets
-            drive.tell(ev.PutDone(ticket=work.ticket))
+        if isinstance(work, ev.Divert):
+            divert += offsets
+            drive.tell(ev.Diverted(ticket=work.ticket))
         elif poison & set(offsets):
             tried.append(offsets)
             drive.failed()
         else:
             good += offsets
             drive.handled()
-    assert put == sorted(poison)
+    assert divert == sorted(poison)
     assert good == [offset for offset in range(size) if offset not in poison]
-    assert drive.core.states[P].done == size
+    assert drive.state_machine.states[P].done == size
     assert all(tried.count(offsets) <= attempts for offsets in tried)
 
 
@@ -373,42 +384,42 @@ def test_record_after_record_put_aside_slows_down_and_a_success_ends_that():
     for _ in range(4):
         drive.failed("permanent")
         before = drive.now
-        drive.tell(ev.PutDone(ticket=drive.tickets[P]))
-        while drive.core.states[P].task is None:
+        drive.tell(ev.Diverted(ticket=drive.tickets[P]))
+        while drive.state_machine.states[P].task is None:
             drive.pass_time(0.5)
         waits.append(drive.now - before)
     assert waits == [0.0, 1.0, 2.0, 4.0]
     drive.handled()
     drive.fetch(5, 6)
     drive.failed("permanent")
-    assert of(ev.HandOut, drive.tell(ev.PutDone(ticket=drive.tickets[P])))
+    assert of(ev.RunHandler, drive.tell(ev.Diverted(ticket=drive.tickets[P])))
 
 
 def test_a_failed_put_stops_the_partition_and_is_tried_again():
     drive = ready(size=1)
     drive.fetch(0, 1)
     drive.failed("permanent")
-    actions = drive.tell(ev.PutFailed(ticket=drive.tickets[P], error="no brokers"))
+    actions = drive.tell(ev.DivertFailed(ticket=drive.tickets[P], error="no brokers"))
     assert of(ev.PartitionStopped, actions)[0].reason == "no brokers"
-    assert of(ev.Pause, actions)
-    assert drive.core.states[P].done == 0
-    assert len(of(ev.PutAside, drive.pass_time(1.0))) == 1
-    actions = drive.tell(ev.PutDone(ticket=drive.tickets[P]))
-    assert of(ev.PartitionGoesOn, actions)
-    assert of(ev.Resume, actions)
+    assert of(ev.PausePartition, actions)
+    assert drive.state_machine.states[P].done == 0
+    assert len(of(ev.Divert, drive.pass_time(1.0))) == 1
+    actions = drive.tell(ev.Diverted(ticket=drive.tickets[P]))
+    assert of(ev.PartitionResumed, actions)
+    assert of(ev.ResumePartition, actions)
     assert ranges(actions) == [(1, 1)]
 
 
 def test_nothing_is_handed_out_before_the_partition_is_prepared():
-    drive = Drive(aside=True, size=1)
+    drive = Drive(diverts=True, size=1)
     drive.assign()
     drive.tell(ev.PrepareFailed(ticket=drive.tickets[P], error="cannot read"))
     drive.fetch(0)
-    assert drive.core.states[P].stopped == "cannot read"
-    assert len(of(ev.Prepare, drive.pass_time(1.0))) == 1
-    actions = drive.tell(ev.Prepared(ticket=drive.tickets[P]))
+    assert drive.state_machine.states[P].stopped == "cannot read"
+    assert len(of(ev.PreparePartition, drive.pass_time(1.0))) == 1
+    actions = drive.tell(ev.PartitionPrepared(ticket=drive.tickets[P]))
     assert ranges(actions) == [(0, 0)]
-    assert of(ev.HandOut, actions)[0].attempt == 1
+    assert of(ev.RunHandler, actions)[0].attempt == 1
 
 
 # Leaving.
@@ -418,15 +429,15 @@ def test_a_partition_that_leaves_finishes_what_runs_and_commits_it():
     drive = Drive(acknowledge=False)
     drive.assign(P, Q)
     drive.fetch(*range(6))
-    drive.tell(ev.Committed(partition=P, position=Position(offset=0, ends=(2, 5))))
+    drive.tell(ev.Committed(partition=P, position=CommittedPosition(offset=0, ends=(2, 5))))
     drive.tell(ev.Leaving(partitions=(P, ("other", 0))))
     drive.handled()
     drive.fetch(6, 7, 8)
     drive.tell(ev.CommitFailed(partition=P, error="rebalancing"))
     assert ranges(drive.log) == [(0, 2)]
     (last,) = drive.tell(ev.Revoked(partitions=(P,)))
-    assert last == ev.CommitNow(positions=((P, Position(offset=3, ends=(5,))),))
-    assert list(drive.core.states) == [Q]
+    assert last == ev.CommitNow(positions=((P, CommittedPosition(offset=3, ends=(5,))),))
+    assert list(drive.state_machine.states) == [Q]
 
 
 def test_what_does_not_finish_in_time_is_cancelled_and_not_committed():
@@ -436,7 +447,7 @@ def test_what_does_not_finish_in_time_is_cancelled_and_not_committed():
     drive.tell(ev.Leaving(partitions=(P,)))
     ticket = drive.tickets[P]
     assert drive.tell(ev.Revoked(partitions=(P,))) == [ev.Cancel(ticket=ticket)]
-    assert drive.tell(ev.Handled(ticket=ticket)) == []
+    assert drive.tell(ev.HandlerSucceeded(ticket=ticket)) == []
 
 
 def test_retries_end_at_once_when_a_partition_leaves_or_all_stops():
@@ -446,7 +457,7 @@ def test_retries_end_at_once_when_a_partition_leaves_or_all_stops():
         drive.fetch(0, 1, 2)
         drive.failed()
         drive.tell(end)
-        assert not drive.core.busy()
+        assert not drive.state_machine.busy()
         assert ranges(drive.pass_time(100)) == []
 
 
@@ -454,7 +465,7 @@ def test_a_lost_partition_commits_nothing():
     drive = Drive(acknowledge=False)
     drive.assign()
     drive.fetch(*range(6))
-    drive.tell(ev.Committed(partition=P, position=Position(offset=0, ends=(2, 5))))
+    drive.tell(ev.Committed(partition=P, position=CommittedPosition(offset=0, ends=(2, 5))))
     drive.handled()
     ticket = drive.tickets[P]
     assert drive.tell(ev.Lost(partitions=(P, Q))) == [ev.Cancel(ticket=ticket)]
@@ -469,14 +480,14 @@ def test_an_answer_of_an_earlier_term_is_not_listened_to():
     drive.tell(ev.Lost(partitions=(P,)))
     drive.assign()
     drive.fetch(0, 1, 2)
-    assert drive.tell(ev.Handled(ticket=old)) == []
-    assert drive.core.states[P].done == 0
+    assert drive.tell(ev.HandlerSucceeded(ticket=old)) == []
+    assert drive.state_machine.states[P].done == 0
 
 
 def test_stopping_pauses_everything_and_what_comes_later_begins_nothing():
     drive = Drive()
     drive.assign()
-    assert of(ev.Pause, drive.tell(ev.Stopping()))
+    assert of(ev.PausePartition, drive.tell(ev.Stopping()))
     drive.assign(Q)
     drive.fetch(0, 1, 2, partition=Q)
     assert ranges(drive.log) == []
@@ -487,39 +498,39 @@ def test_stopping_pauses_everything_and_what_comes_later_begins_nothing():
 
 def test_full_partitions_are_left_alone_for_a_while_and_then_paused():
     drive = Drive()
-    assert drive.core.wants_records
+    assert drive.state_machine.wants_records
     drive.assign()
-    assert drive.core.wants_records
-    drive.fetch(*range(2 * LEAST_ROOM + 200))
-    assert not drive.core.wants_records
-    assert drive.core.wake_at(drive.now) == drive.now + PAUSE_AFTER_SECONDS
-    assert of(ev.Pause, drive.pass_time(PAUSE_AFTER_SECONDS))
-    assert drive.core.wants_records
-    while not of(ev.Resume, drive.log):
+    assert drive.state_machine.wants_records
+    drive.fetch(*range(2 * MIN_BUFFER_RECORDS + 200))
+    assert not drive.state_machine.wants_records
+    assert drive.state_machine.wake_at(drive.now) == drive.now + PAUSE_AFTER_SECONDS
+    assert of(ev.PausePartition, drive.pass_time(PAUSE_AFTER_SECONDS))
+    assert drive.state_machine.wants_records
+    while not of(ev.ResumePartition, drive.log):
         drive.handled()
-    assert drive.core.states[P].level == "hungry"
+    assert drive.state_machine.states[P].level == "hungry"
 
 
 def test_overfull_partitions_are_paused_at_once():
     drive = Drive()
     drive.assign()
-    assert of(ev.Pause, drive.fetch(*range(4 * LEAST_ROOM)))
+    assert of(ev.PausePartition, drive.fetch(*range(4 * MIN_BUFFER_RECORDS)))
 
 
 def test_records_that_are_not_due_for_long_pause_their_partition():
     drive = Drive()
     drive.assign()
-    assert of(ev.Pause, drive.fetch(*range(LEAST_ROOM), due_at=drive.now + 1000))
-    assert drive.core.wake_at(drive.now) == drive.now + 1000
+    assert of(ev.PausePartition, drive.fetch(*range(MIN_BUFFER_RECORDS), due_at=drive.now + 1000))
+    assert drive.state_machine.wake_at(drive.now) == drive.now + 1000
 
 
 def test_bytes_make_a_partition_full_too():
     drive = Drive(max_bytes=100, size=10_000)
     drive.assign()
     drive.fetch(*range(6), size=100)
-    assert drive.core.states[P].level == "full"
+    assert drive.state_machine.states[P].level == "full"
     drive.fetch(*range(6, 8), size=100)
-    assert drive.core.states[P].level == "over"
+    assert drive.state_machine.states[P].level == "over"
 
 
 # Watching.
@@ -529,25 +540,25 @@ def test_a_handler_that_runs_too_long_is_found_once():
     drive = Drive(stuck_seconds=60)
     drive.assign(P, Q)
     drive.fetch(0, 1, 2)
-    assert of(ev.StuckFound, drive.pass_time(59)) == []
-    (stuck,) = of(ev.StuckFound, drive.pass_time(1))
+    assert of(ev.HandlerStuck, drive.pass_time(59)) == []
+    (stuck,) = of(ev.HandlerStuck, drive.pass_time(1))
     assert (stuck.ticket, stuck.seconds) == (drive.tickets[P], 60)
-    assert of(ev.StuckFound, drive.pass_time(60)) == []
-    assert drive.core.states[P].stuck
+    assert of(ev.HandlerStuck, drive.pass_time(60)) == []
+    assert drive.state_machine.states[P].stuck
     drive.handled()
-    assert not drive.core.states[P].stuck
+    assert not drive.state_machine.states[P].stuck
 
 
 def test_lag_counts_what_is_not_done():
     drive = Drive()
     drive.assign(offset=10)
-    drive.tell(ev.EndSeen(partition=P, end=25))
-    assert drive.core.states[P].lag == 15
+    drive.tell(ev.EndOffsetRead(partition=P, end=25))
+    assert drive.state_machine.states[P].lag == 15
     drive.fetch(10, 11, 12)
     drive.handled()
-    assert drive.core.states[P].lag == 12
+    assert drive.state_machine.states[P].lag == 12
     drive.assign(Q, offset=None)
-    assert drive.core.states[Q].lag == 0
+    assert drive.state_machine.states[Q].lag == 0
 
 
 def test_waiting_for_a_commit_or_a_slot_is_counted():
@@ -555,23 +566,23 @@ def test_waiting_for_a_commit_or_a_slot_is_counted():
     drive.assign()
     drive.fetch(0, 1, 2)
     drive.now += 5
-    drive.tell(ev.Committed(partition=P, position=Position(offset=0, ends=(2,))))
-    assert drive.core.waited_seconds == 5
+    drive.tell(ev.Committed(partition=P, position=CommittedPosition(offset=0, ends=(2,))))
+    assert drive.state_machine.waited_seconds == 5
     drive.tell(ev.Lost(partitions=(P,)))
-    assert drive.core.waited_seconds == 5
+    assert drive.state_machine.waited_seconds == 5
 
 
 def test_nothing_to_wait_for():
     drive = Drive()
-    assert drive.core.wake_at(drive.now) == inf
+    assert drive.state_machine.wake_at(drive.now) == inf
     drive.assign()
-    assert drive.core.wake_at(drive.now) == inf
+    assert drive.state_machine.wake_at(drive.now) == inf
 
 
 @pytest.mark.parametrize(("is_ours", "kept"), [(True, 3), (False, None)])
 def test_the_leader_epoch_of_another_clients_commit_is_not_committed_as_ours(is_ours, kept):
     drive = Drive()
-    position = Position(offset=0, leader_epoch=3, is_ours=is_ours)
+    position = CommittedPosition(offset=0, leader_epoch=3, is_ours=is_ours)
     drive.tell(ev.Assigned(partition=P, position=position))
     (commit,) = of(ev.Commit, drive.fetch(0, 1, 2))
     assert commit.position.ends
@@ -587,7 +598,9 @@ def test_the_leader_epoch_of_another_clients_commit_is_not_committed_as_ours(is_
     st.booleans(),
 )
 def test_a_plan_reads_back_and_fits_beside_an_offset(offset, steps, names_group):
-    position = Position(offset=offset, ends=tuple(offset + step for step in steps), names_group=names_group)
+    position = CommittedPosition(
+        offset=offset, ends=tuple(offset + step for step in steps), names_group=names_group
+    )
     text = write_plan(position)
     assert read_plan(offset, text) == position
     assert read_plan(offset, text).names_group is names_group
@@ -598,18 +611,18 @@ def test_a_plan_reads_back_and_fits_beside_an_offset(offset, steps, names_group)
     "text", [None, "", "theirs", "oncehouse:", "oncehouse:1,x", "oncehouse:1,0", "oncehouse:" + "9" * 30]
 )
 def test_what_is_no_plan_means_none(text):
-    assert read_plan(5, text) == Position(offset=5)
+    assert read_plan(5, text) == CommittedPosition(offset=5)
 
 
 def test_a_commit_of_ours_is_known_as_such_without_a_plan_too():
-    assert read_plan(5, write_plan(Position(offset=5))).is_ours
+    assert read_plan(5, write_plan(CommittedPosition(offset=5))).is_ours
     assert not read_plan(5, "theirs").is_ours
     assert not read_plan(5, "").is_ours
 
 
 def test_without_an_offset_there_is_no_plan():
-    assert write_plan(Position()) == ""
-    assert read_plan(None, "oncehouse:1") == Position()
+    assert write_plan(CommittedPosition()) == ""
+    assert read_plan(None, "oncehouse:1") == CommittedPosition()
 
 
 # Records.
@@ -653,47 +666,57 @@ def test_errors_are_taken_out_of_a_fetch():
 
 
 def follow(
-    limits: PaceLimits, *, call: float, record: float, arriving: int, rounds: int = 60, noise=lambda _: 1.0
+    limits: BatchSizeLimits,
+    *,
+    call: float,
+    record: float,
+    arriving: int,
+    rounds: int = 60,
+    noise=lambda _: 1.0,
 ):
     """Sizes, seconds and lags of a handler of that cost, with so many records arriving a second."""
-    pace, lag, seen = first_pace(limits), 0.0, []
+    batch_size, lag, seen = initial_batch_size(limits), 0.0, []
     for turn in range(rounds):
-        lag += arriving * pace.wait_seconds if lag < pace.size else 0.0
-        size = max(1, min(pace.size, int(lag)))
+        lag += arriving * batch_size.wait_seconds if lag < batch_size.size else 0.0
+        size = max(1, min(batch_size.size, int(lag)))
         seconds = (call + record * size) * noise(turn)
         lag = max(0.0, lag - size) + arriving * seconds
         seen.append((size, seconds, lag))
-        pace = adapt(pace, Sighting(records=size, seconds=seconds, lag=int(lag)), limits)
-    return pace, seen
+        batch_size = adapt_batch_size(
+            batch_size, BatchMeasurement(records=size, seconds=seconds, lag=int(lag)), limits
+        )
+    return batch_size, seen
 
 
-LIMITS = PaceLimits(size=10_000, wait_seconds=1.0, target_seconds=1.0)
+LIMITS = BatchSizeLimits(size=10_000, wait_seconds=1.0, target_seconds=1.0)
 
 
 def test_the_size_follows_the_time_of_the_handler():
-    pace, _ = follow(LIMITS, call=0.01, record=0.001, arriving=5000)
-    assert 700 <= pace.size <= 2600
-    pace, _ = follow(LIMITS, call=0.01, record=0.00001, arriving=50_000)
-    assert pace.size == LIMITS.size
+    batch_size, _ = follow(LIMITS, call=0.01, record=0.001, arriving=5000)
+    assert 700 <= batch_size.size <= 2600
+    batch_size, _ = follow(LIMITS, call=0.01, record=0.00001, arriving=50_000)
+    assert batch_size.size == LIMITS.size
 
 
 def test_an_expensive_call_does_not_starve_the_stream():
-    pace, seen = follow(LIMITS, call=2.0, record=0.0005, arriving=1000, rounds=200)
-    assert pace.size >= 8000
+    batch_size, seen = follow(LIMITS, call=2.0, record=0.0005, arriving=1000, rounds=200)
+    assert batch_size.size >= 8000
     assert max(lag for _, _, lag in seen[100:]) < 30_000
-    assert pace.wait_seconds > LIMITS.wait_seconds
+    assert batch_size.wait_seconds > LIMITS.wait_seconds
 
 
 @given(st.floats(0, 0.5), st.floats(1e-5, 1e-2), st.randoms(use_true_random=False))
 def test_the_size_comes_to_rest(call, record, rng):
-    pace, _ = follow(
+    batch_size, _ = follow(
         LIMITS, call=call, record=record, arriving=10**6, rounds=60, noise=lambda _: rng.uniform(0.95, 1.05)
     )
     sizes = []
     for _ in range(40):
-        seconds = (call + record * pace.size) * rng.uniform(0.95, 1.05)
-        pace = adapt(pace, Sighting(records=pace.size, seconds=seconds, lag=10**6), LIMITS)
-        sizes.append(pace.size)
+        seconds = (call + record * batch_size.size) * rng.uniform(0.95, 1.05)
+        batch_size = adapt_batch_size(
+            batch_size, BatchMeasurement(records=batch_size.size, seconds=seconds, lag=10**6), LIMITS
+        )
+        sizes.append(batch_size.size)
     ups = [after > before for before, after in pairwise(sizes) if after != before]
     assert sum(first != second for first, second in pairwise(ups)) <= 4
     assert max(sizes) <= 3 * min(sizes)
@@ -701,12 +724,16 @@ def test_the_size_comes_to_rest(call, record, rng):
 
 
 def test_the_cost_of_calls_and_records_is_told_apart():
-    pace = Pace(size=1, wait_seconds=1.0)
+    batch_size = BatchSize(size=1, wait_seconds=1.0)
     for size in (100, 1000, 400, 700):
-        pace = adapt(pace, Sighting(records=size, seconds=0.5 + 0.001 * size, lag=0), LIMITS)
-    assert estimate(pace).call_seconds == pytest.approx(0.5)
-    assert estimate(pace).record_seconds == pytest.approx(0.001)
-    free = adapt(first_pace(LIMITS), Sighting(records=10, seconds=0.0, lag=0), LIMITS)
+        batch_size = adapt_batch_size(
+            batch_size, BatchMeasurement(records=size, seconds=0.5 + 0.001 * size, lag=0), LIMITS
+        )
+    assert estimate_cost(batch_size).call_seconds == pytest.approx(0.5)
+    assert estimate_cost(batch_size).record_seconds == pytest.approx(0.001)
+    free = adapt_batch_size(
+        initial_batch_size(LIMITS), BatchMeasurement(records=10, seconds=0.0, lag=0), LIMITS
+    )
     assert free.size == LIMITS.size
 
 
@@ -715,15 +742,15 @@ def test_an_adaptive_partition_changes_its_size():
     drive.assign()
     for start in range(0, 1000, 100):
         drive.fetch(*range(start, start + 100))
-    while drive.core.states[P].task is not None:
+    while drive.state_machine.states[P].task is not None:
         drive.now += 10.0
         drive.handled()
-    assert drive.core.states[P].pace.size < 100
+    assert drive.state_machine.states[P].batch_size.size < 100
 
 
 def test_a_subscription_knows_which_topics_are_its_retry_topics():
-    alone = Subscription(rules=Rules(topic="events"), handler=print)
-    assert alone.beside == ()
+    alone = Subscription(rules=HandlerRules(topic="events"), handler=print)
+    assert alone.retry_topics == ()
     assert alone.source_of("events") is None
     assert alone.source_of("events.retry.1") == "events"
 

@@ -16,7 +16,7 @@ from oncehouse.errors import ConfigurationError, PermanentError, TransientError
 from oncehouse.messaging.clock import SystemClock
 from oncehouse.messaging.consumer import Batch, Consumer, MemoryBroker, MemoryMetrics
 from oncehouse.messaging.consumer.process_workers import pack, unpack
-from oncehouse.messaging.failure_policy import Failure, Shelf
+from oncehouse.messaging.failure_policy import FailedMessage, RetryBroker
 from oncehouse.messaging.retries.retry_topics import RetryTopics
 
 GROUP = "g"
@@ -25,13 +25,13 @@ GROUP = "g"
 class ListAside:
     """Dead letters in a list."""
 
-    def __init__(self, failing: int = 0, behind: Callable[[bytes | None], bool] = lambda _: False) -> None:
-        self.put_aside: list[Failure] = []
+    def __init__(self, failing: int = 0, blocked: Callable[[bytes | None], bool] = lambda _: False) -> None:
+        self.put_aside: list[FailedMessage] = []
         self.calls: list[str] = []
         self._failing = failing
-        self._behind = behind
+        self._behind = blocked
 
-    def open(self, source: str, shelf: Shelf) -> None:
+    def open(self, source: str, broker: RetryBroker) -> None:
         self.calls.append(f"open {source}")
 
     def topics(self, source: str) -> tuple[str, ...]:
@@ -46,16 +46,16 @@ class ListAside:
     def due_at(self, message: Any) -> float | None:
         return None
 
-    def behind(self, messages: Any) -> list[int]:
+    def find_blocked(self, messages: Any) -> list[int]:
         return [place for place, message in enumerate(messages) if self._behind(message.key)]
 
-    def put(self, failures: Any) -> None:
+    def divert(self, failures: Any) -> None:
         if self._failing:
             self._failing -= 1
             raise TransientError("the dead letters are out of reach")
         self.put_aside += failures
 
-    def settled(self, messages: Any) -> None:
+    def committed(self, messages: Any) -> None:
         self.calls.append(f"settled {messages[0].offset}-{messages[-1].offset}")
 
 
@@ -120,11 +120,11 @@ def test_whatever_a_handler_raises_is_a_failed_attempt(error):
 
 @pytest.mark.parametrize("place", range(8))
 def test_poison_is_found_at_each_place_of_a_batch_and_nothing_else_is_put_aside(place):
-    broker, aside = MemoryBroker({"events": 1}), ListAside()
+    broker, policy = MemoryBroker({"events": 1}), ListAside()
     consumer = Consumer(group=GROUP, broker=broker)
     handled: list[bytes | None] = []
 
-    @consumer.batch("events", size=8, retries=aside)
+    @consumer.batch("events", size=8, retries=policy)
     def handle(batch: Batch) -> None:
         if b"%d" % place in batch.values:
             raise ValueError("poison")
@@ -132,18 +132,18 @@ def test_poison_is_found_at_each_place_of_a_batch_and_nothing_else_is_put_aside(
 
     fill(broker, 8)
     consumer.run_until_idle()
-    assert [failure.message.value for failure in aside.put_aside] == [b"%d" % place]
-    assert aside.put_aside[0].error == "ValueError: poison"
+    assert [failure.message.value for failure in policy.put_aside] == [b"%d" % place]
+    assert policy.put_aside[0].error == "ValueError: poison"
     assert handled == [b"%d" % number for number in range(8) if number != place]
     assert broker.committed(GROUP, "events") == 8
 
 
 def test_a_transient_error_is_never_bisected():
-    broker, aside = MemoryBroker({"events": 1}), ListAside()
+    broker, policy = MemoryBroker({"events": 1}), ListAside()
     consumer = Consumer(group=GROUP, broker=broker)
     sizes: list[int] = []
 
-    @consumer.batch("events", size=8, retries=aside)
+    @consumer.batch("events", size=8, retries=policy)
     def handle(batch: Batch) -> None:
         sizes.append(len(batch))
         if len(sizes) < 10:
@@ -152,15 +152,15 @@ def test_a_transient_error_is_never_bisected():
     fill(broker, 8)
     consumer.run_until_idle()
     assert sizes == [8] * 10
-    assert not aside.put_aside
+    assert not policy.put_aside
 
 
 def test_a_permanent_error_is_bisected_at_once():
-    broker, aside = MemoryBroker({"events": 1}), ListAside()
+    broker, policy = MemoryBroker({"events": 1}), ListAside()
     consumer = Consumer(group=GROUP, broker=broker)
     sizes: list[int] = []
 
-    @consumer.batch("events", size=4, retries=aside)
+    @consumer.batch("events", size=4, retries=policy)
     def handle(batch: Batch) -> None:
         sizes.append(len(batch))
         if b"3" in batch.values:
@@ -169,15 +169,15 @@ def test_a_permanent_error_is_bisected_at_once():
     fill(broker, 4)
     consumer.run_until_idle()
     assert sizes == [4, 2, 2, 1, 1]
-    assert len(aside.put_aside) == 1
+    assert len(policy.put_aside) == 1
 
 
 def test_a_configuration_error_stops_the_partition_and_puts_nothing_aside():
-    broker, aside, metrics = MemoryBroker({"events": 1}), ListAside(), MemoryMetrics()
+    broker, policy, metrics = MemoryBroker({"events": 1}), ListAside(), MemoryMetrics()
     consumer = Consumer(group=GROUP, broker=broker, metrics=metrics)
     allowed = []
 
-    @consumer.batch("events", size=4, retries=aside, backoff=Backoff(base_seconds=1, longest_seconds=10))
+    @consumer.batch("events", size=4, retries=policy, backoff=Backoff(base_seconds=1, longest_seconds=10))
     def handle(batch: Batch) -> None:
         if not allowed:
             raise ConfigurationError("no such table")
@@ -185,7 +185,7 @@ def test_a_configuration_error_stops_the_partition_and_puts_nothing_aside():
     fill(broker, 4)
     consumer.run_until_idle(for_seconds=60)
     assert broker.committed(GROUP, "events") == 0
-    assert not aside.put_aside
+    assert not policy.put_aside
     assert metrics.counts["partitions.stopped"] == 1
     allowed.append(True)
     consumer.run_until_idle()
@@ -193,10 +193,10 @@ def test_a_configuration_error_stops_the_partition_and_puts_nothing_aside():
 
 
 def test_a_failed_put_stops_the_partition_until_it_succeeds():
-    broker, aside, metrics = MemoryBroker({"events": 2}), ListAside(failing=3), MemoryMetrics()
+    broker, policy, metrics = MemoryBroker({"events": 2}), ListAside(failing=3), MemoryMetrics()
     consumer = Consumer(group=GROUP, broker=broker, metrics=metrics)
 
-    @consumer.batch("events", size=1, retries=aside)
+    @consumer.batch("events", size=1, retries=policy)
     def handle(batch: Batch) -> None:
         if batch.values == [b"0"]:
             raise PermanentError("refused")
@@ -204,18 +204,18 @@ def test_a_failed_put_stops_the_partition_until_it_succeeds():
     fill(broker, 10)
     consumer.run_until_idle()
     assert metrics.counts["partitions.stopped"] == 1
-    assert [failure.message.value for failure in aside.put_aside] == [b"0"]
+    assert [failure.message.value for failure in policy.put_aside] == [b"0"]
     assert [broker.committed(GROUP, "events", partition) for partition in (0, 1)] == [5, 5]
 
 
 def test_what_waits_behind_another_is_put_aside_untried_before_the_rest_is_handled():
-    broker, aside = MemoryBroker({"events": 1}), ListAside(behind=lambda key: key == b"held")
+    broker, policy = MemoryBroker({"events": 1}), ListAside(blocked=lambda key: key == b"held")
     consumer = Consumer(group=GROUP, broker=broker)
     handled: list[bytes | None] = []
 
-    @consumer.batch("events", size=6, retries=aside)
+    @consumer.batch("events", size=6, retries=policy)
     def handle(batch: Batch) -> None:
-        assert len(aside.put_aside) == 3
+        assert len(policy.put_aside) == 3
         assert batch.token == "events/0/0-5"
         handled.extend(batch.values)
         if len(handled) == 3:
@@ -225,7 +225,7 @@ def test_what_waits_behind_another_is_put_aside_untried_before_the_rest_is_handl
         broker.send("events", b"%d" % number, key=b"held" if number % 2 else b"free")
     consumer.run_until_idle()
     assert handled == [b"0", b"2", b"4"] * 2
-    assert [(failure.message.value, failure.error) for failure in aside.put_aside] == [
+    assert [(failure.message.value, failure.error) for failure in policy.put_aside] == [
         (b"1", ""),
         (b"3", ""),
         (b"5", ""),
@@ -234,24 +234,24 @@ def test_what_waits_behind_another_is_put_aside_untried_before_the_rest_is_handl
 
 
 def test_a_batch_of_which_all_waits_behind_others_never_meets_the_handler():
-    broker, aside = MemoryBroker({"events": 1}), ListAside(behind=lambda _: True)
+    broker, policy = MemoryBroker({"events": 1}), ListAside(blocked=lambda _: True)
     consumer = Consumer(group=GROUP, broker=broker)
     seen: list[Batch] = []
-    consumer.batch("events", retries=aside)(seen.append)
+    consumer.batch("events", retries=policy)(seen.append)
     fill(broker, 3)
     consumer.run_until_idle()
     assert not seen
-    assert len(aside.put_aside) == 3
+    assert len(policy.put_aside) == 3
     assert broker.committed(GROUP, "events") == 3
 
 
 def test_an_aside_hears_of_partitions_and_of_what_is_settled():
-    broker, aside = MemoryBroker({"events": 1}), ListAside()
+    broker, policy = MemoryBroker({"events": 1}), ListAside()
     consumer = Consumer(group=GROUP, broker=broker)
-    consumer.batch("events", size=2, retries=aside)(lambda batch: None)
+    consumer.batch("events", size=2, retries=policy)(lambda batch: None)
     fill(broker, 4)
     consumer.run_until_idle()
-    assert aside.calls[:4] == ["open events", "assigned events/0", "settled 0-1", "settled 2-3"]
+    assert policy.calls[:4] == ["open events", "assigned events/0", "settled 0-1", "settled 2-3"]
 
 
 def test_async_handlers_are_awaited():
@@ -318,17 +318,17 @@ class WordlessError(Exception):
 
 
 def test_an_error_that_cannot_even_say_what_it_is_fails_its_attempt():
-    broker, aside = MemoryBroker({"events": 1}), ListAside()
+    broker, policy = MemoryBroker({"events": 1}), ListAside()
     consumer = Consumer(group=GROUP, broker=broker)
 
-    @consumer.batch("events", size=1, attempts=1, retries=aside)
+    @consumer.batch("events", size=1, attempts=1, retries=policy)
     def handle(batch: Batch) -> None:
         if batch.values == [b"0"]:
             raise WordlessError
 
     fill(broker, 2)
     consumer.run_until_idle()
-    assert [failure.error for failure in aside.put_aside] == ["WordlessError: (it cannot say what)"]
+    assert [failure.error for failure in policy.put_aside] == ["WordlessError: (it cannot say what)"]
     assert broker.committed(GROUP, "events") == 2
 
 

@@ -13,7 +13,7 @@ from oncehouse.common.leader_epochs import EpochEnd
 from oncehouse.errors import DataLossError
 from oncehouse.messaging.consumer import MemoryMetrics, log_check
 from oncehouse.messaging.consumer import kafka_client as consumer_kafka
-from oncehouse.messaging.consumer.commit_plan import Position
+from oncehouse.messaging.consumer.commit_plan import CommittedPosition
 from oncehouse.messaging.consumer.kafka_client import KafkaClient
 
 ONE, OTHER = ("t", 0), ("t", 1)
@@ -85,7 +85,7 @@ class Members:
 
 
 class Listening:
-    def on_assigned(self, positions: Mapping[tuple[str, int], Position]) -> None:
+    def on_assigned(self, positions: Mapping[tuple[str, int], CommittedPosition]) -> None:
         self.positions = positions
 
     def on_revoked(self, partitions: object) -> None:

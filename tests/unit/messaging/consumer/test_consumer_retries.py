@@ -17,9 +17,9 @@ from oncehouse.messaging.message import ATTEMPT, ERROR, ORIGIN
 START = ManualClock().now()
 
 
-def consume(broker: MemoryBroker, handler: Callable[[Batch], None], aside, *, size: int = 10) -> None:
+def consume(broker: MemoryBroker, handler: Callable[[Batch], None], policy, *, size: int = 10) -> None:
     consumer = Consumer(group="g", broker=broker)
-    consumer.batch("orders", size=size, wait=0.1, retries=aside)(handler)
+    consumer.batch("orders", size=size, wait=0.1, retries=policy)(handler)
     consumer.run_until_idle()
 
 

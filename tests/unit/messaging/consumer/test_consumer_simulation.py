@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from consumer_simulation import POISON, TOPIC, ConsumerSimulation
 from oncehouse.messaging.consumer import events as ev
-from oncehouse.messaging.consumer.commit_plan import Position
+from oncehouse.messaging.consumer.commit_plan import CommittedPosition
 from oncehouse.messaging.consumer.partition_state import PartitionState
-from oncehouse.messaging.consumer.runner import Runner
+from oncehouse.messaging.consumer.runner import ConsumerRunner
 
 SEEDS = range(40)
 
@@ -39,7 +39,7 @@ class Lives(RuleBasedStateMachine):
     @rule(which=st.integers(0, 3), count=st.integers(1, 3))
     def work(self, which, count):
         for _ in range(count):
-            self.simulation.members[which % len(self.simulation.members)].crew.run_one()
+            self.simulation.members[which % len(self.simulation.members)].executor.run_one()
 
     @rule(seconds=st.floats(0.1, 3.0))
     def wait(self, seconds):
@@ -64,10 +64,10 @@ class Lives(RuleBasedStateMachine):
     def throw_out(self):
         self.simulation.throw_out()
 
-    @rule(handler=st.integers(0, 2), aside=st.integers(0, 2), commits=st.integers(0, 2))
-    def break_things(self, handler, aside, commits):
+    @rule(handler=st.integers(0, 2), policy=st.integers(0, 2), commits=st.integers(0, 2))
+    def break_things(self, handler, policy, commits):
         self.simulation.transient_failures = handler
-        self.simulation.aside.failing = aside
+        self.simulation.policy.failing = policy
         # A refused last commit is a repeat that nobody promised to prevent.
         if commits:
             self.simulation.broker.refuse_commits(commits)
@@ -90,7 +90,7 @@ Lives.TestCase.settings = settings(
 TestLives = Lives.TestCase
 
 
-def live(seed: int) -> None:
+def remaining(seed: int) -> None:
     """A life with crashes, losses, rebalances and poison, the same for the same seed."""
     die = random.Random(seed)
     simulation = ConsumerSimulation(partitions=2, eager=die.random() < 0.5)
@@ -112,7 +112,7 @@ def live(seed: int) -> None:
             simulation.clock.advance(die.random())
         elif simulation.members:
             member = die.choice(simulation.members)
-            member.runner.step() if die.random() < 0.6 else member.crew.run_one()
+            member.runner.step() if die.random() < 0.6 else member.executor.run_one()
         simulation.check_order_and_repeats()
     simulation.come_to_rest()
     simulation.check_all_done()
@@ -120,7 +120,7 @@ def live(seed: int) -> None:
 
 def test_lives_of_fixed_seeds_end_well():
     for seed in SEEDS:
-        live(seed)
+        remaining(seed)
 
 
 def commit_before_success(patch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def commit_before_success(patch: pytest.MonkeyPatch) -> None:
 
     def hasty(self, now):
         begun = begin(self, now)
-        if isinstance(begun, ev.HandOut):
+        if isinstance(begun, ev.RunHandler):
             self.done = begun.records.last_offset + 1
         return begun
 
@@ -142,7 +142,7 @@ def commit_one_too_many(patch: pytest.MonkeyPatch) -> None:
         found = commit(self, now)
         if found is None or found.position.offset is None:
             return found
-        position = Position(offset=found.position.offset + 1, ends=found.position.ends)
+        position = CommittedPosition(offset=found.position.offset + 1, ends=found.position.ends)
         self._in_flight = position
         return ev.Commit(partition=found.partition, position=position)
 
@@ -158,7 +158,7 @@ def hand_out_before_the_plan_is_in_kafka(patch: pytest.MonkeyPatch) -> None:
 
     def hasty(self, now):
         if self.closed:
-            self._acked = Position(offset=self._acked.offset, ends=(self.closed[0].end,))
+            self._acked = CommittedPosition(offset=self._acked.offset, ends=(self.closed[0].end,))
         return begin(self, now)
 
     patch.setattr(PartitionState, "begin", hasty)
@@ -168,24 +168,24 @@ def forget_the_plan_of_others(patch: pytest.MonkeyPatch) -> None:
     start = PartitionState.__post_init__
 
     def deaf(self):
-        self.start = Position(offset=self.start.offset)
+        self.start = CommittedPosition(offset=self.start.offset)
         start(self)
 
     patch.setattr(PartitionState, "__post_init__", deaf)
 
 
 def listen_to_late_answers(patch: pytest.MonkeyPatch) -> None:
-    from oncehouse.messaging.consumer.state_machine import Core
+    from oncehouse.messaging.consumer.state_machine import StateMachine
 
     def careless(self, ticket):
         state = self._states.get(ticket.partition)
         return state if state is not None and state.task is not None else None
 
-    patch.setattr(Core, "_state_of", careless)
+    patch.setattr(StateMachine, "_state_of", careless)
 
 
 def keep_working_while_leaving(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Runner, "on_revoked", lambda self, partitions: None)
+    patch.setattr(ConsumerRunner, "on_revoked", lambda self, partitions: None)
 
 
 def bisect_right_to_left(patch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_a_seeded_defect_is_seen(defect, monkeypatch):
     caught = 0
     for seed in SEEDS:
         try:
-            live(seed)
+            remaining(seed)
         except (AssertionError, KeyError, IndexError):
             caught += 1
             break

@@ -7,7 +7,7 @@ from typing import Any
 
 from consumer_simulation import TOPIC, ConsumerSimulation
 from oncehouse.messaging.consumer import events as ev
-from oncehouse.messaging.consumer.commit_plan import Position
+from oncehouse.messaging.consumer.commit_plan import CommittedPosition
 
 HERE = (TOPIC, 0)
 
@@ -24,7 +24,7 @@ class Listening:
         happens()
         return []
 
-    def commit(self, partition: Any, position: Position) -> None:
+    def commit(self, partition: Any, position: CommittedPosition) -> None:
         self.asked.append(("commit", partition, position.offset))
 
     def pause(self, partition: Any) -> None:
@@ -42,14 +42,14 @@ def test_an_old_commit_or_pause_of_a_lost_partition_is_not_carried_out_in_its_ne
     simulation.join()
     runner, client = simulation.members[0].runner, Listening()
     runner._client = client
-    runner.on_assigned({HERE: Position(offset=0)})
+    runner.on_assigned({HERE: CommittedPosition(offset=0)})
 
     def lose_and_get_back() -> None:
         # A handler ends and a buffer fills while the poll is under way; then the group throws us out.
-        runner._do(ev.Commit(partition=HERE, position=Position(offset=10)))
-        runner._do(ev.Pause(partition=HERE))
+        runner._do(ev.Commit(partition=HERE, position=CommittedPosition(offset=10)))
+        runner._do(ev.PausePartition(partition=HERE))
         runner.on_lost([HERE])
-        runner.on_assigned({HERE: Position(offset=50)})
+        runner.on_assigned({HERE: CommittedPosition(offset=50)})
 
     client.happens = lose_and_get_back
     runner.step()

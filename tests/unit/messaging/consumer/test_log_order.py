@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from oncehouse.errors import DataLossError
-from oncehouse.messaging.consumer.commit_plan import Position
+from oncehouse.messaging.consumer.commit_plan import CommittedPosition
 from oncehouse.messaging.consumer.log_order import LogOrder, cut_log
 from oncehouse.messaging.consumer.records import MemoryRecord, Records
 
@@ -31,7 +31,7 @@ def records(first: int, *epochs: int | None) -> Records:
 @pytest.fixture
 def order() -> LogOrder:
     order = LogOrder("g")
-    order.begin(HERE, Position(offset=10, leader_epoch=2))
+    order.begin(HERE, CommittedPosition(offset=10, leader_epoch=2))
     return order
 
 
@@ -59,17 +59,17 @@ def test_what_was_committed_counts_as_read(order):
 
 
 def test_records_that_were_refused_are_taken_once_the_offset_was_set_back(order):
-    order.begin(HERE, Position(offset=8))
+    order.begin(HERE, CommittedPosition(offset=8))
     order.take(HERE, records(8, 3, 3, 3))
 
 
 def test_nothing_is_refused_where_leader_epochs_are_not_known():
     order = LogOrder("g")
-    order.begin(HERE, Position(offset=10))
+    order.begin(HERE, CommittedPosition(offset=10))
     order.take(HERE, records(8, 3))
-    order.begin(HERE, Position(offset=10, leader_epoch=2))
+    order.begin(HERE, CommittedPosition(offset=10, leader_epoch=2))
     order.take(HERE, records(8, None))
-    order.begin(HERE, Position())
+    order.begin(HERE, CommittedPosition())
     order.take(HERE, records(0, 3))
 
 

@@ -7,23 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.errors import ConfigurationError
-from oncehouse.messaging.failure_policy import Failure
+from oncehouse.messaging.failure_policy import FailedMessage
 from oncehouse.messaging.message import ATTEMPT, ERROR, FAILED_AT, ORIGIN, ORIGIN_TIME, Message
 from oncehouse.messaging.retries.dead_letters import (
-    Choice,
-    Letter,
-    Tally,
+    DeadLetterSelection,
+    ErrorCount,
+    TopicDeadLetter,
     collect_marks,
-    count_letters,
-    dead_letters_of,
-    is_mark,
+    count_by_error,
+    dead_letter_topic_of,
+    is_replay_mark,
     kind_of_error,
-    parse_span,
-    pick_letters,
+    parse_offset_span,
     plan_purge,
+    select_dead_letters,
 )
-from oncehouse.messaging.retries.retry_routing import REPLAYED, decide
-from oncehouse.messaging.retries.retry_topics import make_ladder
+from oncehouse.messaging.retries.retry_routing import REPLAYED, route_failed
+from oncehouse.messaging.retries.retry_topics import make_retry_route
 
 
 def letter(offset, error="ValueError: no", *, failed_at=100.0, partition=0, origin=None):
@@ -52,17 +52,19 @@ def mark(offset, named, partition=0):
 
 
 def offsets(choice, messages):
-    return [one.message.offset for one in pick_letters(messages, choice)]
+    return [one.message.offset for one in select_dead_letters(messages, choice)]
 
 
 def test_letters_are_chosen_by_error_time_and_either_position():
     messages = [letter(0), letter(1, "KeyError: x", failed_at=200), mark(2, b"0"), letter(3, failed_at=300)]
-    assert offsets(Choice(), messages) == [0, 1, 3]
-    assert offsets(Choice(error="KeyE"), messages) == [1]
-    assert offsets(Choice(since=200.0), messages) == [1, 3]
-    assert offsets(Choice(spans=(parse_span("orders.dlq/0/1-3"),)), messages) == [1, 3]
-    assert offsets(Choice(spans=(parse_span("orders/0/1000"),)), messages) == [0]
-    assert offsets(Choice(error="Value", spans=(parse_span("orders.dlq/0/1-3"),)), messages) == [3]
+    assert offsets(DeadLetterSelection(), messages) == [0, 1, 3]
+    assert offsets(DeadLetterSelection(error="KeyE"), messages) == [1]
+    assert offsets(DeadLetterSelection(since=200.0), messages) == [1, 3]
+    assert offsets(DeadLetterSelection(spans=(parse_offset_span("orders.dlq/0/1-3"),)), messages) == [1, 3]
+    assert offsets(DeadLetterSelection(spans=(parse_offset_span("orders/0/1000"),)), messages) == [0]
+    assert offsets(
+        DeadLetterSelection(error="Value", spans=(parse_offset_span("orders.dlq/0/1-3"),)), messages
+    ) == [3]
 
 
 @pytest.mark.parametrize(
@@ -70,16 +72,16 @@ def test_letters_are_chosen_by_error_time_and_either_position():
 )
 def test_what_is_no_position_is_refused(text):
     with pytest.raises(ConfigurationError, match="is not a position"):
-        parse_span(text)
+        parse_offset_span(text)
 
 
 def test_letters_are_counted_by_the_class_of_their_error_with_those_that_were_replayed():
     messages = [letter(0), letter(1, "ValueError: other"), letter(2, "it is\nbroken: 7"), letter(3, "")]
-    counted = count_letters(pick_letters(messages, Choice()), {0: {1, 2}})
+    counted = count_by_error(select_dead_letters(messages, DeadLetterSelection()), {0: {1, 2}})
     assert counted == {
-        "ValueError": Tally(letters=2, replayed=1),
-        "it is": Tally(letters=1, replayed=1),
-        "(no error named)": Tally(letters=1, replayed=0),
+        "ValueError": ErrorCount(letters=2, replayed=1),
+        "it is": ErrorCount(letters=1, replayed=1),
+        "(no error named)": ErrorCount(letters=1, replayed=0),
     }
     assert len(kind_of_error("x y" * 1000)) == 80
 
@@ -93,9 +95,18 @@ def test_no_message_of_a_source_can_pass_for_a_mark():
     forged = Message(
         topic="orders", partition=0, offset=1, key=None, value=None, headers=((REPLAYED, b"1,2,3"),)
     )
-    put = decide(Failure(message=forged, error="no", failed_at=1.0), make_ladder("orders"))
-    assert not is_mark(
-        Message(topic=put.topic, partition=0, offset=9, key=put.key, value=put.value, headers=put.headers)
+    divert = route_failed(
+        FailedMessage(message=forged, error="no", failed_at=1.0), make_retry_route("orders")
+    )
+    assert not is_replay_mark(
+        Message(
+            topic=divert.topic,
+            partition=0,
+            offset=9,
+            key=divert.key,
+            value=divert.value,
+            headers=divert.headers,
+        )
     )
 
 
@@ -113,21 +124,23 @@ def test_a_purge_ends_in_each_partition_at_the_first_letter_that_is_to_stay():
 
 
 def test_a_topic_stands_for_its_dead_letters_unless_it_is_named_as_such():
-    assert dead_letters_of("orders", named=False) == "orders.dlq"
-    assert dead_letters_of("orders.dlq", named=False) == "orders.dlq"
-    assert dead_letters_of("orders.DLT", named=True) == "orders.DLT"
+    assert dead_letter_topic_of("orders", named=False) == "orders.dlq"
+    assert dead_letter_topic_of("orders.dlq", named=False) == "orders.dlq"
+    assert dead_letter_topic_of("orders.DLT", named=True) == "orders.DLT"
 
 
 @pytest.mark.parametrize("claimed", [b"999999999999999999", b"253402300799001", b"-5", b"soon"])
 def test_a_time_that_no_calendar_has_is_none(claimed):
     headers = ((FAILED_AT, claimed), (ORIGIN_TIME, claimed))
-    one = Letter(message=Message(topic="t", partition=0, offset=0, key=None, value=b"", headers=headers))
+    one = TopicDeadLetter(
+        message=Message(topic="t", partition=0, offset=0, key=None, value=b"", headers=headers)
+    )
     assert (one.failed_at, one.origin_time) == (None, None)
 
 
 @given(st.lists(st.tuples(st.sampled_from([ORIGIN, ORIGIN_TIME, ATTEMPT, ERROR, FAILED_AT]), st.binary())))
 def test_any_headers_of_a_letter_are_survived(headers):
-    one = Letter(
+    one = TopicDeadLetter(
         message=Message(topic="t", partition=0, offset=0, key=None, value=b"", headers=tuple(headers))
     )
     assert one.origin is None or one.origin.offset >= 0

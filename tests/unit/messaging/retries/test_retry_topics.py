@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncehouse.errors import ConfigurationError, TransientError
-from oncehouse.messaging.failure_policy import Failure
+from oncehouse.messaging.failure_policy import FailedMessage
 from oncehouse.messaging.message import (
     ATTEMPT,
     ERROR,
@@ -22,11 +22,11 @@ from oncehouse.messaging.message import (
     find_first_position,
 )
 from oncehouse.messaging.retries.kafka_retry_broker import copy_settings
-from oncehouse.messaging.retries.retry_routing import decide, due_at
-from oncehouse.messaging.retries.retry_topics import DeadLetterTopic, RetryTopics, make_ladder
-from retry_simulation import SOURCE, MemoryShelf, RetrySimulation, settle_early
+from oncehouse.messaging.retries.retry_routing import due_at, route_failed
+from oncehouse.messaging.retries.retry_topics import DeadLetterTopic, RetryTopics, make_retry_route
+from retry_simulation import SOURCE, MemoryRetryBroker, RetrySimulation, settle_early
 
-LADDER = make_ladder("orders", delays_seconds=(10.0, 60.0))
+LADDER = make_retry_route("orders", delays_seconds=(10.0, 60.0))
 NOW = 1_700_000_000.0
 
 
@@ -43,7 +43,7 @@ def message(topic="orders", *, offset=7, key=b"k", headers=(), timestamp_ms=1_60
 
 
 def fail(failed, error="ValueError: no", at=NOW):
-    return decide(Failure(message=failed, error=error, failed_at=at), LADDER)
+    return route_failed(FailedMessage(message=failed, error=error, failed_at=at), LADDER)
 
 
 def as_message(placement, offset=0):
@@ -141,12 +141,12 @@ def test_any_headers_are_survived_on_any_level(key, headers):
         assert fail(one).partition == 3
 
 
-def shelf(**counts):
-    return MemoryShelf(topics={name: [[] for _ in range(count)] for name, count in counts.items()})
+def broker(**counts):
+    return MemoryRetryBroker(topics={name: [[] for _ in range(count)] for name, count in counts.items()})
 
 
 def test_missing_topics_are_made_with_the_partitions_of_the_source():
-    brokers = shelf(orders=3)
+    brokers = broker(orders=3)
     RetryTopics(delays=["1s", "2s"]).open("orders", brokers)
     assert {name: len(logs) for name, logs in brokers.topics.items()} == {
         "orders": 3,
@@ -157,10 +157,10 @@ def test_missing_topics_are_made_with_the_partitions_of_the_source():
 
 
 def test_two_groups_on_one_topic_have_topics_of_their_own():
-    brokers = shelf(orders=1)
-    aside = RetryTopics(delays=[1], base="orders.billing")
-    aside.open("orders", brokers)
-    assert aside.topics("orders") == ("orders.billing.retry.1",)
+    brokers = broker(orders=1)
+    policy = RetryTopics(delays=[1], base="orders.billing")
+    policy.open("orders", brokers)
+    assert policy.topics("orders") == ("orders.billing.retry.1",)
     assert "orders.billing.dlq" in brokers.topics
 
 
@@ -180,16 +180,18 @@ def test_two_groups_on_one_topic_have_topics_of_their_own():
 )
 def test_topics_that_do_not_fit_are_refused_with_advice(make, topics, said):
     with pytest.raises(ConfigurationError, match=said):
-        make().open("orders", shelf(**topics))
+        make().open("orders", broker(**topics))
 
 
 @pytest.mark.parametrize("make", [lambda: RetryTopics(delays=[1]), DeadLetterTopic])
 def test_levels_that_are_taken_out_while_messages_stand_there_are_refused(make):
-    brokers = shelf(orders=2)
+    brokers = broker(orders=2)
     RetryTopics(delays=[1, 2, 3]).open("orders", brokers)
     make().open("orders", brokers)
     brokers.append("orders.retry.3", 1, b"k", b"v")
-    with pytest.raises(ConfigurationError, match=r"orders\.retry\.3 holds messages that nobody would read"):
+    with pytest.raises(
+        ConfigurationError, match=r"orders\.retry\.3 holds messages that no consumer would read"
+    ):
         make().open("orders", brokers)
     brokers.committed["orders.retry.3", 1] = 1
     make().open("orders", brokers)
@@ -213,7 +215,7 @@ def test_topics_beside_a_source_are_as_durable_and_keep_messages_no_shorter(sour
 
 
 def test_more_partitions_than_the_source_are_harmless_without_order():
-    RetryTopics(delays=[1]).open("orders", shelf(orders=3, **{"orders.retry.1": 4, "orders.dlq": 9}))
+    RetryTopics(delays=[1]).open("orders", broker(orders=3, **{"orders.retry.1": 4, "orders.dlq": 9}))
 
 
 @pytest.mark.parametrize(
@@ -223,7 +225,7 @@ def test_more_partitions_than_the_source_are_harmless_without_order():
         ({"delays": ["soon"]}, "is not a duration"),
         ({"delays": [-1]}, "greater than or equal to 0"),
         ({"delays": [1] * 21}, "at most 20"),
-        ({"delays": ["10s", "4d"]}, "3 days at most"),
+        ({"delays": ["10s", "4d"]}, "at most 3 days"),
         ({"order": "partition"}, '"none" or "key"'),
     ],
 )
@@ -233,66 +235,66 @@ def test_options_that_make_no_sense_are_refused(options, said):
 
 
 def test_a_dead_letter_topic_takes_failures_at_once_and_holds_nobody():
-    brokers = shelf(orders=4)
-    aside = DeadLetterTopic()
-    aside.open("orders", brokers)
-    assert aside.topics("orders") == ()
-    aside.assigned({("orders", 3)})
-    aside.put([Failure(message=message(), error="no", failed_at=NOW)])
-    aside.settled([message()])
-    aside.revoked({("orders", 3)})
-    assert aside.behind([message()]) == []
-    assert aside.due_at(message()) is None
+    brokers = broker(orders=4)
+    policy = DeadLetterTopic()
+    policy.open("orders", brokers)
+    assert policy.topics("orders") == ()
+    policy.assigned({("orders", 3)})
+    policy.divert([FailedMessage(message=message(), error="no", failed_at=NOW)])
+    policy.committed([message()])
+    policy.revoked({("orders", 3)})
+    assert policy.find_blocked([message()]) == []
+    assert policy.due_at(message()) is None
     assert [letter.key for letter in brokers.topics["orders.dlq"][3]] == [b"k"]
 
 
 def test_later_messages_of_a_key_wait_and_other_keys_and_messages_without_a_key_go_on():
-    brokers = shelf(orders=4)
-    aside = RetryTopics(delays=[1, 1], order="key")
-    aside.open("orders", brokers)
-    aside.assigned({(topic, 3) for topic in ("orders", *aside.topics("orders"))})
-    aside.put([Failure(message=message(offset=0), error="no", failed_at=NOW)])
+    brokers = broker(orders=4)
+    policy = RetryTopics(delays=[1, 1], order="key")
+    policy.open("orders", brokers)
+    policy.assigned({(topic, 3) for topic in ("orders", *policy.topics("orders"))})
+    policy.divert([FailedMessage(message=message(offset=0), error="no", failed_at=NOW)])
     rest = [message(offset=1), message(offset=2, key=b"other"), message(offset=3, key=None)]
-    assert aside.behind(rest) == [0]
+    assert policy.find_blocked(rest) == [0]
     (copy,) = brokers.topics["orders.retry.1"][3]
-    assert aside.behind([copy]) == []
-    aside.settled([copy])
-    assert aside.behind(rest) == []
+    assert policy.find_blocked([copy]) == []
+    policy.committed([copy])
+    assert policy.find_blocked(rest) == []
 
 
 def test_a_message_that_is_settled_before_its_sender_hears_of_it_holds_nobody():
-    aside = RetryTopics(delays=[0], order="key")
+    policy = RetryTopics(delays=[0], order="key")
 
-    class QuickShelf(MemoryShelf):
-        def send(self, placements):
-            offsets = super().send(placements)
-            aside.settled(self.topics["orders.retry.1"][3])
+    class QuickShelf(MemoryRetryBroker):
+        def send(self, outgoing):
+            offsets = super().send(outgoing)
+            policy.committed(self.topics["orders.retry.1"][3])
             return offsets
 
-    aside.open("orders", QuickShelf(topics={"orders": [[] for _ in range(4)]}))
-    aside.assigned({("orders", 3), ("orders.retry.1", 3)})
-    aside.put([Failure(message=message(offset=0), error="no", failed_at=NOW)])
-    assert aside.behind([message(offset=1)]) == []
+    policy.open("orders", QuickShelf(topics={"orders": [[] for _ in range(4)]}))
+    policy.assigned({("orders", 3), ("orders.retry.1", 3)})
+    policy.divert([FailedMessage(message=message(offset=0), error="no", failed_at=NOW)])
+    assert policy.find_blocked([message(offset=1)]) == []
 
 
 def test_one_who_has_lost_a_partition_neither_tries_nor_puts_aside_its_messages():
-    aside = RetryTopics(delays=[1], order="key")
-    aside.open("orders", shelf(orders=4))
+    policy = RetryTopics(delays=[1], order="key")
+    policy.open("orders", broker(orders=4))
     ours = {("orders", 3), ("orders.retry.1", 3)}
-    aside.assigned(ours)
-    assert aside.behind([message()]) == []
-    aside.revoked(ours)
-    assert aside.behind([message()]) == [0]
-    with pytest.raises(TransientError, match="orders/3 is no longer ours"):
-        aside.put([Failure(message=message(), error="no", failed_at=NOW)])
+    policy.assigned(ours)
+    assert policy.find_blocked([message()]) == []
+    policy.revoked(ours)
+    assert policy.find_blocked([message()]) == [0]
+    with pytest.raises(TransientError, match="orders/3 is no longer assigned"):
+        policy.divert([FailedMessage(message=message(), error="no", failed_at=NOW)])
 
 
 def by_key():
     return RetryTopics(delays=[1, 5], order="key")
 
 
-def run(dice, aside=by_key):
-    simulation = RetrySimulation(dice, aside=aside)
+def run(dice, policy=by_key):
+    simulation = RetrySimulation(dice, policy=policy)
     simulation.run(messages=dice.randint(1, 25), keys=dice.randint(1, 4), disturbances=dice.randint(0, 6))
     return simulation
 
@@ -313,25 +315,25 @@ def test_without_order_nothing_is_lost_either(dice):
 
 
 def forget_at_assignment():
-    class Forgetful(MemoryShelf):
-        def unsettled(self, topic, partition):
+    class Forgetful(MemoryRetryBroker):
+        def read_uncommitted(self, topic, partition):
             return iter(())
 
-    aside = by_key()
-    open_ = aside.open
-    aside.open = lambda source, shelf: open_(source, Forgetful(**vars(shelf)))
-    return aside
+    policy = by_key()
+    open_ = policy.open
+    policy.open = lambda source, broker: open_(source, Forgetful(**vars(broker)))
+    return policy
 
 
 def hold_nothing_that_is_put():
-    aside = by_key()
+    policy = by_key()
 
-    def put(failures):
-        source = aside._source_of(failures[0].message.topic)
-        source.shelf.send([decide(failure, source.ladder) for failure in failures])
+    def divert(failures):
+        source = policy._source_of(failures[0].message.topic)
+        source.broker.send([route_failed(failure, source.route) for failure in failures])
 
-    aside.put = put
-    return aside
+    policy.divert = divert
+    return policy
 
 
 @pytest.mark.parametrize(
@@ -350,8 +352,8 @@ def test_the_simulation_finds_seeded_defects(defect):
 
 def test_the_simulation_finds_a_lost_message():
     class Lossy(RetryTopics):
-        def put(self, failures):
-            super().put(failures[:0])
+        def divert(self, failures):
+            super().divert(failures[:0])
 
     assert any(run(random.Random(seed), lambda: Lossy(delays=[1])).lost() for seed in range(20))
 

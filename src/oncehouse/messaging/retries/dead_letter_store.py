@@ -1,8 +1,8 @@
-"""A dead-letter topic in Kafka: read from its beginning, replayed from, purged.
+"""A dead-letter topic in Kafka: read it from its beginning, replay from it, purge it.
 
-Holds: a letter is replayed once, however often the command is killed or repeated: the message and the mark that it was
-replayed are one transaction, and a second replay of the same topic shuts out the first. Readers of the target see such
-messages once if they read committed ones only, as librdkafka does by itself.
+Guarantee: a dead letter is replayed once, however often the command is killed or repeated. The message and its replay
+mark are written in one transaction, and a second replay of the same topic fences the first. Consumers of the target see
+such messages once if they read only committed ones, which is librdkafka's default.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from oncehouse.common.kafka_client import TIMEOUT_SECONDS, client_settings, desc
 from oncehouse.errors import ConfigurationError, FencedError, OncehouseError, PermanentError, TransientError
 from oncehouse.messaging.message import ORIGIN, ORIGIN_TIME, Headers, Message
 from oncehouse.messaging.retries.dead_letters import (
-    Choice,
-    Letter,
-    Marks,
+    DeadLetterSelection,
+    ReplayMarks,
+    TopicDeadLetter,
     collect_marks,
-    is_mark,
+    is_replay_mark,
     is_replayed,
-    pick_letters,
+    select_dead_letters,
 )
 from oncehouse.messaging.retries.kafka_retry_broker import read_to_end
 from oncehouse.messaging.retries.retry_routing import REPLAYED, own_headers
 
-_LETTERS_A_TRANSACTION = 200
+_DEAD_LETTERS_PER_TRANSACTION = 200
 _TRANSACTION_SECONDS = 30.0
-"""How long a killed replay may hold up readers of the target before Kafka ends its transaction."""
+"""How long a killed replay can block readers of the target before Kafka aborts its transaction."""
 _COMMIT_SECONDS = 60.0
-_SHUT_OUT = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH})  # noqa: SLF001 - the client's own
+_FENCED = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH})  # noqa: SLF001 - the client's own
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replayed:
+class ReplayResult:
     sent: int = 0
     known: int = 0
-    """Letters that were replayed before."""
+    """Dead letters that had been replayed before."""
     strangers: int = 0
-    """Letters that do not say which topic they came from, or name one that is not this topic's source."""
+    """Dead letters without an origin, or whose origin is not this topic's source."""
 
 
-class LetterTopic:
+class DeadLetterStore:
     def __init__(
         self, topic: str, *, bootstrap_servers: str, options: Mapping[str, str | SecretStr] | None = None
     ) -> None:
@@ -67,7 +67,7 @@ class LetterTopic:
         self._admin = AdminClient(self._settings)
 
     def read(self) -> Iterator[Message]:
-        """Every message of the topic as it is now, marks included, each partition in its order."""
+        """Every message that the topic has now, replay marks included, each partition in order."""
         starts = [
             TopicPartition(self.topic, number, OFFSET_BEGINNING) for number in range(self._count(self.topic))
         ]
@@ -75,10 +75,10 @@ class LetterTopic:
             reader.assign(starts)
             yield from map(_as_message, read_to_end(reader, self.topic))
 
-    def read_marks(self) -> Marks:
+    def read_marks(self) -> ReplayMarks:
         return collect_marks(self.read())
 
-    def find(self, partition: int, offset: int) -> Letter | None:
+    def find(self, partition: int, offset: int) -> TopicDeadLetter | None:
         if partition >= self._count(self.topic):
             return None
         with self._reader() as reader:
@@ -88,55 +88,74 @@ class LetterTopic:
                 return None
             reader.assign([here])
             message = next((_as_message(raw) for raw in read_to_end(reader, self.topic)), None)
-        if message is None or message.offset != offset or is_mark(message):
+        if message is None or message.offset != offset or is_replay_mark(message):
             return None
-        return Letter(message=message)
+        return TopicDeadLetter(message=message)
 
-    def replay(self, choice: Choice, *, to: str | None = None) -> Replayed:
-        """Send the letters that are meant and were not replayed before, to where they came from or to one topic."""
+    def replay(self, selection: DeadLetterSelection, *, to: str | None = None) -> ReplayResult:
+        """Send the selected dead letters that were not replayed yet, to their origin or to the topic `to`."""
         partitions = {to: self._count(to)} if to is not None else {}
         with self._transactions() as producer:
             marks = self.read_marks()
-            done = Replayed()
-            letters = pick_letters(self.read(), choice)
-            while chunk := list(islice(letters, _LETTERS_A_TRANSACTION)):
-                fresh = [letter for letter in chunk if not is_replayed(letter, marks)]
-                homeless = [letter for letter in fresh if to is None and not self._came_from_source(letter)]
-                sent = [letter for letter in fresh if letter not in homeless]
-                for target in {letter.origin.topic for letter in sent if letter.origin} if to is None else ():
+            result = ReplayResult()
+            selected = select_dead_letters(self.read(), selection)
+            while chunk := list(islice(selected, _DEAD_LETTERS_PER_TRANSACTION)):
+                fresh = [dead_letter for dead_letter in chunk if not is_replayed(dead_letter, marks)]
+                unroutable = [
+                    dead_letter
+                    for dead_letter in fresh
+                    if to is None and not self._came_from_source(dead_letter)
+                ]
+                sent = [dead_letter for dead_letter in fresh if dead_letter not in unroutable]
+                for target in (
+                    {dead_letter.origin.topic for dead_letter in sent if dead_letter.origin}
+                    if to is None
+                    else ()
+                ):
                     partitions.setdefault(target, self._count(target))
                 if sent:
                     self._send(producer, sent, to, partitions)
-                done = Replayed(
-                    sent=done.sent + len(sent),
-                    known=done.known + len(chunk) - len(fresh),
-                    strangers=done.strangers + len(homeless),
+                result = ReplayResult(
+                    sent=result.sent + len(sent),
+                    known=result.known + len(chunk) - len(fresh),
+                    strangers=result.strangers + len(unroutable),
                 )
-        return done
+        return result
 
     def delete(self, ends: Mapping[int, int]) -> None:
-        """Delete what stands before these offsets, by partition."""
+        """Delete the records before these offsets, by partition."""
         asked = [TopicPartition(self.topic, number, offset) for number, offset in ends.items()]
         try:
             for answer in self._admin.delete_records(asked, request_timeout=TIMEOUT_SECONDS).values():
                 answer.result()
         except KafkaException as error:
-            raise _judge(error, f"{self.topic} could not be purged") from error
+            raise _wrap_error(error, f"{self.topic} could not be purged") from error
 
-    def _came_from_source(self, letter: Letter) -> bool:
-        """A forged header must not lead a replay into a topic that these dead letters have nothing to do with."""
-        return letter.origin is not None and self.topic.startswith(f"{letter.origin.topic}.")
+    def _came_from_source(self, dead_letter: TopicDeadLetter) -> bool:
+        """A forged header must not send a replay to a topic that is not the source of these dead letters."""
+        return dead_letter.origin is not None and self.topic.startswith(f"{dead_letter.origin.topic}.")
 
     def _send(
-        self, producer: Producer, letters: list[Letter], to: str | None, partitions: Mapping[str, int]
+        self,
+        producer: Producer,
+        dead_letters: list[TopicDeadLetter],
+        to: str | None,
+        partitions: Mapping[str, int],
     ) -> None:
         producer.begin_transaction()
-        for letter in letters:
-            topic, partition = _target(letter, to, partitions)
-            _produce(producer, topic, partition, letter.message.key, letter.message.value, _headers(letter))
+        for dead_letter in dead_letters:
+            topic, partition = _target(dead_letter, to, partitions)
+            _produce(
+                producer,
+                topic,
+                partition,
+                dead_letter.message.key,
+                dead_letter.message.value,
+                _headers(dead_letter),
+            )
         marked: dict[int, list[int]] = {}
-        for letter in letters:
-            marked.setdefault(letter.message.partition, []).append(letter.message.offset)
+        for dead_letter in dead_letters:
+            marked.setdefault(dead_letter.message.partition, []).append(dead_letter.message.offset)
         for partition, offsets in marked.items():
             named = ",".join(map(str, offsets)).encode()
             _produce(producer, self.topic, partition, None, None, ((REPLAYED, named),))
@@ -153,13 +172,13 @@ class LetterTopic:
             "partitioner": "murmur2_random",
         })  # fmt: skip
         try:
-            # Ends what a killed replay left open, before the marks are read.
+            # Aborts the transaction of a killed replay before the marks are read.
             producer.init_transactions(_COMMIT_SECONDS)
             yield producer
         except KafkaException as error:
             with suppress(KafkaException):
                 producer.abort_transaction(TIMEOUT_SECONDS)
-            raise _judge(error, f"the replay of {self.topic} was cut off") from error
+            raise _wrap_error(error, f"the replay of {self.topic} was interrupted") from error
 
     def _count(self, topic: str) -> int:
         try:
@@ -167,23 +186,23 @@ class LetterTopic:
             return len(found[topic].result().partitions)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise ConfigurationError(self._tell_missing(topic)) from error
-            raise _judge(error, f"{topic} at {self._servers} could not be looked at") from error
+                raise ConfigurationError(self._describe_missing(topic)) from error
+            raise _wrap_error(error, f"{topic} at {self._servers} could not be described") from error
 
-    def _tell_missing(self, topic: str) -> str:
-        said = f"there is no topic {topic} at {self._servers}"
+    def _describe_missing(self, topic: str) -> str:
+        error = f"there is no topic {topic} at {self._servers}"
         if topic != self.topic:
-            return f"{said}; create it first"
+            return f"{error}; create it first"
         return (
-            f"{said}; a consumer with RetryTopics or DeadLetterTopic makes it when it starts. Where it has another "
-            "name, say that one, with --named if it does not end in .dlq"
+            f"{error}; a consumer with RetryTopics or DeadLetterTopic creates it when it starts. If the topic has "
+            "another name, give that name, with --named if it does not end in .dlq"
         )
 
     @contextmanager
     def _reader(self) -> Iterator[Consumer]:
         consumer = Consumer({
             **self._settings,
-            # A client wants a group; nothing is ever committed to this one.
+            # A consumer must name a group; nothing is committed to this one.
             "group.id": "oncehouse-dlq",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
@@ -193,20 +212,22 @@ class LetterTopic:
             try:
                 yield consumer
             except KafkaException as error:
-                raise _judge(error, f"{self.topic} could not be read") from error
+                raise _wrap_error(error, f"{self.topic} could not be read") from error
 
 
-def _target(letter: Letter, to: str | None, partitions: Mapping[str, int]) -> tuple[str, int]:
-    if to is not None or letter.origin is None:
+def _target(dead_letter: TopicDeadLetter, to: str | None, partitions: Mapping[str, int]) -> tuple[str, int]:
+    if to is not None or dead_letter.origin is None:
         return to or "", -1
-    fits = letter.origin.partition < partitions[letter.origin.topic]
-    return letter.origin.topic, letter.origin.partition if fits else -1
+    fits = dead_letter.origin.partition < partitions[dead_letter.origin.topic]
+    return dead_letter.origin.topic, dead_letter.origin.partition if fits else -1
 
 
-def _headers(letter: Letter) -> Headers:
-    """Its own headers, and where it stood first, so that an inbox knows it again."""
-    kept = ((name, letter.message.header(name)) for name in (ORIGIN, ORIGIN_TIME))
-    return own_headers(letter.message) + tuple((name, value) for name, value in kept if value is not None)
+def _headers(dead_letter: TopicDeadLetter) -> Headers:
+    """Its own headers and its first position, by which an inbox recognizes a repeat."""
+    kept = ((name, dead_letter.message.header(name)) for name in (ORIGIN, ORIGIN_TIME))
+    return own_headers(dead_letter.message) + tuple(
+        (name, value) for name, value in kept if value is not None
+    )
 
 
 def _produce(
@@ -239,20 +260,18 @@ def _as_bytes(value: Any) -> bytes | None:
     return None if value is None else bytes(value)
 
 
-def _judge(error: KafkaException, what: str) -> OncehouseError:
-    found, said = error.args[0], describe_error(error)
-    if found.code() in _SHUT_OUT:
-        return FencedError(
-            f"{what}: another replay of the same topic has begun meanwhile; let that one finish"
-        )
-    if found.code() in {
+def _wrap_error(error: KafkaException, what: str) -> OncehouseError:
+    kafka_error, text = error.args[0], describe_error(error)
+    if kafka_error.code() in _FENCED:
+        return FencedError(f"{what}: another replay of the same topic has started since; let it finish")
+    if kafka_error.code() in {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }:
-        return ConfigurationError(f"{what}: {said}. Grant the user what is missing")
-    if found.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-        return PermanentError(f"{what}: {said}. Raise max.message.bytes of the target")
+        return ConfigurationError(f"{what}: {text}. Grant the user the missing permission")
+    if kafka_error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        return PermanentError(f"{what}: {text}. Raise max.message.bytes of the target")
     return TransientError(
-        f"{what}: {said}. Check kafka.bootstrap_servers and that the brokers run, then ask again: what was done is not "
-        "done twice"
+        f"{what}: {text}. Check kafka.bootstrap_servers and that the brokers run, then try again: completed work is "
+        "not repeated"
     )
