@@ -23,7 +23,7 @@ import polars as pl
 import pyarrow as pa
 
 from decode import BLOCK, FIELDS, best_rate
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.formats.avro.decoder import AvroDecoder
 from oncehouse.pipeline.formats.avro.default_writer import write_number

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyarrow import json as pa_json
 
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.pipeline.formats.json import decoder as json_decode
 from oncehouse.pipeline.formats.json.decoder import JsonDecoder
 

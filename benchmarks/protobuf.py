@@ -22,7 +22,8 @@ import ptars
 import pyarrow as pa
 from google.protobuf.message_factory import GetMessageClass
 
-from oncehouse.column_types.types import arrow_type, parse_type
+from oncehouse.column_types.parser import parse_type
+from oncehouse.column_types.types import arrow_type
 from oncehouse.pipeline.formats.base import Limits
 from oncehouse.pipeline.formats.factory import demand_section, format_of
 from oncehouse.pipeline.formats.protobuf.decoder import ProtobufFormat

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.devstack.demo.events import FIELDS, IDENTITY, make_messages, plan_traffic
 from oncehouse.pipeline.dedup.identity_rule import Rule
 from oncehouse.pipeline.formats.json.format import JsonFormat

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from oncehouse.clickhouse.client import connect
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.config.pipeline import ClickHouse
 from oncehouse.devstack.demo import demo
 from oncehouse.devstack.demo.events import (

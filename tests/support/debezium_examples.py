@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.pipeline.formats.base import Decoded, Limits
 from oncehouse.pipeline.formats.debezium.decoder import DebeziumDecoder
 

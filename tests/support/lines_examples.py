@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.config.formats import Csv
 from oncehouse.pipeline.formats.base import Decoded, Format, Limits
 from oncehouse.pipeline.formats.csv.decoder import make_csv_format

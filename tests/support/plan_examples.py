@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.pipeline.dedup.identity_rule import Rule
 from oncehouse.pipeline.formats.json.format import JsonFormat
 from oncehouse.pipeline.ingest.manifest import ReadPlan, TablePlan

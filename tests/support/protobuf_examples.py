@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 from google.protobuf.message_factory import GetMessageClass
 
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.formats.base import Decoded, Limits
 from oncehouse.pipeline.formats.protobuf.decoder import Envelope, ProtobufFormat

@@ -18,7 +18,7 @@ RUN = """
 import json, resource, sys
 sys.path[:0] = {paths!r}
 import pyarrow as pa
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.config.formats import Csv, Text
 from oncehouse.pipeline.formats.csv.decoder import make_csv_format
 from oncehouse.pipeline.formats.debezium.decoder import DebeziumFormat

@@ -14,7 +14,7 @@ from oncehouse.clickhouse.create_table import add_column_ddl, modify_column_ddl
 from oncehouse.clickhouse.preflight.requirements import Needs
 from oncehouse.clickhouse.table_info import TableFacts
 from oncehouse.clickhouse.type_compatibility import compare_types, widens
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.errors import ConfigurationError
 
 

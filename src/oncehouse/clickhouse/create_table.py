@@ -12,16 +12,8 @@ from typing import TYPE_CHECKING
 from oncehouse.clickhouse.identifiers import TableName, quote, quote_table
 from oncehouse.clickhouse.insert.dedup_window import WindowNeeds, blocks_needed, seconds_needed
 from oncehouse.clickhouse.preflight.requirements import needs_of
-from oncehouse.column_types.types import (
-    Array,
-    Float,
-    Map,
-    Tuple,
-    bare,
-    clickhouse_name,
-    is_nullable,
-    parse_type,
-)
+from oncehouse.column_types.parser import parse_type
+from oncehouse.column_types.types import Array, Float, Map, Tuple, bare, clickhouse_name, is_nullable
 from oncehouse.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncehouse.column_types.parser import parse_type
 from oncehouse.column_types.types import (
     Array,
     ColumnType,
@@ -19,7 +20,6 @@ from oncehouse.column_types.types import (
     Tuple,
     bare,
     is_nullable,
-    parse_type,
 )
 from oncehouse.errors import ConfigurationError
 

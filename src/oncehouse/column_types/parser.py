@@ -53,7 +53,8 @@ _OTHER_WORDS = {  # what other databases and languages call them
 }
 
 
-def parse(text: str) -> c.ColumnType:
+def parse_type(text: str) -> c.ColumnType:
+    """The type that `text` names; refused with what is wrong, where, and the nearest right type."""
     return _Reader(text).read_all()
 
 

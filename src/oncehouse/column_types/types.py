@@ -1,8 +1,8 @@
-"""Column types: ClickHouse's spelling, read once into a frozen tree, and the Arrow type that carries each.
+"""Column types of ClickHouse as a frozen tree, and the Arrow type that carries each.
 
-`parse_type` reads a type as the pipeline file spells it, `clickhouse_name` writes the canonical spelling,
-and `arrow_type` names the type in a part's file, which ClickHouse takes as ArrowStream without loss.
-It knows no values: what JSON may stand for a type is decided in `pipeline/formats/json/decoder.py`.
+`parser.parse_type` reads a type as the pipeline file writes it, `clickhouse_name` returns its canonical name, and
+`arrow_type` the Arrow type of a part's file, which ClickHouse reads as ArrowStream without loss.
+Values are converted elsewhere: what JSON may stand for a type is decided in `pipeline/formats/json/decoder.py`.
 """
 
 from __future__ import annotations
@@ -120,13 +120,6 @@ class Nullable(ColumnType):
 @dataclass(frozen=True, kw_only=True)
 class LowCardinality(ColumnType):
     inner: ColumnType
-
-
-def parse_type(text: str) -> ColumnType:
-    """The type that `text` spells; refused with what is wrong, where, and the nearest right type."""
-    from oncehouse.column_types.parser import parse  # the parser needs the classes above
-
-    return parse(text)
 
 
 def bare(type_: ColumnType) -> ColumnType:

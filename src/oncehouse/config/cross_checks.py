@@ -106,10 +106,9 @@ def _named_fields(names: Any) -> list[tuple[str | int, str]]:
 
 
 def _is_path(name: str, fields: Mapping[Any, Any]) -> bool:
-    from oncehouse.column_types.types import (  # Arrow comes with it, which few commands need
-        find_path,
-        parse_type,
-    )
+    # Arrow comes with it, which few commands need.
+    from oncehouse.column_types.parser import parse_type
+    from oncehouse.column_types.types import find_path
 
     types: dict[str, ColumnType] = {}
     for field, text in fields.items():
@@ -179,7 +178,7 @@ def _not_decoded(name: str, known: list[str], shaped: Iterable[str]) -> str:
 
 def sound_types(fields: Any) -> dict[str, str] | None:
     """The declared types, when all of them can be read."""
-    from oncehouse.column_types.types import parse_type
+    from oncehouse.column_types.parser import parse_type
 
     if not isinstance(fields, Mapping):
         return None

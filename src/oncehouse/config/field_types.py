@@ -219,7 +219,7 @@ def check_pattern(text: str) -> str:
 
 
 def check_column_type(value: str) -> str:
-    from oncehouse.column_types.types import parse_type
+    from oncehouse.column_types.parser import parse_type
     from oncehouse.errors import ConfigurationError
 
     try:

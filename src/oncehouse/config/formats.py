@@ -106,7 +106,8 @@ DEBEZIUM_IDENTITY = {"_table": "String", "_key": "String", "_position": "String"
 
 def check_format_fields(format_: str, fields: Mapping[str, str], csv: Csv | None, text: Text | None) -> None:
     """What declared fields a line can fill: scalars that its columns or groups name."""
-    from oncehouse.column_types.types import Array, Map, Tuple, bare, parse_type  # Arrow comes with it
+    from oncehouse.column_types.parser import parse_type  # Arrow comes with it
+    from oncehouse.column_types.types import Array, Map, Tuple, bare  # Arrow comes with it
 
     if format_ not in {"csv", "text"}:
         return

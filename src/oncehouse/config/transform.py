@@ -115,7 +115,7 @@ def _judge(
     fields: tuple[tuple[str, str], ...], shape_json: str, routes: tuple[tuple[int, str], ...]
 ) -> Judged:
     """Kept, because every epoch asks again: fields may have been learnt meanwhile."""
-    from oncehouse.column_types.types import parse_type  # loads Arrow, which most commands do not need
+    from oncehouse.column_types.parser import parse_type  # loads Arrow, which most commands do not need
 
     shape = Shape.model_validate_json(shape_json)
     types = {name: parse_type(text) for name, text in fields}
@@ -170,7 +170,8 @@ def _can_be_key(type_: ColumnType) -> bool:
 
 
 def _compile_all(types: Mapping[str, ColumnType], shape: Shape, routes: Mapping[int, str]) -> Judged:
-    from oncehouse.column_types.types import Nullable, parse_type
+    from oncehouse.column_types.parser import parse_type
+    from oncehouse.column_types.types import Nullable
     from oncehouse.expressions.compiler import Compiler
     from oncehouse.expressions.scope import Scope
 

@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.column_types.types import ColumnType, parse_type
+from oncehouse.column_types.parser import parse_type
+from oncehouse.column_types.types import ColumnType
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog.database import Catalog

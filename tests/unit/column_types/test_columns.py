@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncehouse.column_types.types import Array, Nullable, String, arrow_type, clickhouse_name, parse_type
+from oncehouse.column_types.parser import parse_type
+from oncehouse.column_types.types import Array, Nullable, String, arrow_type, clickhouse_name
 from oncehouse.errors import ConfigurationError
 
 SCALARS = [

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncehouse.column_types import types as c
+from oncehouse.column_types.parser import parse_type
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.devstack.chaos.event_factory import event_maker, find_choices
 from oncehouse.devstack.chaos.generators.factory import Record
@@ -225,7 +225,7 @@ def test_the_same_seed_makes_the_same_events_and_another_one_others():
 @settings(max_examples=30)
 @given(first=st.integers(0, 1 << 40), second=st.integers(0, 1 << 40))
 def test_no_two_numbers_below_the_capacity_have_one_value(type_, first, second):
-    parsed = c.parse_type(type_)
+    parsed = parse_type(type_)
     first, second = first % capacity(parsed), second % capacity(parsed)
     assert (nth_value(parsed, first) == nth_value(parsed, second)) == (first == second)
 

@@ -43,7 +43,7 @@ def decode(page: str, values: list[bytes | None], schemas: tuple[Schema, ...] = 
 
 
 def _parse(text: str) -> Any:
-    from oncehouse.column_types.types import parse_type
+    from oncehouse.column_types.parser import parse_type
 
     return parse_type(text)
 

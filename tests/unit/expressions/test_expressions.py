@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncehouse.column_types.types import arrow_type, parse_type
+from oncehouse.column_types.parser import parse_type
+from oncehouse.column_types.types import arrow_type
 from oncehouse.config.field_types import check_name
 from oncehouse.expressions.compiler import Compiler
 from oncehouse.expressions.duckdb_engine import open_engine

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.cli.sync.key_progress import INTERVAL_SECONDS, KeyProgressView, spell_progress
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.sync.backfill.backfill import SMALLEST_CHUNK, next_chunk
 from oncehouse.sync.backfill.checkpoint import Position
 from oncehouse.sync.backfill.progress import KeyProgress

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehouse.clickhouse.table_info import Column, TableFacts
-from oncehouse.column_types.types import clickhouse_name, parse_type
+from oncehouse.column_types.parser import parse_type
+from oncehouse.column_types.types import clickhouse_name
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.sync.changes.change import (
     Kind,

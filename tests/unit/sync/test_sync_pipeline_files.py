@@ -11,7 +11,8 @@ from oncehouse.clickhouse.preflight.finding import Level
 from oncehouse.clickhouse.preflight.requirements import needs_of
 from oncehouse.clickhouse.table_info import Column as TableColumn
 from oncehouse.clickhouse.table_info import TableFacts
-from oncehouse.column_types.types import clickhouse_name, parse_type
+from oncehouse.column_types.parser import parse_type
+from oncehouse.column_types.types import clickhouse_name
 from oncehouse.config.file_loader import load_pipeline
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from oncehouse.clickhouse.identifiers import quote, quote_table
 from oncehouse.column_types import types as c
+from oncehouse.column_types.parser import parse_type
 from oncehouse.devstack.chaos.generators.text import spell
 from oncehouse.devstack.chaos.scenario_run import view_of
 from oncehouse.ledger.catalog import batches
@@ -148,7 +149,7 @@ def judge_calm(play: Play, *, identities: int | None, poison: int, maker: EventM
 def _compare_identities(play: Play, table: Table, maker: EventMaker) -> Iterator[str]:
     columns = table.columns or {name: name for name in play.pipeline.columns}
     of_field = {source: column for column, source in columns.items()}
-    types = {name: c.parse_type(text) for name, text in play.pipeline.columns.items()}
+    types = {name: parse_type(text) for name, text in play.pipeline.columns.items()}
     steps = list(maker.radices)
     if not steps or not all(len(one) == 1 and one[0] in of_field for one in steps):
         return

@@ -15,7 +15,7 @@ from oncehouse.clickhouse.client import connect
 from oncehouse.clickhouse.preflight.check import Finding, Level, inspect, needs_of
 from oncehouse.clickhouse.preflight.partition_spread import count_partitions, judge_spread
 from oncehouse.clickhouse.table_info import TableFacts, describe_table
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.errors import ConfigurationError, OncehouseError, TransientError
 from oncehouse.ledger.catalog import epochs
 from oncehouse.ledger.catalog.database import Catalog

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oncehouse.column_types import types as c
+from oncehouse.column_types.parser import parse_type
 from oncehouse.config.formats import DEBEZIUM_IDENTITY
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.dedup.identity_annotations import marked_fields
@@ -39,7 +40,7 @@ class Rule:
 def rule_of(pipeline: Pipeline, schemas: Sequence[Schema] = ()) -> Rule:
     """The rule that the pipeline file asks for, given all schemas that are known."""
     identity = pipeline.identity
-    types = {name: c.parse_type(text) for name, text in pipeline.source.decoded_fields.items()}
+    types = {name: parse_type(text) for name, text in pipeline.source.decoded_fields.items()}
     names = identity.fields
     if pipeline.source.format == "debezium" and not (names or identity.headers or identity.key):
         names = tuple(DEBEZIUM_IDENTITY)
@@ -87,7 +88,7 @@ def _agreed_marks(pipeline: Pipeline, schemas: Sequence[Schema]) -> tuple[str, .
             )
         schemas = [schema]
     tied = names_of_one(schemas, pipeline.source)
-    types = {name: c.parse_type(text) for name, text in pipeline.source.decoded_fields.items()}
+    types = {name: parse_type(text) for name, text in pipeline.source.decoded_fields.items()}
     marks = {
         schema.schema: tuple(sorted(_declared_name(name, tied, types) for name in marked_fields(schema)))
         for schema in schemas

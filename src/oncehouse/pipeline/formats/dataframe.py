@@ -15,15 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncehouse.column_types.types import (
-    ColumnType,
-    FixedString,
-    String,
-    arrow_type,
-    bare,
-    clickhouse_name,
-    parse_type,
-)
+from oncehouse.column_types.parser import parse_type
+from oncehouse.column_types.types import ColumnType, FixedString, String, arrow_type, bare, clickhouse_name
 from oncehouse.ledger.models import ROW_PREFIX, Schema
 from oncehouse.pipeline.convert.convert import convert, plain
 from oncehouse.pipeline.convert.explain import find_problem

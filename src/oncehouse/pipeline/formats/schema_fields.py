@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from oncehouse.column_types import types as c
+from oncehouse.column_types.parser import parse_type
 from oncehouse.pipeline.formats.avro import schema as avro
 from oncehouse.protobuf.definition import describe, read_definition
 from oncehouse.protobuf.fields import derive_fields, has_default
@@ -101,7 +102,7 @@ def _protobuf_fields(definition: str) -> Iterator[tuple[str, FieldFact]]:
         yield (
             name,
             FieldFact(
-                type=c.parse_type(type_),
+                type=parse_type(type_),
                 members=tuple(member.name for member in members),
                 number=None if field is None else field.number,
                 has_default=field is not None and has_default(field),

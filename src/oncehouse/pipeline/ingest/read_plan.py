@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.ledger.catalog import query_batches
 from oncehouse.ledger.catalog.known_schemas import list_schemas
 from oncehouse.pipeline.dedup.identity_rule import rule_of

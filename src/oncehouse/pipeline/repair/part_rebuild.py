@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.errors import PermanentError
 from oncehouse.ledger.catalog.batches import find_batch, list_attempts
 from oncehouse.ledger.catalog.learned_fields import list_fields

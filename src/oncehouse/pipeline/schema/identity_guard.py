@@ -11,7 +11,7 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog.database import Catalog, check_identity
 from oncehouse.ledger.catalog.requests import open_rekey, pending_rekey, rekey_target

@@ -18,6 +18,7 @@ from oncehouse.clickhouse.preflight.requirements import needs_of
 from oncehouse.clickhouse.table_info import describe_table
 from oncehouse.clickhouse.type_compatibility import widens
 from oncehouse.column_types import types as c
+from oncehouse.column_types.parser import parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.catalog.learned_fields import learn_fields, list_fields
 from oncehouse.ledger.models import LearnedField, Schema
@@ -115,7 +116,7 @@ def _compare(
     for name, declared in now.items():
         if "." in name:
             continue  # an inner field: how it fits is told by `check`
-        type_, fact = c.parse_type(declared), facts.get(name)
+        type_, fact = parse_type(declared), facts.get(name)
         if fact is None:
             # Protobuf keeps an absent field apart where the column can: null, which is worth a note.
             if name in given and (schema.format == "avro" or not c.is_nullable(type_)):

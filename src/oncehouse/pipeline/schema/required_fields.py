@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from oncehouse.clickhouse.preflight.finding import Finding, Level
 from oncehouse.column_types import types as c
+from oncehouse.column_types.parser import parse_type
 from oncehouse.pipeline.convert.rejection import Problem, Reason, Rejection
 from oncehouse.pipeline.dedup.identity_rule import rule_of
 from oncehouse.pipeline.formats.avro.field_matching import has_field, parse_versions, split_path
@@ -115,7 +116,7 @@ def _all_lacking(
                     steps = (*split_path(first, newest), *inner)
                     there = has_field(records[schema.schema], newest, steps, aliases)
                 case "frame":
-                    types = {name: c.parse_type(text) for name, text in json.loads(schema.definition)}
+                    types = {name: parse_type(text) for name, text in json.loads(schema.definition)}
                     there = c.find_path(field.name, types) is not None
                 case _:
                     there = True
@@ -128,7 +129,7 @@ def find_unreadable(pipeline: Pipeline, schemas: Sequence[Schema]) -> dict[str, 
     section, fields = pipeline.source.protobuf, pipeline.source.fields
     if section is None:
         return {}
-    types = {name: c.parse_type(text) for name, text in fields.items()}
+    types = {name: parse_type(text) for name, text in fields.items()}
     numbers = number_paths(section, schemas, fields)
     open_names = [name for name in fields if section.match == "number" and name not in section.numbers]
     found: dict[str, Unreadable] = {}
@@ -223,7 +224,7 @@ def _judge_members(pipeline: Pipeline, schemas: Sequence[Schema], rule: Rule) ->
     numbers = number_paths(section, schemas, pipeline.source.fields)
     descriptors = describe_all(schema.definition for schema in schemas)
     for name in (steps[0] for steps in rule.fields if len(steps) == 1):
-        if isinstance(c.bare(c.parse_type(pipeline.source.decoded_fields[name])), c.Integer):
+        if isinstance(c.bare(parse_type(pipeline.source.decoded_fields[name])), c.Integer):
             continue
         if called := renamed_members(descriptors, name, numbers.get(name, ())):
             yield Finding(

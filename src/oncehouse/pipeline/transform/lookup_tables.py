@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from oncehouse.column_types.types import ColumnType, String, bare, is_nullable, parse_type
+from oncehouse.column_types.parser import parse_type
+from oncehouse.column_types.types import ColumnType, String, bare, is_nullable
 from oncehouse.errors import ConfigurationError
 from oncehouse.expressions.duckdb_engine import first_line
 from oncehouse.ledger.models import FileRef

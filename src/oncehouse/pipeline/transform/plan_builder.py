@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from oncehouse.column_types.types import ColumnType, arrow_type, parse_type
+from oncehouse.column_types.parser import parse_type
+from oncehouse.column_types.types import ColumnType, arrow_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.storage.file_store import FileStore
 from oncehouse.pipeline.transform.plan import ColumnPlan, FunctionPlan, RoutePlan, ShapePlan, route_column

@@ -12,7 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from oncehouse.clickhouse.identifiers import check, split_table
-from oncehouse.column_types.types import ColumnType, is_nullable, parse_type
+from oncehouse.column_types.parser import parse_type
+from oncehouse.column_types.types import ColumnType, is_nullable
 from oncehouse.errors import ConfigurationError
 from oncehouse.sync.model.arrow_rows import default_value
 from oncehouse.sync.model.engines import Engine, Row

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.messaging.cdc.column_types import Column, choose_type
 
 

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import examples
-from oncehouse.column_types.types import Integer, arrow_type, parse_type
+from oncehouse.column_types.parser import parse_type
+from oncehouse.column_types.types import Integer, arrow_type
 from oncehouse.pipeline.convert.convert import convert
 from oncehouse.pipeline.convert.explain import explain_value, find_problem
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.pipeline.convert.rejection import Reason
 from oncehouse.pipeline.dead_letters.hints import make_hint
 

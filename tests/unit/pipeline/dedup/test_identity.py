@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncehouse.column_types.types import arrow_type, parse_type
+from oncehouse.column_types.parser import parse_type
+from oncehouse.column_types.types import arrow_type
 from oncehouse.common.hashing import xxh3_hashes
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.dedup.identity_rule import Rule, fingerprint, resolve_fields

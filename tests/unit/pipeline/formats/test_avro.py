@@ -14,7 +14,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.convert.rejection import Reason

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import examples
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.ledger.models import Schema
 from oncehouse.pipeline.convert.rejection import Reason
 from oncehouse.pipeline.formats.avro.decoder import AvroDecoder

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.convert.rejection import Reason
 from oncehouse.pipeline.formats.base import Decoded

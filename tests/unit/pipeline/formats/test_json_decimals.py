@@ -7,7 +7,7 @@ import multiprocessing
 import pyarrow as pa
 import pytest
 
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.pipeline.convert.rejection import Reason
 from oncehouse.pipeline.formats.json import decoder as json_decode
 from oncehouse.pipeline.formats.json.decoder import JsonDecoder

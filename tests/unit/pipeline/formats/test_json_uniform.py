@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import examples
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.pipeline.formats.base import Decoded
 from oncehouse.pipeline.formats.json import decoder as json_decode
 from oncehouse.pipeline.formats.json import fast_path

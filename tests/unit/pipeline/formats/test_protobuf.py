@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf import json_format
 
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.errors import ConfigurationError
 from oncehouse.pipeline.formats.protobuf.decoder import ProtobufFormat
 from oncehouse.pipeline.formats.wire_prefix import Framing, VersionPlace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.config.pipeline import Source
 from oncehouse.config.protobuf import Protobuf
 from oncehouse.errors import ConfigurationError

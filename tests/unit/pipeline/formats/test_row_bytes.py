@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncehouse.column_types.types import arrow_type, parse_type
+from oncehouse.column_types.parser import parse_type
+from oncehouse.column_types.types import arrow_type
 from oncehouse.pipeline.formats.base import Limits
 from oncehouse.pipeline.formats.dataframe import FrameDecoder, WithFrames, fit_rows, schema_of
 from oncehouse.pipeline.formats.json.format import JsonFormat

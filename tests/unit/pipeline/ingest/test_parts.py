@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.errors import CorruptFileError
 from oncehouse.ledger.models import LetterKind, Schema
 from oncehouse.ledger.storage import key_index

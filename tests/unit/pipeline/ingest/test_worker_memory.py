@@ -7,7 +7,7 @@ import multiprocessing
 import pyarrow as pa
 
 from oncehouse.capacity import constants
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.pipeline.ingest.manifest import TablePlan
 from oncehouse.pipeline.ingest.read_task import read_records
 from oncehouse.pipeline.spark.arrow_batches import BLOCK_BYTES

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.errors import CorruptFileError
 from oncehouse.ledger.catalog.packs import Bundle
 from oncehouse.ledger.models import DuplicateFile, FileRef, KeyFile, Part

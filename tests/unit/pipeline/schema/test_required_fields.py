@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from oncehouse.clickhouse.table_info import Column, TableFacts, read_engine_columns
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError, PermanentError
 from oncehouse.ledger.catalog.imports import ImportFile, Piece

@@ -10,7 +10,7 @@ from oncehouse.clickhouse.alter_table import ChangeKind, plan_columns
 from oncehouse.clickhouse.preflight.requirements import needs_of
 from oncehouse.clickhouse.table_info import Column, TableFacts
 from oncehouse.clickhouse.type_compatibility import widens
-from oncehouse.column_types.types import parse_type
+from oncehouse.column_types.parser import parse_type
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.ledger.models import LearnedField, Schema
 from oncehouse.pipeline.formats.protobuf.schema_sources import make_schema

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncehouse.column_types.types import arrow_type, parse_type
+from oncehouse.column_types.parser import parse_type
+from oncehouse.column_types.types import arrow_type
 from oncehouse.config.file_loader import parse_pipeline
 from oncehouse.config.pipeline import Pipeline
 from oncehouse.errors import ConfigurationError

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from oncehouse.column_types import types as c
+from oncehouse.column_types.parser import parse_type
 from oncehouse.config.formats import Avro, Csv
 from oncehouse.devstack.chaos.generators import avro
 from oncehouse.devstack.chaos.generators import text as texts
@@ -54,7 +55,7 @@ class Writer:
 
 def writer_of(pipeline: Pipeline) -> Writer:
     source = pipeline.source
-    types = {name: c.parse_type(text) for name, text in source.decoded_fields.items()}
+    types = {name: parse_type(text) for name, text in source.decoded_fields.items()}
     match source.format:
         case "json":
             return Writer(types=types, write=lambda events: texts.write_json(types, events[0]))
