@@ -55,7 +55,10 @@ def measure_sha256(encoded: pa.Array) -> None:
         connection = duckdb.connect()
         connection.execute("SET threads = 1")
         relation = connection.from_arrow(pa.table({"x": encoded.cast(pa.string())}))
-        measure("SHA-256, DuckDB", rows, lambda: relation.project("sha256(x)").to_arrow_table())
+        measure("SHA-256, DuckDB, as text", rows, lambda: relation.project("sha256(x)").to_arrow_table())
+        measure(
+            "SHA-256, DuckDB, as bytes", rows, lambda: relation.project("unhex(sha256(x))").to_arrow_table()
+        )
     import polars as pl
     import polars_hash
 
