@@ -25,11 +25,11 @@ from typing import Any
 
 import psycopg
 
+from oncehouse import ConfigurationError, OncehouseError, PermanentError
 from oncehouse.clickhouse.client import connect
 from oncehouse.config import ClickHouse
 from oncehouse.devstack.stack import Stack
 from oncehouse.devstack.subprocesses import ONCEHOUSE, last_words
-from oncehouse.errors import ConfigurationError, OncehouseError, PermanentError
 
 DATABASE = "shop"
 PATIENCE_SECONDS = 120

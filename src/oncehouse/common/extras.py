@@ -81,17 +81,20 @@ def _missing_module(error: ImportError) -> str | None:
 
 
 def lazy_exports(
-    package: str, homes: Mapping[str, str], *, extra: str
+    package: str, homes: Mapping[str, str], *, extra: str, extras: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package whose public names are imported on first use, from `homes`."""
+    """`__getattr__` and `__dir__` of a package whose public names are imported on first use.
+
+    `homes`: the module of each name; `extra` brings what they need, except for those that have another in `extras`.
+    """
 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        with needs_extra(extra, f"{package}.{name}"):
+        with needs_extra((extras or {}).get(name, extra), f"{package}.{name}"):
             return getattr(import_module(homes[name]), name)
 
     def list_names() -> list[str]:
-        return sorted({*homes, *vars(import_module(package))})
+        return sorted(import_module(package).__all__)
 
     return get, list_names

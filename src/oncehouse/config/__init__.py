@@ -4,7 +4,9 @@ It reads files and knows no server. Start in `pipeline.py` (the sections) and `f
 The names below are what programs need that write a pipeline in Python; they are imported when they are first asked for.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from oncehouse.common.extras import lazy_exports
 
 if TYPE_CHECKING:
     from oncehouse.config.formats import Avro, Csv, Debezium, Registry, Text
@@ -49,17 +51,27 @@ __all__ = [
     "Text",
 ]
 
-_FORMATS = {"Avro", "Csv", "Debezium", "Registry", "Text"}
+_HOMES = {
+    "Avro": "oncehouse.config.formats",
+    "BatchLimits": "oncehouse.config.pipeline",
+    "ClickHouse": "oncehouse.config.pipeline",
+    "Csv": "oncehouse.config.formats",
+    "DeadLetters": "oncehouse.config.pipeline",
+    "Debezium": "oncehouse.config.formats",
+    "Declare": "oncehouse.config.pipeline",
+    "Epoch": "oncehouse.config.pipeline",
+    "Identity": "oncehouse.config.pipeline",
+    "Kafka": "oncehouse.config.pipeline",
+    "Ledger": "oncehouse.config.pipeline",
+    "Pipeline": "oncehouse.config.pipeline",
+    "Protobuf": "oncehouse.config.protobuf",
+    "Registry": "oncehouse.config.formats",
+    "Retry": "oncehouse.config.pipeline",
+    "Route": "oncehouse.config.pipeline",
+    "Source": "oncehouse.config.pipeline",
+    "Spark": "oncehouse.config.pipeline",
+    "Table": "oncehouse.config.pipeline",
+    "Text": "oncehouse.config.formats",
+}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    module = "formats" if name in _FORMATS else "protobuf" if name == "Protobuf" else "pipeline"
-    return getattr(import_module(f"{__name__}.{module}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES, extra="pipeline")

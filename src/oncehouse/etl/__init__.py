@@ -6,7 +6,9 @@ packages from the bottom: `lineage/`, `state/`, `quality/`, `steps/`, `scheduler
 The names below are what programs need that work on a scheduler in Python; they are imported when first asked for.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from oncehouse.common.extras import lazy_exports
 
 if TYPE_CHECKING:
     from oncehouse.etl.lineage.files import load_lineage
@@ -33,27 +35,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Etl": "open",
-    "EtlSettings": "settings",
-    "Position": "state.position",
-    "Scheduler": "scheduler.scheduler",
-    "Topic": "lineage.topic",
-    "TopicStatus": "status",
-    "declare": "state.declarations",
-    "load_lineage": "lineage.files",
-    "load_settings": "settings",
-    "open_etl": "open",
-    "read_status": "status",
+    "Etl": "oncehouse.etl.open",
+    "EtlSettings": "oncehouse.etl.settings",
+    "Position": "oncehouse.etl.state.position",
+    "Scheduler": "oncehouse.etl.scheduler.scheduler",
+    "Topic": "oncehouse.etl.lineage.topic",
+    "TopicStatus": "oncehouse.etl.status",
+    "declare": "oncehouse.etl.state.declarations",
+    "load_lineage": "oncehouse.etl.lineage.files",
+    "load_settings": "oncehouse.etl.settings",
+    "open_etl": "oncehouse.etl.open",
+    "read_status": "oncehouse.etl.status",
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"oncehouse.etl.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES, extra="etl")

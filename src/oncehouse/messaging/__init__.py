@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 from oncehouse.common.extras import lazy_exports
 
 if TYPE_CHECKING:
+    from oncehouse.messaging.clickhouse_handler import ClickHouseHandler
     from oncehouse.messaging.consumer.consumer import Consumer
+    from oncehouse.messaging.inbox.http_endpoint import Inlet
     from oncehouse.messaging.inbox.once import Inbox
     from oncehouse.messaging.inbox.redis_inbox import RedisInbox
     from oncehouse.messaging.inbox.stored import StoredInbox
+    from oncehouse.messaging.inbox.types import WorkerSettings
     from oncehouse.messaging.message import Message
     from oncehouse.messaging.outbox.encoding import OutboxMessage
     from oncehouse.messaging.outbox.outbox import Outbox
@@ -21,9 +24,11 @@ if TYPE_CHECKING:
     from oncehouse.messaging.retries.retry_topics import DeadLetterTopic, RetryTopics
 
 __all__ = [
+    "ClickHouseHandler",
     "Consumer",
     "DeadLetterTopic",
     "Inbox",
+    "Inlet",
     "Message",
     "Outbox",
     "OutboxMessage",
@@ -32,9 +37,13 @@ __all__ = [
     "RelaySettings",
     "RetryTopics",
     "StoredInbox",
+    "WorkerSettings",
 ]
 
 _HOMES = {
+    "WorkerSettings": "oncehouse.messaging.inbox.types",
+    "Inlet": "oncehouse.messaging.inbox.http_endpoint",
+    "ClickHouseHandler": "oncehouse.messaging.clickhouse_handler",
     "Consumer": "oncehouse.messaging.consumer.consumer",
     "DeadLetterTopic": "oncehouse.messaging.retries.retry_topics",
     "Inbox": "oncehouse.messaging.inbox.once",
@@ -49,4 +58,6 @@ _HOMES = {
 }
 
 
-__getattr__, __dir__ = lazy_exports(__name__, _HOMES, extra="messaging")
+_EXTRAS = {"ClickHouseHandler": "messaging,clickhouse", "Inlet": "inlet"}
+
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES, extra="messaging", extras=_EXTRAS)

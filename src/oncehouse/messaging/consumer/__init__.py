@@ -5,7 +5,9 @@ carries the decisions out with a `client` (Kafka's, or the broker in memory) and
 processes). Imports `oncehouse.messaging.retries` for failed messages. The public names load on first use.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from oncehouse.common.extras import lazy_exports
 
 if TYPE_CHECKING:
     from oncehouse.messaging.consumer.batch import Batch
@@ -17,19 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Consumer", "Health", "MemoryBroker", "MemoryMetrics", "Metrics", "read_health"]
 
 _HOMES = {
-    "Batch": "batch",
-    "Consumer": "consumer",
-    "Health": "health",
-    "MemoryBroker": "memory_broker",
-    "MemoryMetrics": "metrics",
-    "Metrics": "metrics",
-    "read_health": "health",
+    "Batch": "oncehouse.messaging.consumer.batch",
+    "Consumer": "oncehouse.messaging.consumer.consumer",
+    "Health": "oncehouse.messaging.consumer.health",
+    "MemoryBroker": "oncehouse.messaging.consumer.memory_broker",
+    "MemoryMetrics": "oncehouse.messaging.consumer.metrics",
+    "Metrics": "oncehouse.messaging.consumer.metrics",
+    "read_health": "oncehouse.messaging.consumer.health",
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES, extra="messaging")

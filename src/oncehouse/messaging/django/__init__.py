@@ -4,3 +4,5 @@
 there which ones were handled. The tables are those that relay and workers know, made by the same statements as by
 `oncehouse outbox init` and `oncehouse inbox init`.
 """
+
+__all__ = ["inbox", "outbox"]  # modules, imported when Django is set up

@@ -13,6 +13,8 @@ from oncehouse.errors import ConfigurationError
 from oncehouse.sync.table.ddl import apply_plan, plan_table
 from oncehouse.sync.tables import NOTE_FUNCTION, backfills, batches, ddl, operations, states
 
+__all__ = ["CreateSyncTables", "SyncTable"]
+
 
 class CreateSyncTables(Operation):
     reduces_to_sql = True
